@@ -13,15 +13,15 @@ use tokio::sync::watch;
 use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 
-use crate::feature::{Feature, Shared};
+use crate::feature::{Feature, FeatureContext};
 use crate::kind::Kind;
-use crate::metrics::Metrics;
+use crate::metrics::ControlMetrics;
 use crate::permissions::Permissions;
 use crate::places::{Places, SharedPlaces};
 use crate::resource::Watchable;
 use crate::rules::Rules;
 use crate::schema::{self, Schema};
-use crate::watch::{Arrival, Context, WatchesByType};
+use crate::watch::{Arrival, WatchContext, WatchesByType};
 
 /// Events between the watches and a feature. A feature that falls behind slows its watches down instead of taking
 /// memory.
@@ -32,7 +32,7 @@ const IN_FLIGHT: usize = 32;
 
 /// Runs features. A feature that is not added costs no watch, no memory and no right.
 pub struct Control {
-    shared: Shared,
+    shared: FeatureContext,
     readiness: Readiness,
     stop: CancellationToken,
     watches: WatchesByType,
@@ -66,13 +66,13 @@ impl Control {
         let check = process
             .readiness
             .add_check("rights to write", "nothing has been written yet");
-        let shared = Shared {
+        let shared = FeatureContext {
             server: process.server.clone(),
             own_namespace: own_namespace.into(),
             leadership,
             places: SharedPlaces::new(Places::new(IN_FLIGHT)),
             permissions: Permissions::new(check),
-            metrics: Metrics::new(&process.metrics),
+            metrics: ControlMetrics::new(&process.metrics),
             tracer: process.tracer.clone(),
         };
         Self {
@@ -87,31 +87,35 @@ impl Control {
     }
 
     /// Adds a feature. It begins to observe when [`Control::run`] is called.
-    pub fn add<R: Rules>(&mut self, rules: R) {
+    pub fn add_feature<R: Rules>(&mut self, rules: R) {
         let leadership = self.shared.leadership.clone();
-        self.add_led_by(rules, leadership);
+        self.add_feature_led_by(rules, leadership);
     }
 
     /// Adds a feature that writes only while a leadership of its own permits it.
-    pub fn add_led_by<R: Rules>(&mut self, rules: R, leadership: watch::Receiver<Leadership>) {
-        self.add_with_events(rules, leadership, stream::pending());
+    pub fn add_feature_led_by<R: Rules>(
+        &mut self,
+        rules: R,
+        leadership: watch::Receiver<Leadership>,
+    ) {
+        self.add_feature_with_events(rules, leadership, stream::pending());
     }
 
     /// Adds a feature that is also told what this process itself knows, beside the kinds that it observes.
-    pub fn add_with_events<R: Rules>(
+    pub fn add_feature_with_events<R: Rules>(
         &mut self,
         rules: R,
         leadership: watch::Receiver<Leadership>,
         events: impl Stream<Item = R::Event> + Send + 'static,
     ) {
-        self.shared.metrics.declare(R::REQUESTS);
+        self.shared.metrics.declare_requests(R::REQUESTS);
         let (sender, arrivals) = channel(ARRIVALS);
         for (index, kind) in R::KINDS.iter().enumerate() {
             (kind.subscribe)(&mut self.watches, kind, index, &sender);
-            if let Some(schema) = self.schema(kind) {
-                let follow = schema::follow(
+            if let Some(schema) = self.schema_to_follow(kind) {
+                let follow = schema::follow_schema(
                     schema,
-                    self.context(),
+                    self.watch_context(),
                     kind.fields_kept,
                     index,
                     sender.clone(),
@@ -119,8 +123,8 @@ impl Control {
                 self.tasks.spawn(follow);
             }
         }
-        self.tasks.spawn(pass_on(events, sender));
-        let shared = Shared {
+        self.tasks.spawn(forward_events(events, sender));
+        let shared = FeatureContext {
             leadership,
             ..self.shared.clone()
         };
@@ -132,20 +136,20 @@ impl Control {
     /// Lets features that read all objects of a kind as either of two types have one watch of it. Where no feature reads it as one
     /// of the types, the watch is as without this.
     pub fn share_watch<A: Watchable, B: Watchable>(&mut self) {
-        self.shared_watches.push(WatchesByType::share::<A, B>);
+        self.shared_watches.push(WatchesByType::share_watch::<A, B>);
     }
 
-    fn schema<R: Rules>(&self, kind: &Kind<R>) -> Option<Schema> {
+    fn schema_to_follow<R: Rules>(&self, kind: &Kind<R>) -> Option<Schema> {
         let fields = kind.optional_fields?;
-        let crd = kind.crd()?;
+        let crd = kind.crd_name()?;
         let check = self
             .readiness
             .add_check(format!("schema of {crd}"), "not read yet");
         Some(Schema::new(crd, (kind.version)(), fields, check))
     }
 
-    fn context(&self) -> Context {
-        Context {
+    fn watch_context(&self) -> WatchContext {
+        WatchContext {
             server: self.shared.server.clone(),
             own_namespace: Arc::clone(&self.shared.own_namespace),
             leadership: self.shared.leadership.clone(),
@@ -157,14 +161,14 @@ impl Control {
     /// Runs until the process is to stop or a task fails, and then until every feature has ended its requests in
     /// flight.
     pub async fn run(mut self) -> Result<(), ControlError> {
-        let context = self.context();
+        let context = self.watch_context();
         let mut watches = std::mem::take(&mut self.watches);
         for share in &self.shared_watches {
             share(&mut watches);
         }
-        watches.spawn(&mut self.tasks, &context);
+        watches.spawn_all(&mut self.tasks, &context);
         let (features, tasks) = (&mut self.features, &mut self.tasks);
-        let ended = until_ended(features, tasks, &self.stop).await;
+        let ended = join_until_ended(features, tasks, &self.stop).await;
         // The release of the Lease waits for this: no request is in flight afterwards.
         self.stop.cancel();
         while self.features.join_next().await.is_some() {}
@@ -173,7 +177,7 @@ impl Control {
 }
 
 /// Passes events on to a feature, like those of a watch. It does not end, as no watch does.
-async fn pass_on<E>(events: impl Stream<Item = E>, feature: Sender<Arrival<E>>) {
+async fn forward_events<E>(events: impl Stream<Item = E>, feature: Sender<Arrival<E>>) {
     let mut events = pin!(events);
     while let Some(event) = events.next().await {
         let arrival = Arrival {
@@ -188,7 +192,7 @@ async fn pass_on<E>(events: impl Stream<Item = E>, feature: Sender<Arrival<E>>) 
     pending::<()>().await;
 }
 
-async fn until_ended(
+async fn join_until_ended(
     features: &mut JoinSet<()>,
     tasks: &mut JoinSet<()>,
     stop: &CancellationToken,
@@ -228,13 +232,13 @@ mod tests {
         let readiness = Readiness::default();
         let leadership = watch::Sender::new(Leadership::Standby);
         let mut control = Control {
-            shared: Shared {
+            shared: FeatureContext {
                 server: ApiServer::new(kube::Client::new(service, "default")),
                 own_namespace: "leadsman-system".into(),
                 leadership: leadership.subscribe(),
                 places: SharedPlaces::new(Places::new(IN_FLIGHT)),
                 permissions: Permissions::new(readiness.add_check("rights", "")),
-                metrics: Metrics::new(&Registry::default()),
+                metrics: ControlMetrics::new(&Registry::default()),
                 tracer: Tracer::default(),
             },
             readiness,

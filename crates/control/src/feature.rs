@@ -24,11 +24,11 @@ use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
-use crate::metrics::Metrics;
+use crate::metrics::ControlMetrics;
 use crate::permissions::Permissions;
 use crate::places::SharedPlaces;
 use crate::queue::{Retried, WriteQueue, WriteResult};
-use crate::relist::relist;
+use crate::relist::relist_kinds;
 use crate::request::{self, Measured, Request, RequestKind, RequestOutcome};
 use crate::rules::{Class, Effects, Rules};
 use crate::stage::Stage;
@@ -45,9 +45,9 @@ const _: () = assert!(DRAIN.as_secs() < DEFAULT_GRACE_SECONDS);
 /// A feature's rules, and the state of their loop.
 pub(crate) struct Feature<R: Rules> {
     rules: R,
-    shared: Shared,
+    shared: FeatureContext,
     queue: WriteQueue<R::Target>,
-    in_flight: FuturesUnordered<BoxFuture<'static, Answered<R>>>,
+    in_flight: FuturesUnordered<BoxFuture<'static, AnsweredWrite<R>>>,
     missing: BTreeSet<Prerequisite>,
     stage: Stage<R::Event>,
     /// Whether another process may have written since the last complete re-list. It stays true if the Lease is lost
@@ -61,18 +61,18 @@ pub(crate) struct Feature<R: Rules> {
 
 /// What a feature shares with the others.
 #[derive(Clone)]
-pub(crate) struct Shared {
+pub(crate) struct FeatureContext {
     pub(crate) server: ApiServer,
     /// That the manager runs in.
     pub(crate) own_namespace: Arc<str>,
     pub(crate) leadership: watch::Receiver<Leadership>,
     pub(crate) places: SharedPlaces,
     pub(crate) permissions: Permissions,
-    pub(crate) metrics: Metrics,
+    pub(crate) metrics: ControlMetrics,
     pub(crate) tracer: Tracer,
 }
 
-struct Answered<R: Rules> {
+struct AnsweredWrite<R: Rules> {
     target: R::Target,
     kind: RequestKind,
     /// When it was sent.
@@ -83,15 +83,15 @@ struct Answered<R: Rules> {
 
 impl<R: Rules> Feature<R> {
     /// A loop that has observed nothing yet.
-    pub(crate) fn new(rules: R, mut shared: Shared, random: fastrand::Rng) -> Self {
+    pub(crate) fn new(rules: R, mut shared: FeatureContext, random: fastrand::Rng) -> Self {
         let queue = shared
             .places
-            .update(|places| WriteQueue::new(R::CLASSES, R::class, places, random));
+            .update_and_wake(|places| WriteQueue::new(R::CLASSES, R::class_index, places, random));
         Self {
             rules,
             queue,
             in_flight: FuturesUnordered::new(),
-            missing: prerequisites::<R>(),
+            missing: write_prerequisites::<R>(),
             stage: Stage::Standby,
             must_relist: false,
             start: clock::monotonic(),
@@ -119,50 +119,50 @@ impl<R: Rules> Feature<R> {
                     if received == 0 {
                         break;
                     }
-                    batch.drain(..).for_each(|arrival| self.take_in(arrival));
+                    batch.drain(..).for_each(|arrival| self.receive_arrival(arrival));
                 }
                 Ok(()) = self.shared.leadership.changed() => self.follow_leadership(),
-                page = self.stage.next_page() => self.take_in_page(page),
-                () = self.shared.places.changed() => {}
+                page = self.stage.next_page() => self.apply_relisted_page(page),
+                () = self.shared.places.wait_for_change() => {}
                 () = clock::sleep_until(wake) => {}
                 () = clock::sleep_until(self.deadline) => {
                     self.deadline = None;
-                    let effects = self.rules.deadline_passed(self.now());
-                    self.apply(effects);
+                    let effects = self.rules.deadline_passed(self.rules_time());
+                    self.apply_effects(effects);
                 }
             }
         }
-        self.drain().await;
+        self.drain_in_flight().await;
     }
 
-    fn take_in(&mut self, arrival: Arrival<R::Event>) {
+    fn receive_arrival(&mut self, arrival: Arrival<R::Event>) {
         let lag = clock::monotonic().saturating_duration_since(arrival.at);
         self.shared.metrics.event_lag.observe(lag.as_secs_f64());
-        self.observe(arrival.event);
+        self.observe_event(arrival.event);
         let Some(completed) = arrival.completes else {
             return;
         };
         if self.missing.remove(&completed) && self.missing.is_empty() {
             tracing::info!(feature = R::NAME, "initial lists complete, schemas read");
             if let Stage::Listing { term } = self.stage {
-                self.lead(term);
+                self.begin_term(term);
             }
         }
     }
 
-    fn now(&self) -> Now {
+    fn rules_time(&self) -> Now {
         Now {
             monotonic: clock::monotonic().saturating_duration_since(self.start),
             wall: clock::now(),
         }
     }
 
-    fn observe(&mut self, event: R::Event) {
-        let effects = self.rules.observe(event, self.now());
-        self.apply(effects);
+    fn observe_event(&mut self, event: R::Event) {
+        let effects = self.rules.observe_event(event, self.rules_time());
+        self.apply_effects(effects);
     }
 
-    fn apply(&mut self, effects: Effects<R::Target>) {
+    fn apply_effects(&mut self, effects: Effects<R::Target>) {
         let deadline = effects.deadline;
         self.deadline = deadline.and_then(|deadline| self.start.checked_add(deadline));
         // A standby finds its targets when it becomes the leader, however much has changed by then.
@@ -180,7 +180,7 @@ impl<R: Rules> Feature<R> {
             return;
         }
         self.stage = Stage::Standby;
-        self.queue.clear();
+        self.queue.forget_idle();
         self.shared.permissions.note_idle(R::NAME);
         let Leadership::Leads {
             term, after_others, ..
@@ -190,25 +190,27 @@ impl<R: Rules> Feature<R> {
         };
         self.must_relist |= after_others;
         if self.missing.is_empty() {
-            self.lead(term);
+            self.begin_term(term);
         } else {
             self.stage = Stage::Listing { term };
         }
     }
 
     /// Every kind has been listed: begins to write, after a re-list if another process may have written.
-    fn lead(&mut self, term: u64) {
+    fn begin_term(&mut self, term: u64) {
         if self.must_relist {
-            let pages = relist::<R>(&self.shared.server, &self.shared.own_namespace);
+            let pages = relist_kinds::<R>(&self.shared.server, &self.shared.own_namespace);
             self.stage = Stage::Relisting { term, pages };
         } else {
             self.begin_writing(term);
         }
     }
 
-    fn take_in_page(&mut self, page: Option<Vec<R::Event>>) {
+    fn apply_relisted_page(&mut self, page: Option<Vec<R::Event>>) {
         match (page, self.stage.term()) {
-            (Some(events), _) => events.into_iter().for_each(|event| self.observe(event)),
+            (Some(events), _) => events
+                .into_iter()
+                .for_each(|event| self.observe_event(event)),
             (None, Some(term)) => {
                 self.must_relist = false;
                 self.begin_writing(term);
@@ -220,8 +222,8 @@ impl<R: Rules> Feature<R> {
     fn begin_writing(&mut self, term: u64) {
         tracing::info!(feature = R::NAME, "leader and in sync, writes begin");
         self.stage = Stage::Writing { term };
-        let effects = self.rules.synced(self.now());
-        self.apply(effects);
+        let effects = self.rules.synced(self.rules_time());
+        self.apply_effects(effects);
     }
 
     /// The gate that every write passes. A request asks again how much time is left when it is sent.
@@ -238,40 +240,42 @@ impl<R: Rules> Feature<R> {
             let now = clock::monotonic();
             let target = if self.may_write() {
                 let queue = &mut self.queue;
-                self.shared.places.update(|places| queue.take(now, places))
+                self.shared
+                    .places
+                    .update_and_wake(|places| queue.take_next(now, places))
             } else {
                 self.shared
                     .places
-                    .update(|places| self.queue.stop_all_waiting(places));
+                    .update_and_wake(|places| self.queue.stop_all_waiting(places));
                 None
             };
             let Some(target) = target else {
                 break now;
             };
-            if let Some(request) = self.rules.due(&target, self.now()) {
-                self.begin(target, request);
+            if let Some(request) = self.rules.due_request(&target, self.rules_time()) {
+                self.begin_write(target, request);
                 continue;
             }
-            self.end(target, WriteResult::NothingDue);
+            self.release_target(target, WriteResult::NothingDue);
             if self.queue.is_empty() {
                 self.shared.permissions.note_idle(R::NAME);
             }
         };
         self.gauges
-            .show(self.queue.in_flight(), self.queue.depths());
+            .update_gauges(self.queue.in_flight_count(), self.queue.class_depths());
         looked
     }
 
-    fn begin(&mut self, target: R::Target, mut request: Request<R::Event>) {
+    fn begin_write(&mut self, target: R::Target, mut request: Request<R::Event>) {
         let (kind, measured) = (request.kind, request.measured.take());
         tracing::debug!(object = %target, write = kind.label, "writing");
-        let Shared {
+        let FeatureContext {
             server, leadership, ..
         } = self.shared.clone();
         let began = clock::now();
         self.in_flight.push(Box::pin(async move {
-            let outcome = request::send(&server, request, &leadership).await;
-            Answered {
+            let outcome = request::send_request(&server, request, &leadership).await;
+            AnsweredWrite {
                 target,
                 kind,
                 began,
@@ -281,15 +285,15 @@ impl<R: Rules> Feature<R> {
         }));
     }
 
-    fn end(&mut self, target: R::Target, result: WriteResult) -> Retried {
+    fn release_target(&mut self, target: R::Target, result: WriteResult) -> Retried {
         let now = clock::monotonic();
         let queue = &mut self.queue;
         let places = &mut self.shared.places;
-        places.update(|places| queue.end(target, result, now, places))
+        places.update_and_wake(|places| queue.end_write(target, result, now, places))
     }
 
-    fn end_write(&mut self, answered: Answered<R>) {
-        let Answered {
+    fn end_write(&mut self, answered: AnsweredWrite<R>) {
+        let AnsweredWrite {
             target,
             kind,
             began,
@@ -298,25 +302,27 @@ impl<R: Rules> Feature<R> {
         } = answered;
         let disposition = outcome.disposition;
         self.shared.metrics.count_write(kind, &disposition);
-        self.shared.permissions.note(R::NAME, kind, &disposition);
+        self.shared
+            .permissions
+            .note_reply(R::NAME, kind, &disposition);
         let shows = outcome.observed.is_some();
         if let Some(observed) = outcome.observed {
-            self.observe(observed);
+            self.observe_event(observed);
         }
         if let Some(measured) = measured {
-            self.measure(measured, kind, began, &disposition);
+            self.record_latency(measured, kind, began, &disposition);
         }
         if disposition == Disposition::Done {
-            self.observe(outcome.written);
+            self.observe_event(outcome.written);
         }
-        let retried = self.end(target.clone(), write_result(&disposition, shows));
-        if let Some(reason) = report(&target, kind, disposition, retried) {
-            self.observe((outcome.refused)(reason));
+        let retried = self.release_target(target.clone(), write_result(&disposition, shows));
+        if let Some(reason) = report_unwritten(&target, kind, disposition, retried) {
+            self.observe_event((outcome.refused)(reason));
         }
     }
 
     /// Shows how late a request was: in a histogram if it was carried out, and in the traces of what it completes.
-    fn measure(
+    fn record_latency(
         &self,
         measured: Measured,
         kind: RequestKind,
@@ -350,7 +356,7 @@ impl<R: Rules> Feature<R> {
         }
     }
 
-    async fn drain(mut self) {
+    async fn drain_in_flight(mut self) {
         let writes = self.in_flight.len();
         let ended = async { while self.in_flight.next().await.is_some() {} };
         let is_drained = timeout(DRAIN, ended).await.is_ok();
@@ -361,14 +367,14 @@ impl<R: Rules> Feature<R> {
 
 impl<R: Rules> Drop for Feature<R> {
     fn drop(&mut self) {
-        self.gauges.show(0, R::CLASSES.iter().map(|_| 0));
+        self.gauges.update_gauges(0, R::CLASSES.iter().map(|_| 0));
         let places = &mut self.shared.places;
-        places.update(|places| self.queue.give_up(places));
+        places.update_and_wake(|places| self.queue.give_back_in_flight(places));
     }
 }
 
 /// Everything that must be known before the first write.
-fn prerequisites<R: Rules>() -> BTreeSet<Prerequisite> {
+fn write_prerequisites<R: Rules>() -> BTreeSet<Prerequisite> {
     let kinds = R::KINDS.iter().enumerate();
     let prerequisites = kinds.flat_map(|(index, kind)| {
         let schema = kind
@@ -403,7 +409,7 @@ fn write_result(disposition: &Disposition, shows: bool) -> WriteResult {
 }
 
 /// Logs a request that was not carried out. Returns the reason if it never will be.
-fn report<T: std::fmt::Display>(
+fn report_unwritten<T: std::fmt::Display>(
     target: &T,
     kind: RequestKind,
     disposition: Disposition,
@@ -451,17 +457,17 @@ struct FeatureGauges {
 }
 
 impl FeatureGauges {
-    fn new(classes: &[Class], metrics: &Metrics) -> Self {
+    fn new(classes: &[Class], metrics: &ControlMetrics) -> Self {
         Self {
             in_flight: (metrics.in_flight.clone(), 0),
             depths: classes
                 .iter()
-                .map(|class| metrics.depth(class.name))
+                .map(|class| metrics.depth_gauge(class.name))
                 .collect(),
         }
     }
 
-    fn show(&mut self, in_flight: usize, depths: impl Iterator<Item = usize>) {
+    fn update_gauges(&mut self, in_flight: usize, depths: impl Iterator<Item = usize>) {
         let count = |count| i64::try_from(count).unwrap_or(i64::MAX);
         let (gauge, shown) = &mut self.in_flight;
         gauge.inc_by(count(in_flight) - *shown);

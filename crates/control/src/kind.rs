@@ -8,7 +8,7 @@ use leadsman_process::list::ListTarget;
 use tokio::sync::mpsc::Sender;
 
 use crate::relist;
-use crate::resource::{Resource, Watchable};
+use crate::resource::{GroupResource, Watchable};
 use crate::rules::{Observation, Observe, Rules};
 use crate::selection::Selection;
 use crate::watch::{Arrival, Subscription, WatchesByType};
@@ -25,7 +25,7 @@ pub struct OptionalFields {
 
 /// A kind that the rules `R` observe.
 pub struct Kind<R: Rules> {
-    pub(crate) resource: fn() -> Resource,
+    pub(crate) resource: fn() -> GroupResource,
     pub(crate) version: fn() -> Cow<'static, str>,
     pub(crate) selection: Selection,
     pub(crate) page: u32,
@@ -53,41 +53,41 @@ impl<R: Rules> Kind<R> {
         R: Observe<K>,
     {
         Self {
-            resource: Resource::of::<K>,
+            resource: GroupResource::of::<K>,
             version: || K::version(&()),
             selection: Selection::All,
             page,
             if_undecodable: "the last object that could be decoded counts. Correct the object or delete it",
             optional_fields: None,
-            fields_kept: |kept| R::event(Observation::FieldsKept(kept)),
+            fields_kept: |kept| R::event_from_observation(Observation::FieldsKept(kept)),
             subscribe: |watches, kind, index, sender| {
                 let subscription =
                     Subscription::<R>::new(index, kind.if_undecodable, sender.clone());
                 watches.subscribe::<K>(kind.selection, kind.page, Box::new(subscription));
             },
             relist: None,
-            relist_pages: relist::pages::<K, R>,
-            list_target: Selection::target::<K>,
+            relist_pages: relist::relist_pages::<K, R>,
+            list_target: Selection::list_target::<K>,
         }
     }
 
     /// Observes only objects of the manager's own namespace that have a label of this key.
     #[must_use]
-    pub const fn labelled(mut self, key: &'static str) -> Self {
+    pub const fn only_labelled(mut self, key: &'static str) -> Self {
         self.selection = Selection::Labelled(key);
         self
     }
 
     /// Observes only the object of this name in the manager's own namespace.
     #[must_use]
-    pub const fn named(mut self, name: &'static str) -> Self {
+    pub const fn only_named(mut self, name: &'static str) -> Self {
         self.selection = Selection::Named(name);
         self
     }
 
     /// Re-lists the kind before the first write when this process takes over from another one that wrote.
     #[must_use]
-    pub const fn relisted(mut self) -> Self {
+    pub const fn relisted_on_takeover(mut self) -> Self {
         self.relist = Some(self.relist_pages);
         self
     }
@@ -107,17 +107,17 @@ impl<R: Rules> Kind<R> {
     }
 
     /// What is listed and watched, by a manager of this namespace.
-    pub(crate) fn target(&self, own_namespace: &str) -> ListTarget {
+    pub(crate) fn list_target(&self, own_namespace: &str) -> ListTarget {
         (self.list_target)(self.selection, own_namespace).page(self.page)
     }
 
     /// The resource, which the feature needs the rights to list and watch.
-    pub fn resource(&self) -> Resource {
+    pub fn resource(&self) -> GroupResource {
         (self.resource)()
     }
 
     /// The name of the CRD whose schema is read, if one is.
-    pub fn crd(&self) -> Option<String> {
+    pub fn crd_name(&self) -> Option<String> {
         self.optional_fields.map(|_| self.resource().full_name())
     }
 }

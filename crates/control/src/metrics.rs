@@ -11,7 +11,7 @@ use prometheus_client::registry::Unit;
 use crate::request::RequestKind;
 
 #[derive(Clone, Debug)]
-pub(crate) struct Metrics {
+pub(crate) struct ControlMetrics {
     writes: WriteCounters,
     undecodable: Family<[(&'static str, String); 1], Counter>,
     depth: Family<Labels<1>, Gauge>,
@@ -21,7 +21,7 @@ pub(crate) struct Metrics {
     pub(crate) event_lag: Histogram,
 }
 
-impl Metrics {
+impl ControlMetrics {
     /// Registers them.
     pub(crate) fn new(registry: &leadsman_process::Metrics) -> Self {
         let metrics = Self {
@@ -58,13 +58,13 @@ impl Metrics {
     }
 
     /// Shows what a feature may write, each 0 so far.
-    pub(crate) fn declare(&self, requests: &[RequestKind]) {
+    pub(crate) fn declare_requests(&self, requests: &[RequestKind]) {
         let writes = requests.iter().filter(|request| request.verb != "get");
         writes.for_each(|write| self.writes.declare(write.label));
     }
 
     /// The targets of a class that are to be written, now or later.
-    pub(crate) fn depth(&self, class: &'static str) -> Gauge {
+    pub(crate) fn depth_gauge(&self, class: &'static str) -> Gauge {
         self.depth.get_or_create_owned(&[("name", class)])
     }
 
@@ -74,7 +74,7 @@ impl Metrics {
     }
 
     /// The observations of objects of a kind that do not decode.
-    pub(crate) fn undecodable(&self, kind: &str) -> Counter {
+    pub(crate) fn undecodable_counter(&self, kind: &str) -> Counter {
         let kind = kind.to_ascii_lowercase();
         self.undecodable.get_or_create_owned(&[("kind", kind)])
     }

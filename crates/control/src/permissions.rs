@@ -27,8 +27,13 @@ impl Permissions {
     }
 
     /// Records what a reply to a feature says about permissions.
-    pub(crate) fn note(&self, feature: &'static str, kind: RequestKind, disposition: &Disposition) {
-        let mut forbidden = self.forbidden();
+    pub(crate) fn note_reply(
+        &self,
+        feature: &'static str,
+        kind: RequestKind,
+        disposition: &Disposition,
+    ) {
+        let mut forbidden = self.lock_forbidden();
         let is_changed = match disposition {
             Disposition::Retry {
                 cause: Cause::NoRight,
@@ -50,7 +55,7 @@ impl Permissions {
     /// Records that a feature has nothing left to write. What it was forbidden has become needless, and no reply would
     /// ever tell whether it still is.
     pub(crate) fn note_idle(&self, feature: &'static str) {
-        let mut forbidden = self.forbidden();
+        let mut forbidden = self.lock_forbidden();
         let before = forbidden.reasons.len();
         forbidden.reasons.retain(|(of, _), _| *of != feature);
         if forbidden.reasons.len() < before {
@@ -59,7 +64,7 @@ impl Permissions {
     }
 
     /// No panic leaves it half changed: the check follows the reasons.
-    fn forbidden(&self) -> MutexGuard<'_, Forbidden> {
+    fn lock_forbidden(&self) -> MutexGuard<'_, Forbidden> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -39,8 +39,8 @@ impl SharedPlaces {
     }
 
     /// Takes and gives back places, and wakes the other features that may now get one. The caller must try to take a
-    /// place before it waits for [`SharedPlaces::changed`].
-    pub(crate) fn update<T>(&mut self, update: impl FnOnce(&mut Places) -> T) -> T {
+    /// place before it waits for [`SharedPlaces::wait_for_change`].
+    pub(crate) fn update_and_wake<T>(&mut self, update: impl FnOnce(&mut Places) -> T) -> T {
         // Each method changes one flow completely or not at all, so a panic leaves no half-made state.
         let mut places = self.places.lock().unwrap_or_else(PoisonError::into_inner);
         let updated = update(&mut places);
@@ -52,7 +52,7 @@ impl SharedPlaces {
     }
 
     /// Waits until a flow that was refused a place may get one.
-    pub(crate) async fn changed(&mut self) {
+    pub(crate) async fn wait_for_change(&mut self) {
         self.changed
             .changed()
             .await
@@ -94,19 +94,19 @@ impl Places {
     }
 
     /// The number of places of each flow's own: a quarter of an equal share, at least one.
-    fn own(&self) -> usize {
+    fn guaranteed_per_flow(&self) -> usize {
         let flows = self.flows.len().max(1);
         (self.limit / (4 * flows)).max(1).min(self.limit / flows)
     }
 
     /// How many places each flow has.
     #[cfg(test)]
-    pub(crate) fn flows(&self) -> Vec<usize> {
+    pub(crate) fn taken_by_flow(&self) -> Vec<usize> {
         self.flows.iter().map(|flow| flow.in_flight).collect()
     }
 
     /// Takes a place for a flow, or notes that it waits for one.
-    pub(crate) fn take(&mut self, flow: usize) -> bool {
+    pub(crate) fn try_take(&mut self, flow: usize) -> bool {
         let may = self.may_take(flow);
         let flow = &mut self.flows[flow];
         if may {
@@ -119,7 +119,7 @@ impl Places {
     }
 
     fn may_take(&self, flow: usize) -> bool {
-        let own = self.own();
+        let own = self.guaranteed_per_flow();
         let in_flight = self.flows[flow].in_flight;
         if in_flight < own {
             return true;

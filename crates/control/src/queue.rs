@@ -152,9 +152,9 @@ impl<T: Target> WriteQueue<T> {
         }
     }
 
-    /// The next target to be written, if there is room for one. [`WriteQueue::end`] must follow.
-    pub(crate) fn take(&mut self, now: Instant, places: &mut Places) -> Option<T> {
-        self.wake(now);
+    /// The next target to be written, if there is room for one. [`WriteQueue::end_write`] must follow.
+    pub(crate) fn take_next(&mut self, now: Instant, places: &mut Places) -> Option<T> {
+        self.wake_due(now);
         let class = self.next_class(now, places)?;
         let queue = &mut self.classes[class];
         let target = queue.ready.pop_front()?;
@@ -184,7 +184,7 @@ impl<T: Target> WriteQueue<T> {
         able.sort_by_key(|class| self.classes[*class].pace.in_flight);
         let first_flow = self.first_flow;
         able.into_iter()
-            .find(|class| places.take(first_flow + class))
+            .find(|class| places.try_take(first_flow + class))
     }
 
     /// Whether a class has something to write and is held up neither by its pace nor by another class.
@@ -211,8 +211,8 @@ impl<T: Target> WriteQueue<T> {
         !queue.ready.is_empty() || queue.pace.in_flight > 0
     }
 
-    /// Ends the write of a target that [`WriteQueue::take`] gave.
-    pub(crate) fn end(
+    /// Ends the write of a target that [`WriteQueue::take_next`] gave.
+    pub(crate) fn end_write(
         &mut self,
         target: T,
         result: WriteResult,
@@ -232,7 +232,7 @@ impl<T: Target> WriteQueue<T> {
         self.in_flight -= 1;
         let random = self.random.f64();
         let queue = &mut self.classes[class];
-        queue.pace.end(result, random, now);
+        queue.pace.end_write(result, random, now);
         match result {
             WriteResult::NothingDue | WriteResult::Over => {
                 if dirty {
@@ -243,10 +243,10 @@ impl<T: Target> WriteQueue<T> {
             WriteResult::Written if queue.class.spacing.is_zero() => self.mark_dirty(target),
             WriteResult::Written => {
                 let until = began + queue.class.spacing;
-                self.wait(target, until, Failures::default());
+                self.wait_until(target, until, Failures::default());
             }
             WriteResult::Failed { cause, after } => {
-                failures.add(cause);
+                failures.add_failure(cause);
                 if failures.internal_errors == INTERNAL_ERRORS {
                     if dirty {
                         self.mark_dirty(target);
@@ -254,7 +254,7 @@ impl<T: Target> WriteQueue<T> {
                     return Retried::GivenUp;
                 }
                 let backoff = cause.backoff().delay(failures.count, self.random.f64());
-                self.wait(target, now + after.unwrap_or_default() + backoff, failures);
+                self.wait_until(target, now + after.unwrap_or_default() + backoff, failures);
             }
         }
         Retried::Yes
@@ -262,7 +262,7 @@ impl<T: Target> WriteQueue<T> {
 
     /// Forgets all targets except those in flight. These are reconsidered afterwards only if they become dirty
     /// meanwhile.
-    pub(crate) fn clear(&mut self) {
+    pub(crate) fn forget_idle(&mut self) {
         self.waiting.clear();
         for queue in &mut self.classes {
             queue.ready.clear();
@@ -273,7 +273,7 @@ impl<T: Target> WriteQueue<T> {
             .retain(|_, state| matches!(state, TargetState::InFlight { .. }));
     }
 
-    /// The next moment at which [`WriteQueue::take`], which returned nothing at `now`, may return a target without any
+    /// The next moment at which [`WriteQueue::take_next`], which returned nothing at `now`, may return a target without any
     /// other event.
     pub(crate) fn next_wake(&self, now: Instant) -> Option<Instant> {
         let waiting = self.waiting.first().map(|(until, _)| *until);
@@ -291,7 +291,7 @@ impl<T: Target> WriteQueue<T> {
     }
 
     /// Gives back the places of all requests in flight, whose answers are not waited for any more.
-    pub(crate) fn give_up(&self, places: &mut Places) {
+    pub(crate) fn give_back_in_flight(&self, places: &mut Places) {
         self.stop_all_waiting(places);
         for (class, queue) in self.classes.iter().enumerate() {
             for _ in 0..queue.pace.in_flight {
@@ -301,7 +301,7 @@ impl<T: Target> WriteQueue<T> {
     }
 
     /// Targets in flight.
-    pub(crate) fn in_flight(&self) -> usize {
+    pub(crate) fn in_flight_count(&self) -> usize {
         self.in_flight
     }
 
@@ -311,19 +311,19 @@ impl<T: Target> WriteQueue<T> {
     }
 
     /// The targets of each class that are to be written, now or later.
-    pub(crate) fn depths(&self) -> impl Iterator<Item = usize> {
+    pub(crate) fn class_depths(&self) -> impl Iterator<Item = usize> {
         let classes = self.classes.iter();
         classes.map(|queue| queue.ready.len() + queue.waiting)
     }
 
-    fn wait(&mut self, target: T, until: Instant, failures: Failures) {
+    fn wait_until(&mut self, target: T, until: Instant, failures: Failures) {
         self.classes[(self.class_of)(&target)].waiting += 1;
         self.waiting.insert((until, target.clone()));
         self.targets
             .insert(target, TargetState::Waiting { failures });
     }
 
-    fn wake(&mut self, now: Instant) {
+    fn wake_due(&mut self, now: Instant) {
         while let Some((until, target)) = self.waiting.pop_first() {
             if until > now {
                 self.waiting.insert((until, target));
@@ -345,7 +345,7 @@ impl ClassPace {
         self.until.is_none_or(|until| until <= now) && (self.slowed == 0 || self.in_flight == 0)
     }
 
-    fn end(&mut self, result: WriteResult, random: f64, now: Instant) {
+    fn end_write(&mut self, result: WriteResult, random: f64, now: Instant) {
         self.in_flight -= 1;
         match result {
             WriteResult::Failed { cause, after }
@@ -383,7 +383,7 @@ impl TargetState {
 }
 
 impl Failures {
-    fn add(&mut self, cause: Cause) {
+    fn add_failure(&mut self, cause: Cause) {
         self.count += 1;
         self.internal_errors = match cause {
             Cause::InternalError => self.internal_errors + 1,

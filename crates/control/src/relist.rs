@@ -1,10 +1,10 @@
 //! The lists that a new leader reads before it writes.
 //!
 //! A standby's watches may lag behind those of the last leader, each by a different time. Acting on an observation from
-//! before the last leader's write would undo that write. So the kinds that decisions depend on ([`Kind::relisted`]) are
+//! before the last leader's write would undo that write. So the kinds that decisions depend on ([`Kind::relisted_on_takeover`]) are
 //! read once more, as the API server's store has them. What a complete list does not contain was deleted.
 //!
-//! [`Kind::relisted`]: crate::Kind::relisted
+//! [`Kind::relisted_on_takeover`]: crate::Kind::relisted_on_takeover
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -20,27 +20,27 @@ use leadsman_process::reply::{Cause, Disposition};
 use leadsman_process::{ApiServer, Backoff};
 use tokio::time::sleep;
 
-use crate::resource::{Resource, Watchable};
+use crate::resource::{GroupResource, Watchable};
 use crate::rules::{Observation, Observe, Rules};
 
 /// Between two attempts; there are no more once the Lease is lost.
 const BACKOFF: Backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(5));
 
 /// All kinds that are re-listed, one after another, page by page, as events. Ends when all are read.
-pub(crate) fn relist<R: Rules>(
+pub(crate) fn relist_kinds<R: Rules>(
     server: &ApiServer,
     own_namespace: &str,
 ) -> BoxStream<'static, Vec<R::Event>> {
     let relisted = R::KINDS.iter().filter_map(|kind| {
         let pages = kind.relist?;
-        Some(pages(server.clone(), kind.target(own_namespace)))
+        Some(pages(server.clone(), kind.list_target(own_namespace)))
     });
     let pages: Vec<_> = relisted.collect();
     stream::iter(pages).flatten().boxed()
 }
 
 /// The pages of a kind, and with the last one that the list is complete.
-pub(crate) fn pages<K: Watchable, R: Observe<K>>(
+pub(crate) fn relist_pages<K: Watchable, R: Observe<K>>(
     server: ApiServer,
     target: ListTarget,
 ) -> BoxStream<'static, Vec<R::Event>> {
@@ -49,7 +49,7 @@ pub(crate) fn pages<K: Watchable, R: Observe<K>>(
         async move {
             let mut listing: Listing = listing?;
             let page = listing.next_page::<K>(&server, &target).await;
-            let mut observations = observations(page.objects);
+            let mut observations = to_observations(page.objects);
             let next = if page.token.is_some() {
                 Some(Listing {
                     token: page.token,
@@ -61,14 +61,14 @@ pub(crate) fn pages<K: Watchable, R: Observe<K>>(
                 observations.push(Observation::Relisted(names, version));
                 None
             };
-            let events = observations.into_iter().map(R::event);
+            let events = observations.into_iter().map(R::event_from_observation);
             Some((events.collect(), next))
         }
     });
     pages.boxed()
 }
 
-fn observations<K: Watchable>(objects: Vec<Guarded<K>>) -> Vec<Observation<K>> {
+fn to_observations<K: Watchable>(objects: Vec<Guarded<K>>) -> Vec<Observation<K>> {
     let objects = objects.into_iter().map(|object| match object {
         Guarded::Decoded(object) => Observation::Object(object.into(), Source::Reply),
         // A watch that lags behind has not shown that it exists; its error is logged when the watch does.
@@ -119,7 +119,7 @@ impl Listing {
                 // a later version.
                 _ => *self = Self::default(),
             }
-            let resource = Resource::of::<K>().full_name();
+            let resource = GroupResource::of::<K>().full_name();
             tracing::warn!(
                 resource,
                 reason = failed.reason(),

@@ -80,7 +80,7 @@ pub(crate) struct RequestOutcome<E> {
 }
 
 /// Sends a request and waits for the answer: [`TIMEOUT`] for all its steps, but no longer than the Lease lasts.
-pub(crate) async fn send<E>(
+pub(crate) async fn send_request<E>(
     server: &ApiServer,
     request: Request<E>,
     leadership: &watch::Receiver<Leadership>,
@@ -101,19 +101,19 @@ pub(crate) async fn send<E>(
     };
     let deadline = clock::monotonic() + TIMEOUT;
     for step in steps {
-        let (disposition, body) = ask(server, step, leadership, deadline).await;
+        let (disposition, body) = send_step(server, step, leadership, deadline).await;
         outcome.disposition = disposition;
         if outcome.disposition != Disposition::Done {
             break;
         }
-        outcome.observed = decode(request.reply, &body);
+        outcome.observed = decode_reply(request.reply, &body);
     }
     // Another client has created it, or the answer to an earlier attempt was lost: what is due depends on what exists.
     if let (Disposition::AlreadyExists { .. }, Some(get)) =
         (&outcome.disposition, request.read_back)
     {
-        match ask(server, get, leadership, deadline).await {
-            (Disposition::Done, body) => outcome.observed = decode(request.reply, &body),
+        match send_step(server, get, leadership, deadline).await {
+            (Disposition::Done, body) => outcome.observed = decode_reply(request.reply, &body),
             (failed, _) => report_unread(request.kind, &failed),
         }
     }
@@ -135,7 +135,7 @@ fn report_unread(kind: RequestKind, failed: &Disposition) {
     }
 }
 
-async fn ask(
+async fn send_step(
     server: &ApiServer,
     request: HttpRequest<Vec<u8>>,
     leadership: &watch::Receiver<Leadership>,
@@ -146,13 +146,13 @@ async fn ask(
     let Some(time_left) = time_left else {
         return (not_leading(), Vec::new());
     };
-    let verb = verb(request.method());
+    let verb = verb_of_method(request.method());
     let timeout = time_left.min(deadline.saturating_duration_since(now));
     let reply = server.send(verb, request, timeout).await;
     (reply.disposition, reply.body)
 }
 
-fn verb(method: &Method) -> Verb {
+fn verb_of_method(method: &Method) -> Verb {
     match *method {
         Method::GET => Verb::Get,
         Method::POST => Verb::Create,
@@ -169,7 +169,7 @@ fn not_leading() -> Disposition {
     }
 }
 
-fn decode<E>(decode: Option<DecodeReply<E>>, body: &[u8]) -> Option<E> {
+fn decode_reply<E>(decode: Option<DecodeReply<E>>, body: &[u8]) -> Option<E> {
     decode?(body)
         .inspect_err(|error| {
             tracing::warn!(%error, "the reply to a write cannot be decoded, waiting for the watch");

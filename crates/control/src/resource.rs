@@ -18,14 +18,14 @@ impl<K> Watchable for K where
 
 /// A resource as RBAC names it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Resource {
+pub struct GroupResource {
     /// Empty for the core group.
     pub group: Cow<'static, str>,
     /// `pods`, say.
     pub plural: Cow<'static, str>,
 }
 
-impl Resource {
+impl GroupResource {
     /// The resource of a type.
     pub fn of<K: KubeResource<DynamicType = ()>>() -> Self {
         Self {

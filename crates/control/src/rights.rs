@@ -49,8 +49,8 @@ pub struct FeatureRights {
 }
 
 /// All rights that a feature needs.
-pub fn rights<R: Rules>() -> FeatureRights {
-    let kinds = R::KINDS.iter().flat_map(of_kind);
+pub fn rights_of_feature<R: Rules>() -> FeatureRights {
+    let kinds = R::KINDS.iter().flat_map(rights_of_kind);
     let requests = R::REQUESTS.iter().map(|request| {
         let right = Right {
             group: request.group.into(),
@@ -70,18 +70,18 @@ pub fn rights<R: Rules>() -> FeatureRights {
     rights
 }
 
-fn of_kind<R: Rules>(kind: &Kind<R>) -> impl Iterator<Item = (RightScope, Right)> {
+fn rights_of_kind<R: Rules>(kind: &Kind<R>) -> impl Iterator<Item = (RightScope, Right)> {
     let (resource, selection) = (kind.resource(), kind.selection);
     let objects = OBSERVE.map(|verb| {
         let right = Right {
             group: resource.group.clone(),
             resource: resource.plural.clone(),
-            name: selection.only().unwrap_or_default().into(),
+            name: selection.only_name().unwrap_or_default().into(),
             verb,
         };
-        (selection.scope(), right)
+        (selection.right_scope(), right)
     });
-    let crd = kind.crd().into_iter().flat_map(|crd| {
+    let crd = kind.crd_name().into_iter().flat_map(|crd| {
         OBSERVE.map(|verb| {
             let right = Right {
                 group: "apiextensions.k8s.io".into(),

@@ -23,7 +23,7 @@ pub trait Rules: Sized + Send + 'static {
     const KINDS: &'static [Kind<Self>];
     /// The requests that it sends: the rights that it needs, and the labels by which they are counted.
     const REQUESTS: &'static [RequestKind];
-    /// The classes of its targets; [`Rules::class`] is an index into them.
+    /// The classes of its targets; [`Rules::class_index`] is an index into them.
     const CLASSES: &'static [Class];
 
     /// What is observed.
@@ -32,7 +32,7 @@ pub trait Rules: Sized + Send + 'static {
     type Target: Target;
 
     /// Takes in an event.
-    fn observe(&mut self, event: Self::Event, now: Now) -> Effects<Self::Target>;
+    fn observe_event(&mut self, event: Self::Event, now: Now) -> Effects<Self::Target>;
 
     /// Every kind has been listed, and this process writes from now on. Called again after each time in which another
     /// process may have written. Returns all targets that may have to be written, since none from before was kept.
@@ -42,16 +42,16 @@ pub trait Rules: Sized + Send + 'static {
     fn deadline_passed(&mut self, now: Now) -> Effects<Self::Target>;
 
     /// The request that is due for a target, if any is. It will be sent.
-    fn due(&mut self, target: &Self::Target, now: Now) -> Option<Request<Self::Event>>;
+    fn due_request(&mut self, target: &Self::Target, now: Now) -> Option<Request<Self::Event>>;
 
     /// The class of a target.
-    fn class(target: &Self::Target) -> usize;
+    fn class_index(target: &Self::Target) -> usize;
 }
 
 /// Rules that observe objects of a kind. Several features may observe one kind: it is watched and decoded once.
 pub trait Observe<K>: Rules {
     /// The event that an observation is to these rules.
-    fn event(observation: Observation<K>) -> Self::Event;
+    fn event_from_observation(observation: Observation<K>) -> Self::Event;
 }
 
 /// What a target must provide: a name for the log, and a key for maps.

@@ -12,12 +12,12 @@ use leadsman_process::{ReadinessCheck, clock};
 use tokio::sync::mpsc::Sender;
 
 use crate::kind::OptionalFields;
-use crate::watch::{Arrival, Context, Prerequisite};
+use crate::watch::{Arrival, Prerequisite, WatchContext};
 
 /// Watches the CRD of a kind until the feature has ended. The CRD itself is not kept.
-pub(crate) async fn follow<E>(
+pub(crate) async fn follow_schema<E>(
     schema: Schema,
-    context: Context,
+    context: WatchContext,
     to_event: fn(bool) -> E,
     kind: usize,
     events: Sender<Arrival<E>>,
@@ -25,7 +25,7 @@ pub(crate) async fn follow<E>(
     let name = format!("metadata.name={}", schema.crd);
     let only = ListTarget::all::<CustomResourceDefinition>().fields(name);
     let crds = list_and_watch(context.server, only, fastrand::Rng::new());
-    let changes = schema.changes(crds);
+    let changes = schema.changes_of_kept(crds);
     let mut changes = pin!(changes);
     while let Some(kept) = changes.next().await {
         let arrival = Arrival {
@@ -73,20 +73,20 @@ impl Schema {
     }
 
     /// Whether the fields are kept, each time that it changes.
-    fn changes(
+    fn changes_of_kept(
         mut self,
         crds: impl Stream<Item = WatchEvent<CustomResourceDefinition>>,
     ) -> impl Stream<Item = bool> {
-        crds.filter_map(move |event| std::future::ready(self.observe(event)))
+        crds.filter_map(move |event| std::future::ready(self.observe_crd(event)))
     }
 
-    fn observe(&mut self, event: WatchEvent<CustomResourceDefinition>) -> Option<bool> {
+    fn observe_crd(&mut self, event: WatchEvent<CustomResourceDefinition>) -> Option<bool> {
         match event {
             WatchEvent::ListStarted => self.exists = false,
             WatchEvent::ListPage(_) => {}
             WatchEvent::ListItem(crd) | WatchEvent::Changed(crd) => {
                 self.exists = true;
-                let change = self.read(&crd);
+                let change = self.read_crd(&crd);
                 self.update_check();
                 return change;
             }
@@ -101,14 +101,14 @@ impl Schema {
             }
             WatchEvent::Failed(failure) => {
                 self.is_receiving = false;
-                self.check.not_ready(reason(&self.crd, &failure));
+                self.check.not_ready(explain_failure(&self.crd, &failure));
             }
         }
         None
     }
 
     /// Whether the fields are kept, if that has changed.
-    fn read(&mut self, crd: &CustomResourceDefinition) -> Option<bool> {
+    fn read_crd(&mut self, crd: &CustomResourceDefinition) -> Option<bool> {
         let keeps = self.fields.are_kept(crd, &self.version);
         let before = self.keeps.replace(keeps);
         if before == Some(keeps) {
@@ -143,12 +143,14 @@ impl Schema {
 impl OptionalFields {
     /// Whether the schema of a version keeps all of them.
     pub fn are_kept(&self, crd: &CustomResourceDefinition, version: &str) -> bool {
-        self.paths.iter().all(|path| keeps(crd, version, path))
+        self.paths
+            .iter()
+            .all(|path| keeps_field(crd, version, path))
     }
 }
 
 /// Whether a version of a kind has a field. `[]` leads to the items of a list.
-fn keeps(crd: &CustomResourceDefinition, version: &str, path: &str) -> bool {
+fn keeps_field(crd: &CustomResourceDefinition, version: &str, path: &str) -> bool {
     let version = crd.versions.iter().find(|one| one.name == version);
     let mut schema = version.map(|version| &version.schema.object);
     let path = path.replace("[]", ".[]");
@@ -169,7 +171,7 @@ fn keeps(crd: &CustomResourceDefinition, version: &str, path: &str) -> bool {
 }
 
 /// The reason of a failure, beginning with what an operator can do about it.
-fn reason(name: &str, failure: &WatchFailure) -> String {
+fn explain_failure(name: &str, failure: &WatchFailure) -> String {
     let verb = match failure.phase {
         WatchPhase::Listing => "list",
         WatchPhase::Watching => "watch",

@@ -28,7 +28,7 @@ pub(crate) enum Selection {
 }
 
 impl Selection {
-    pub(crate) fn scope(self) -> RightScope {
+    pub(crate) fn right_scope(self) -> RightScope {
         match self {
             Self::All => RightScope::Cluster,
             Self::Labelled(_) | Self::Named(_) => RightScope::OwnNamespace,
@@ -36,7 +36,7 @@ impl Selection {
     }
 
     /// The only object, if only one is observed.
-    pub(crate) fn only(self) -> Option<&'static str> {
+    pub(crate) fn only_name(self) -> Option<&'static str> {
         match self {
             Self::Named(name) => Some(name),
             Self::All | Self::Labelled(_) => None,
@@ -44,7 +44,7 @@ impl Selection {
     }
 
     /// What is listed and watched.
-    pub(crate) fn target<K: Watchable>(self, own_namespace: &str) -> ListTarget {
+    pub(crate) fn list_target<K: Watchable>(self, own_namespace: &str) -> ListTarget {
         let own = || ListTarget::in_namespace::<K>(own_namespace);
         match self {
             Self::All => ListTarget::all::<K>(),
@@ -54,7 +54,7 @@ impl Selection {
     }
 
     /// The resource in messages: "cannot list configmaps/colours in namespace leadsman-system".
-    pub(crate) fn describe(self, resource: impl Display, own_namespace: &str) -> String {
+    pub(crate) fn describe_resource(self, resource: impl Display, own_namespace: &str) -> String {
         match self {
             Self::All => resource.to_string(),
             Self::Labelled(_) => format!("{resource} in namespace {own_namespace}"),

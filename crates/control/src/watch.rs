@@ -28,8 +28,8 @@ use tokio::sync::mpsc::Sender;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use crate::metrics::Metrics;
-use crate::resource::{Resource, Watchable};
+use crate::metrics::ControlMetrics;
+use crate::resource::{GroupResource, Watchable};
 use crate::rules::{Observation, Observe, Rules};
 use crate::selection::Selection;
 
@@ -58,16 +58,16 @@ pub(crate) struct WatchesByType(HashMap<(TypeId, Selection), Box<dyn Spawn>>);
 
 /// What all watches share.
 #[derive(Clone)]
-pub(crate) struct Context {
+pub(crate) struct WatchContext {
     pub(crate) server: ApiServer,
     pub(crate) own_namespace: Arc<str>,
     pub(crate) leadership: tokio::sync::watch::Receiver<Leadership>,
     pub(crate) readiness: Readiness,
-    pub(crate) metrics: Metrics,
+    pub(crate) metrics: ControlMetrics,
 }
 
 trait Spawn: Any + Send {
-    fn spawn(self: Box<Self>, tasks: &mut JoinSet<()>, context: Context);
+    fn spawn_watch(self: Box<Self>, tasks: &mut JoinSet<()>, context: WatchContext);
 }
 
 impl WatchesByType {
@@ -95,7 +95,7 @@ impl WatchesByType {
 
     /// Makes one watch of the two watches of a kind, in which each object is decoded as both types. Where only one of the types
     /// is watched, nothing changes.
-    pub(crate) fn share<A: Watchable, B: Watchable>(&mut self) {
+    pub(crate) fn share_watch<A: Watchable, B: Watchable>(&mut self) {
         let of_all = |of| (of, Selection::All);
         let both = [TypeId::of::<A>(), TypeId::of::<B>()].map(of_all);
         if !both.iter().all(|of| self.0.contains_key(of)) {
@@ -120,9 +120,9 @@ impl WatchesByType {
     }
 
     /// Begins all of them.
-    pub(crate) fn spawn(self, tasks: &mut JoinSet<()>, context: &Context) {
+    pub(crate) fn spawn_all(self, tasks: &mut JoinSet<()>, context: &WatchContext) {
         for watch in self.0.into_values() {
-            watch.spawn(tasks, context.clone());
+            watch.spawn_watch(tasks, context.clone());
         }
     }
 }
@@ -134,16 +134,19 @@ struct KindWatch<K> {
 }
 
 impl<K: Watchable> Spawn for KindWatch<K> {
-    fn spawn(self: Box<Self>, tasks: &mut JoinSet<()>, context: Context) {
+    fn spawn_watch(self: Box<Self>, tasks: &mut JoinSet<()>, context: WatchContext) {
         let own_namespace = &*context.own_namespace;
-        let resource = Resource::of::<K>().full_name();
-        let resource = self.selection.describe(resource, own_namespace);
-        let target = self.selection.target::<K>(own_namespace).page(self.page);
+        let resource = GroupResource::of::<K>().full_name();
+        let resource = self.selection.describe_resource(resource, own_namespace);
+        let target = self
+            .selection
+            .list_target::<K>(own_namespace)
+            .page(self.page);
         let reception = Reception::new(&resource, &context.readiness);
         let follower = Follower::new(&resource, self.fan_out, &context.metrics);
         tasks.spawn(async move {
-            let objects = context.watch(target).await;
-            follow(objects, reception, follower).await;
+            let objects = context.watch_once_led(target).await;
+            follow_watch(objects, reception, follower).await;
         });
     }
 }
@@ -156,15 +159,15 @@ struct PairedWatch<A, B> {
 }
 
 impl<A: Watchable, B: Watchable> Spawn for PairedWatch<A, B> {
-    fn spawn(self: Box<Self>, tasks: &mut JoinSet<()>, context: Context) {
-        let resource = Resource::of::<A>().full_name();
+    fn spawn_watch(self: Box<Self>, tasks: &mut JoinSet<()>, context: WatchContext) {
+        let resource = GroupResource::of::<A>().full_name();
         let target = ListTarget::all::<A>().page(self.page);
         let reception = Reception::new(&resource, &context.readiness);
         let first = Follower::new(&resource, self.first, &context.metrics);
         let second = Follower::new(&resource, self.second, &context.metrics);
         tasks.spawn(async move {
-            let objects = context.watch(target).await;
-            follow_both(objects, reception, first, second).await;
+            let objects = context.watch_once_led(target).await;
+            follow_paired_watch(objects, reception, first, second).await;
         });
     }
 }
@@ -173,22 +176,22 @@ impl<A: Watchable, B: Watchable> Spawn for PairedWatch<A, B> {
 type Halves<A, B> = (WatchEvent<Guarded<A>>, WatchEvent<Guarded<B>>);
 
 /// Follows a watch until no feature is left.
-async fn follow<K: Watchable>(
+async fn follow_watch<K: Watchable>(
     objects: impl Stream<Item = WatchEvent<Guarded<K>>>,
     mut reception: Reception,
     mut follower: Follower<K>,
 ) {
     let mut objects = pin!(objects);
     while let Some(event) = objects.next().await {
-        reception.note(&event);
-        if !follower.take_in(event).await {
+        reception.note_event(&event);
+        if !follower.fan_out_event(event).await {
             return;
         }
     }
 }
 
 /// Follows a watch until no feature is left that reads its objects as either type.
-async fn follow_both<A: Watchable, B: Watchable>(
+async fn follow_paired_watch<A: Watchable, B: Watchable>(
     objects: impl Stream<Item = WatchEvent<Paired<A, B>>>,
     mut reception: Reception,
     mut first: Follower<A>,
@@ -196,12 +199,12 @@ async fn follow_both<A: Watchable, B: Watchable>(
 ) {
     let mut objects = pin!(objects);
     while let Some(event) = objects.next().await {
-        reception.note(&event);
-        let Some((of_first, of_second)) = halves(event) else {
+        reception.note_event(&event);
+        let Some((of_first, of_second)) = split_event(event) else {
             continue;
         };
-        let is_first_left = first.take_in(of_first).await;
-        let is_second_left = second.take_in(of_second).await;
+        let is_first_left = first.fan_out_event(of_first).await;
+        let is_second_left = second.fan_out_event(of_second).await;
         if !is_first_left && !is_second_left {
             return;
         }
@@ -209,7 +212,7 @@ async fn follow_both<A: Watchable, B: Watchable>(
 }
 
 /// An event about both halves of an object as an event about each; none if it is about no object or list.
-fn halves<A, B>(event: WatchEvent<Paired<A, B>>) -> Option<Halves<A, B>> {
+fn split_event<A, B>(event: WatchEvent<Paired<A, B>>) -> Option<Halves<A, B>> {
     use WatchEvent::{Changed, Deleted, ListComplete, ListItem, ListPage, ListStarted};
     Some(match event {
         ListStarted => (ListStarted, ListStarted),
@@ -222,9 +225,9 @@ fn halves<A, B>(event: WatchEvent<Paired<A, B>>) -> Option<Halves<A, B>> {
     })
 }
 
-impl Context {
+impl WatchContext {
     /// Begins to watch when it is known who leads.
-    async fn watch<K>(mut self, target: ListTarget) -> impl Stream<Item = WatchEvent<K>>
+    async fn watch_once_led<K>(mut self, target: ListTarget) -> impl Stream<Item = WatchEvent<K>>
     where
         K: kube::Resource + DeserializeOwned + Clone + Send + 'static,
     {
@@ -274,7 +277,7 @@ impl<K: Watchable, R: Observe<K>> Subscribe<K> for Subscription<R> {
         let arrival = Arrival {
             at,
             completes: completes.then_some(Prerequisite::Listed(self.kind)),
-            event: R::event(observation),
+            event: R::event_from_observation(observation),
         };
         async { self.sender.send(arrival).await.is_ok() }.boxed()
     }
@@ -303,7 +306,7 @@ impl<K> Default for FanOut<K> {
 
 impl<K> FanOut<K> {
     /// Hands an observation to every feature that has not ended. False if none is left.
-    async fn deliver(&mut self, observation: Observation<K>) -> bool {
+    async fn deliver_to_all(&mut self, observation: Observation<K>) -> bool {
         let at = clock::monotonic();
         let mut left = self.0.len();
         let mut observation = Some(observation);
@@ -344,19 +347,19 @@ impl Reception {
         }
     }
 
-    fn note<K>(&mut self, event: &WatchEvent<K>) {
+    fn note_event<K>(&mut self, event: &WatchEvent<K>) {
         match event {
             WatchEvent::Following => {
                 self.is_receiving = true;
                 self.check.ready();
             }
-            WatchEvent::Failed(failure) => self.report(failure),
+            WatchEvent::Failed(failure) => self.report_failure(failure),
             _ => {}
         }
     }
 
     /// Reports why changes of a kind are not received; at info only once until they are again.
-    fn report(&mut self, failure: &WatchFailure) {
+    fn report_failure(&mut self, failure: &WatchFailure) {
         let resource = &self.resource;
         let reason = failure.explain(resource);
         let retry_in = failure.retry_in;
@@ -390,10 +393,10 @@ struct Follower<K> {
 }
 
 impl<K: Watchable> Follower<K> {
-    fn new(resource: &str, fan_out: FanOut<K>, metrics: &Metrics) -> Self {
+    fn new(resource: &str, fan_out: FanOut<K>, metrics: &ControlMetrics) -> Self {
         Self {
             resource: resource.to_owned(),
-            undecodable_count: metrics.undecodable(&K::kind(&())),
+            undecodable_count: metrics.undecodable_counter(&K::kind(&())),
             fan_out,
             list: ResourceVersion::UNKNOWN,
             listing: BTreeSet::new(),
@@ -402,14 +405,14 @@ impl<K: Watchable> Follower<K> {
     }
 
     /// Hands an event to the features. False if none is left.
-    async fn take_in(&mut self, event: WatchEvent<Guarded<K>>) -> bool {
-        match self.observation(event) {
-            Some(observation) => self.fan_out.deliver(observation).await,
+    async fn fan_out_event(&mut self, event: WatchEvent<Guarded<K>>) -> bool {
+        match self.to_observation(event) {
+            Some(observation) => self.fan_out.deliver_to_all(observation).await,
             None => true,
         }
     }
 
-    fn observation(&mut self, event: WatchEvent<Guarded<K>>) -> Option<Observation<K>> {
+    fn to_observation(&mut self, event: WatchEvent<Guarded<K>>) -> Option<Observation<K>> {
         match event {
             WatchEvent::ListStarted => {
                 self.listing.clear();
@@ -421,7 +424,7 @@ impl<K: Watchable> Follower<K> {
             }
             WatchEvent::ListItem(object) => {
                 self.listing.insert(ObjectName::of(object.meta()));
-                Some(self.object(object, Source::List(self.list)))
+                Some(self.observe_object(object, Source::List(self.list)))
             }
             WatchEvent::ListComplete(version) => {
                 let listed = std::mem::take(&mut self.listing);
@@ -429,7 +432,7 @@ impl<K: Watchable> Follower<K> {
                 let version = ResourceVersion::parse(Some(&version));
                 Some(Observation::Listed(Arc::new(listed), version))
             }
-            WatchEvent::Changed(object) => Some(self.object(object, Source::Watch)),
+            WatchEvent::Changed(object) => Some(self.observe_object(object, Source::Watch)),
             WatchEvent::Deleted(object) => {
                 let name = ObjectName::of(object.meta());
                 self.undecodable.remove(&name);
@@ -440,7 +443,7 @@ impl<K: Watchable> Follower<K> {
         }
     }
 
-    fn object(&mut self, object: Guarded<K>, source: Source) -> Observation<K> {
+    fn observe_object(&mut self, object: Guarded<K>, source: Source) -> Observation<K> {
         match object {
             Guarded::Decoded(object) => {
                 if !self.undecodable.is_empty() {

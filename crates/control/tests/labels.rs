@@ -13,9 +13,10 @@ use k8s_openapi::api::core::v1::{ConfigMap, Pod as WholePod, Secret};
 use leadsman_api::slim::{Node, Pod};
 use leadsman_control::labels::api_server::Cluster;
 use leadsman_control::labels::wiring::CopyLabels;
-use leadsman_control::labels::{rules, run, run_as};
+use leadsman_control::labels::{rules, run_features, run_features_as};
 use leadsman_control::{
-    Class, Effects, Kind, Observation, Observe, Request, RequestKind, RightScope, Rules, rights,
+    Class, Effects, Kind, Observation, Observe, Request, RequestKind, RightScope, Rules,
+    rights_of_feature,
 };
 use leadsman_core::cluster::{Now, ObjectName};
 use leadsman_lease::Leadership;
@@ -34,7 +35,7 @@ const CREATE: RequestKind = RequestKind {
 };
 
 impl<K> Observe<K> for Greedy {
-    fn event(_: Observation<K>) {}
+    fn event_from_observation(_: Observation<K>) {}
 }
 
 impl Rules for Greedy {
@@ -46,7 +47,7 @@ impl Rules for Greedy {
     type Event = ();
     type Target = usize;
 
-    fn observe(&mut self, (): (), _now: Now) -> Effects<usize> {
+    fn observe_event(&mut self, (): (), _now: Now) -> Effects<usize> {
         Effects::default()
     }
 
@@ -61,7 +62,7 @@ impl Rules for Greedy {
         Effects::default()
     }
 
-    fn due(&mut self, _: &usize, _now: Now) -> Option<Request<()>> {
+    fn due_request(&mut self, _: &usize, _now: Now) -> Option<Request<()>> {
         let post = http::Request::post("/api/v1/namespaces/shop/secrets");
         Some(Request {
             kind: CREATE,
@@ -74,7 +75,7 @@ impl Rules for Greedy {
         })
     }
 
-    fn class(_: &usize) -> usize {
+    fn class_index(_: &usize) -> usize {
         0
     }
 }
@@ -86,20 +87,20 @@ async fn seconds(seconds: u64) {
 /// A shop with a `ConfigMap` and two pods that name it, and one that does not.
 fn shop() -> Cluster {
     let cluster = Cluster::default();
-    cluster.put(
+    cluster.put_object(
         "configmaps",
         "paint",
         &[("example.com/colour", "red")],
         None,
     );
-    cluster.put("pods", "a", &[], Some("paint"));
-    cluster.put(
+    cluster.put_object("pods", "a", &[], Some("paint"));
+    cluster.put_object(
         "pods",
         "b",
         &[("example.com/colour", "blue")],
         Some("paint"),
     );
-    cluster.put("pods", "c", &[], None);
+    cluster.put_object("pods", "c", &[], None);
     cluster
 }
 
@@ -107,7 +108,7 @@ fn shop() -> Cluster {
 fn colours(cluster: &Cluster) -> [String; 3] {
     ["a", "b", "c"].map(|pod| {
         cluster
-            .label("pods", pod, rules::COLOUR)
+            .label_value("pods", pod, rules::COLOUR)
             .unwrap_or_default()
     })
 }
@@ -115,20 +116,26 @@ fn colours(cluster: &Cluster) -> [String; 3] {
 #[tokio::test(start_paused = true)]
 async fn labels_are_copied_and_follow_their_config_map() {
     let cluster = shop();
-    let running = run(&cluster, |control| control.add(CopyLabels::default()));
+    let running = run_features(&cluster, |control| {
+        control.add_feature(CopyLabels::default())
+    });
     seconds(5).await;
     assert_eq!(colours(&cluster), ["red", "red", ""]);
-    assert_eq!(cluster.count("PATCH"), 2, "one request a pod, and no more");
-    cluster.put(
+    assert_eq!(
+        cluster.count_requests("PATCH"),
+        2,
+        "one request a pod, and no more"
+    );
+    cluster.put_object(
         "configmaps",
         "paint",
         &[("example.com/colour", "green")],
         None,
     );
-    cluster.put("pods", "c", &[], Some("paint"));
+    cluster.put_object("pods", "c", &[], Some("paint"));
     seconds(5).await;
     assert_eq!(colours(&cluster), ["green"; 3]);
-    assert_eq!(cluster.count("PATCH"), 5);
+    assert_eq!(cluster.count_requests("PATCH"), 5);
     running.process.shutdown.cancel();
     running.control.await.unwrap().unwrap();
 }
@@ -136,64 +143,64 @@ async fn labels_are_copied_and_follow_their_config_map() {
 #[tokio::test(start_paused = true)]
 async fn nothing_is_listed_before_it_is_known_who_leads() {
     let cluster = shop();
-    let running = run_as(Leadership::Unknown, &cluster, |control| {
-        control.add(CopyLabels::default());
+    let running = run_features_as(Leadership::Unknown, &cluster, |control| {
+        control.add_feature(CopyLabels::default());
     });
     seconds(60).await;
-    assert_eq!(cluster.count("LIST"), 0);
+    assert_eq!(cluster.count_requests("LIST"), 0);
     running.leadership.send_replace(Leadership::Standby);
     seconds(5).await;
-    assert_eq!(cluster.count("LIST"), 2, "a standby keeps up");
-    assert_eq!(cluster.count("PATCH"), 0);
+    assert_eq!(cluster.count_requests("LIST"), 2, "a standby keeps up");
+    assert_eq!(cluster.count_requests("PATCH"), 0);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_kind_that_is_missing_stops_the_features_that_need_it_and_no_other() {
     let cluster = shop();
-    cluster.forget("secrets");
-    let running = run(&cluster, |control| {
-        control.add(CopyLabels::default());
-        control.add(Greedy);
+    cluster.forget_resource("secrets");
+    let running = run_features(&cluster, |control| {
+        control.add_feature(CopyLabels::default());
+        control.add_feature(Greedy);
     });
     seconds(30).await;
     assert_eq!(colours(&cluster), ["red", "red", ""]);
-    assert_eq!(cluster.count("POST"), 0);
+    assert_eq!(cluster.count_requests("POST"), 0);
     let text = running.process.readiness.text();
     assert!(text.contains("[+] pods\n"), "{text}");
     assert!(text.contains("does not serve secrets"), "{text}");
-    cluster.serve("secrets");
+    cluster.serve_resource("secrets");
     seconds(60).await;
-    assert!(cluster.count("POST") > 0);
+    assert!(cluster.count_requests("POST") > 0);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_kind_of_two_features_is_listed_and_watched_once() {
     let cluster = shop();
-    let _running = run(&cluster, |control| {
-        control.add(CopyLabels::default());
-        control.add(CopyLabels::default());
+    let _running = run_features(&cluster, |control| {
+        control.add_feature(CopyLabels::default());
+        control.add_feature(CopyLabels::default());
     });
     seconds(5).await;
-    assert_eq!(cluster.count("LIST pods"), 1);
-    assert_eq!(cluster.count("WATCH pods"), 1);
-    assert_eq!(cluster.count("LIST configmaps"), 1);
+    assert_eq!(cluster.count_requests("LIST pods"), 1);
+    assert_eq!(cluster.count_requests("WATCH pods"), 1);
+    assert_eq!(cluster.count_requests("LIST configmaps"), 1);
     assert_eq!(colours(&cluster), ["red", "red", ""]);
 }
 
 #[tokio::test(start_paused = true)]
 async fn ten_thousand_requests_of_one_feature_do_not_hold_up_another() {
     let cluster = shop();
-    cluster.put("pods", "b", &[], None);
-    let _running = run(&cluster, |control| {
-        control.add(Greedy);
-        control.add(CopyLabels::default());
+    cluster.put_object("pods", "b", &[], None);
+    let _running = run_features(&cluster, |control| {
+        control.add_feature(Greedy);
+        control.add_feature(CopyLabels::default());
     });
     // Each request takes a tenth of a second: thirty-two at a time, ten thousand take half a minute.
     sleep(Duration::from_secs(2)).await;
-    assert!(cluster.count("POST") > 300 && cluster.count("POST") < 1000);
+    assert!(cluster.count_requests("POST") > 300 && cluster.count_requests("POST") < 1000);
     let asked = clock::monotonic();
-    cluster.put("pods", "b", &[], Some("paint"));
-    while cluster.label("pods", "b", rules::COLOUR).is_none() {
+    cluster.put_object("pods", "b", &[], Some("paint"));
+    while cluster.label_value("pods", "b", rules::COLOUR).is_none() {
         sleep(Duration::from_millis(10)).await;
     }
     assert!(
@@ -207,10 +214,10 @@ async fn ten_thousand_requests_of_one_feature_do_not_hold_up_another() {
 #[tokio::test(start_paused = true)]
 async fn requests_that_hang_hold_up_no_other_feature() {
     let cluster = shop();
-    cluster.hang("POST");
-    let _running = run(&cluster, |control| {
-        control.add(Greedy);
-        control.add(CopyLabels::default());
+    cluster.hang_on_method("POST");
+    let _running = run_features(&cluster, |control| {
+        control.add_feature(Greedy);
+        control.add_feature(CopyLabels::default());
     });
     seconds(2).await;
     assert_eq!(colours(&cluster), ["red", "red", ""]);
@@ -220,17 +227,17 @@ async fn requests_that_hang_hold_up_no_other_feature() {
 struct Own;
 
 impl<K> Observe<K> for Own {
-    fn event(_: Observation<K>) {}
+    fn event_from_observation(_: Observation<K>) {}
 }
 
 impl Rules for Own {
     const NAME: &'static str = "own";
     const KINDS: &'static [Kind<Self>] = &[
         Kind::new::<WholePod>(500),
-        Kind::new::<ConfigMap>(1).named("colours"),
+        Kind::new::<ConfigMap>(1).only_named("colours"),
         Kind::new::<Secret>(5)
-            .labelled("example.com/colour")
-            .relisted(),
+            .only_labelled("example.com/colour")
+            .relisted_on_takeover(),
     ];
     const REQUESTS: &'static [RequestKind] = &[RequestKind {
         scope: RightScope::OwnNamespace,
@@ -241,7 +248,7 @@ impl Rules for Own {
     type Event = ();
     type Target = usize;
 
-    fn observe(&mut self, (): (), _now: Now) -> Effects<usize> {
+    fn observe_event(&mut self, (): (), _now: Now) -> Effects<usize> {
         Effects::default()
     }
 
@@ -253,11 +260,11 @@ impl Rules for Own {
         Effects::default()
     }
 
-    fn due(&mut self, _: &usize, _now: Now) -> Option<Request<()>> {
+    fn due_request(&mut self, _: &usize, _now: Now) -> Option<Request<()>> {
         None
     }
 
-    fn class(_: &usize) -> usize {
+    fn class_index(_: &usize) -> usize {
         0
     }
 }
@@ -270,7 +277,7 @@ async fn a_kind_may_be_observed_in_part_in_the_own_namespace() {
         after_others: true,
         until: clock::monotonic() + Duration::from_hours(1),
     };
-    let running = run_as(after_others, &cluster, |control| control.add(Own));
+    let running = run_features_as(after_others, &cluster, |control| control.add_feature(Own));
     seconds(2).await;
     let own = "/api/v1/namespaces/leadsman-system/";
     for (request, path, selector, times) in [
@@ -300,7 +307,7 @@ async fn a_kind_may_be_observed_in_part_in_the_own_namespace() {
             1,
         ),
     ] {
-        let asked = cluster.addresses(request);
+        let asked = cluster.request_addresses(request);
         assert_eq!(asked.len(), times, "{request}: {asked:?}");
         for address in asked {
             assert!(address.starts_with(&format!("{own}{path}?")), "{address}");
@@ -314,7 +321,7 @@ async fn a_kind_may_be_observed_in_part_in_the_own_namespace() {
     ] {
         assert!(text.contains(check), "{text}");
     }
-    let rights = rights::<Own>();
+    let rights = rights_of_feature::<Own>();
     let [cluster, own] = [rights.cluster, rights.own_namespace].map(|rights| {
         let rights = rights
             .iter()
@@ -336,30 +343,30 @@ async fn a_kind_may_be_observed_in_part_in_the_own_namespace() {
 async fn a_kind_that_features_read_as_two_types_may_be_watched_once() {
     for (is_shared, watches) in [(false, 2), (true, 1)] {
         let cluster = shop();
-        let _running = run(&cluster, |control| {
+        let _running = run_features(&cluster, |control| {
             if is_shared {
                 control.share_watch::<Pod, WholePod>();
                 // Nobody reads nodes.
                 control.share_watch::<Secret, Node>();
             }
-            control.add(Own);
-            control.add(CopyLabels::default());
+            control.add_feature(Own);
+            control.add_feature(CopyLabels::default());
         });
         seconds(2).await;
-        assert_eq!(cluster.count("LIST pods"), watches);
-        assert_eq!(cluster.count("WATCH pods"), watches);
-        assert_eq!(cluster.count("LIST nodes"), 0);
+        assert_eq!(cluster.count_requests("LIST pods"), watches);
+        assert_eq!(cluster.count_requests("WATCH pods"), watches);
+        assert_eq!(cluster.count_requests("LIST nodes"), 0);
         assert_eq!(colours(&cluster), ["red", "red", ""]);
-        cluster.put("pods", "d", &[], Some("paint"));
+        cluster.put_object("pods", "d", &[], Some("paint"));
         seconds(2).await;
-        let colour = cluster.label("pods", "d", rules::COLOUR);
+        let colour = cluster.label_value("pods", "d", rules::COLOUR);
         assert_eq!(colour.as_deref(), Some("red"), "shared: {is_shared}");
     }
 }
 
 #[test]
 fn rights_follow_from_kinds_and_requests() {
-    let rights = rights::<CopyLabels>();
+    let rights = rights_of_feature::<CopyLabels>();
     assert!(rights.own_namespace.is_empty());
     let rights = rights.cluster.iter().map(|right| {
         assert!(right.group.is_empty() && right.name.is_empty());
@@ -384,28 +391,32 @@ fn a_pod_is_due_the_colour_of_the_config_map_that_it_names() {
     };
     let version = |version: &str| ResourceVersion::parse(Some(version));
     let red = Some("red".to_owned());
-    let mut labels = rules::Labels::default();
-    let pod = |at: &str, colour: Option<&str>| rules::Event::Pod {
+    let mut labels = rules::LabelsIndex::default();
+    let pod = |at: &str, colour: Option<&str>| rules::LabelsEvent::Pod {
         name: name("a"),
         version: version(at),
         source: Source::Watch,
         colour: colour.map(Into::into),
         from: Some("paint".into()),
     };
-    labels.observe(pod("2", None));
-    assert_eq!(labels.due(&name("a")), None, "there is no such ConfigMap");
-    let dirty = labels.observe(rules::Event::ConfigMap {
+    labels.apply_event(pod("2", None));
+    assert_eq!(
+        labels.due_colour(&name("a")),
+        None,
+        "there is no such ConfigMap"
+    );
+    let dirty = labels.apply_event(rules::LabelsEvent::ConfigMap {
         name: name("paint"),
         version: version("3"),
         source: Source::Watch,
         colour: red.clone(),
     });
     assert_eq!(dirty, [name("a")]);
-    assert_eq!(labels.due(&name("a")), Some(red));
-    labels.observe(pod("4", Some("red")));
-    labels.observe(pod("3", None));
+    assert_eq!(labels.due_colour(&name("a")), Some(red));
+    labels.apply_event(pod("4", Some("red")));
+    labels.apply_event(pod("3", None));
     assert_eq!(
-        labels.due(&name("a")),
+        labels.due_colour(&name("a")),
         None,
         "it has it; the older event is late"
     );

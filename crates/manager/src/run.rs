@@ -5,7 +5,7 @@ use std::pin::pin;
 use leadsman_admission::{Admission, AdmissionError, Webhook};
 use leadsman_api::slim::Pod;
 use leadsman_api::slim::workload::WorkloadPod;
-use leadsman_control::{Control, ControlError, FeatureRights, Rules, rights};
+use leadsman_control::{Control, ControlError, FeatureRights, Rules, rights_of_feature};
 use leadsman_core::podprobe::Config;
 use leadsman_core::sidecarset::condition::WhenWritten;
 use leadsman_core::sidecarset::index as sidecarset;
@@ -76,7 +76,7 @@ fn add_features(
         };
         let rules = PodProbeRules::new(config, metrics, tracer.clone());
         webhooks.extend(rules.webhooks());
-        control.add(rules);
+        control.add_feature(rules);
     }
     if args.feature_gates.sidecar_set {
         let config = sidecarset::Config {
@@ -93,7 +93,7 @@ fn add_features(
         let barriers = barrier_events(injection.in_force());
         let of_sets = [injection, rules.review_webhook()];
         webhooks.extend(of_sets.map(|webhook| webhook.led_by(over_sets.clone())));
-        control.add_with_events(rules, over_sets, barriers);
+        control.add_feature_with_events(rules, over_sets, barriers);
     }
     // Either reads its own fields of a pod.
     control.share_watch::<Pod, WorkloadPod>();
@@ -104,10 +104,13 @@ fn add_features(
 pub fn feature_rights(gates: Gates) -> Vec<(&'static str, FeatureRights)> {
     let mut features = Vec::new();
     if gates.pod_probe_marker {
-        features.push((PodProbeRules::NAME, rights::<PodProbeRules>()));
+        features.push((PodProbeRules::NAME, rights_of_feature::<PodProbeRules>()));
     }
     if gates.sidecar_set {
-        features.push((SidecarSetRules::NAME, rights::<SidecarSetRules>()));
+        features.push((
+            SidecarSetRules::NAME,
+            rights_of_feature::<SidecarSetRules>(),
+        ));
     }
     features
 }
@@ -257,7 +260,7 @@ mod tests {
             let args = Line::parse_from(["manager", "--feature-gates", gates]).args;
             let cluster = labels::api_server::Cluster::default();
             let leadership = watch::Sender::new(Leadership::Standby);
-            let _running = labels::run(&cluster, |control| {
+            let _running = labels::run_features(&cluster, |control| {
                 let metrics = leadsman_process::Metrics::default();
                 add_features(
                     control,
@@ -267,7 +270,7 @@ mod tests {
                 );
             });
             tokio::time::sleep(Duration::from_secs(1)).await;
-            let watches = KINDS.map(|kind| cluster.count(&format!("WATCH {kind} ")));
+            let watches = KINDS.map(|kind| cluster.count_requests(&format!("WATCH {kind} ")));
             assert_eq!(watches, watched, "{gates}");
             let with_rights = feature_rights(args.feature_gates).into_iter();
             let with_rights: Vec<_> = with_rights.map(|(feature, _)| feature).collect();

@@ -130,7 +130,7 @@ const PATCH: RequestKind = RequestKind {
 };
 
 impl<K> Observe<K> for Script {
-    fn event(_: Observation<K>) -> Event {
+    fn event_from_observation(_: Observation<K>) -> Event {
         Event::Other
     }
 }
@@ -139,10 +139,10 @@ impl Rules for Script {
     const NAME: &'static str = "lamps";
     const KINDS: &'static [Kind<Self>] = &[
         Kind::new::<ConfigMap>(100)
-            .relisted()
+            .relisted_on_takeover()
             .with_optional_fields(FIELDS),
         Kind::new::<Secret>(100)
-            .relisted()
+            .relisted_on_takeover()
             .with_optional_fields(FIELDS),
     ];
     const REQUESTS: &'static [RequestKind] = &[PATCH];
@@ -151,7 +151,7 @@ impl Rules for Script {
     type Event = Event;
     type Target = String;
 
-    fn observe(&mut self, event: Event, _now: Now) -> Effects<String> {
+    fn observe_event(&mut self, event: Event, _now: Now) -> Effects<String> {
         let mut due = self.due.lock().unwrap();
         let mut effects = Effects::default();
         match event {
@@ -183,7 +183,7 @@ impl Rules for Script {
         Effects::default()
     }
 
-    fn due(&mut self, name: &String, _now: Now) -> Option<Request<Event>> {
+    fn due_request(&mut self, name: &String, _now: Now) -> Option<Request<Event>> {
         assert!(self.synced, "asked for requests before all is listed");
         let due = self.due.lock().unwrap().contains(name);
         let path = format!("/api/v1/namespaces/shop/pods/{name}/status");
@@ -202,7 +202,7 @@ impl Rules for Script {
         })
     }
 
-    fn class(_: &String) -> usize {
+    fn class_index(_: &String) -> usize {
         0
     }
 }
@@ -237,13 +237,13 @@ fn standby() -> Bench {
     let start = clock::monotonic();
     let metrics = leadsman_process::Metrics::default();
     let leadership = watch::Sender::new(Leadership::Standby);
-    let shared = Shared {
+    let shared = FeatureContext {
         own_namespace: "leadsman-system".into(),
         server: server.asked(start),
         leadership: leadership.subscribe(),
         places: SharedPlaces::new(Places::new(4)),
         permissions: Permissions::new(readiness.add_check("rights to write", "")),
-        metrics: Metrics::new(&metrics),
+        metrics: ControlMetrics::new(&metrics),
         tracer: Tracer::default(),
     };
     let feature = Feature::new(script.clone(), shared, fastrand::Rng::with_seed(7));
@@ -277,7 +277,7 @@ impl Bench {
     }
 
     async fn list_all(&self) {
-        for prerequisite in prerequisites::<Script>() {
+        for prerequisite in write_prerequisites::<Script>() {
             self.complete(prerequisite).await;
         }
     }
@@ -325,7 +325,7 @@ async fn after(seconds: u64) {
 
 #[tokio::test(start_paused = true)]
 async fn nothing_is_written_before_every_kind_is_listed_and_every_schema_read() {
-    let all = prerequisites::<Script>();
+    let all = write_prerequisites::<Script>();
     assert_eq!(all.len(), 4);
     for last in &all {
         let bench = bench();

@@ -18,12 +18,12 @@ use tokio::time::sleep;
 /// The objects of one namespace, and what was asked.
 #[derive(Clone)]
 pub struct Cluster {
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<ClusterState>>,
     changed: Arc<watch::Sender<()>>,
 }
 
 #[derive(Default)]
-struct State {
+struct ClusterState {
     version: u64,
     /// By resource and name.
     objects: BTreeMap<(String, String), Value>,
@@ -50,23 +50,29 @@ impl Cluster {
         let cluster = self.clone();
         let service = tower::service_fn(move |request: Request<Body>| {
             let cluster = cluster.clone();
-            async move { Ok::<_, Infallible>(cluster.answer(request).await) }
+            async move { Ok::<_, Infallible>(cluster.answer_request(request).await) }
         });
         Client::new(service, "default")
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn lock_state(&self) -> MutexGuard<'_, ClusterState> {
         self.state.lock().unwrap()
     }
 
     /// Creates or replaces an object. A pod may name the `ConfigMap` that its colour is from.
-    pub fn put(&self, resource: &str, name: &str, labels: &[(&str, &str)], from: Option<&str>) {
+    pub fn put_object(
+        &self,
+        resource: &str,
+        name: &str,
+        labels: &[(&str, &str)],
+        from: Option<&str>,
+    ) {
         let labels: BTreeMap<_, _> = labels.iter().copied().collect();
         let annotations: BTreeMap<_, _> = from
             .map(|from| (super::rules::COLOUR_FROM, from))
             .into_iter()
             .collect();
-        self.store(
+        self.store_object(
             resource,
             name,
             json!({"metadata": {
@@ -75,8 +81,8 @@ impl Cluster {
         );
     }
 
-    fn store(&self, resource: &str, name: &str, mut object: Value) -> Value {
-        let mut state = self.state();
+    fn store_object(&self, resource: &str, name: &str, mut object: Value) -> Value {
+        let mut state = self.lock_state();
         state.version += 1;
         let version = state.version;
         object["metadata"]["resourceVersion"] = version.to_string().into();
@@ -89,39 +95,39 @@ impl Cluster {
         object
     }
 
-    pub fn label(&self, resource: &str, name: &str, key: &str) -> Option<String> {
-        let state = self.state();
+    pub fn label_value(&self, resource: &str, name: &str, key: &str) -> Option<String> {
+        let state = self.lock_state();
         let object = state.objects.get(&(resource.to_owned(), name.to_owned()))?;
         Some(object["metadata"]["labels"].get(key)?.as_str()?.to_owned())
     }
 
     /// Does not know a resource.
-    pub fn forget(&self, resource: &str) {
-        let mut state = self.state();
+    pub fn forget_resource(&self, resource: &str) {
+        let mut state = self.lock_state();
         state.unknown.insert(resource.to_owned());
     }
 
     /// Knows it again.
-    pub fn serve(&self, resource: &str) {
-        self.state().unknown.remove(resource);
+    pub fn serve_resource(&self, resource: &str) {
+        self.lock_state().unknown.remove(resource);
     }
 
     /// Never answers requests of a method.
-    pub fn hang(&self, method: &str) {
-        self.state().hanging = method.parse().ok();
+    pub fn hang_on_method(&self, method: &str) {
+        self.lock_state().hanging = method.parse().ok();
     }
 
     /// How many requests there were of a kind: `PATCH`, `LIST pods`, `WATCH pods`.
-    pub fn count(&self, kind: &str) -> usize {
-        let state = self.state();
+    pub fn count_requests(&self, kind: &str) -> usize {
+        let state = self.lock_state();
         let asked = state.asked.iter().filter(|asked| asked.starts_with(kind));
         asked.count()
     }
 
     /// The addresses of the requests of a kind, with their queries.
-    pub fn addresses(&self, kind: &str) -> Vec<String> {
+    pub fn request_addresses(&self, kind: &str) -> Vec<String> {
         let prefix = format!("{kind} ");
-        let state = self.state();
+        let state = self.lock_state();
         let asked = state.asked.iter();
         let addresses = asked.filter_map(|asked| asked.strip_prefix(&prefix));
         addresses.map(str::to_owned).collect()
@@ -129,10 +135,10 @@ impl Cluster {
 
     /// The most writes that there were at a time.
     pub fn most_in_flight(&self) -> usize {
-        self.state().most_in_flight
+        self.lock_state().most_in_flight
     }
 
-    async fn answer(&self, request: Request<Body>) -> Response<Reply> {
+    async fn answer_request(&self, request: Request<Body>) -> Response<Reply> {
         let (head, body) = request.into_parts();
         let path = head.uri.path().to_owned();
         let query = head.uri.query().unwrap_or_default();
@@ -142,7 +148,7 @@ impl Cluster {
         let (resource, name) = match parts[..] {
             [resource] | [_, _, resource] => (resource, None),
             [_, _, resource, name, ..] => (resource, Some(name)),
-            _ => return reply(404, &json!({})),
+            _ => return json_reply(404, &json!({})),
         };
         let is_watch = query.split('&').any(|pair| pair.starts_with("watch="));
         let verb = match head.method {
@@ -151,10 +157,10 @@ impl Cluster {
             ref other => other.as_str(),
         };
         let hangs = {
-            let mut state = self.state();
+            let mut state = self.lock_state();
             state.asked.push(format!("{verb} {resource} {}", head.uri));
             if state.unknown.contains(resource) {
-                return reply(404, &json!({"code": 404, "message": "no such resource"}));
+                return json_reply(404, &json!({"code": 404, "message": "no such resource"}));
             }
             state.hanging.as_ref() == Some(&head.method)
         };
@@ -166,25 +172,25 @@ impl Cluster {
                 let from = query
                     .split('&')
                     .find_map(|pair| pair.strip_prefix("resourceVersion="));
-                self.watch(resource.to_owned(), from.unwrap().parse().unwrap())
+                self.watch_objects(resource.to_owned(), from.unwrap().parse().unwrap())
             }
-            "LIST" => self.list(resource),
+            "LIST" => self.list_objects(resource),
             _ => {
                 let body = body.collect_bytes().await.unwrap();
-                self.write(resource, name, &body).await
+                self.write_object(resource, name, &body).await
             }
         }
     }
 
-    fn list(&self, resource: &str) -> Response<Reply> {
-        let state = self.state();
+    fn list_objects(&self, resource: &str) -> Response<Reply> {
+        let state = self.lock_state();
         let objects = state.objects.iter().filter(|((of, _), _)| of == resource);
         let items: Vec<_> = objects.map(|(_, object)| object).collect();
         let metadata = json!({"resourceVersion": state.version.to_string()});
-        reply(200, &json!({"metadata": metadata, "items": items}))
+        json_reply(200, &json!({"metadata": metadata, "items": items}))
     }
 
-    fn watch(&self, resource: String, from: u64) -> Response<Reply> {
+    fn watch_objects(&self, resource: String, from: u64) -> Response<Reply> {
         let wakes = self.changed.subscribe();
         let state = Arc::clone(&self.state);
         let lines = unfold((from, wakes), move |(seen, mut wakes)| {
@@ -213,20 +219,25 @@ impl Cluster {
         Response::new(Reply::from_stream(lines.boxed()))
     }
 
-    async fn write(&self, resource: &str, name: Option<&str>, body: &[u8]) -> Response<Reply> {
+    async fn write_object(
+        &self,
+        resource: &str,
+        name: Option<&str>,
+        body: &[u8],
+    ) -> Response<Reply> {
         {
-            let mut state = self.state();
+            let mut state = self.lock_state();
             state.in_flight += 1;
             state.most_in_flight = state.most_in_flight.max(state.in_flight);
         }
         sleep(Duration::from_millis(100)).await;
-        self.state().in_flight -= 1;
+        self.lock_state().in_flight -= 1;
         let Some(name) = name else {
-            return reply(201, &json!({}));
+            return json_reply(201, &json!({}));
         };
         let patch: Value = serde_json::from_slice(body).unwrap();
         let mut object = {
-            let state = self.state();
+            let state = self.lock_state();
             let key = (resource.to_owned(), name.to_owned());
             state.objects[&key].clone()
         };
@@ -238,11 +249,11 @@ impl Cluster {
                 labels.insert(key.clone(), value.clone());
             }
         }
-        reply(200, &self.store(resource, name, object))
+        json_reply(200, &self.store_object(resource, name, object))
     }
 }
 
-fn reply(code: u16, body: &Value) -> Response<Reply> {
+fn json_reply(code: u16, body: &Value) -> Response<Reply> {
     let body = Reply::from(body.to_string());
     Response::builder().status(code).body(body).unwrap()
 }

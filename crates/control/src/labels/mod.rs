@@ -30,17 +30,17 @@ pub struct Running {
 }
 
 /// Runs features that nobody led before.
-pub fn run(cluster: &Cluster, add: impl FnOnce(&mut Control)) -> Running {
+pub fn run_features(cluster: &Cluster, add: impl FnOnce(&mut Control)) -> Running {
     let until = clock::monotonic() + Duration::from_hours(1);
     let leads = Leadership::Leads {
         term: 1,
         after_others: false,
         until,
     };
-    run_as(leads, cluster, add)
+    run_features_as(leads, cluster, add)
 }
 
-pub fn run_as(
+pub fn run_features_as(
     leadership: Leadership,
     cluster: &Cluster,
     add: impl FnOnce(&mut Control),

@@ -13,7 +13,7 @@ pub const COLOUR_FROM: &str = "example.com/colour-from";
 
 /// What happened.
 #[derive(Debug)]
-pub enum Event {
+pub enum LabelsEvent {
     ConfigMap {
         name: ObjectName,
         version: ResourceVersion,
@@ -27,9 +27,9 @@ pub enum Event {
         colour: Option<String>,
         from: Option<String>,
     },
-    Deleted(Kind, ObjectName),
+    Deleted(LabelsKind, ObjectName),
     /// A list is complete: what is not named here did not exist at its version.
-    Listed(Kind, BTreeSet<ObjectName>, ResourceVersion),
+    Listed(LabelsKind, BTreeSet<ObjectName>, ResourceVersion),
     /// It is not tried again until another colour is due.
     Refused(ObjectName, Option<String>),
     /// Nothing that these rules need.
@@ -37,7 +37,7 @@ pub enum Event {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum LabelsKind {
     ConfigMap,
     Pod,
 }
@@ -47,23 +47,23 @@ pub type Colour = Option<String>;
 
 /// What is observed.
 #[derive(Default)]
-pub struct Labels {
+pub struct LabelsIndex {
     colours: BTreeMap<ObjectName, (ResourceVersion, Option<String>)>,
-    pods: BTreeMap<ObjectName, Pod>,
+    pods: BTreeMap<ObjectName, LabelledPod>,
     refused: BTreeMap<ObjectName, Option<String>>,
 }
 
-struct Pod {
+struct LabelledPod {
     version: ResourceVersion,
     colour: Option<String>,
     from: Option<String>,
 }
 
-impl Labels {
+impl LabelsIndex {
     /// Takes in an event. Returns the pods whose label may have to be written.
-    pub fn observe(&mut self, event: Event) -> Vec<ObjectName> {
+    pub fn apply_event(&mut self, event: LabelsEvent) -> Vec<ObjectName> {
         match event {
-            Event::ConfigMap {
+            LabelsEvent::ConfigMap {
                 name,
                 version,
                 source,
@@ -73,9 +73,9 @@ impl Labels {
                 if is_news(source, version, known) {
                     self.colours.insert(name.clone(), (version, colour));
                 }
-                self.pods_from(&name)
+                self.pods_coloured_from(&name)
             }
-            Event::Pod {
+            LabelsEvent::Pod {
                 name,
                 version,
                 source,
@@ -84,7 +84,7 @@ impl Labels {
             } => {
                 let known = self.pods.get(&name).map(|pod| pod.version);
                 if is_news(source, version, known) {
-                    let pod = Pod {
+                    let pod = LabelledPod {
                         version,
                         colour,
                         from,
@@ -93,43 +93,43 @@ impl Labels {
                 }
                 vec![name]
             }
-            Event::Deleted(Kind::ConfigMap, name) => {
+            LabelsEvent::Deleted(LabelsKind::ConfigMap, name) => {
                 self.colours.remove(&name);
-                self.pods_from(&name)
+                self.pods_coloured_from(&name)
             }
-            Event::Deleted(Kind::Pod, name) => {
+            LabelsEvent::Deleted(LabelsKind::Pod, name) => {
                 self.pods.remove(&name);
                 self.refused.remove(&name);
                 Vec::new()
             }
-            Event::Listed(Kind::ConfigMap, names, listed) => {
+            LabelsEvent::Listed(LabelsKind::ConfigMap, names, listed) => {
                 let is_newer = |known: ResourceVersion| known.is_later_than(listed);
                 self.colours
                     .retain(|name, (known, _)| names.contains(name) || is_newer(*known));
-                self.all()
+                self.all_pods()
             }
-            Event::Listed(Kind::Pod, names, listed) => {
+            LabelsEvent::Listed(LabelsKind::Pod, names, listed) => {
                 let is_newer = |known: ResourceVersion| known.is_later_than(listed);
                 self.pods
                     .retain(|name, pod| names.contains(name) || is_newer(pod.version));
                 self.refused.retain(|name, _| self.pods.contains_key(name));
                 Vec::new()
             }
-            Event::Refused(name, colour) => {
+            LabelsEvent::Refused(name, colour) => {
                 self.refused.insert(name, colour);
                 Vec::new()
             }
-            Event::Other => Vec::new(),
+            LabelsEvent::Other => Vec::new(),
         }
     }
 
     /// All pods.
-    pub fn all(&self) -> Vec<ObjectName> {
+    pub fn all_pods(&self) -> Vec<ObjectName> {
         self.pods.keys().cloned().collect()
     }
 
     /// The colour that a pod is due, if it is due another one than it has.
-    pub fn due(&self, name: &ObjectName) -> Option<Colour> {
+    pub fn due_colour(&self, name: &ObjectName) -> Option<Colour> {
         let pod = self.pods.get(name)?;
         let config_map = ObjectName {
             namespace: name.namespace.clone(),
@@ -141,7 +141,7 @@ impl Labels {
         (pod.colour != wanted && !is_refused).then_some(wanted)
     }
 
-    fn pods_from(&self, config_map: &ObjectName) -> Vec<ObjectName> {
+    fn pods_coloured_from(&self, config_map: &ObjectName) -> Vec<ObjectName> {
         let pods = self.pods.iter().filter(|(name, pod)| {
             name.namespace == config_map.namespace
                 && pod.from.as_deref() == Some(config_map.name.as_str())

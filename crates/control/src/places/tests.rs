@@ -9,7 +9,7 @@ fn taken(limit: usize, tries: &[usize]) -> Places {
     places.add_flows(tries.len());
     for (flow, tries) in tries.iter().enumerate() {
         for _ in 0..*tries {
-            places.take(flow);
+            places.try_take(flow);
         }
     }
     places
@@ -20,7 +20,11 @@ fn a_flow_that_is_busy_alone_gets_all_places_but_the_others_own() {
     for (limit, flows, expected) in [(32, 1, 32), (32, 4, 26), (32, 8, 25), (4, 3, 2), (2, 3, 2)] {
         let mut tries = vec![0; flows];
         tries[0] = 99;
-        assert_eq!(taken(limit, &tries).flows()[0], expected, "{limit} {flows}");
+        assert_eq!(
+            taken(limit, &tries).taken_by_flow()[0],
+            expected,
+            "{limit} {flows}"
+        );
     }
 }
 
@@ -28,10 +32,10 @@ fn a_flow_that_is_busy_alone_gets_all_places_but_the_others_own() {
 fn the_first_requests_of_a_flow_wait_for_nobodys_answer() {
     let mut places = taken(32, &[10_000, 0, 0, 0]);
     for flow in 1..4 {
-        assert!(places.take(flow) && places.take(flow), "{flow}");
-        assert!(!places.take(flow), "{flow}");
+        assert!(places.try_take(flow) && places.try_take(flow), "{flow}");
+        assert!(!places.try_take(flow), "{flow}");
     }
-    assert_eq!(places.flows(), [26, 2, 2, 2]);
+    assert_eq!(places.taken_by_flow(), [26, 2, 2, 2]);
 }
 
 #[test]
@@ -39,25 +43,25 @@ fn ten_thousand_creations_do_not_starve_the_marks_of_another_feature() {
     // The creations have all they can get when the marks come; each answer is to a creation.
     let mut places = taken(32, &[10_000, 0]);
     for _ in 0..16 {
-        while places.take(1) {}
+        while places.try_take(1) {}
         places.give_back(0);
         // The one with the creations is quicker to ask, each time.
-        places.take(0);
+        places.try_take(0);
     }
-    while places.take(1) {}
-    assert_eq!(places.flows(), [16, 16]);
+    while places.try_take(1) {}
+    assert_eq!(places.taken_by_flow(), [16, 16]);
 }
 
 #[test]
 fn a_flow_that_rests_leaves_its_share_to_the_others() {
     let mut places = taken(8, &[99, 99]);
-    assert_eq!(places.flows(), [7, 1]);
+    assert_eq!(places.taken_by_flow(), [7, 1]);
     places.give_back(0);
-    assert!(!places.take(0), "the other one has fewer, and waits");
+    assert!(!places.try_take(0), "the other one has fewer, and waits");
     places.take_changed();
     places.stop_waiting(1);
     assert!(places.take_changed(), "the first is to ask again");
-    assert!(places.take(0));
+    assert!(places.try_take(0));
 }
 
 /// What happens to the flow of this index, of those there are.
@@ -85,13 +89,13 @@ proptest! {
     ) {
         let mut places = Places::new(limit);
         places.add_flows(flows);
-        let own = places.own();
+        let own = places.guaranteed_per_flow();
         for step in steps {
-            let before = places.flows();
+            let before = places.taken_by_flow();
             match step {
                 Step::Take(index) => {
                     let flow = index.index(flows);
-                    let took = places.take(flow);
+                    let took = places.try_take(flow);
                     prop_assert!(took || before[flow] >= own, "its own places are its own");
                 }
                 Step::GiveBack(index) => {
@@ -102,21 +106,21 @@ proptest! {
                 }
                 Step::StopWaiting(index) => places.stop_waiting(index.index(flows)),
             }
-            prop_assert!(places.flows().iter().sum::<usize>() <= limit);
+            prop_assert!(places.taken_by_flow().iter().sum::<usize>() <= limit);
         }
         // All become busy. As answers come, whoever asks first, the shares become equal.
         for _ in 0..4 * limit {
             for flow in 0..flows {
-                while places.take(flow) {}
+                while places.try_take(flow) {}
             }
-            let most = (0..flows).max_by_key(|flow| places.flows()[*flow]).unwrap();
+            let most = (0..flows).max_by_key(|flow| places.taken_by_flow()[*flow]).unwrap();
             places.give_back(most);
-            while places.take(most) {}
+            while places.try_take(most) {}
         }
         for flow in 0..flows {
-            while places.take(flow) {}
+            while places.try_take(flow) {}
         }
-        let shares = places.flows();
+        let shares = places.taken_by_flow();
         let (fewest, most) = (shares.iter().min().unwrap(), shares.iter().max().unwrap());
         prop_assert!(most - fewest <= 1, "{shares:?}");
         prop_assert_eq!(shares.iter().sum::<usize>(), limit);

@@ -40,11 +40,11 @@ impl Queue {
     }
 
     fn take(&mut self, now: Instant) -> Option<Lamp> {
-        self.queue.take(now, &mut self.places)
+        self.queue.take_next(now, &mut self.places)
     }
 
     fn end(&mut self, target: Lamp, result: WriteResult, now: Instant) -> Retried {
-        self.queue.end(target, result, now, &mut self.places)
+        self.queue.end_write(target, result, now, &mut self.places)
     }
 
     fn next_wake(&self, now: Instant) -> Option<Instant> {
@@ -52,7 +52,10 @@ impl Queue {
     }
 
     fn counts(&self) -> (usize, usize) {
-        (self.queue.depths().sum(), self.queue.in_flight())
+        (
+            self.queue.class_depths().sum(),
+            self.queue.in_flight_count(),
+        )
     }
 }
 
@@ -359,7 +362,7 @@ fn whatever_happens_the_counts_hold_and_everything_comes_to_rest() {
                 }
             }
         }
-        assert_eq!(queue.queue.in_flight(), flying.len());
+        assert_eq!(queue.queue.in_flight_count(), flying.len());
         assert!(flying.len() <= 3);
         now += Duration::from_millis(random.u64(0..500));
     }
@@ -371,5 +374,5 @@ fn whatever_happens_the_counts_hold_and_everything_comes_to_rest() {
     for class in classes {
         assert!(class.ready.is_empty() && class.pace.in_flight == 0);
     }
-    assert_eq!(queue.places.flows(), [0, 0, 0]);
+    assert_eq!(queue.places.taken_by_flow(), [0, 0, 0]);
 }

@@ -19,7 +19,7 @@ use crate::{Kind, Rules};
 struct Words;
 
 impl Observe<ConfigMap> for Words {
-    fn event(observation: Observation<ConfigMap>) -> String {
+    fn event_from_observation(observation: Observation<ConfigMap>) -> String {
         match observation {
             Observation::Object(object, _) => ObjectName::of(&object.metadata).to_string(),
             Observation::Relisted(names, version) => {
@@ -36,14 +36,14 @@ impl Observe<ConfigMap> for Words {
 
 impl Rules for Words {
     const NAME: &'static str = "words";
-    const KINDS: &'static [Kind<Self>] = &[Kind::new::<ConfigMap>(25).relisted()];
+    const KINDS: &'static [Kind<Self>] = &[Kind::new::<ConfigMap>(25).relisted_on_takeover()];
     const REQUESTS: &'static [RequestKind] = &[];
     const CLASSES: &'static [Class] = &[Class::new("things")];
 
     type Event = String;
     type Target = String;
 
-    fn observe(&mut self, _: String, _now: Now) -> Effects<String> {
+    fn observe_event(&mut self, _: String, _now: Now) -> Effects<String> {
         Effects::default()
     }
 
@@ -55,11 +55,11 @@ impl Rules for Words {
         Effects::default()
     }
 
-    fn due(&mut self, _: &String, _now: Now) -> Option<Request<String>> {
+    fn due_request(&mut self, _: &String, _now: Now) -> Option<Request<String>> {
         None
     }
 
-    fn class(_: &String) -> usize {
+    fn class_index(_: &String) -> usize {
         0
     }
 }
@@ -84,7 +84,9 @@ async fn relisted(replies: Vec<(u16, Value)>) -> Vec<String> {
         ))
     });
     let server = ApiServer::new(kube::Client::new(service, "default"));
-    let pages: Vec<_> = relist::<Words>(&server, "leadsman-system").collect().await;
+    let pages: Vec<_> = relist_kinds::<Words>(&server, "leadsman-system")
+        .collect()
+        .await;
     pages.concat()
 }
 

@@ -65,7 +65,7 @@ async fn sent(
     };
     let (_sender, leadership) = watch::channel(leads);
     let (server, methods) = answering(answers);
-    let outcome = send(&server, request, &leadership).await;
+    let outcome = send_request(&server, request, &leadership).await;
     let methods = methods.lock().unwrap().clone();
     (outcome.disposition, outcome.observed, methods)
 }
@@ -125,7 +125,7 @@ async fn all_steps_of_a_request_share_one_deadline() {
     };
     let (_sender, leadership) = watch::channel(leads);
     let start = clock::monotonic();
-    let outcome = send(&server, creation(3), &leadership).await;
+    let outcome = send_request(&server, creation(3), &leadership).await;
     assert!(matches!(outcome.disposition, Disposition::Retry { .. }));
     assert_eq!(start.elapsed(), TIMEOUT);
 }

@@ -88,7 +88,7 @@ fn follower<K: Watchable>(subscribers: &[(u64, usize)]) -> (Follower<K>, Vec<Lin
         }) as Box<dyn Subscribe<K>>
     });
     let fan_out = FanOut(recorders.collect());
-    let follower = Follower::new("pods", fan_out, &Metrics::new(&Registry::default()));
+    let follower = Follower::new("pods", fan_out, &ControlMetrics::new(&Registry::default()));
     (follower, lines)
 }
 
@@ -112,7 +112,7 @@ async fn follow_items(items: Vec<(u64, Item)>) -> (Vec<String>, Vec<String>) {
             item
         }
     });
-    follow(script, reception, follower).await;
+    follow_watch(script, reception, follower).await;
     let (lines, texts) = (lines[0].lock().unwrap(), texts.lock().unwrap());
     (lines.clone(), texts.clone())
 }
@@ -124,7 +124,7 @@ async fn a_slow_subscriber_delays_the_others_and_nobody_misses_an_event() {
     let (follower, lines) = follower(&[(0, 99), (3, 99), (0, 20), (0, 99)]);
     let items = names.iter().map(|name| Item::Changed(object(name)));
     let began = clock::monotonic();
-    follow(
+    follow_watch(
         stream::iter(items.collect::<Vec<_>>()),
         reception(),
         follower,
@@ -141,7 +141,7 @@ async fn a_slow_subscriber_delays_the_others_and_nobody_misses_an_event() {
 async fn a_watch_ends_when_its_last_subscriber_has() {
     let (follower, lines) = follower(&[(0, 2), (0, 4)]);
     let endless = stream::repeat_with(|| Item::Changed(object("a")));
-    follow(endless, reception(), follower).await;
+    follow_watch(endless, reception(), follower).await;
     let count = |index: usize| lines[index].lock().unwrap().len();
     assert_eq!([count(0), count(1)], [2, 4]);
 }
@@ -243,7 +243,7 @@ async fn of_a_shared_watch_each_type_gets_what_it_can_read_of_every_object() {
         // Nobody is left that reads nodes.
         Deleted(pair("c", "{}")),
     ];
-    follow_both(stream::iter(items), reception(), pods, nodes).await;
+    follow_paired_watch(stream::iter(items), reception(), pods, nodes).await;
     let listed = "List(ResourceVersion(Some(7)))";
     assert_eq!(
         *of_pods[0].lock().unwrap(),
@@ -273,7 +273,7 @@ async fn a_shared_watch_ends_when_nobody_reads_either_type() {
     let (pods, of_pods) = follower::<Pod>(&[(0, 2)]);
     let (nodes, of_nodes) = follower::<Node>(&[(0, 4)]);
     let endless = stream::repeat_with(|| WatchEvent::Changed(pair("a", "{}")));
-    follow_both(endless, reception(), pods, nodes).await;
+    follow_paired_watch(endless, reception(), pods, nodes).await;
     let count = |lines: &[Lines]| lines[0].lock().unwrap().len();
     assert_eq!([count(&of_pods), count(&of_nodes)], [2, 4]);
 }

@@ -33,7 +33,7 @@ const NODE_POD_PROBE_FIELDS: OptionalFields = OptionalFields {
 /// would put the old mark back. A pod that is seen late costs a write that changes nothing.
 pub(super) const KINDS: &[Kind<PodProbeRules>] = &[
     Kind::new::<PodProbeMarker>(250)
-        .relisted()
+        .relisted_on_takeover()
         .with_optional_fields(MARKER_FIELDS)
         .if_undecodable(
             "the last marker that could be decoded stays in force; without one its entries, and marks in its namespace \
@@ -44,31 +44,31 @@ pub(super) const KINDS: &[Kind<PodProbeRules>] = &[
     ),
     Kind::new::<Node>(100),
     Kind::new::<NodePodProbe>(25)
-        .relisted()
+        .relisted_on_takeover()
         .with_optional_fields(NODE_POD_PROBE_FIELDS)
         .if_undecodable("its spec is replaced, nothing has to be done"),
 ];
 
 impl Observe<PodProbeMarker> for PodProbeRules {
-    fn event(observation: Observation<PodProbeMarker>) -> Event {
+    fn event_from_observation(observation: Observation<PodProbeMarker>) -> Event {
         event(observation, event::WatchedKind::Marker, Event::Marker)
     }
 }
 
 impl Observe<Pod> for PodProbeRules {
-    fn event(observation: Observation<Pod>) -> Event {
+    fn event_from_observation(observation: Observation<Pod>) -> Event {
         event(observation, event::WatchedKind::Pod, Event::Pod)
     }
 }
 
 impl Observe<Node> for PodProbeRules {
-    fn event(observation: Observation<Node>) -> Event {
+    fn event_from_observation(observation: Observation<Node>) -> Event {
         event(observation, event::WatchedKind::Node, Event::Node)
     }
 }
 
 impl Observe<NodePodProbe> for PodProbeRules {
-    fn event(observation: Observation<NodePodProbe>) -> Event {
+    fn event_from_observation(observation: Observation<NodePodProbe>) -> Event {
         let observation = match observation {
             // Its spec is ours: what cannot be read of it is replaced, under the version that it has now.
             Observation::Undecodable(metadata, source) => {
@@ -175,7 +175,7 @@ mod tests {
         let metadata = NodePodProbe::new("node-1", NodePodProbeSpec::default()).metadata;
         let undecodable = Observation::Undecodable(Arc::new(metadata), Source::Watch);
         let Event::NodePodProbe(object, Source::Watch) =
-            <PodProbeRules as Observe<NodePodProbe>>::event(undecodable)
+            <PodProbeRules as Observe<NodePodProbe>>::event_from_observation(undecodable)
         else {
             panic!("it is replaced under its version");
         };

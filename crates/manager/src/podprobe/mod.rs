@@ -93,7 +93,7 @@ impl Rules for PodProbeRules {
     type Event = Event;
     type Target = WriteTarget;
 
-    fn observe(&mut self, event: Event, now: Now) -> Effects<WriteTarget> {
+    fn observe_event(&mut self, event: Event, now: Now) -> Effects<WriteTarget> {
         let lists_markers = matches!(event, Event::Listed(event::WatchedKind::Marker, ..));
         let effects = effects(self.index.observe(event, now));
         self.metrics.show(self.index.status_totals());
@@ -104,14 +104,14 @@ impl Rules for PodProbeRules {
     }
 
     fn synced(&mut self, now: Now) -> Effects<WriteTarget> {
-        self.observe(Event::Synced, now)
+        self.observe_event(Event::Synced, now)
     }
 
     fn deadline_passed(&mut self, now: Now) -> Effects<WriteTarget> {
-        self.observe(Event::Deadline, now)
+        self.observe_event(Event::Deadline, now)
     }
 
-    fn due(&mut self, target: &WriteTarget, now: Now) -> Option<Request<Event>> {
+    fn due_request(&mut self, target: &WriteTarget, now: Now) -> Option<Request<Event>> {
         let write = self.index.due(target, now)?;
         let measured = self.index.verdict_since(target).map(|since| Measured {
             since,
@@ -125,7 +125,7 @@ impl Rules for PodProbeRules {
         })
     }
 
-    fn class(target: &WriteTarget) -> usize {
+    fn class_index(target: &WriteTarget) -> usize {
         match target {
             WriteTarget::PodMarks(_) => MARKS,
             WriteTarget::NodePodProbe(_) => SPECS,

@@ -26,48 +26,48 @@ const SET_FIELDS: OptionalFields = OptionalFields {
 /// would otherwise not count those that the last one has just taken down.
 pub(super) const KINDS: &[Kind<SidecarSetRules>] = &[
     Kind::new::<SidecarSet>(50)
-        .relisted()
+        .relisted_on_takeover()
         .with_optional_fields(SET_FIELDS)
         .if_undecodable(
             "the last set that could be decoded stays in force; without one no pod gets anything. Correct the set or delete it",
         ),
-    Kind::new::<WorkloadPod>(150).relisted().if_undecodable(
+    Kind::new::<WorkloadPod>(150).relisted_on_takeover().if_undecodable(
         "the last pod that could be decoded counts; without one it is not upgraded. Correct the pod or delete it",
     ),
     Kind::new::<Namespace>(250),
     Kind::new::<ControllerRevision>(50)
-        .labelled(SET_LABEL)
-        .relisted()
+        .only_labelled(SET_LABEL)
+        .relisted_on_takeover()
         .if_undecodable("its set has one revision less that new pods can be pinned to. Delete the revision"),
-    Kind::new::<ConfigMap>(1).named(CONFIGURATION),
+    Kind::new::<ConfigMap>(1).only_named(CONFIGURATION),
 ];
 
 impl Observe<SidecarSet> for SidecarSetRules {
-    fn event(observation: Observation<SidecarSet>) -> Event {
+    fn event_from_observation(observation: Observation<SidecarSet>) -> Event {
         event(observation, WatchedKind::Set, Event::Set)
     }
 }
 
 impl Observe<WorkloadPod> for SidecarSetRules {
-    fn event(observation: Observation<WorkloadPod>) -> Event {
+    fn event_from_observation(observation: Observation<WorkloadPod>) -> Event {
         event(observation, WatchedKind::Pod, Event::Pod)
     }
 }
 
 impl Observe<Namespace> for SidecarSetRules {
-    fn event(observation: Observation<Namespace>) -> Event {
+    fn event_from_observation(observation: Observation<Namespace>) -> Event {
         event(observation, WatchedKind::Namespace, Event::Namespace)
     }
 }
 
 impl Observe<ControllerRevision> for SidecarSetRules {
-    fn event(observation: Observation<ControllerRevision>) -> Event {
+    fn event_from_observation(observation: Observation<ControllerRevision>) -> Event {
         event(observation, WatchedKind::Revision, Event::Revision)
     }
 }
 
 impl Observe<ConfigMap> for SidecarSetRules {
-    fn event(observation: Observation<ConfigMap>) -> Event {
+    fn event_from_observation(observation: Observation<ConfigMap>) -> Event {
         event(
             observation,
             WatchedKind::Configuration,

@@ -104,7 +104,7 @@ impl Rules for SidecarSetRules {
     type Event = Event;
     type Target = WriteTarget;
 
-    fn observe(&mut self, event: Event, now: Now) -> Effects<WriteTarget> {
+    fn observe_event(&mut self, event: Event, now: Now) -> Effects<WriteTarget> {
         // What a set's pods come to is in its status, so each change shows with the next status.
         let is_of_sets = matches!(
             event,
@@ -124,14 +124,14 @@ impl Rules for SidecarSetRules {
     }
 
     fn synced(&mut self, now: Now) -> Effects<WriteTarget> {
-        self.observe(Event::Synced, now)
+        self.observe_event(Event::Synced, now)
     }
 
     fn deadline_passed(&mut self, now: Now) -> Effects<WriteTarget> {
-        self.observe(Event::Deadline, now)
+        self.observe_event(Event::Deadline, now)
     }
 
-    fn due(&mut self, target: &WriteTarget, now: Now) -> Option<Request<Event>> {
+    fn due_request(&mut self, target: &WriteTarget, now: Now) -> Option<Request<Event>> {
         let write = self.index.due(target, now)?;
         Some(requests::request(
             target.clone(),
@@ -141,7 +141,7 @@ impl Rules for SidecarSetRules {
         ))
     }
 
-    fn class(target: &WriteTarget) -> usize {
+    fn class_index(target: &WriteTarget) -> usize {
         match target {
             WriteTarget::Revisions(_) => REVISIONS,
             WriteTarget::Pod(_) => PODS,
