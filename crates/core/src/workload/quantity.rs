@@ -112,8 +112,7 @@ impl Quantity {
     ) -> Option<Self> {
         let digits = format!("{}{}", parts.whole, parts.fraction);
         let scale = exponent.checked_sub(i32::try_from(parts.fraction.len()).ok()?)?;
-        let value: i128 = digits.trim_start_matches('0').parse().unwrap_or(0);
-        let nanos = at_scale(value, scale.checked_add(9)?)?;
+        let nanos = at_scale(number(&digits)?, scale.checked_add(9)?)?;
         // Go counts a single 0 as a digit where nothing stands before the point.
         let counted = parts.whole.len().max(1) + parts.fraction.len();
         let is_fast = counted <= FAST_DIGITS && scale >= -9;
@@ -127,10 +126,7 @@ impl Quantity {
 
     fn binary(text: &str, parts: &Parts<'_>, power: u32) -> Option<Self> {
         let factor = 1024_i128.checked_pow(power)?;
-        let value: i128 = format!("{}{}", parts.whole, parts.fraction)
-            .trim_start_matches('0')
-            .parse()
-            .unwrap_or(0);
+        let value = number(&format!("{}{}", parts.whole, parts.fraction))?;
         let scale = i32::try_from(parts.fraction.len()).ok()?;
         let most = i128::from(i64::MAX) * NANOS;
         let nanos = at_scale(value.checked_mul(factor)?, 9 - scale)?.min(most);
@@ -196,8 +192,22 @@ impl Quantity {
     }
 }
 
-/// A value times a power of ten, rounded away from zero where digits are lost; None if it is too large.
+/// The number that digits are; None if it is too large.
+fn number(digits: &str) -> Option<i128> {
+    let digits = digits.trim_start_matches('0');
+    if digits.is_empty() {
+        return Some(0);
+    }
+    digits.parse().ok()
+}
+
+/// A value times a power of ten, rounded away from zero where digits are lost; None if it is too large to be rounded up
+/// after that.
 fn at_scale(value: i128, power: i32) -> Option<i128> {
+    scaled(value, power).filter(|scaled| *scaled <= i128::MAX - MILLI)
+}
+
+fn scaled(value: i128, power: i32) -> Option<i128> {
     let magnitude = power.unsigned_abs();
     if power >= 0 {
         return if value == 0 {
@@ -297,6 +307,17 @@ mod tests {
     fn resources_are_rounded_up_to_milli(#[case] text: &str, #[case] written: &str) {
         let quantity = Quantity::parse(text).unwrap().rounded_up_to_milli();
         assert_eq!(quantity.to_string(), written);
+    }
+
+    // SCS-70
+    #[rstest]
+    #[case("170141183460469231731687303715.884105727")]
+    #[case("-170141183460469231731687303715.884105727")]
+    #[case("9999999999999999999999999999999999999999")]
+    #[case("9999999999999999999999999999999999999999Ki")]
+    fn an_amount_beyond_all_counting_is_none(#[case] text: &str) {
+        let rounded = Quantity::parse(text).map(Quantity::rounded_up_to_milli);
+        assert_eq!(rounded, None);
     }
 
     // SCS-19
