@@ -18,7 +18,7 @@ use crate::workload::defaults::{complete_container, complete_field_ref, set_defa
 use crate::workload::go_json::GoValue;
 use crate::workload::object::{inner, items, text};
 use crate::workload::quantity::Quantity;
-use crate::workload::validity::{check_pod_part, check_probes};
+use crate::workload::validity::{check_container, check_pod_part};
 
 /// A container or an init container of a set.
 #[derive(Clone, Debug, PartialEq)]
@@ -125,13 +125,13 @@ impl SidecarContainer {
         check_image(image, &mut report.field("image"));
         check_contents(&object, report);
         check_pod_part::<Sidecar>(wire, CONTAINER, report);
-        check_probes(wire, report);
         let restart_policy = text(wire, "restartPolicy");
         let kind = match (list, restart_policy) {
             (ContainerList::Containers, _) => ContainerKind::Container,
             (ContainerList::InitContainers, Some("Always")) => ContainerKind::Native,
             (ContainerList::InitContainers, _) => ContainerKind::Init,
         };
+        check_container(wire, kind == ContainerKind::Init, report);
         Some(Self {
             position: read_position(&object, report),
             upgrade: read_upgrade(&object, name, list, report),

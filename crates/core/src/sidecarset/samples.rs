@@ -35,6 +35,10 @@ pub const PARSER_ALONE: &[(&str, &str)] = &[
         "rules of a CRD do not see annotations",
     ),
     (
+        crate::workload::validity::REFUSED,
+        "a rule for each field of each container would take more than the cost that all rules may have",
+    ),
+    (
         "needs exactly one of exec",
         "a rule for each probe of each container would take a third of the cost that all rules may have",
     ),
@@ -326,6 +330,179 @@ fn of_the_fullest() -> Vec<(&'static str, Value)> {
     ]
 }
 
+/// Fields of a container of a set, and whether a pod can have it: as a real API server answered (1.34.4).
+pub fn containers() -> Vec<(Value, bool)> {
+    let exec = || json!({"command": ["a"]});
+    let with_env = |from: Value| json!({"env": [{"name": "a", "valueFrom": from}]});
+    let with_mount = |over: Value| {
+        let mut mount = json!({"name": "claim", "mountPath": "/a"});
+        mount
+            .as_object_mut()
+            .expect("an object")
+            .extend(over.as_object().cloned().unwrap_or_default());
+        json!({"volumeMounts": [mount]})
+    };
+    let device = json!({"name": "claim", "devicePath": "/dev/a"});
+    let bad = [
+        json!({"resources": {"limits": {"cpu": "100m"}, "requests": {"cpu": "200m"}}}),
+        json!({"resources": {"limits": {"memory": "-1"}}}),
+        json!({"resources": {"limits": {"cpus": "1"}}}),
+        json!({"resources": {"limits": {"example.com/gpu": 2}, "requests": {"example.com/gpu": 1}}}),
+        json!({"resources": {"requests": {"example.com/gpu": 1}}}),
+        json!({"resources": {"limits": {"example.com/gpu": "500m"}}}),
+        json!({"resources": {"limits": {"hugepages-2Mi": "2Mi"}}}),
+        json!({"lifecycle": {"preStop": {}}}),
+        json!({"lifecycle": {"preStop": {"exec": exec(), "httpGet": {"port": 80}}}}),
+        json!({"lifecycle": {"postStart": {"exec": {}}}}),
+        json!({"lifecycle": {"preStop": {"sleep": {"seconds": -1}}}}),
+        json!({"livenessProbe": {"exec": {}}}),
+        json!({"livenessProbe": {"exec": exec(), "successThreshold": 2}}),
+        json!({"startupProbe": {"exec": exec(), "successThreshold": 2}}),
+        json!({"readinessProbe": {"exec": exec(), "terminationGracePeriodSeconds": 5}}),
+        json!({"livenessProbe": {"exec": exec(), "terminationGracePeriodSeconds": 0}}),
+        json!({"livenessProbe": {"exec": exec(), "periodSeconds": -1}}),
+        json!({"livenessProbe": {"httpGet": {"port": 80, "httpHeaders": [{"name": "a b", "value": ""}]}}}),
+        json!({"ports": [{"containerPort": 80, "hostPort": 70000}]}),
+        json!({"ports": [{"containerPort": 80, "name": "a"}, {"containerPort": 81, "name": "a"}]}),
+        json!({"env": [{"name": "a=b"}]}),
+        json!({"env": [{"name": "a", "value": "x", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}]}),
+        with_env(json!({})),
+        with_env(
+            json!({"fieldRef": {"fieldPath": "metadata.name"}, "secretKeyRef": {"name": "a", "key": "b"}}),
+        ),
+        with_env(json!({"fieldRef": {"fieldPath": "metadata.foo"}})),
+        with_env(json!({"fieldRef": {"fieldPath": "metadata.annotations['a b']"}})),
+        with_env(json!({"fieldRef": {"fieldPath": "metadata.name", "apiVersion": "v2"}})),
+        with_env(json!({"resourceFieldRef": {"resource": "limits.gpu"}})),
+        with_env(json!({"secretKeyRef": {"key": "b"}})),
+        with_env(json!({"configMapKeyRef": {"name": "a", "key": "b c"}})),
+        json!({"envFrom": [{}]}),
+        json!({"envFrom": [{"configMapRef": {"name": "a"}, "secretRef": {"name": "a"}}]}),
+        json!({"envFrom": [{"configMapRef": {}}]}),
+        json!({"envFrom": [{"prefix": "=", "configMapRef": {"name": "a"}}]}),
+        with_mount(json!({"subPath": "/x"})),
+        with_mount(json!({"subPath": "a/../x"})),
+        with_mount(json!({"subPathExpr": "../x"})),
+        with_mount(json!({"subPath": "a", "subPathExpr": "x"})),
+        with_mount(json!({"mountPropagation": "Bidirectional"})),
+        with_mount(json!({"recursiveReadOnly": "Enabled"})),
+        with_mount(json!({"readOnly": true, "recursiveReadOnly": "Sometimes"})),
+        json!({"volumeDevices": [{"name": "empty", "devicePath": "/dev/a"}]}),
+        json!({"volumeDevices": [{"name": "claim", "devicePath": "/dev/../a"}]}),
+        json!({"volumeDevices": [device, {"name": "claim", "devicePath": "/dev/b"}]}),
+        json!({"volumeDevices": [device], "volumeMounts": [{"name": "claim", "mountPath": "/a"}]}),
+        json!({"securityContext": {"runAsUser": -1}}),
+        json!({"securityContext": {"runAsGroup": 1_i64 << 31}}),
+        json!({"securityContext": {"privileged": true, "allowPrivilegeEscalation": false}}),
+        json!({"securityContext": {"capabilities": {"add": ["CAP_SYS_ADMIN"]}, "allowPrivilegeEscalation": false}}),
+        json!({"securityContext": {"procMount": "X"}}),
+        json!({"securityContext": {"seccompProfile": {"type": "X"}}}),
+        json!({"securityContext": {"seccompProfile": {"type": "Localhost"}}}),
+        json!({"securityContext": {"seccompProfile": {"type": "RuntimeDefault", "localhostProfile": "a"}}}),
+        json!({"securityContext": {"seccompProfile": {"type": "Localhost", "localhostProfile": "/a"}}}),
+        json!({"securityContext": {"appArmorProfile": {"type": "X"}}}),
+        json!({"securityContext": {"appArmorProfile": {"type": "Localhost"}}}),
+        json!({"resizePolicy": [{"resourceName": "gpu", "restartPolicy": "NotRequired"}]}),
+        json!({"resizePolicy": [{"resourceName": "cpu", "restartPolicy": "X"}]}),
+    ];
+    let good = [
+        json!({"resources": {"limits": {"cpu": "100m"}, "requests": {"cpu": "0.1", "memory": "1Gi"}}}),
+        json!({"resources": {"limits": {"example.com/gpu": 2}, "requests": {"example.com/gpu": "2"}}}),
+        json!({"resources": {"limits": {"hugepages-2Mi": "2Mi", "cpu": 1}, "requests": {"ephemeral-storage": "1Gi"}}}),
+        json!({"lifecycle": {"preStop": {"sleep": {"seconds": 1}}, "postStart": {"exec": exec()}}}),
+        json!({"livenessProbe": {"exec": exec(), "successThreshold": 0, "terminationGracePeriodSeconds": 1}}),
+        json!({"readinessProbe": {"exec": exec(), "successThreshold": 2}}),
+        json!({"ports": [{"containerPort": 80, "hostPort": 0}, {"containerPort": 81, "hostIP": "x"}]}),
+        json!({"env": [{"name": "a", "value": "", "valueFrom": {"fieldRef": {"fieldPath": "status.hostIPs"}}}]}),
+        with_env(json!({"fieldRef": {"fieldPath": "metadata.annotations['a.example/b']"}})),
+        with_env(json!({"resourceFieldRef": {"resource": "requests.hugepages-2Mi"}})),
+        json!({"envFrom": [{"prefix": "a", "secretRef": {"name": "a"}}]}),
+        with_mount(json!({"subPath": "a/..b"})),
+        with_mount(
+            json!({"readOnly": true, "recursiveReadOnly": "IfPossible", "mountPropagation": "None"}),
+        ),
+        json!({"volumeDevices": [device]}),
+        json!({"securityContext": {"capabilities": {"add": ["SYS_ADMIN"]}, "allowPrivilegeEscalation": false}}),
+        json!({"securityContext": {"runAsUser": 0, "runAsNonRoot": true, "seccompProfile": {"type": "Localhost", "localhostProfile": "a"}}}),
+        json!({"resizePolicy": [{"resourceName": "cpu", "restartPolicy": "RestartContainer"}]}),
+    ];
+    let bad = bad.into_iter().map(|fields| (fields, false));
+    bad.chain(good.into_iter().map(|fields| (fields, true)))
+        .collect()
+}
+
+/// Sources of a volume, and whether a pod can have it: as a real API server answered (1.34.4).
+pub fn volumes() -> Vec<(Value, bool)> {
+    let projected = |sources: Value| json!({"projected": {"sources": sources}});
+    let secret = |item: Value| json!({"secret": {"secretName": "a", "items": [item]}});
+    let bad = [
+        json!({"emptyDir": {}, "hostPath": {"path": "/a"}}),
+        json!({"hostPath": {"path": "/a", "type": "X"}}),
+        json!({"hostPath": {"path": "/../a"}}),
+        json!({"configMap": {}}),
+        json!({"secret": {}}),
+        json!({"secret": {"secretName": "a", "defaultMode": 1000}}),
+        secret(json!({"key": "a", "path": "/x"})),
+        secret(json!({"key": "a", "path": "../x"})),
+        secret(json!({"key": "a", "path": "x", "mode": -1})),
+        json!({"emptyDir": {"sizeLimit": "-1"}}),
+        projected(json!([{"secret": {"name": "a"}, "configMap": {"name": "b"}}])),
+        json!({"downwardAPI": {"items": [{"path": "a"}]}}),
+        json!({"downwardAPI": {"items": [{"path": "a", "fieldRef": {"fieldPath": "spec.nodeName"}}]}}),
+        json!({"downwardAPI": {"items": [{"path": "a", "resourceFieldRef": {"resource": "limits.cpu"}}]}}),
+        json!({"nfs": {"server": "a", "path": "x"}}),
+        json!({"ephemeral": {}}),
+        json!({"ephemeral": {"volumeClaimTemplate": {"spec": {}}}}),
+        projected(json!([{"serviceAccountToken": {"path": "a", "expirationSeconds": 5}}])),
+    ];
+    let claim =
+        json!({"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}});
+    let good = [
+        json!({}),
+        json!({"hostPath": {"path": "/a", "type": "Socket"}}),
+        json!({"configMap": {"name": "a", "defaultMode": 0o777}}),
+        secret(json!({"key": "a", "path": "x/y"})),
+        json!({"emptyDir": {"sizeLimit": "1Gi", "medium": "Memory"}}),
+        json!({"projected": {"sources": []}}),
+        projected(
+            json!([{}, {"secret": {"name": "a"}}, {"serviceAccountToken": {"path": "a", "expirationSeconds": 600}}]),
+        ),
+        json!({"downwardAPI": {"items": [{"path": "a", "fieldRef": {"fieldPath": "metadata.labels"}}]}}),
+        json!({"downwardAPI": {"items": [{"path": "a", "resourceFieldRef": {"resource": "limits.cpu", "containerName": "side"}}]}}),
+        json!({"nfs": {"server": "a", "path": "/x"}}),
+        json!({"ephemeral": {"volumeClaimTemplate": {"spec": claim}}}),
+    ];
+    let bad = bad.into_iter().map(|source| (source, false));
+    bad.chain(good.into_iter().map(|source| (source, true)))
+        .collect()
+}
+
+/// A set with one container that has these fields, and two volumes for it.
+pub fn set_with_container(fields: &Value) -> Value {
+    let mut set = smallest();
+    let container = &mut set["spec"]["containers"][0];
+    for (field, value) in fields.as_object().into_iter().flatten() {
+        container[field] = value.clone();
+    }
+    set["spec"]["volumes"] = json!([
+        {"name": "empty"},
+        {"name": "claim", "persistentVolumeClaim": {"claimName": "c"}},
+    ]);
+    set
+}
+
+/// A set with a volume of this source.
+pub fn set_with_volume(source: &Value) -> Value {
+    let mut set = smallest();
+    let mut volume = json!({"name": "v"});
+    for (field, value) in source.as_object().into_iter().flatten() {
+        volume[field] = value.clone();
+    }
+    set["spec"]["containers"][0]["volumeMounts"] = json!([{"name": "v", "mountPath": "/v"}]);
+    set["spec"]["volumes"] = json!([volume]);
+    set
+}
+
 /// Random sets, determined by their seed.
 pub fn mutations(seed: u64) -> Mutations {
     let words = [
@@ -377,6 +554,28 @@ mod tests {
             }] += 1;
         }
         assert!(counts.iter().all(|count| *count > 20), "{counts:?}");
+    }
+
+    // SCS-70, SDF-1
+    #[test]
+    fn what_no_pod_can_have_no_set_has() {
+        let containers = containers().into_iter();
+        let containers =
+            containers.map(|(fields, is_valid)| (set_with_container(&fields), is_valid));
+        let volumes = volumes().into_iter();
+        let volumes = volumes.map(|(source, is_valid)| (set_with_volume(&source), is_valid));
+        let wrong = containers.chain(volumes).filter_map(|(set, is_valid)| {
+            let wire = serde_json::from_value(set.clone()).unwrap();
+            let parsed = SidecarSet::parse(&wire).map(drop);
+            (parsed.is_ok() != is_valid).then(|| format!("{}: {parsed:?}", set["spec"]))
+        });
+        let wrong: Vec<_> = wrong.collect();
+        assert!(
+            wrong.is_empty(),
+            "{} wrong:\n{}",
+            wrong.len(),
+            wrong.join("\n")
+        );
     }
 
     // SCS-3

@@ -19,8 +19,8 @@ use crate::workload::core_types::{LOCAL_OBJECT_REFERENCE, VOLUME};
 use crate::workload::defaults::complete_volume;
 use crate::workload::go_json::{FieldOrder, GoValue};
 use crate::workload::hash::sha256_of;
-use crate::workload::object::text;
-use crate::workload::validity::check_pod_part;
+use crate::workload::object::{inner, text};
+use crate::workload::validity::{REFUSED, check_pod_part, check_volume};
 
 /// What a pod gets from a set.
 #[derive(Clone, Debug, PartialEq)]
@@ -140,6 +140,21 @@ impl Template {
                     let mut at = report.field(field);
                     at.index(index).add(format!(
                         "mounts volume {name:?}, which is not in volumes: declare it there"
+                    ));
+                }
+                // `validateVolumeDevices` (`pkg/apis/core/validation/validation.go`)
+                let is_claim = |volume: &JsonObject| {
+                    ["persistentVolumeClaim", "ephemeral"]
+                        .iter()
+                        .any(|source| inner(volume, source).is_some())
+                };
+                let mut devices = container.devices();
+                let other =
+                    devices.find(|name| self.volume(name).is_some_and(|volume| !is_claim(volume)));
+                if let Some(name) = other {
+                    let mut at = report.field(field);
+                    at.index(index).field("volumeDevices").add(format!(
+                        "volume {name:?} is no persistentVolumeClaim and not ephemeral, so it cannot be a device: {REFUSED}"
                     ));
                 }
             }
@@ -315,6 +330,7 @@ fn read_volumes(wire: &[JsonObject], report: &mut FieldErrors<'_>) -> Vec<JsonOb
         let mut volume = wire.clone();
         complete_volume(&mut volume);
         check_pod_part::<Volume>(wire, VOLUME, &mut at);
+        check_volume(wire, &mut at);
         let name = text(wire, "name").unwrap_or_default();
         at.field("name").check(names::dns_label(name));
         if !unique.insert(name) {

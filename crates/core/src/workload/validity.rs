@@ -1,16 +1,22 @@
-//! What Kubernetes requires of the containers and volumes of a pod, as far as it can be told without a pod: types, fields
-//! that must not be empty, words, and ports (`ValidatePodSpec`, `pkg/apis/core/validation/validation.go`).
+//! What Kubernetes requires of the containers and volumes of a pod, as far as it can be told without a pod
+//! (`ValidatePodSpec`, `pkg/apis/core/validation/validation.go`): here types, fields that must not be empty, words, and
+//! ports; in `container` and `volume` what follows from several fields.
 //!
 //! An object that fails here makes every pod invalid that it is put into, and the API server then refuses the pod, whatever
 //! the failure policy of the webhook that put it there. What is not checked here, only the API server knows.
+
+mod container;
+mod volume;
 
 use leadsman_api::limits;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+pub use self::container::check_container;
+pub use self::volume::check_volume;
 use super::JsonObject;
 use super::go_json::{Field, Form, Presence};
-use super::object::{inner, text};
+use super::object::text;
 use crate::cluster::{FieldErrors, names};
 
 /// Checks an object of type `T`, which has these fields. Its name is not checked.
@@ -79,21 +85,21 @@ fn check_port(port: Option<&Value>, report: &mut FieldErrors<'_>) {
     }
 }
 
-/// Checks that a probe has one handler (`validateHandler`, in the same file).
-pub fn check_probes(container: &JsonObject, report: &mut FieldErrors<'_>) {
-    for name in ["livenessProbe", "readinessProbe", "startupProbe"] {
-        let Some(probe) = inner(container, name) else {
-            continue;
-        };
-        let handlers = ["exec", "httpGet", "tcpSocket", "grpc"];
-        let given = handlers
-            .iter()
-            .filter(|handler| inner(probe, handler).is_some());
-        if given.count() != 1 {
-            let mut at = report.field(name);
-            at.add("needs exactly one of exec, httpGet, tcpSocket, grpc");
-        }
-    }
+/// Adds that something makes every pod invalid, in a field. The rules of the CRD do not say it: one for each field of each
+/// container would take more than the cost that all rules of a CRD may have.
+fn add(report: &mut FieldErrors<'_>, message: &str) {
+    report.add(format!("{message}: {REFUSED}"));
+}
+
+/// What becomes of pods with such a container or volume.
+pub const REFUSED: &str = "the API server refuses every pod that gets it";
+
+fn is_given(object: &JsonObject, field: &str) -> bool {
+    object.get(field).is_some_and(|value| !value.is_null())
+}
+
+fn has_backsteps(path: &str) -> bool {
+    path.split('/').any(|part| part == "..")
 }
 
 #[cfg(test)]
@@ -118,7 +124,7 @@ mod tests {
     #[case(json!({"command": null, "fieldOfALaterVersion": {"a": [1]}}), &[])]
     #[case(json!({"resources": {"limits": {"cpu": 0.5, "memory": "1Gi"}}}), &[])]
     #[case(json!({"env": [{"name": "A"}, {"value": "x"}]}), &["c.env[1].name"])]
-    #[case(json!({"env": [{"name": "A", "valueFrom": {"secretKeyRef": {"name": ""}}}]}), &["c.env[0].valueFrom.secretKeyRef.key"])]
+    #[case(json!({"env": [{"name": "A", "valueFrom": {"secretKeyRef": {"name": ""}}}]}), &["c.env[0].valueFrom.secretKeyRef.key", "c.env[0].valueFrom.secretKeyRef.name"])]
     #[case(json!({"ports": [{"containerPort": 0}, {"containerPort": 80, "protocol": "QUIC"}]}), &["c.ports[0].containerPort", "c.ports[1].protocol"])]
     #[case(json!({"livenessProbe": {"httpGet": {"port": "http", "httpHeaders": [{"name": "A", "value": ""}]}}}), &[])]
     #[case(json!({"livenessProbe": {"tcpSocket": {}, "grpc": {"port": 1}}}), &["c.livenessProbe.tcpSocket.port", "c.livenessProbe"])]
@@ -133,7 +139,7 @@ mod tests {
         let container = container.as_object().unwrap();
         let found = paths(|report| {
             check_pod_part::<Container>(container, CONTAINER, report);
-            check_probes(container, report);
+            check_container(container, false, report);
         });
         assert_eq!(found, expected);
     }

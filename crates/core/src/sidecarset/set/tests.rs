@@ -228,3 +228,15 @@ fn pods_are_selected_by_their_labels_and_their_namespace() {
     // A namespace that has not been seen yet.
     assert!(!selects(None, "web"));
 }
+
+// SCS-70, SDF-1
+#[test]
+fn only_an_init_container_that_runs_on_has_probes_and_hooks() {
+    let exec = json!({"exec": {"command": ["a"]}});
+    let mut init = json!({"name": "init", "image": "i:1", "livenessProbe": exec, "lifecycle": {"preStop": exec}});
+    let at = |field: &str| format!("spec.initContainers[0].{field}");
+    let expected = ["livenessProbe", "lifecycle"].map(at);
+    assert_eq!(wrong_paths(&json!({"initContainers": [init]})), expected);
+    init["restartPolicy"] = json!("Always");
+    assert_eq!(wrong_paths(&json!({"initContainers": [init]})), [""; 0]);
+}
