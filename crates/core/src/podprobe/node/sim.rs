@@ -32,6 +32,8 @@ pub(super) struct Sim {
     now: Duration,
     /// The agent's start; times of the node are since then.
     start: Duration,
+    /// By how much the clock was set back.
+    pub(super) clock_behind: Duration,
     pub(super) object: NodePodProbe,
     pub(super) containers: ObservedContainers,
     pub(super) runs: BTreeMap<RunId, ProbeRun>,
@@ -65,6 +67,7 @@ impl Sim {
             node: NodeProbes::new(LIMITS, HISTORY, moment(start, start)),
             now: start,
             start,
+            clock_behind: Duration::ZERO,
             object: NodePodProbe::new("node", NodePodProbeSpec::default()),
             containers: ObservedContainers::new(),
             runs: BTreeMap::new(),
@@ -316,7 +319,11 @@ impl Sim {
     }
 
     pub(super) fn moment(&self) -> Now {
-        moment(self.now, self.start)
+        let now = moment(self.now, self.start);
+        Now {
+            wall: now.wall - self.clock_behind,
+            ..now
+        }
     }
 
     /// Milliseconds since the world began.

@@ -196,10 +196,11 @@ fn difference(
         };
     }
     let probed = verdict.probed.unwrap_or(now.wall);
-    if probed.duration_since(shown) >= REFRESH {
+    // A time that lies ahead is one from before the clock was set back: it would not be refreshed until it has passed.
+    if probed.duration_since(shown).abs() >= REFRESH {
         return Difference::ProbeTime;
     }
-    let left = REFRESH.saturating_sub(now.wall.duration_since(shown));
+    let left = REFRESH.saturating_sub(now.wall.duration_since(shown).abs());
     let left = Duration::try_from(left).unwrap_or_default();
     Difference::None {
         // A verdict that is no longer probed has nothing to refresh: it is compared again later.

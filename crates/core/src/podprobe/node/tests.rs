@@ -256,6 +256,16 @@ fn time_alone_costs_a_write_in_ten_minutes() {
     assert!((5..=6).contains(&sim.writes), "{} writes", sim.writes);
 }
 
+// PPM-11
+#[test]
+fn a_clock_that_is_set_back_does_not_end_the_refreshes() {
+    let mut sim = succeeding();
+    sim.clock_behind = 86_400 * SECOND;
+    sim.answer(3_600 * SECOND, true, "ok");
+    assert!((5..=6).contains(&sim.writes), "{} writes", sim.writes);
+    assert_eq!(sim.changed(), []);
+}
+
 // PRB-17, DEF-23
 #[test]
 fn messages_are_cut_together_while_the_status_is_too_large() {
