@@ -7,6 +7,7 @@
 //! loop.)
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::iter::successors;
 use std::sync::Arc;
 
 use leadsman_api::PodProbeMarker;
@@ -25,6 +26,9 @@ pub(super) struct LabelUses {
 
 type MarkersByKey = BTreeMap<Arc<str>, BTreeSet<MarkerName>>;
 
+/// For each marker of a list, the places in it of those that read a label which this one sets on the same pods.
+type Edges = Vec<Vec<usize>>;
+
 /// The label keys of one namespace.
 #[derive(Debug, Default)]
 struct LabelKeys {
@@ -32,6 +36,9 @@ struct LabelKeys {
     read: MarkersByKey,
     /// Markers that are stopped for a loop.
     stopped: BTreeSet<MarkerName>,
+    /// The number of pairs of markers that were compared.
+    #[cfg(test)]
+    compared: std::cell::Cell<usize>,
 }
 
 impl LabelUses {
@@ -108,16 +115,10 @@ impl LabelKeys {
         members
     }
 
-    /// The first key that one marker sets and the other reads on the same pods.
-    fn fed_key(&self, from: &Marker, to: &Marker) -> Option<Arc<str>> {
-        let read = labels_read(to);
-        let mut set = labels_set(from).into_iter();
-        let key = set.find(|key| read.contains(key))?;
-        (!self.are_disjoint(from, to)).then_some(key)
-    }
-
     /// Whether no pod is ever selected by both: they require different values of a label that no marker sets.
     fn are_disjoint(&self, one: &Marker, other: &Marker) -> bool {
+        #[cfg(test)]
+        self.compared.update(|compared| compared + 1);
         let of_one = one.selector.pairs();
         let mut fixed = of_one.filter(|(key, _)| !self.set.contains_key(*key));
         fixed.any(|(key, values)| {
@@ -126,35 +127,53 @@ impl LabelKeys {
         })
     }
 
-    /// The path from a marker through the active ones back to it: each label key that is set, and the marker that reads
-    /// it.
-    fn closed_loop<'a>(
-        &self,
-        in_force: &[&'a Marker],
-        new: &'a Marker,
-    ) -> Option<Vec<(Arc<str>, &'a Marker)>> {
-        let mut ways = VecDeque::from([(new, Vec::new())]);
-        let mut reached = BTreeSet::new();
-        while let Some((at, way)) = ways.pop_front() {
-            let extended =
-                |to: &'a Marker| Some([way.clone(), vec![(self.fed_key(at, to)?, to)]].concat());
-            // A loop of one marker is an invalid marker.
-            if !way.is_empty()
-                && let Some(closed) = extended(new)
-            {
-                return Some(closed);
-            }
-            for next in in_force {
-                if !reached.contains(&next.name)
-                    && let Some(way) = extended(next)
-                {
-                    reached.insert(&next.name);
-                    ways.push_back((next, way));
-                }
+    /// For each of these markers, the places of those that it feeds, sorted. Only markers that share a key are compared: a
+    /// namespace may have any number of them.
+    fn edges(&self, members: &[&Marker]) -> Edges {
+        let mut readers: BTreeMap<Arc<str>, Vec<usize>> = BTreeMap::new();
+        for (place, marker) in members.iter().enumerate() {
+            for key in labels_read(marker) {
+                readers.entry(key).or_default().push(place);
             }
         }
-        None
+        let fed_by = |(place, from): (usize, &&Marker)| {
+            let keys = labels_set(from);
+            let fed = keys.iter().filter_map(|key| readers.get(key)).flatten();
+            // A loop of one marker is an invalid marker.
+            let mut fed: BTreeSet<_> = fed.copied().filter(|to| *to != place).collect();
+            fed.retain(|to| !self.are_disjoint(from, members[*to]));
+            fed.into_iter().collect()
+        };
+        members.iter().enumerate().map(fed_by).collect()
     }
+}
+
+/// The shortest path from a marker through those in force back to it, by their places.
+fn closed_loop(edges: &Edges, in_force: &[bool], new: usize) -> Option<Vec<usize>> {
+    let mut before = vec![None; edges.len()];
+    let mut queue = VecDeque::from([new]);
+    while let Some(at) = queue.pop_front() {
+        if edges[at].binary_search(&new).is_ok() {
+            let mut way = vec![new, at];
+            way.extend(successors(before[at], |at| before[*at]));
+            way.reverse();
+            return Some(way);
+        }
+        for next in &edges[at] {
+            if in_force[*next] && before[*next].is_none() {
+                before[*next] = Some(at);
+                queue.push_back(*next);
+            }
+        }
+    }
+    None
+}
+
+/// The first key that one marker sets and the other reads.
+fn fed_key(from: &Marker, to: &Marker) -> Option<Arc<str>> {
+    let read = labels_read(to);
+    let mut set = labels_set(from).into_iter();
+    set.find(|key| read.contains(key))
 }
 
 /// The label keys that a marker's policies set.
@@ -187,18 +206,27 @@ pub(super) fn selects_by_own_label(wire: &PodProbeMarker) -> bool {
     set.any(|key| read.contains(key))
 }
 
-fn loop_message(way: &[(Arc<str>, &Marker)]) -> String {
-    let mut setter = "this marker".to_owned();
-    let steps = way.iter().enumerate().map(|(place, (key, reader))| {
-        let reader = match place + 1 {
-            last if last == way.len() => "this marker".to_owned(),
-            _ => format!("marker {}", reader.name.name),
-        };
-        let step = format!("{setter} sets label {key}, by which {reader} selects");
-        setter = reader;
-        step
+/// How many other markers a message names.
+const NAMED_MARKERS: usize = 3;
+
+/// The message for the first marker of a path, which is also its last.
+fn loop_message(way: &[&Marker]) -> String {
+    let name = |place: usize| match place {
+        0 => "this marker".to_owned(),
+        last if last + 1 == way.len() => "this marker".to_owned(),
+        _ => format!("marker {}", way[place].name.name),
+    };
+    let steps = way.windows(2).enumerate().map(|(place, pair)| {
+        let (setter, reader) = (name(place), name(place + 1));
+        let key = fed_key(pair[0], pair[1]).unwrap_or_default();
+        format!("{setter} sets label {key}, by which {reader} selects")
     });
-    let steps: Vec<_> = steps.collect();
+    let mut steps: Vec<_> = steps.collect();
+    let others = steps.len() - 1;
+    if others > NAMED_MARKERS {
+        let more = format!("(markers in between: {})", others - NAMED_MARKERS);
+        steps.splice(NAMED_MARKERS - 1..others, [more]);
+    }
     format!(
         "stopped: the markers would mark and unmark the same pods without end: {}; choose other labels or delete one of the markers",
         steps.join("; ")
@@ -206,6 +234,13 @@ fn loop_message(way: &[(Arc<str>, &Marker)]) -> String {
 }
 
 impl Markers {
+    /// How many pairs of a namespace's markers were compared.
+    #[cfg(test)]
+    pub(in crate::podprobe::index) fn compared_pairs(&self, namespace: &str) -> usize {
+        let keys = self.labels.by_namespace.get(namespace);
+        keys.map_or(0, |keys| keys.compared.get())
+    }
+
     /// Marks all namespaces for a search of loops.
     pub(in crate::podprobe::index) fn recheck_loops(&mut self) {
         self.labels.recheck_all();
@@ -240,15 +275,18 @@ impl Markers {
         });
         let mut members: Vec<_> = known.collect();
         members.sort_by_key(|(marker, name)| (marker.created, name.clone()));
-        let (mut in_force, mut judged) = (Vec::new(), Vec::new());
-        for (marker, name) in members {
-            let closed = keys.closed_loop(&in_force, marker);
-            if closed.is_none() {
-                in_force.push(marker);
-            }
-            let reason = closed.map(|way| StopReason::Loop(loop_message(&way)));
-            judged.push((name, reason));
-        }
-        judged
+        let (markers, names): (Vec<_>, Vec<_>) = members.into_iter().unzip();
+        let edges = keys.edges(&markers);
+        let mut in_force = vec![false; markers.len()];
+        let judged = names.into_iter().enumerate().map(|(place, name)| {
+            let closed = closed_loop(&edges, &in_force, place);
+            in_force[place] = closed.is_none();
+            let reason = closed.map(|way| {
+                let way: Vec<_> = way.into_iter().map(|place| markers[place]).collect();
+                StopReason::Loop(loop_message(&way))
+            });
+            (name, reason)
+        });
+        judged.collect()
     }
 }

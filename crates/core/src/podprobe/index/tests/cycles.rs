@@ -255,3 +255,37 @@ fn pods_that_are_released_now_and_then_or_by_several_workloads_do_not_stop_a_mar
     }
     assert_eq!(war.reason(), "Probing");
 }
+
+// PPM-13
+#[test]
+fn a_search_for_loops_compares_only_markers_that_share_a_label() {
+    const MARKERS: usize = 100;
+    let mut world = World::with_pod();
+    // The youngest feeds the one before it, that one the next, down to the oldest.
+    let marks = |world: &mut World, place: usize| {
+        let (reads, label) = (format!("l{place}"), format!("l{}", place - 1));
+        let marker = marker(&without(&[&reads]), &[sets(&label)]);
+        world
+            .cluster
+            .put_marker(&name("a", &format!("m{place}")), marker);
+        world.drain();
+    };
+    (1..MARKERS).for_each(|place| marks(&mut world, place));
+    let before = world.index.markers.compared_pairs("a");
+    marks(&mut world, MARKERS);
+    let compared = world.index.markers.compared_pairs("a") - before;
+    assert!((1..=4 * MARKERS).contains(&compared), "{compared}");
+    // The whole chain closes.
+    world.settle();
+    world.reads_and_sets("closing", &["l0"], &format!("l{MARKERS}"));
+    let (reason, message) = world.ready("closing");
+    assert_eq!(reason, "Cycle");
+    for text in [
+        "this marker sets label l100, by which marker m100 selects",
+        "by which marker m99 selects; (markers in between: 97); marker m1",
+        "marker m1 sets label l0, by which this marker selects; choose other labels",
+    ] {
+        assert!(message.contains(text), "{message}");
+    }
+    assert!(!message.contains("m98"), "{message}");
+}
