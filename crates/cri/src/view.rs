@@ -47,7 +47,7 @@ pub enum Addresses {
     Unknown,
     /// Its pod is in the node's network namespace: its addresses are the node's, which the runtime does not report.
     Node,
-    /// The addresses of its pod, the primary one first: at least one, and only dialable ones.
+    /// The addresses of its pod in the order of the runtime: at least one, and only dialable ones.
     Pod(Arc<[IpAddr]>),
 }
 

@@ -30,7 +30,7 @@ const MAX_AGE: Duration = Duration::from_secs(5);
 pub(crate) struct ProbeTargets {
     /// `--node-ip`, the primary one first.
     node_ips: Vec<IpAddr>,
-    /// The addresses of all pods in the plan; empty with `--node-ip`.
+    /// The addresses of all pods in the plan.
     planned: HashMap<PodName, String>,
     interfaces: InterfaceAddresses,
 }
@@ -46,9 +46,6 @@ impl ProbeTargets {
     /// Takes over the addresses of a plan.
     pub(crate) fn follow_plan(&mut self, spec: Option<&NodePodProbeSpec>) {
         self.planned.clear();
-        if !self.node_ips.is_empty() {
-            return;
-        }
         for pod in spec.iter().flat_map(|spec| &spec.pod_probes) {
             let name = PodName {
                 namespace: pod.namespace.as_str().into(),
@@ -73,7 +70,10 @@ impl ProbeTargets {
         let id = &*container.id;
         Some(match &container.addresses {
             Addresses::Unknown => ProbeTarget::unreachable(CannotProbe::NoAddress, id),
-            Addresses::Pod(addresses) => ProbeTarget::new(addresses, id),
+            Addresses::Pod(addresses) => {
+                let address = self.pod_address_of(pod, addresses);
+                ProbeTarget::new(address.as_slice(), id)
+            }
             Addresses::Node => match self.node_address_of(pod) {
                 Ok(addresses) => ProbeTarget::new(&addresses, id),
                 Err(cause) => ProbeTarget::unreachable(cause, id),
@@ -81,18 +81,34 @@ impl ProbeTargets {
         })
     }
 
+    /// The address of a pod with a network of its own: of those that the runtime reports, the one in the plan. A runtime
+    /// reports them in the order of the network plugin. The kubelet's `status.podIP`, which is what it probes and what the
+    /// plan has, is the first one of the node's own family (`sortPodIPs`, `pkg/kubelet/kubelet_pods.go`).
+    fn pod_address_of(&self, pod: &PodName, reported: &[IpAddr]) -> Option<IpAddr> {
+        let planned = self.planned_address_of(pod);
+        let mut addresses = reported.iter();
+        let primary = addresses.find(|ip| Some(ip.to_canonical()) == planned);
+        primary.or(reported.first()).copied()
+    }
+
+    fn planned_address_of(&self, pod: &PodName) -> Option<IpAddr> {
+        let planned = self.planned.get(pod)?.parse::<IpAddr>();
+        planned.ok().map(|ip| ip.to_canonical())
+    }
+
     /// The address of a hostNetwork pod.
     fn node_address_of(&mut self, pod: &PodName) -> Result<Vec<IpAddr>, CannotProbe> {
         if !self.node_ips.is_empty() {
             return Ok(self.node_ips.clone());
         }
-        let planned = self.planned.get(pod).map_or("", String::as_str);
-        let address = planned.parse().ok().map(|ip: IpAddr| ip.to_canonical());
-        match address {
+        match self.planned_address_of(pod) {
             Some(ip) if is_dialable(ip) && self.interfaces.contain(ip, clock::monotonic()) => {
                 Ok(vec![ip])
             }
-            _ => Err(CannotProbe::NotOfNode(planned.to_owned())),
+            _ => {
+                let planned = self.planned.get(pod).cloned();
+                Err(CannotProbe::NotOfNode(planned.unwrap_or_default()))
+            }
         }
     }
 }
@@ -237,6 +253,31 @@ mod tests {
         by_flag.node_ips.clone_from(&node_ips);
         by_flag.follow_plan(Some(&planned(&[("one", "192.0.2.9")])));
         assert_eq!(by_flag.node_address_of(&pod("one")), Ok(node_ips));
+    }
+
+    // PRB-18, PRB-24
+    #[test]
+    fn of_a_pods_addresses_the_one_in_the_plan_is_dialled_if_the_runtime_reports_it() {
+        let table = [
+            ("10.0.0.1", ["2001:db8::1", "10.0.0.1"], "10.0.0.1"),
+            ("2001:db8::1", ["10.0.0.1", "2001:db8::1"], "2001:db8::1"),
+            (
+                "10.0.0.1",
+                ["2001:db8::1", "::ffff:10.0.0.1"],
+                "::ffff:10.0.0.1",
+            ),
+            ("10.0.0.9", ["2001:db8::1", "10.0.0.1"], "2001:db8::1"),
+            ("", ["2001:db8::1", "10.0.0.1"], "2001:db8::1"),
+        ];
+        for (in_plan, reported, expected) in table {
+            for node_ips in [Vec::new(), vec!["192.0.2.7".parse().unwrap()]] {
+                let mut node = ProbeTargets::new(node_ips);
+                node.follow_plan(Some(&planned(&[("one", in_plan)])));
+                let reported = reported.map(|ip| ip.parse::<IpAddr>().unwrap());
+                let address = node.pod_address_of(&pod("one"), &reported);
+                assert_eq!(address, Some(expected.parse().unwrap()), "{in_plan:?}");
+            }
+        }
     }
 
     // PRB-24
