@@ -3,6 +3,8 @@
 //! `/healthz` says only that the event loop runs: a liveness probe that depended on the API server would restart the
 //! process in each outage of it.
 
+mod connections;
+
 use std::convert::Infallible;
 use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -15,8 +17,12 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use tokio::net::TcpListener;
 
+use self::connections::BoundedListener;
 use crate::metrics::{self, Metrics};
 use crate::readiness::Readiness;
+
+/// The limit of open connections: scrapers keep theirs, the kubelet's probes open one each.
+const CONNECTIONS: usize = 128;
 
 /// Flags of the HTTP server.
 #[derive(Clone, Debug, clap::Args)]
@@ -127,6 +133,7 @@ pub async fn serve(
     readiness: Readiness,
     metrics: Metrics,
 ) -> std::io::Result<()> {
+    let listener = BoundedListener::new(listener, CONNECTIONS);
     axum::serve(listener, router(readiness, metrics)).await
 }
 
@@ -157,6 +164,8 @@ fn scrape(metrics: &Metrics) -> Response {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::TcpStream;
 
@@ -212,6 +221,42 @@ mod tests {
         assert!(get(address, "/readyz").await.starts_with("HTTP/1.0 200 OK"));
         let scraped = get(address, "/metrics").await;
         assert!(scraped.contains("leadsman_build_info"), "{scraped}");
+
+        served.abort();
+    }
+
+    #[tokio::test]
+    async fn idle_connections_make_room_for_others_the_oldest_first() {
+        let listen_on = "127.0.0.1:0".parse().unwrap();
+        let listener = listen(listen_on).await.unwrap().unwrap();
+        let address = listener.local_addr().unwrap();
+        let served = tokio::spawn(serve(listener, Readiness::default(), Metrics::default()));
+        let mut idle = Vec::new();
+        for _ in 0..=CONNECTIONS {
+            let mut stream = TcpStream::connect(address).await.unwrap();
+            // A head that never ends.
+            stream
+                .write_all(b"GET /healthz HTTP/1.1\r\n")
+                .await
+                .unwrap();
+            idle.push(stream);
+        }
+        assert!(
+            get(address, "/healthz")
+                .await
+                .starts_with("HTTP/1.0 200 OK")
+        );
+        for closed in &mut idle[..2] {
+            let mut reply = [0; 64];
+            let end = tokio::time::timeout(Duration::from_secs(10), closed.read(&mut reply));
+            let end = end.await.expect("it is closed for another one");
+            assert!(matches!(end, Ok(0) | Err(_)), "{end:?}");
+        }
+        let newest = idle.last_mut().unwrap();
+        newest.write_all(b"Host: a\r\n\r\n").await.unwrap();
+        let mut reply = [0; 12];
+        newest.read_exact(&mut reply).await.unwrap();
+        assert_eq!(&reply, b"HTTP/1.1 200");
 
         served.abort();
     }
