@@ -357,6 +357,7 @@ const MAXIMA: &[(&str, &str, usize)] = &[
         limits::PATCH_KEYS,
     ),
     ("spec.customVersion", "maxLength", limits::LABEL),
+    ("spec.namespace", "maxLength", limits::LABEL),
     (
         "spec.updateStrategy.scatterStrategy",
         "maxItems",

@@ -50,6 +50,11 @@ pub(crate) fn sidecar_set() -> Vec<Rule> {
 
 fn pods() -> Vec<Rule> {
     vec![
+        string_rule(
+            "spec.namespace",
+            format!("self == '' || {}", full_match("self", DNS_LABEL)),
+            LABEL,
+        ),
         rule(
             "spec",
             // The name is a reserved word of CEL, which before Kubernetes 1.34 is found escaped only.

@@ -175,6 +175,8 @@ fn changes() -> impl Iterator<Item = (Value, &'static str, Value)> {
 fn of_the_smallest() -> Vec<(&'static str, Value)> {
     vec![
         ("/spec/namespace", json!("shop")),
+        ("/spec/namespace", json!("Shop 1")),
+        ("/spec/namespace", json!("")),
         ("/metadata/name", json!("a.b")),
         ("/metadata/name", json!("a".repeat(64))),
         (

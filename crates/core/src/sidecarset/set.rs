@@ -279,6 +279,10 @@ fn read_custom_version(wire: &SidecarSetWire, errors: &mut Vec<Invalid>) -> Opti
 fn read_namespaces(wire: &SidecarSetWire, report: &mut FieldErrors<'_>) -> Namespaces {
     let spec = &wire.spec;
     let name = spec.namespace.as_deref().unwrap_or_default();
+    if !name.is_empty() {
+        // The webhook configuration names it, beside those of other sets: the API server would refuse all of it.
+        report.field("namespace").check(names::dns_label(name));
+    }
     let selector = spec.namespace_selector.as_ref();
     let selector = read_optional(selector, &mut report.field("namespaceSelector"));
     match selector {
