@@ -206,7 +206,7 @@ impl Reviewer for Injector {
 #[derive(Clone)]
 struct RemarkCounters(Counters<1>);
 
-const REASONS: [&str; 12] = [
+const REASONS: [&str; 13] = [
     "own_container",
     "conflict",
     "own_volume",
@@ -219,6 +219,7 @@ const REASONS: [&str; 12] = [
     "resources_adjusted",
     "host_port",
     "own_device",
+    "would_be_invalid",
 ];
 
 fn reason(remark: &Remark) -> &'static str {
@@ -241,6 +242,7 @@ fn reason(remark: &Remark) -> &'static str {
         },
         Remark::HostPort(_) | Remark::HostNetwork(_) => REASONS[10],
         Remark::OwnDevice(_) => REASONS[11],
+        Remark::Misfit(_) => REASONS[12],
     }
 }
 
@@ -251,7 +253,7 @@ impl RemarkCounters {
             registry.register(
                 "sidecarset_injection_remarks",
                 "What SidecarSets say that did not take effect in a pod that was created, by reason; with own_container, \
-                 conflict, host_port and own_device the whole set was left out",
+                 conflict, host_port, own_device and would_be_invalid the whole set was left out",
                 counters.clone(),
             );
         });

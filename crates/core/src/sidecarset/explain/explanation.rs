@@ -76,6 +76,8 @@ closed_list! {
         OwnVolume,
         /// A port of the host is taken in it, or cannot be another than the container's.
         HostPort,
+        /// With the set it would have what a pod of its kind cannot have.
+        WouldBeInvalid,
         /// An older set claims the same.
         Conflict,
         /// The set does not exist any more.
@@ -290,6 +292,7 @@ impl Context<'_> {
         let action = match reason {
             SetReason::Conflict => "rename it in one of them, or select other pods",
             SetReason::HostPort => "change the port in one of them, or select other pods",
+            SetReason::WouldBeInvalid => "change one of the two, or select other pods",
             _ => "rename one of the two",
         };
         let message = format!("the set {remark}; {action}");

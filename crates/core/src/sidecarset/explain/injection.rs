@@ -135,6 +135,7 @@ impl SetReport {
                     Remark::Overlap { older, .. } => (SetReason::Conflict, Some(older.to_string())),
                     Remark::HostPort(_) | Remark::HostNetwork(_) => (SetReason::HostPort, None),
                     Remark::OwnDevice(_) => (SetReason::OwnVolume, None),
+                    Remark::Misfit(_) => (SetReason::WouldBeInvalid, None),
                     _ => (SetReason::OwnContainer, None),
                 };
                 self.outcome = SetOutcome::LeftOut { reason, older };

@@ -132,6 +132,17 @@ impl Additions {
 }
 
 impl ListAdditions {
+    /// The containers with those of a pod, in the order in which they will stand.
+    pub(super) fn beside<'a>(&'a self, present: &[&'a JsonObject]) -> Vec<&'a JsonObject> {
+        let present = present.iter().enumerate().map(|(place, own)| {
+            let mut replaced = self.replaced.iter();
+            let replaced = replaced.find(|(replaced, _)| *replaced == place);
+            replaced.map_or(*own, |(_, container)| container)
+        });
+        let all = self.before.iter().chain(present).chain(&self.after);
+        all.collect()
+    }
+
     fn apply(self, list: &mut Vec<Value>) {
         for (place, object) in self.replaced {
             if let Some(item) = list.get_mut(place) {

@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use super::fit::field_in_the_way;
 use super::pod::PodView;
 use super::{Injection, Remark, is_another_volume};
 use crate::sidecarset::container::SidecarContainer;
@@ -51,6 +52,7 @@ fn in_the_way(pod: &PodView<'_>, template: &Template) -> Option<Remark> {
     own.map(|(_, name)| Remark::OwnContainer(name))
         .or_else(|| host_port_in_the_way(pod, template))
         .or_else(|| device_in_the_way(pod, template))
+        .or_else(|| field_in_the_way(pod, template).map(Remark::Misfit))
 }
 
 /// A port of the host that another container of the pod takes, or that the host's network does not allow.

@@ -7,6 +7,7 @@
 mod additions;
 mod choice;
 mod environment;
+mod fit;
 mod hot_pair;
 mod pod;
 mod shared;
@@ -21,6 +22,8 @@ use leadsman_api::limits;
 
 pub use self::additions::{Additions, ListAdditions};
 use self::choice::choose;
+pub use self::fit::Misfit;
+use self::fit::{adds_to, too_much};
 pub use self::pod::{PodView, is_injected};
 use super::annotations::{
     HASH, HASH_WITHOUT_IMAGE, HashEntries, INJECTED_LIST, WORKING_CONTAINER, is_ours,
@@ -112,6 +115,9 @@ pub enum Remark {
         "is not injected: it uses volume {0:?} as a device, and the pod has another one of that name"
     )]
     OwnDevice(String),
+    /// The whole set.
+    #[error("is not injected: the API server would refuse the pod with it, as {0}")]
+    Misfit(Misfit),
     /// A volume.
     #[error("mounts the pod's own volume {0:?}, which differs from that of the set")]
     OwnVolume(String),
@@ -152,7 +158,8 @@ impl Remark {
             | Self::Overlap { .. }
             | Self::HostPort(_)
             | Self::HostNetwork(_)
-            | Self::OwnDevice(_) => true,
+            | Self::OwnDevice(_)
+            | Self::Misfit(_) => true,
             Self::OwnVolume(_)
             | Self::NoVariable { .. }
             | Self::KeyNotAllowed(_)
@@ -171,8 +178,39 @@ pub fn inject(
     now: Timestamp,
 ) -> Injected {
     let pod = PodView::new(pod);
+    let mut remarks = Vec::new();
+    let mut chosen = choose(&pod, injections, &mut remarks);
+    loop {
+        let (injected, annotations) = render(&pod, &chosen, options, now);
+        let too_much = too_much(&pod, &annotations, &injected.additions);
+        // The youngest of those goes that have a part in it.
+        let youngest = too_much.and_then(|misfit| {
+            let sets = chosen
+                .iter()
+                .filter(|injection| adds_to(&misfit, injection));
+            let youngest = sets.max_by_key(|injection| injection.set.precedence())?;
+            Some((youngest.set.name.clone(), misfit))
+        });
+        let Some((name, misfit)) = youngest else {
+            remarks.extend(injected.remarks);
+            return Injected {
+                remarks,
+                ..injected
+            };
+        };
+        chosen.retain(|injection| injection.set.name != name);
+        remarks.push((name, Remark::Misfit(misfit)));
+    }
+}
+
+/// Renders the sets that a pod gets. Returns its annotations beside.
+fn render(
+    pod: &PodView<'_>,
+    injections: &[&Injection<'_>],
+    options: RenderOptions,
+    now: Timestamp,
+) -> (Injected, BTreeMap<String, String>) {
     let mut injected = Injected::default();
-    let injections = choose(&pod, injections, &mut injected.remarks);
     injected.sets = injections
         .iter()
         .map(|injection| injection.set.name.clone())
@@ -181,16 +219,16 @@ pub fn inject(
     let mut init_containers = Vec::new();
     let mut working = BTreeMap::new();
     let mut hot_annotations = BTreeMap::new();
-    for injection in &injections {
+    for injection in injections {
         let template = injection.template;
         let missing_pin = injection.missing_pin.cloned();
         let mut remarks = Vec::from_iter(missing_pin.map(Remark::NoPinnedRevision));
         for sidecar in &template.init_containers {
-            let container = render_container(sidecar, &pod, &mut remarks);
+            let container = render_container(sidecar, pod, &mut remarks);
             init_containers.push((sidecar.position, container));
         }
         for sidecar in &template.containers {
-            let container = render_container(sidecar, &pod, &mut remarks);
+            let container = render_container(sidecar, pod, &mut remarks);
             match &sidecar.upgrade {
                 Upgrade::Cold => containers.push((sidecar.position, container)),
                 Upgrade::Hot { empty_image } => {
@@ -202,8 +240,8 @@ pub fn inject(
                 }
             }
         }
-        add_volumes(template, &pod, &mut injected.additions, &mut remarks);
-        add_secrets(template, &pod, &mut injected.additions);
+        add_volumes(template, pod, &mut injected.additions, &mut remarks);
+        add_secrets(template, pod, &mut injected.additions);
         let name = &injection.set.name;
         injected
             .remarks
@@ -215,7 +253,7 @@ pub fn inject(
         &pod.init_containers,
         options.init_containers,
     );
-    let mut ours = record(&injections, now);
+    let mut ours = record(injections, now);
     ours.extend(hot_annotations);
     if !working.is_empty() {
         ours.insert(
@@ -223,8 +261,9 @@ pub fn inject(
             write_working_containers(&working),
         );
     }
-    injected.additions.annotations = annotate(&pod, &injections, ours, &mut injected.remarks);
-    injected
+    let annotations = annotate(pod, injections, ours, &mut injected.remarks);
+    injected.additions.annotations = changes(&pod.annotations, &annotations);
+    (injected, annotations)
 }
 
 /// Whether two volumes of one name differ.
@@ -347,13 +386,13 @@ fn record(injections: &[&Injection<'_>], now: Timestamp) -> BTreeMap<String, Str
     ])
 }
 
-/// The annotations that change: those that the sets patch, then ours.
+/// The annotations of the pod: its own, those that the sets patch, then ours.
 fn annotate(
     pod: &PodView<'_>,
     injections: &[&Injection<'_>],
     ours: BTreeMap<String, String>,
     remarks: &mut Vec<(Arc<str>, Remark)>,
-) -> BTreeMap<String, Option<String>> {
+) -> BTreeMap<String, String> {
     let mut annotations = pod.annotations.clone();
     annotations.retain(|key, _| !is_ours(key));
     let most_bytes = limits::ANNOTATIONS_BYTES.saturating_sub(bytes_of(&ours));
@@ -368,14 +407,19 @@ fn annotate(
         }
     }
     annotations.extend(ours);
-    let removed = pod
-        .annotations
-        .keys()
-        .filter(|key| !annotations.contains_key(*key));
+    annotations
+}
+
+/// The annotations that change; None for those that go.
+fn changes(
+    present: &BTreeMap<String, String>,
+    wanted: &BTreeMap<String, String>,
+) -> BTreeMap<String, Option<String>> {
+    let removed = present.keys().filter(|key| !wanted.contains_key(*key));
     let mut changes: BTreeMap<_, _> = removed.map(|key| (key.clone(), None)).collect();
-    for (key, value) in annotations {
-        if pod.annotations.get(&key) != Some(&value) {
-            changes.insert(key, Some(value));
+    for (key, value) in wanted {
+        if present.get(key) != Some(value) {
+            changes.insert(key.clone(), Some(value.clone()));
         }
     }
     changes

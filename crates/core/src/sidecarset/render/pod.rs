@@ -29,6 +29,8 @@ pub struct PodView<'a> {
     /// Its resources, for all its containers together.
     pub(super) resources: Option<&'a JsonObject>,
     labels: Option<&'a JsonObject>,
+    /// Its spec.
+    pub(super) spec: Option<&'a JsonObject>,
 }
 
 /// Whether a container was injected.
@@ -64,6 +66,7 @@ impl<'a> PodView<'a> {
             annotations: annotations.collect(),
             resources: spec.and_then(|spec| inner(spec, "resources")),
             labels: metadata.and_then(|metadata| inner(metadata, "labels")),
+            spec,
         }
     }
 
@@ -78,6 +81,11 @@ impl<'a> PodView<'a> {
         let is_named = |one: &&&JsonObject| text(one, "name") == Some(name);
         let mut same = same.iter().filter(is_named);
         same.any(|one| !is_injected(one)) || other.iter().any(|one| is_named(&one))
+    }
+
+    /// A field of its spec.
+    pub(super) fn field(&self, name: &str) -> Option<&'a Value> {
+        self.spec?.get(name)
     }
 
     /// A volume.

@@ -8,7 +8,7 @@ use super::environment::variable;
 use super::pod::PodView;
 use crate::sidecarset::container::SidecarContainer;
 use crate::workload::JsonObject;
-use crate::workload::object::{items, list_mut, text};
+use crate::workload::object::{inner, items, list_mut, text};
 
 /// What a sidecar gets.
 #[derive(Default)]
@@ -31,6 +31,9 @@ pub(super) fn find(
     // `pkg/apis/core/validation/validation.go`).
     let mut mounted: BTreeSet<_> = of("volumeMounts", "name").collect();
     let mut attached: BTreeSet<_> = of("volumeDevices", "name").collect();
+    let security = inner(container, "securityContext");
+    let is_privileged = security.and_then(|security| security.get("privileged")?.as_bool());
+    let is_privileged = is_privileged.unwrap_or_default();
     let mut shared = SharedMounts::default();
     for own in pod.own_containers() {
         if sidecar.shares_volumes {
@@ -41,7 +44,7 @@ pub(super) fn find(
                 };
                 if !attached.contains(name) && paths.insert(path) {
                     mounted.insert(name);
-                    shared.mounts.push(mount.clone());
+                    shared.mounts.push(for_sidecar(mount, is_privileged));
                     let expression = text(mount, "subPathExpr").unwrap_or_default();
                     let variables = variable_names(expression);
                     let variables = variables.filter_map(|name| variable(own, name));
@@ -64,6 +67,16 @@ pub(super) fn find(
         }
     }
     shared
+}
+
+/// A mount as a sidecar can have it: only a privileged container may pass its own mounts on to the host
+/// (`validateMountPropagation`, `pkg/apis/core/validation/validation.go`).
+fn for_sidecar(mount: &JsonObject, is_privileged: bool) -> JsonObject {
+    let mut mount = mount.clone();
+    if !is_privileged && text(&mount, "mountPropagation") == Some("Bidirectional") {
+        mount.insert("mountPropagation".to_owned(), "HostToContainer".into());
+    }
+    mount
 }
 
 /// Appends to a list of a container.

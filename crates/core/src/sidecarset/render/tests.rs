@@ -440,6 +440,111 @@ fn an_injected_container_is_replaced_where_it_stands() {
     assert_eq!(after["spec"]["containers"][1]["image"], "i:1");
 }
 
+/// As a real API server answered (1.34.4): with `remark` it refuses the pod with the set, else it accepts it.
+// SDF-1
+#[rstest::rstest]
+#[case(json!({"lifecycle": {"preStop": {"sleep": {"seconds": 60}}}}), json!({"terminationGracePeriodSeconds": 100}), "")]
+#[case(json!({"lifecycle": {"preStop": {"sleep": {"seconds": 30}}}}), json!({}), "")]
+#[case(json!({"lifecycle": {"preStop": {"sleep": {"seconds": 31}}}}), json!({}), "lifecycle.preStop.sleep of 31 s of container \"side\" is not possible in a pod with terminationGracePeriodSeconds 30")]
+#[case(json!({"lifecycle": {"postStart": {"sleep": {"seconds": 5}}}}), json!({"terminationGracePeriodSeconds": 0}), "lifecycle.postStart.sleep")]
+#[case(json!({"resizePolicy": [{"resourceName": "cpu", "restartPolicy": "RestartContainer"}]}), json!({}), "")]
+#[case(json!({"resizePolicy": [{"resourceName": "cpu", "restartPolicy": "RestartContainer"}]}), json!({"restartPolicy": "Never"}), "resizePolicy")]
+#[case(json!({"resizePolicy": [{"resourceName": "cpu", "restartPolicy": "NotRequired"}]}), json!({"restartPolicy": "Never"}), "")]
+#[case(json!({"securityContext": {"runAsUser": 1}}), json!({"os": {"name": "windows"}}), "securityContext.runAsUser of container \"side\" is not possible in a pod of windows")]
+#[case(json!({"securityContext": {"runAsNonRoot": true}}), json!({"os": {"name": "windows"}}), "")]
+#[case(json!({"securityContext": {"windowsOptions": {"runAsUserName": "a"}}}), json!({}), "")]
+#[case(json!({"securityContext": {"windowsOptions": {"runAsUserName": "a"}}}), json!({"os": {"name": "linux"}}), "securityContext.windowsOptions")]
+#[case(json!({"securityContext": {"procMount": "Unmasked"}}), json!({}), "procMount Unmasked")]
+#[case(json!({"securityContext": {"procMount": "Unmasked"}}), json!({"hostUsers": false}), "")]
+#[case(json!({"volumeDevices": [{"name": "v", "devicePath": "/v"}]}), json!({"hostUsers": false}), "volumeDevices")]
+#[case(json!({"resources": {"claims": [{"name": "x"}]}}), json!({"resourceClaims": [{"name": "x", "resourceClaimName": "y"}]}), "")]
+#[case(json!({"resources": {"claims": [{"name": "x"}]}}), json!({"resourceClaims": [{"name": "y", "resourceClaimName": "y"}]}), "claim \"x\"")]
+#[case(json!({}), json!({"containers": [{"name": "app", "securityContext": {"windowsOptions": {"hostProcess": true}}}]}), "hostProcess: false")]
+#[case(json!({}), json!({"securityContext": {"windowsOptions": {"hostProcess": true}}}), "")]
+#[case(json!({"resources": {"requests": {"cpu": "200m"}}}), json!({"resources": {"requests": {"cpu": "100m"}}}), "more cpu")]
+#[case(json!({"resources": {"requests": {"cpu": "100m"}}}), json!({"resources": {"requests": {"cpu": "100m"}}}), "")]
+#[case(json!({"resources": {"requests": {"cpu": "200m"}}}), json!({"resources": {"requests": {"memory": "100Mi"}}}), "")]
+#[case(json!({"resources": {"requests": {"memory": "200Mi"}}}), json!({"resources": {"limits": {"memory": "100Mi"}}}), "more memory")]
+#[case(json!({"resources": {"limits": {"cpu": "200m"}, "requests": {"cpu": "10m"}}}), json!({"resources": {"limits": {"cpu": "100m"}, "requests": {"cpu": "100m"}}}), "more cpu")]
+#[case(json!({"resources": {"limits": {"cpu": "200m"}, "requests": {"cpu": "1m"}}}),
+    json!({"resources": {"limits": {"cpu": "300m"}}, "containers": [{"name": "app", "resources": {"limits": {"cpu": "200m"}, "requests": {"cpu": "1m"}}}]}), "")]
+#[case(json!({"resources": {"requests": {"cpu": "200m"}}}),
+    json!({"resources": {"requests": {"cpu": "300m"}}, "containers": [{"name": "app", "resources": {"requests": {"cpu": "200m"}}}]}), "more cpu")]
+#[case(json!({"resources": {"requests": {"cpu": "200m"}}}),
+    json!({"resources": {"requests": {"cpu": "300m"}}, "initContainers": [{"name": "setup", "resources": {"requests": {"cpu": "300m"}}}]}), "")]
+#[case(json!({"resources": {"requests": {"cpu": "200m"}}}),
+    json!({"resources": {"requests": {"cpu": "300m"}}, "initContainers": [{"name": "native", "restartPolicy": "Always", "resources": {"limits": {"cpu": "200m"}}}]}), "more cpu")]
+fn a_set_is_left_out_of_a_pod_that_cannot_have_its_container(
+    #[case] fields: Value,
+    #[case] own: Value,
+    #[case] remark: &str,
+) {
+    let mut side = json!({"name": "side", "image": "i:1"});
+    side.as_object_mut().unwrap().extend(object(&fields));
+    let volumes = json!([{"name": "v", "persistentVolumeClaim": {"claimName": "c"}}]);
+    let remarks = remarks(&json!({"containers": [side], "volumes": volumes}), &own);
+    let expected = usize::from(!remark.is_empty());
+    assert_eq!(remarks.len(), expected, "{remarks:?}");
+    let is_it = |one: &String| one.starts_with("is not injected: ") && one.contains(remark);
+    assert!(remarks.iter().all(is_it), "{remarks:?}");
+}
+
+// SDF-1, SDF-19
+#[test]
+fn the_youngest_set_is_left_out_of_a_pod_that_has_no_room_for_all() {
+    let with_cpu = |name: &str, created: &str, cpu: &str| {
+        let requests = json!({"requests": {"cpu": cpu}});
+        let side = json!({"name": name, "image": "i:1", "resources": requests});
+        set(name, created, &json!({"containers": [side]}))
+    };
+    let sets = [
+        with_cpu("a", "2026-01-01T00:00:02Z", "200m"),
+        with_cpu("b", "2026-01-01T00:00:01Z", "200m"),
+        set("c", "2026-01-01T00:00:03Z", &one("c")),
+    ];
+    let mut crowded = pod();
+    crowded["spec"]["resources"] = json!({"requests": {"cpu": "300m"}});
+    let injected = inject_all(&crowded, &sets, RenderOptions::default(), NOW);
+    assert_eq!(
+        names(&injected.additions.apply(&crowded)),
+        ["b", "c", "app"]
+    );
+    // Of annotations each set has some: there is room for those of one.
+    let plain = inject_all(&pod(), &sets[1..2], RenderOptions::default(), NOW);
+    let recorded = plain.additions.annotations.iter();
+    let recorded = recorded.map(|(key, value)| key.len() + value.as_deref().map_or(0, str::len));
+    let room = limits::ANNOTATIONS_BYTES - "own".len() - recorded.sum::<usize>();
+    let mut annotated = pod();
+    annotated["metadata"]["annotations"]["own"] = json!("x".repeat(room));
+    let injected = inject_all(&annotated, &sets, RenderOptions::default(), NOW);
+    assert_eq!(names(&injected.additions.apply(&annotated)), ["b", "app"]);
+    let left_out: Vec<_> = injected.remarks.iter().map(|(set, _)| &**set).collect();
+    assert_eq!(left_out, ["c", "a"]);
+    annotated["metadata"]["annotations"]["own"] = json!("x".repeat(room + 1));
+    let injected = inject_all(&annotated, &sets, RenderOptions::default(), NOW);
+    assert!(injected.additions.is_empty() && injected.sets.is_empty());
+}
+
+// SCS-14, SDF-1
+#[test]
+fn a_mount_that_needs_privileges_is_shared_without_what_needs_them() {
+    let mut pod = pod();
+    pod["spec"]["volumes"] = json!([{"name": "host", "hostPath": {"path": "/h"}}]);
+    let app = &mut pod["spec"]["containers"][0];
+    app["volumeMounts"] =
+        json!([{"name": "host", "mountPath": "/h", "mountPropagation": "Bidirectional"}]);
+    for (is_privileged, expected) in [(false, "HostToContainer"), (true, "Bidirectional")] {
+        let spec = json!({"containers": [{
+            "name": "side", "image": "i:1", "shareVolumePolicy": {"type": "enabled"},
+            "securityContext": {"privileged": is_privileged},
+        }]});
+        let set = set("s", "2026-01-01T00:00:00Z", &spec);
+        let injected = inject_all(&pod, &[set], RenderOptions::default(), NOW);
+        let side = &injected.additions.containers.before[0];
+        assert_eq!(side["volumeMounts"][0]["mountPropagation"], expected);
+    }
+}
+
 /// The API server refuses a pod whose annotations have more than 256 KiB together.
 // SCS-42, SDF-1
 #[test]

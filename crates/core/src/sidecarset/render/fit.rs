@@ -1,0 +1,239 @@
+//! Why the API server would refuse a pod with a set that is valid by itself, but for names, ports and devices (`choice`): what
+//! a container has is not possible in every pod (`ValidatePodSpec` and what it calls,
+//! `pkg/apis/core/validation/validation.go`).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use leadsman_api::limits;
+use serde_json::Value;
+
+use super::{Additions, Injection, PodView};
+use crate::sidecarset::container::SidecarContainer;
+use crate::sidecarset::template::Template;
+use crate::workload::JsonObject;
+use crate::workload::object::{inner, items, text};
+use crate::workload::quantity::Quantity;
+
+/// Fields of a security context that a pod of Windows cannot have (`validateWindows`).
+const NOT_OF_WINDOWS: [&str; 10] = [
+    "appArmorProfile",
+    "seLinuxOptions",
+    "seccompProfile",
+    "capabilities",
+    "readOnlyRootFilesystem",
+    "privileged",
+    "allowPrivilegeEscalation",
+    "procMount",
+    "runAsUser",
+    "runAsGroup",
+];
+/// As Kubernetes has it by default (`DefaultTerminationGracePeriodSeconds` in `k8s.io/api/core/v1`).
+const GRACE_SECONDS: i64 = 30;
+
+/// Why the API server would refuse a pod with a set.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Misfit {
+    /// A field of a container of the set.
+    #[error("{field} of container {container:?} is not possible in a pod {pod}")]
+    Field {
+        /// The container.
+        container: Arc<str>,
+        /// What it has.
+        field: String,
+        /// What the pod has.
+        pod: String,
+    },
+    /// An amount for all containers of the pod.
+    #[error("it would have more {0} in its containers than in spec.resources")]
+    Resources(String),
+    /// The annotations that record the injection.
+    #[error("it would have annotations of more than 256 KiB together")]
+    Annotations,
+}
+
+/// The first field of a set's containers that is not possible in a pod.
+pub(super) fn field_in_the_way(pod: &PodView<'_>, template: &Template) -> Option<Misfit> {
+    template.all().find_map(|sidecar| {
+        let container = sidecar.container();
+        let (field, pod) = sleep(pod, &container)
+            .or_else(|| resize(pod, &container))
+            .or_else(|| security(pod, &container))
+            .or_else(|| users(pod, sidecar, &container))
+            .or_else(|| claim(pod, &container))?;
+        Some(Misfit::Field {
+            container: sidecar.name.clone(),
+            field,
+            pod,
+        })
+    })
+}
+
+/// What a container has, and the pod, that cannot be beside each other.
+type Clash = (String, String);
+
+fn sleep(pod: &PodView<'_>, container: &JsonObject) -> Option<Clash> {
+    let grace = pod
+        .field("terminationGracePeriodSeconds")
+        .and_then(Value::as_i64);
+    let grace = grace.unwrap_or(GRACE_SECONDS);
+    let lifecycle = inner(container, "lifecycle")?;
+    ["postStart", "preStop"].into_iter().find_map(|hook| {
+        let seconds = inner(inner(lifecycle, hook)?, "sleep")?
+            .get("seconds")?
+            .as_i64()?;
+        let field = format!("lifecycle.{hook}.sleep of {seconds} s");
+        let pod = format!("with terminationGracePeriodSeconds {grace}");
+        (seconds > grace).then_some((field, pod))
+    })
+}
+
+fn resize(pod: &PodView<'_>, container: &JsonObject) -> Option<Clash> {
+    let is_never = pod.field("restartPolicy").and_then(Value::as_str) == Some("Never");
+    let mut policies = items(container, "resizePolicy");
+    let restarts = policies.any(|policy| text(policy, "restartPolicy") == Some("RestartContainer"));
+    (is_never && restarts).then(|| {
+        let field = "resizePolicy with RestartContainer";
+        (field.to_owned(), "with restartPolicy Never".to_owned())
+    })
+}
+
+fn security(pod: &PodView<'_>, container: &JsonObject) -> Option<Clash> {
+    let os = pod
+        .field("os")
+        .and_then(|os| os.get("name"))
+        .and_then(Value::as_str);
+    let security = inner(container, "securityContext");
+    let given = |field: &&&str| {
+        let value = security.and_then(|security| security.get(**field));
+        value.is_some_and(|value| !value.is_null())
+    };
+    let excluded: &[&str] = match os {
+        Some("windows") => &NOT_OF_WINDOWS,
+        Some("linux") => &["windowsOptions"],
+        _ => &[],
+    };
+    let clash = excluded.iter().find(given).map(|field| {
+        let os = os.unwrap_or_default();
+        (format!("securityContext.{field}"), format!("of {os}"))
+    });
+    clash.or_else(|| host_process(pod, container))
+}
+
+/// Either all containers of a pod are processes of a Windows host or none (`validateWindowsHostProcessPod`).
+fn host_process(pod: &PodView<'_>, container: &JsonObject) -> Option<Clash> {
+    let of = |object: &JsonObject| {
+        let options = inner(inner(object, "securityContext")?, "windowsOptions")?;
+        options.get("hostProcess")?.as_bool()
+    };
+    let of_the_pod = pod.spec.and_then(of).unwrap_or_default();
+    let is_one = |container: &JsonObject| of(container).unwrap_or(of_the_pod);
+    let own = is_one(container);
+    let differs = pod.own_containers().any(|other| is_one(other) != own);
+    differs.then(|| {
+        let field = format!("securityContext.windowsOptions.hostProcess: {own}");
+        (field, format!("with {}", !own))
+    })
+}
+
+fn users(pod: &PodView<'_>, sidecar: &SidecarContainer, container: &JsonObject) -> Option<Clash> {
+    let has_own_users = pod.field("hostUsers").and_then(Value::as_bool) == Some(false);
+    let mount = inner(container, "securityContext").and_then(|one| text(one, "procMount"));
+    let clash = if has_own_users {
+        let has_devices = sidecar.devices().next().is_some();
+        has_devices.then_some(("volumeDevices", "with hostUsers: false"))
+    } else {
+        let is_unmasked = mount == Some("Unmasked");
+        is_unmasked.then_some((
+            "securityContext.procMount Unmasked",
+            "without hostUsers: false",
+        ))
+    };
+    clash.map(|(field, pod)| (field.to_owned(), pod.to_owned()))
+}
+
+fn claim(pod: &PodView<'_>, container: &JsonObject) -> Option<Clash> {
+    let claims = pod
+        .spec
+        .into_iter()
+        .flat_map(|spec| items(spec, "resourceClaims"));
+    let claims: BTreeSet<_> = claims.filter_map(|claim| text(claim, "name")).collect();
+    let used = inner(container, "resources").into_iter();
+    let mut used = used.flat_map(|resources| items(resources, "claims"));
+    let missing = used.find_map(|claim| text(claim, "name").filter(|name| !claims.contains(name)));
+    missing.map(|name| {
+        let field = format!("claim {name:?} of resources");
+        (field, "that has no such one in resourceClaims".to_owned())
+    })
+}
+
+/// Whether a pod would have too much with all that is added: why, and what a set adds to that.
+pub(super) fn too_much(
+    pod: &PodView<'_>,
+    annotations: &BTreeMap<String, String>,
+    additions: &Additions,
+) -> Option<Misfit> {
+    if super::bytes_of(annotations) > limits::ANNOTATIONS_BYTES {
+        return Some(Misfit::Annotations);
+    }
+    let of_the_pod = pod.resources?;
+    let containers = additions.containers.beside(&pod.containers);
+    let init_containers = additions.init_containers.beside(&pod.init_containers);
+    let amount = |list: &str, resource: &str| amount(of_the_pod, list, resource);
+    let resources = ["limits", "requests"].map(|list| inner(of_the_pod, list));
+    let mut resources = resources
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|(name, _)| name);
+    let over = resources.find(|resource| {
+        let limit = amount("limits", resource);
+        let most = amount("requests", resource).or(limit);
+        let is_above = |container: &&JsonObject| {
+            let own = inner(container, "resources");
+            let own = own.and_then(|own| self::amount(own, "limits", resource));
+            limit.is_some_and(|limit| own.is_some_and(|own| own > limit))
+        };
+        let requested = requested(&containers, &init_containers, resource);
+        most.is_some_and(|most| requested > most) || containers.iter().any(is_above)
+    });
+    over.map(|resource| Misfit::Resources(resource.clone()))
+}
+
+/// Whether a set has a part in what is too much.
+pub(super) fn adds_to(misfit: &Misfit, injection: &Injection<'_>) -> bool {
+    let Misfit::Resources(resource) = misfit else {
+        return true;
+    };
+    injection.template.all().any(|sidecar| {
+        let container = sidecar.container();
+        let resources = inner(&container, "resources");
+        let lists = ["limits", "requests"].map(|list| inner(resources?, list)?.get(resource));
+        lists.iter().any(Option::is_some)
+    })
+}
+
+fn amount(resources: &JsonObject, list: &str, resource: &str) -> Option<i128> {
+    Some(Quantity::of(inner(resources, list)?.get(resource)?)?.nanos())
+}
+
+/// What the containers of a pod request together (`AggregateContainerRequests`,
+/// `k8s.io/component-helpers/resource/helpers.go`).
+fn requested(containers: &[&JsonObject], init_containers: &[&JsonObject], resource: &str) -> i128 {
+    let of = |container: &JsonObject| {
+        let resources = inner(container, "resources")?;
+        amount(resources, "requests", resource).or_else(|| amount(resources, "limits", resource))
+    };
+    let of = |container: &&JsonObject| of(container).unwrap_or_default();
+    let (mut native, mut at_start) = (0, 0);
+    for container in init_containers {
+        let own = of(container);
+        if text(container, "restartPolicy") == Some("Always") {
+            native += own;
+            at_start = at_start.max(native);
+        } else {
+            at_start = at_start.max(native + own);
+        }
+    }
+    at_start.max(native + containers.iter().map(of).sum::<i128>())
+}
