@@ -102,15 +102,17 @@ impl<'a> Engine<'a> {
         let meter = Meter(std::process::id());
         let (began, containers) = (at.monotonic, Some(containers));
         let before = meter.held()?.rss;
-        engine.node.apply(NodeEvent::Plan(Some(&engine.object)), at);
+        engine
+            .node
+            .apply_event(NodeEvent::Plan(Some(&engine.object)), at);
         let listed = NodeEvent::ContainersListed { began, containers };
-        engine.node.apply(listed, at);
+        engine.node.apply_event(listed, at);
         Ok((engine, meter.held()?.rss.saturating_sub(before)))
     }
 
     async fn run(&mut self) {
         loop {
-            let wake = self.start + self.node.next().unwrap_or(IDLE);
+            let wake = self.start + self.node.next_tick_at().unwrap_or(IDLE);
             tokio::select! {
                 Some(Ok((run, result, took))) = self.runs.join_next() => {
                     self.ended.borrow_mut().count(&result);
@@ -123,7 +125,7 @@ impl<'a> Engine<'a> {
     }
 
     fn apply(&mut self, event: NodeEvent<'_>) {
-        let actions = self.node.apply(event, now(self.start));
+        let actions = self.node.apply_event(event, now(self.start));
         self.carry_out(actions);
     }
 
@@ -156,10 +158,12 @@ impl<'a> Engine<'a> {
 
     /// Statuses go nowhere, and are there.
     fn write(&mut self) {
-        if let Some(status) = self.node.write(now(self.start)) {
+        if let Some(status) = self.node.begin_due_write(now(self.start)) {
             self.object.status = Some(status);
             let at = now(self.start);
-            let actions = self.node.apply(NodeEvent::Plan(Some(&self.object)), at);
+            let actions = self
+                .node
+                .apply_event(NodeEvent::Plan(Some(&self.object)), at);
             self.carry_out(actions);
             self.apply(NodeEvent::StatusWritten(StatusWriteEnd::Written {
                 shows_unprobed: false,

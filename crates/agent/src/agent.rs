@@ -39,7 +39,7 @@ pub fn run(args: &Args) -> Result<(), RunError<AgentError>> {
                     socket.serve(sender, stop).await;
                     Ok::<_, Infallible>(())
                 });
-                HistoryLimits::runs(args.history.into())
+                HistoryLimits::with_runs_per_probe(args.history.into())
             }
             // What nobody can ask for is not kept.
             None => HistoryLimits::NONE,

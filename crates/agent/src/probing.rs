@@ -160,7 +160,7 @@ impl Probing {
         let mut stopped = pin!(stopped);
         let mut alarm = pin!(sleep_until(self.context.start));
         loop {
-            let wake_at = self.node.next().map(|at| self.context.start + at);
+            let wake_at = self.node.next_tick_at().map(|at| self.context.start + at);
             let wake_at = wake_at.unwrap_or_else(|| clock::monotonic() + IDLE);
             if alarm.deadline() != wake_at || alarm.is_elapsed() {
                 alarm.as_mut().reset(wake_at);
@@ -175,7 +175,7 @@ impl Probing {
                 Some(written) = self.writes.join_next() => self.end_write(written),
                 Some(question) = questions.recv() => {
                     // Who asked may have gone.
-                    let _sent = question.reply.send(self.node.history(&question.query));
+                    let _sent = question.reply.send(self.node.answer_history_query(&question.query));
                 }
                 () = &mut alarm => self.apply(NodeEvent::Tick),
             }
@@ -190,7 +190,7 @@ impl Probing {
     fn apply(&mut self, event: NodeEvent<'_>) {
         let now = self.now();
         let run = self.traces.run_of(&event, now.wall);
-        for action in self.node.apply(event, now) {
+        for action in self.node.apply_event(event, now) {
             match action {
                 NodeAction::StartRun(run) => self.start_run(run),
                 NodeAction::VerdictChanged(change) => {
@@ -214,7 +214,7 @@ impl Probing {
                 }
             }
         }
-        self.metrics.set_execs(self.node.exec_counts());
+        self.metrics.set_execs(self.node.count_execs());
     }
 
     fn start_run(&mut self, run: ProbeRun) {
@@ -250,7 +250,7 @@ impl Probing {
         self.metrics
             .set_probes(self.node.probed_containers().count());
         self.lists
-            .follow_plan(uids, self.node.probes_added(), self.now().monotonic);
+            .follow_plan(uids, self.node.count_added_probes(), self.now().monotonic);
     }
 
     fn observe_list(&mut self, list: ContainerList) {
@@ -284,7 +284,7 @@ impl Probing {
 
     fn write(&mut self) {
         let now = self.now();
-        if let Some(status) = self.node.write(now) {
+        if let Some(status) = self.node.begin_due_write(now) {
             self.traces.begin_write(&status, now.wall);
             let node_name = self.context.node_name.to_string();
             let write = write_status(self.context.server.clone(), node_name, status);

@@ -70,14 +70,14 @@ fn played(pods: usize, history: HistoryLimits, output: impl Fn(u32) -> String) -
     let object = object(pods);
     let region = Region::new(ALLOCATOR);
     let mut node = NodeProbes::new(LIMITS, history, at(0));
-    node.apply(NodeEvent::Plan(Some(&object)), at(0));
+    node.apply_event(NodeEvent::Plan(Some(&object)), at(0));
     let listed = NodeEvent::ContainersListed {
         began: SECOND,
         containers: Some(containers(pods)),
     };
-    let mut actions = node.apply(listed, at(1));
+    let mut actions = node.apply_event(listed, at(1));
     for second in 2..22 {
-        actions.extend(node.apply(NodeEvent::Tick, at(second)));
+        actions.extend(node.apply_event(NodeEvent::Tick, at(second)));
         for action in std::mem::take(&mut actions) {
             if let NodeAction::StartRun(run) = action {
                 let ended = NodeEvent::RunFinished {
@@ -85,14 +85,14 @@ fn played(pods: usize, history: HistoryLimits, output: impl Fn(u32) -> String) -
                     result: Ok(Outcome::Succeeded(output(second))),
                     took: SECOND / 10,
                 };
-                actions.extend(node.apply(ended, at(second)));
+                actions.extend(node.apply_event(ended, at(second)));
             }
         }
     }
     drop(actions);
     let change = region.change();
     let taken = change.bytes_allocated - change.bytes_deallocated;
-    let told = node.history(&HistoryQuery::default());
+    let told = node.answer_history_query(&HistoryQuery::default());
     (taken, told.iter().map(|probe| probe.runs.len()).sum())
 }
 
@@ -114,10 +114,10 @@ fn recent_runs_take_what_is_said_of_them_and_no_more_than_their_bound() {
     let other = |second: u32| format!("{second:08}");
     let long = |second: u32| format!("{second:<2000}");
     // 100 pods with two probes each.
-    let ten = HistoryLimits::runs(10);
+    let ten = HistoryLimits::with_runs_per_probe(10);
     let bounded = HistoryLimits {
         bytes: 1 << 20,
-        ..HistoryLimits::runs(20)
+        ..HistoryLimits::with_runs_per_probe(20)
     };
     let expect = |(bytes, runs): (usize, usize), of_each: usize, runs_of_each: usize| {
         assert_eq!(runs, 200 * runs_of_each);

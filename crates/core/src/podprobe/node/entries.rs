@@ -52,7 +52,7 @@ enum InvalidEntry {
 }
 
 /// The entries in the order of the spec, each key once, and those that are malformed.
-pub(super) fn read(
+pub(super) fn parse_spec(
     spec: &NodePodProbeSpec,
 ) -> (Vec<(Arc<ProbeKey>, PlannedProbe)>, Vec<MalformedEntry>) {
     let mut entries = Vec::new();
@@ -91,7 +91,8 @@ fn parse_entry(
     if !is_first {
         return Err(InvalidEntry::Duplicate);
     }
-    let probe = from_wire(&wire.probe).map_err(|errors| InvalidEntry::Probe(join(&errors)))?;
+    let probe =
+        from_wire(&wire.probe).map_err(|errors| InvalidEntry::Probe(join_errors(&errors)))?;
     let key = ProbeKey {
         pod: pod.clone(),
         container: wire.container_name.as_str().into(),
@@ -101,14 +102,14 @@ fn parse_entry(
         container: key.container.clone(),
         probe: Arc::new(probe),
         revision: wire.revision.as_deref().map(Arc::from),
-        started_container: wire.started_container_id.as_deref().map(without_scheme),
+        started_container: wire.started_container_id.as_deref().map(strip_id_scheme),
     };
     Ok((Arc::new(key), entry))
 }
 
 /// The runtime's id of a container: a pod's status has it with a scheme, `containerd://<id>` (`ContainerID.String` in
 /// `pkg/kubelet/container/runtime.go`).
-pub(super) fn without_scheme(id: &str) -> Arc<str> {
+pub(super) fn strip_id_scheme(id: &str) -> Arc<str> {
     id.split_once("://").map_or(id, |(_, id)| id).into()
 }
 
@@ -122,7 +123,7 @@ fn malformed_entry(pod: &PodProbe, probe: &ContainerProbe, error: &InvalidEntry)
     }
 }
 
-fn join(errors: &[impl fmt::Display]) -> String {
+fn join_errors(errors: &[impl fmt::Display]) -> String {
     let errors: Vec<String> = errors.iter().map(ToString::to_string).collect();
     errors.join("; ")
 }
@@ -156,7 +157,7 @@ mod tests {
             {"name": "pod", "namespace": "ns", "uid": "u", "IP": "", "probes": probes},
             {"name": "other", "namespace": "ns", "uid": "", "IP": "", "probes": [entry("m#p", "main", &tcp)]},
         ]});
-        let (entries, malformed) = read(&serde_json::from_value(spec).unwrap());
+        let (entries, malformed) = parse_spec(&serde_json::from_value(spec).unwrap());
         let names: Vec<String> = entries.iter().map(|(key, _)| key.to_string()).collect();
         assert_eq!(names, ["ns/pod/main/m#good", "ns/pod/main/m#also"]);
         let refused: Vec<&str> = malformed.iter().map(|m| m.probe.as_str()).collect();
@@ -196,7 +197,7 @@ mod tests {
         let probes = probes
             .map(|(name, probe)| json!({"name": name, "containerName": "main", "probe": probe}));
         let spec = json!({"podProbes": [{"name": "pod", "namespace": "ns", "uid": "u", "IP": "", "probes": probes}]});
-        let (entries, malformed) = read(&serde_json::from_value(spec).unwrap());
+        let (entries, malformed) = parse_spec(&serde_json::from_value(spec).unwrap());
         assert_eq!(entries.len(), 1);
         let refused: Vec<&str> = malformed.iter().map(|m| m.probe.as_str()).collect();
         assert_eq!(

@@ -34,9 +34,9 @@ pub enum NodeEvent<'a> {
         /// How long the executor took.
         took: Duration,
     },
-    /// The time of [`NodeProbes::next`](super::NodeProbes::next) has come.
+    /// The time of [`NodeProbes::next_tick_at`](super::NodeProbes::next_tick_at) has come.
     Tick,
-    /// The write that [`NodeProbes::write`](super::NodeProbes::write) began has ended.
+    /// The write that [`NodeProbes::begin_due_write`](super::NodeProbes::begin_due_write) began has ended.
     StatusWritten(StatusWriteEnd),
 }
 

@@ -60,7 +60,7 @@ impl<T: PartialEq> ExecPermits<T> {
     /// Takes a permit and returns true, or queues the command.
     pub(super) fn acquire_or_wait(&mut self, pod: &PodName, who: T) -> bool {
         if self.may_take(pod) {
-            self.take(pod);
+            self.take_permit(pod);
             return true;
         }
         let pods = queue_of(&mut self.waiting, &pod.namespace);
@@ -68,11 +68,11 @@ impl<T: PartialEq> ExecPermits<T> {
         false
     }
 
-    pub(super) fn release(&mut self, pod: &PodName) {
+    pub(super) fn release_permit(&mut self, pod: &PodName) {
         debug_assert!(self.taken > 0, "a permit is released once");
         self.taken = self.taken.saturating_sub(1);
-        decrement(&mut self.by_pod, pod);
-        decrement(&mut self.by_namespace, &pod.namespace);
+        decrement_count(&mut self.by_pod, pod);
+        decrement_count(&mut self.by_namespace, &pod.namespace);
     }
 
     /// Grants a free permit to the first command that may have it; its namespace and its pod are served last then.
@@ -85,7 +85,7 @@ impl<T: PartialEq> ExecPermits<T> {
         let (namespace, mut pods) = self.waiting.remove(first)?;
         let (pod, mut queue) = pods.remove(second)?;
         let who = queue.pop_front()?;
-        self.take(&pod);
+        self.take_permit(&pod);
         if !queue.is_empty() {
             pods.push_back((pod, queue));
         }
@@ -107,28 +107,33 @@ impl<T: PartialEq> ExecPermits<T> {
     }
 
     /// Commands in the queue.
-    pub(super) fn waiting(&self) -> usize {
+    pub(super) fn queued_commands(&self) -> usize {
         let pods = self.waiting.iter().flat_map(|(_, pods)| pods);
         pods.map(|(_, queue)| queue.len()).sum()
     }
 
     /// Permits taken.
-    pub(super) fn taken(&self) -> usize {
+    pub(super) fn taken_permits(&self) -> usize {
         self.taken
     }
 
     fn may_take(&self, pod: &PodName) -> bool {
         let namespace = &pod.namespace;
-        let of_namespace = count(&self.by_namespace, namespace);
-        let of_pod = count(&self.by_pod, pod);
+        let of_namespace = count_of(&self.by_namespace, namespace);
+        let of_pod = count_of(&self.by_pod, pod);
         let free = self.per_node - self.taken;
         let limit = self.limit_of_namespace(namespace);
-        let is_free = free > if of_namespace == 0 { 0 } else { self.reserve() };
+        let is_free = free
+            > if of_namespace == 0 {
+                0
+            } else {
+                self.reserved_permits()
+            };
         is_free && of_namespace < limit && of_pod < self.limit_of_pod(namespace, limit)
     }
 
     /// The permits that are reserved for namespaces without one, those to come included.
-    fn reserve(&self) -> usize {
+    fn reserved_permits(&self) -> usize {
         let without = self.planned.keys();
         let without = without.filter(|namespace| !self.by_namespace.contains_key(*namespace));
         without.count().max(self.per_node / 4)
@@ -136,15 +141,16 @@ impl<T: PartialEq> ExecPermits<T> {
 
     fn limit_of_namespace(&self, namespace: &Arc<str>) -> usize {
         let others = self.planned.keys().any(|planned| planned != namespace);
-        half_if(others, self.per_node)
+        halve_beside_others(others, self.per_node)
     }
 
     fn limit_of_pod(&self, namespace: &Arc<str>, limit_of_namespace: usize) -> usize {
-        let others = count(&self.planned, namespace) > 1;
-        self.per_pod.min(half_if(others, limit_of_namespace))
+        let others = count_of(&self.planned, namespace) > 1;
+        self.per_pod
+            .min(halve_beside_others(others, limit_of_namespace))
     }
 
-    fn take(&mut self, pod: &PodName) {
+    fn take_permit(&mut self, pod: &PodName) {
         self.taken += 1;
         debug_assert!(
             self.taken <= self.per_node,
@@ -155,15 +161,15 @@ impl<T: PartialEq> ExecPermits<T> {
     }
 }
 
-fn half_if(others: bool, permits: usize) -> usize {
+fn halve_beside_others(others: bool, permits: usize) -> usize {
     if others { permits.div_ceil(2) } else { permits }
 }
 
-fn count<K: Eq + Hash>(counts: &HashMap<K, usize>, of: &K) -> usize {
+fn count_of<K: Eq + Hash>(counts: &HashMap<K, usize>, of: &K) -> usize {
     counts.get(of).copied().unwrap_or(0)
 }
 
-fn decrement<K: Eq + Hash>(counts: &mut HashMap<K, usize>, of: &K) {
+fn decrement_count<K: Eq + Hash>(counts: &mut HashMap<K, usize>, of: &K) {
     if let Some(count) = counts.get_mut(of) {
         *count -= 1;
         if *count == 0 {
@@ -226,16 +232,16 @@ mod tests {
             .into();
         assert_eq!(entered, [true, true, false, true, false, false]);
         assert_eq!(permits.grant_next(), None);
-        permits.release(&b);
+        permits.release_permit(&b);
         assert_eq!(
             permits.grant_next(),
             Some(5),
             "pod a is full, so 3 is passed over"
         );
         permits.cancel_waiting(&3);
-        permits.release(&a);
+        permits.release_permit(&a);
         assert_eq!(permits.grant_next(), Some(6));
-        assert_eq!((permits.waiting(), permits.taken()), (0, 3));
+        assert_eq!((permits.queued_commands(), permits.taken_permits()), (0, 3));
     }
 
     // PRB-14
@@ -256,8 +262,8 @@ mod tests {
         }
         let mut served = Vec::new();
         let mut running = busy;
-        while permits.taken() > 0 {
-            permits.release(&running);
+        while permits.taken_permits() > 0 {
+            permits.release_permit(&running);
             let Some(who) = permits.grant_next() else {
                 break;
             };
@@ -276,7 +282,7 @@ mod tests {
         for number in 0..100 {
             permits.acquire_or_wait(&pod(0, number), number);
         }
-        assert_eq!(permits.taken(), 12);
+        assert_eq!(permits.taken_permits(), 12);
         for namespace in 1..=4 {
             permits.set_pods(planned(namespace + 1, 100));
             assert!(permits.acquire_or_wait(&pod(namespace, 0), 1_000 + namespace));
@@ -339,7 +345,7 @@ mod tests {
                     }
                     PermitStep::End(ago) if ago < running.len() => {
                         let (_, pod) = running.remove(running.len() - 1 - ago);
-                        permits.release(&pod);
+                        permits.release_permit(&pod);
                         while let Some(who) = permits.grant_next() {
                             running.push((who, waiting.remove(&who).unwrap()));
                         }
@@ -347,7 +353,7 @@ mod tests {
                     PermitStep::End(_) => {}
                 }
                 prop_assert!(waiting.values().all(|pod| !permits.may_take(pod)));
-                prop_assert_eq!((permits.taken(), permits.waiting()), (running.len(), waiting.len()));
+                prop_assert_eq!((permits.taken_permits(), permits.queued_commands()), (running.len(), waiting.len()));
                 let half = per_node.div_ceil(2);
                 for (_, pod) in &running {
                     let of_pod = running.iter().filter(|(_, of)| of == pod).count();

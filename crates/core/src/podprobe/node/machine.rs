@@ -94,10 +94,10 @@ impl NodeProbes {
     }
 
     /// Applies an event. The actions are to be carried out in their order.
-    pub fn apply(&mut self, event: NodeEvent<'_>, now: Now) -> Vec<NodeAction> {
+    pub fn apply_event(&mut self, event: NodeEvent<'_>, now: Now) -> Vec<NodeAction> {
         let mut actions = Vec::new();
         match event {
-            NodeEvent::Plan(object) => self.follow_plan(object, now, &mut actions),
+            NodeEvent::Plan(object) => self.apply_plan(object, now, &mut actions),
             NodeEvent::ContainersListed { began, containers } => {
                 self.observe_containers(began, containers, now, &mut actions);
             }
@@ -113,14 +113,14 @@ impl NodeProbes {
         actions
     }
 
-    /// When to apply [`NodeEvent::Tick`] and then to call [`NodeProbes::write`], unless another event comes first.
+    /// When to apply [`NodeEvent::Tick`] and then to call [`NodeProbes::begin_due_write`], unless another event comes first.
     /// Since the agent's start; may be in the past.
-    pub fn next(&self) -> Option<Duration> {
-        let run_at = self.schedule.next_slot().map(TimeSlot::start);
+    pub fn next_tick_at(&self) -> Option<Duration> {
+        let run_at = self.schedule.next_slot().map(TimeSlot::start_time);
         run_at.into_iter().chain(self.write_at()).min()
     }
 
-    /// When to call [`NodeProbes::write`] next. Since the agent's start; may be in the past.
+    /// When to call [`NodeProbes::begin_due_write`] next. Since the agent's start; may be in the past.
     ///
     /// Nothing is written before the runtime has answered once: until then the verdicts of an earlier agent are neither
     /// confirmed nor refuted.
@@ -130,7 +130,7 @@ impl NodeProbes {
     }
 
     /// The whole status, if a write is due. [`NodeEvent::StatusWritten`] must follow.
-    pub fn write(&mut self, now: Now) -> Option<NodePodProbeStatus> {
+    pub fn begin_due_write(&mut self, now: Now) -> Option<NodePodProbeStatus> {
         if self.write_at()? > now.monotonic {
             return None;
         }
@@ -139,11 +139,11 @@ impl NodeProbes {
             .iter()
             .filter_map(|key| status_row(key, self.workers.get(key)?, self.listed_at))
             .collect();
-        let unprobed: Vec<Unprobed> = self.unprobed().collect();
+        let unprobed: Vec<Unprobed> = self.unprobed_entries().collect();
         self.reporter.begin_write(&rows, &unprobed, now)
     }
 
-    fn unprobed(&self) -> impl Iterator<Item = Unprobed> + '_ {
+    fn unprobed_entries(&self) -> impl Iterator<Item = Unprobed> + '_ {
         let workers = self.order.iter().filter_map(|key| {
             let cause = self.workers.get(key)?.reported_cause()?;
             Some(Unprobed {
@@ -172,11 +172,11 @@ impl NodeProbes {
 
     /// The container of each probe in the plan.
     pub fn probed_containers(&self) -> impl Iterator<Item = ContainerName> + '_ {
-        self.order.iter().map(|key| container_name(key))
+        self.order.iter().map(|key| container_name_of(key))
     }
 
     /// The recent runs of the probes that are asked about, in the order of the plan.
-    pub fn history(&self, query: &HistoryQuery) -> Vec<ProbeHistory> {
+    pub fn answer_history_query(&self, query: &HistoryQuery) -> Vec<ProbeHistory> {
         let is_asked = |key: &&Arc<ProbeKey>| query.matches(&key.pod.namespace, &key.pod.name);
         let keys = self.order.iter().filter(is_asked);
         keys.filter_map(|key| Some(probe_history(key, self.workers.get(key)?, query)))
@@ -185,7 +185,7 @@ impl NodeProbes {
 
     /// The number of probes ever added by a plan. When it grows, a list of containers should follow: a new probe has no
     /// verdict before a list that began after it was added.
-    pub fn probes_added(&self) -> u64 {
+    pub fn count_added_probes(&self) -> u64 {
         self.added
     }
 
@@ -200,13 +200,15 @@ impl NodeProbes {
     }
 
     /// The numbers of commands that run and that wait for a permit.
-    pub fn exec_counts(&self) -> (usize, usize) {
-        self.runs.exec_counts()
+    pub fn count_execs(&self) -> (usize, usize) {
+        self.runs.count_execs()
     }
 
     /// Verdicts, each with its state and its container.
     #[cfg(test)]
-    pub(super) fn verdicts(&self) -> impl Iterator<Item = (&ProbeKey, &'static str, Option<&str>)> {
+    pub(super) fn iter_verdicts(
+        &self,
+    ) -> impl Iterator<Item = (&ProbeKey, &'static str, Option<&str>)> {
         self.order.iter().filter_map(|key| {
             let verdict = self.workers[key].verdict()?;
             Some((&**key, verdict.state.as_str(), verdict.container.as_deref()))
@@ -215,7 +217,7 @@ impl NodeProbes {
 
     /// Messages of all verdicts.
     #[cfg(test)]
-    pub(super) fn messages(&self) -> impl Iterator<Item = &str> {
+    pub(super) fn verdict_messages(&self) -> impl Iterator<Item = &str> {
         let verdicts = self.workers.values().filter_map(Worker::verdict);
         verdicts.map(|verdict| &*verdict.message)
     }
@@ -240,7 +242,7 @@ impl NodeProbes {
             self.containers = Some(containers.unwrap_or_default());
         }
         if first {
-            self.reporter.look_now();
+            self.reporter.compare_at_once();
         }
         self.has_unobserved_workers = false;
         for key in self.order.clone() {
@@ -253,7 +255,9 @@ impl NodeProbes {
         let began = self.last_list_began;
         self.update_worker(key, actions, |worker, containers| match containers {
             Some(_) if began < Some(worker.added_at()) => Reschedule::Keep,
-            Some(containers) => worker.observe(containers.get(&container_name(key)), now),
+            Some(containers) => {
+                worker.observe_container(containers.get(&container_name_of(key)), now)
+            }
             None => Reschedule::Keep,
         });
     }
@@ -267,7 +271,7 @@ impl NodeProbes {
         actions: &mut Vec<NodeAction>,
     ) {
         let result = self.classify_result(id, result);
-        let Some(run) = self.runs.end(id) else {
+        let Some(run) = self.runs.end_run(id) else {
             return;
         };
         let key = &run.key;
@@ -275,16 +279,18 @@ impl NodeProbes {
         let worker = self.workers.get(key);
         let first = worker.is_some_and(|worker| !worker.has_dropped_runs());
         let (times, limits) = (
-            run.times(now, took),
-            self.history.of_one(self.workers.len()),
+            run.times_if_ended(now, took),
+            self.history.share_of_one(self.workers.len()),
         );
         let change = self.update_worker(key, actions, |worker, _| {
             worker.finish_and_keep(id, result, times, limits, now)
         });
         if change == Reschedule::Retry
-            && let Some(retry) = self.retry_of(key, id)
+            && let Some(retry) = self.retry_unprobed_run(key, id)
         {
-            let retry = self.runs.restart(retry, run.weight, now.monotonic);
+            let retry = self
+                .runs
+                .restart_with_permit(retry, run.weight, now.monotonic);
             actions.push(NodeAction::StartRun(retry));
             return;
         }
@@ -294,12 +300,12 @@ impl NodeProbes {
             let key = key.clone();
             actions.push(NodeAction::RunDropped { key, cause, first });
         }
-        self.runs.release(&run);
+        self.runs.release_permit(&run);
         self.start_waiting_execs(now, actions);
     }
 
     /// The run again, for a retry.
-    fn retry_of(&self, key: &Arc<ProbeKey>, id: RunId) -> Option<ProbeRun> {
+    fn retry_unprobed_run(&self, key: &Arc<ProbeKey>, id: RunId) -> Option<ProbeRun> {
         let worker = self.workers.get(key)?;
         Some(ProbeRun {
             id,
@@ -322,20 +328,26 @@ impl NodeProbes {
             return Reschedule::Keep;
         };
         let (before, last_known) = (worker.verdict().cloned(), worker.last_known_state());
-        let running = worker.running();
+        let running = worker.wanted_run();
         let cause = worker.reported_cause().cloned();
         let change = decide(worker, self.containers.as_ref());
         if cause.as_ref() != worker.reported_cause() {
-            self.reporter.look_now();
+            self.reporter.compare_at_once();
         }
         // One look-up: hashing keys is a considerable part of the cost of a run.
-        let (weight, still, after) = (worker.weight(), worker.running(), worker.verdict().cloned());
+        let (weight, still, after) = (
+            worker.weight(),
+            worker.wanted_run(),
+            worker.verdict().cloned(),
+        );
         match change {
             Reschedule::Keep | Reschedule::Retry => {}
             Reschedule::Cancel => self.schedule.cancel(key),
-            Reschedule::First(earliest) => self.schedule.put_first(key.clone(), weight, earliest),
+            Reschedule::First(earliest) => {
+                self.schedule.queue_first_run(key.clone(), weight, earliest)
+            }
             Reschedule::Next(due) => self.schedule_next(key, weight, due),
-            Reschedule::CatchUp(slot) => self.schedule.put_at(key.clone(), weight, slot),
+            Reschedule::CatchUp(slot) => self.schedule.queue_in_slot(key.clone(), weight, slot),
         }
         if running != still
             && let Some(run) = running
@@ -343,20 +355,23 @@ impl NodeProbes {
             self.runs.cancel_waiting(run);
         }
         if let Some(after) = after {
-            self.publish(key, before.as_ref(), &after, last_known, actions);
+            self.publish_verdict(key, before.as_ref(), &after, last_known, actions);
         }
         change
     }
 
     fn schedule_next(&mut self, key: &Arc<ProbeKey>, weight: Weight, due: TimeSlot) {
         // A new period delays no run that is queued.
-        let is_sooner = self.schedule.slot_of(key).is_some_and(|slot| slot <= due);
+        let is_sooner = self
+            .schedule
+            .queued_slot_of(key)
+            .is_some_and(|slot| slot <= due);
         if !is_sooner {
-            self.schedule.put_next(key.clone(), weight, due);
+            self.schedule.queue_next_run(key.clone(), weight, due);
         }
     }
 
-    fn publish(
+    fn publish_verdict(
         &mut self,
         key: &Arc<ProbeKey>,
         before: Option<&Verdict>,
@@ -370,8 +385,10 @@ impl NodeProbes {
                 && before.container == after.container
         });
         match same {
-            None => self.reporter.look_now(),
-            Some(before) if before.message != after.message => self.reporter.look_at_message(key),
+            None => self.reporter.compare_at_once(),
+            Some(before) if before.message != after.message => {
+                self.reporter.compare_when_message_due(key)
+            }
             Some(_) => {}
         }
         let from = before.map(|before| before.state);
@@ -388,12 +405,12 @@ impl NodeProbes {
     }
 
     fn start_due_runs(&mut self, now: Now, actions: &mut Vec<NodeAction>) {
-        for (key, slot) in self.schedule.take_due(TimeSlot::of(now.monotonic)) {
+        for (key, slot) in self.schedule.take_due(TimeSlot::containing(now.monotonic)) {
             let Some(worker) = self.workers.get_mut(&key) else {
                 continue;
             };
             let id = self.runs.next_id();
-            let Some(container) = worker.begin(id, slot) else {
+            let Some(container) = worker.begin_run(id, slot) else {
                 continue;
             };
             let weight = worker.weight();
@@ -402,10 +419,10 @@ impl NodeProbes {
                 key: key.clone(),
                 probe: worker.planned().probe.clone(),
                 container,
-                lag: now.monotonic.saturating_sub(slot.start()),
+                lag: now.monotonic.saturating_sub(slot.start_time()),
                 waited: Duration::ZERO,
             };
-            let started = self.runs.start(run, weight, now.monotonic);
+            let started = self.runs.start_or_queue(run, weight, now.monotonic);
             actions.extend(started.map(NodeAction::StartRun));
         }
     }
@@ -417,7 +434,7 @@ impl NodeProbes {
     }
 }
 
-fn container_name(key: &ProbeKey) -> ContainerName {
+fn container_name_of(key: &ProbeKey) -> ContainerName {
     ContainerName {
         pod: key.pod.clone(),
         name: key.container.clone(),
@@ -436,7 +453,7 @@ fn probe_history(key: &ProbeKey, worker: &Worker, query: &HistoryQuery) -> Probe
         handler: probe.handler.name().into(),
         period_seconds: probe.period_seconds.get(),
         in_a_row: worker.results_in_a_row(),
-        runs: worker.recent().recorded(query.without_output),
+        runs: worker.recent_runs().to_recorded_runs(query.without_output),
     }
 }
 

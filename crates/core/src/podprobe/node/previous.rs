@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use leadsman_api::NodePodProbeStatus;
 
-use super::entries::{PlannedProbe, without_scheme};
+use super::entries::{PlannedProbe, strip_id_scheme};
 use super::key::PodName;
 use super::status_draft::{VERDICT_MESSAGE_BYTES, read_pod};
 use crate::cluster::{Interner, Now, truncate, whole_seconds};
@@ -26,7 +26,7 @@ pub(super) fn previous_verdicts(status: &NodePodProbeStatus, now: Now) -> Verdic
             // Another agent may have written longer messages than ours does.
             verdict.message = truncate(&verdict.message, VERDICT_MESSAGE_BYTES).into();
             verdict.since.get_or_insert(whole_seconds(now.wall));
-            verdict.container = verdict.container.as_deref().map(without_scheme);
+            verdict.container = verdict.container.as_deref().map(strip_id_scheme);
             verdicts.insert((name.clone(), state.name.clone()), verdict);
         }
     }

@@ -34,10 +34,10 @@ pub struct HistoryLimits {
 
 impl HistoryLimits {
     /// Nothing is kept.
-    pub const NONE: Self = Self::runs(0);
+    pub const NONE: Self = Self::with_runs_per_probe(0);
 
     /// So many runs of each probe, in at most 4 MiB.
-    pub const fn runs(runs_per_probe: usize) -> Self {
+    pub const fn with_runs_per_probe(runs_per_probe: usize) -> Self {
         Self {
             runs_per_probe,
             bytes: 4 << 20,
@@ -45,7 +45,7 @@ impl HistoryLimits {
     }
 
     /// The limits of one of so many probes.
-    pub(super) fn of_one(self, probes: usize) -> ProbeHistoryLimits {
+    pub(super) fn share_of_one(self, probes: usize) -> ProbeHistoryLimits {
         ProbeHistoryLimits {
             runs: self.runs_per_probe,
             bytes: self.bytes / probes.max(1),
@@ -91,7 +91,7 @@ pub(super) struct RecentRuns(Vec<RecentRun>);
 
 impl RecentRuns {
     /// The form in which a run is kept after those that there are.
-    pub(super) fn compact(
+    pub(super) fn compact_run(
         &self,
         result: &Result<Outcome, CannotProbe>,
         times: RunTimes,
@@ -119,8 +119,8 @@ impl RecentRuns {
         RecentRun {
             began: began.as_microsecond(),
             output,
-            micros: micros(times.took),
-            waited_micros: micros(times.waited),
+            micros: saturating_micros(times.took),
+            waited_micros: saturating_micros(times.waited),
             result,
         }
     }
@@ -132,15 +132,15 @@ impl RecentRuns {
         // One by one: what is reserved would count.
         self.0.reserve_exact(1);
         self.0.push(run);
-        self.trim(limits);
+        self.trim_to_limits(limits);
     }
 
     /// Removes the oldest runs beyond the limits.
-    pub(super) fn trim(&mut self, limits: ProbeHistoryLimits) {
+    pub(super) fn trim_to_limits(&mut self, limits: ProbeHistoryLimits) {
         let mut bytes = 0;
         let mut newer: Option<&RecentRun> = None;
         let fit = self.0.iter().rev().take_while(|run| {
-            bytes += run.bytes_beside(newer);
+            bytes += run.bytes_beside_newer(newer);
             newer = Some(run);
             bytes <= limits.bytes
         });
@@ -161,11 +161,11 @@ impl RecentRuns {
     }
 
     /// The runs as they are told.
-    pub(super) fn recorded(&self, without_output: bool) -> Vec<RecordedRun> {
+    pub(super) fn to_recorded_runs(&self, without_output: bool) -> Vec<RecordedRun> {
         let runs = self.0.iter().map(|run| RecordedRun {
             time: MicroTime(Timestamp::from_microsecond(run.began).unwrap_or_default()),
-            duration_seconds: seconds(run.micros),
-            waited_seconds: seconds(run.waited_micros),
+            duration_seconds: micros_to_seconds(run.micros),
+            waited_seconds: micros_to_seconds(run.waited_micros),
             result: run.result,
             output: run.output.clone().filter(|_| !without_output),
         });
@@ -175,7 +175,7 @@ impl RecentRuns {
 
 impl RecentRun {
     /// What it takes, beside a newer one whose output it may share.
-    fn bytes_beside(&self, newer: Option<&Self>) -> usize {
+    fn bytes_beside_newer(&self, newer: Option<&Self>) -> usize {
         let shares = |output: &Arc<str>| {
             let newer = newer.and_then(|newer| newer.output.as_ref());
             newer.is_some_and(|newer| Arc::ptr_eq(newer, output))
@@ -185,11 +185,11 @@ impl RecentRun {
     }
 }
 
-fn micros(duration: Duration) -> u32 {
+fn saturating_micros(duration: Duration) -> u32 {
     u32::try_from(duration.as_micros()).unwrap_or(u32::MAX)
 }
 
-fn seconds(micros: u32) -> f64 {
+fn micros_to_seconds(micros: u32) -> f64 {
     f64::from(micros) / 1e6
 }
 

@@ -93,7 +93,7 @@ impl StatusReporter {
     }
 
     /// Takes in the status that the API server shows; `None` without an object.
-    pub(super) fn observe(&mut self, status: Option<NodePodProbeStatus>) {
+    pub(super) fn observe_status(&mut self, status: Option<NodePodProbeStatus>) {
         self.observed = status;
         if let Some(shown) = &self.observed {
             self.cannot_probe.is_dropped &= !shows_unprobed(shown);
@@ -101,24 +101,24 @@ impl StatusReporter {
             self.overdue_since = None;
             self.cannot_probe = CannotProbeField::default();
         }
-        self.look_now();
+        self.compare_at_once();
     }
 
     /// Compares as soon as a write may begin: a verdict may have changed.
-    pub(super) fn look_now(&mut self) {
+    pub(super) fn compare_at_once(&mut self) {
         self.look_at = Some(Duration::ZERO);
     }
 
     /// Compares when the message of an entry may be sent, if nothing else has changed. Not earlier: comparing all
     /// entries after each run would cost the node far more than the probes do.
-    pub(super) fn look_at_message(&mut self, key: &Arc<ProbeKey>) {
+    pub(super) fn compare_when_message_due(&mut self, key: &Arc<ProbeKey>) {
         let sent_at = self.sent_at.get(key);
         let at = sent_at.map_or(Duration::ZERO, |sent_at| *sent_at + MESSAGE_PAUSE);
         self.look_at = Some(self.look_at.map_or(at, |look_at| look_at.min(at)));
     }
 
     /// Forgets an entry that has left the plan.
-    pub(super) fn forget(&mut self, key: &Arc<ProbeKey>) {
+    pub(super) fn forget_entry(&mut self, key: &Arc<ProbeKey>) {
         self.sent_at.remove(key);
     }
 
@@ -210,6 +210,6 @@ impl StatusReporter {
             }
         };
         self.pace = WritePace::Pausing { until };
-        self.look_now();
+        self.compare_at_once();
     }
 }

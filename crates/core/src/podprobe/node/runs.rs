@@ -26,7 +26,7 @@ pub(super) struct ActiveRun {
 
 impl ActiveRun {
     /// Its times, if it has ended now.
-    pub(super) fn times(&self, now: Now, took: Duration) -> RunTimes {
+    pub(super) fn times_if_ended(&self, now: Now, took: Duration) -> RunTimes {
         RunTimes {
             ended: now.wall,
             took,
@@ -69,7 +69,7 @@ impl Runs {
     }
 
     /// Starts a run; a command for which there is no permit waits, and is returned by [`Runs::start_waiting`] later.
-    pub(super) fn start(
+    pub(super) fn start_or_queue(
         &mut self,
         run: ProbeRun,
         weight: Weight,
@@ -79,7 +79,7 @@ impl Runs {
             self.waiting.insert(run.id, WaitingExec { run, since: now });
             return None;
         }
-        Some(self.activate(run, weight, now))
+        Some(self.activate_run(run, weight, now))
     }
 
     /// Starts a command that has waited, if there is a permit for one.
@@ -90,16 +90,21 @@ impl Runs {
             .remove(&id)
             .expect("a run waits here as long as it waits for a permit");
         run.waited = now.saturating_sub(since);
-        let weight = Weight::exec(run.probe.period());
-        Some(self.activate(run, weight, now))
+        let weight = Weight::of_exec(run.probe.period());
+        Some(self.activate_run(run, weight, now))
     }
 
-    /// Starts a run again that [`Runs::end`] has returned. A command still has its permit.
-    pub(super) fn restart(&mut self, run: ProbeRun, weight: Weight, now: Duration) -> ProbeRun {
-        self.activate(run, weight, now)
+    /// Starts a run again that [`Runs::end_run`] has returned. A command still has its permit.
+    pub(super) fn restart_with_permit(
+        &mut self,
+        run: ProbeRun,
+        weight: Weight,
+        now: Duration,
+    ) -> ProbeRun {
+        self.activate_run(run, weight, now)
     }
 
-    fn activate(&mut self, run: ProbeRun, weight: Weight, now: Duration) -> ProbeRun {
+    fn activate_run(&mut self, run: ProbeRun, weight: Weight, now: Duration) -> ProbeRun {
         let active = ActiveRun {
             key: run.key.clone(),
             weight,
@@ -113,14 +118,14 @@ impl Runs {
     }
 
     /// Removes a run that has ended. Its permit has to be released or used for a retry.
-    pub(super) fn end(&mut self, id: RunId) -> Option<ActiveRun> {
+    pub(super) fn end_run(&mut self, id: RunId) -> Option<ActiveRun> {
         self.active.remove(&id)
     }
 
     /// Releases the permit of a run that has ended, if it had one.
-    pub(super) fn release(&mut self, ended: &ActiveRun) {
+    pub(super) fn release_permit(&mut self, ended: &ActiveRun) {
         if ended.weight.is_exec() {
-            self.permits.release(&ended.key.pod);
+            self.permits.release_permit(&ended.key.pod);
         }
     }
 
@@ -165,8 +170,8 @@ impl Runs {
     }
 
     /// The numbers of commands that run and that wait.
-    pub(super) fn exec_counts(&self) -> (usize, usize) {
-        let counts = (self.permits.taken(), self.permits.waiting());
+    pub(super) fn count_execs(&self) -> (usize, usize) {
+        let counts = (self.permits.taken_permits(), self.permits.queued_commands());
         debug_assert_eq!(
             counts.1,
             self.waiting.len(),
@@ -179,6 +184,7 @@ impl Runs {
     #[cfg(debug_assertions)]
     pub(super) fn is_balanced(&self) -> bool {
         let execs = self.active.values().filter(|run| run.weight.is_exec());
-        (execs.count(), self.waiting.len()) == (self.permits.taken(), self.permits.waiting())
+        (execs.count(), self.waiting.len())
+            == (self.permits.taken_permits(), self.permits.queued_commands())
     }
 }

@@ -31,31 +31,31 @@ pub(super) struct TimeSlot(u64);
 
 impl TimeSlot {
     /// The slot that `at` lies in.
-    pub(super) fn of(at: Duration) -> Self {
+    pub(super) fn containing(at: Duration) -> Self {
         Self(u64::try_from(at.as_millis() / SLOT.as_millis()).unwrap_or(u64::MAX))
     }
 
     /// The first slot that begins at or after `at`.
     pub(super) fn not_before(at: Duration) -> Self {
-        let slot = Self::of(at);
-        if slot.start() < at {
-            slot.plus(1)
+        let slot = Self::containing(at);
+        if slot.start_time() < at {
+            slot.plus_slots(1)
         } else {
             slot
         }
     }
 
     /// Its beginning, since the agent's start.
-    pub(super) fn start(self) -> Duration {
+    pub(super) fn start_time(self) -> Duration {
         Duration::from_millis(self.0.saturating_mul(SLOT_MILLIS))
     }
 
-    pub(super) fn plus(self, slots: u64) -> Self {
+    pub(super) fn plus_slots(self, slots: u64) -> Self {
         Self(self.0.saturating_add(slots))
     }
 
     /// The number of slots from `earlier` to this one; 0 if `earlier` is not earlier.
-    pub(super) fn since(self, earlier: Self) -> u64 {
+    pub(super) fn slots_since(self, earlier: Self) -> u64 {
         self.0.saturating_sub(earlier.0)
     }
 }
@@ -74,9 +74,9 @@ pub(super) enum Weight {
 
 impl Weight {
     /// A command with this period.
-    pub(super) fn exec(period: Duration) -> Self {
+    pub(super) fn of_exec(period: Duration) -> Self {
         Self::Exec {
-            every: TimeSlot::of(period).0.max(1),
+            every: TimeSlot::containing(period).0.max(1),
         }
     }
 
@@ -140,37 +140,37 @@ impl<K: Clone + Eq + Hash> Schedule<K> {
     }
 
     /// Queues a first run, in the first slot with room, `earliest` or later.
-    pub(super) fn put_first(&mut self, key: K, weight: Weight, earliest: TimeSlot) {
+    pub(super) fn queue_first_run(&mut self, key: K, weight: Weight, earliest: TimeSlot) {
         let mut slot = earliest;
         if weight.is_exec() {
-            while self.execs_in(slot) >= self.exec_limit() {
-                slot = slot.plus(1);
+            while self.count_execs_in(slot) >= self.exec_limit() {
+                slot = slot.plus_slots(1);
             }
         }
-        self.put_at(key, weight, slot);
+        self.queue_in_slot(key, weight, slot);
     }
 
     /// Queues the run of the next period, in its slot, or one slot later while execs are not spread evenly.
-    pub(super) fn put_next(&mut self, key: K, weight: Weight, due: TimeSlot) {
+    pub(super) fn queue_next_run(&mut self, key: K, weight: Weight, due: TimeSlot) {
         let is_crowded = match weight {
             Weight::Light => false,
-            Weight::Exec { every } => self.execs_met(due, every, &key) >= self.even_share,
+            Weight::Exec { every } => self.count_execs_met(due, every, &key) >= self.even_share,
         };
-        self.put_at(key, weight, due.plus(u64::from(is_crowded)));
+        self.queue_in_slot(key, weight, due.plus_slots(u64::from(is_crowded)));
     }
 
     /// Queues a run in exactly this slot.
-    pub(super) fn put_at(&mut self, key: K, weight: Weight, slot: TimeSlot) {
+    pub(super) fn queue_in_slot(&mut self, key: K, weight: Weight, slot: TimeSlot) {
         self.remove_queued(&key);
         self.arrivals += 1;
         if let Weight::Exec { every } = weight {
             self.exec_due.insert(key.clone(), (slot, every));
         }
-        self.insert(key, weight, (slot, self.arrivals));
+        self.insert_at(key, weight, (slot, self.arrivals));
     }
 
     /// The slot in which a key is queued.
-    pub(super) fn slot_of(&self, key: &K) -> Option<TimeSlot> {
+    pub(super) fn queued_slot_of(&self, key: &K) -> Option<TimeSlot> {
         self.queue_keys.get(key).map(|(slot, _)| *slot)
     }
 
@@ -195,12 +195,12 @@ impl<K: Clone + Eq + Hash> Schedule<K> {
         while let Some(first) = self.queue.keys().next().copied()
             && first.0 <= now
         {
-            let Some((key, weight)) = self.remove(first) else {
+            let Some((key, weight)) = self.remove_at(first) else {
                 break;
             };
             if weight.is_exec() && self.started.1 >= self.exec_limit() {
                 // With its old arrival it comes before those that are due in that slot.
-                self.insert(key, weight, (now.plus(1), first.1));
+                self.insert_at(key, weight, (now.plus_slots(1), first.1));
                 continue;
             }
             self.started.1 += u32::from(weight.is_exec());
@@ -211,7 +211,7 @@ impl<K: Clone + Eq + Hash> Schedule<K> {
         due
     }
 
-    fn execs_in(&self, slot: TimeSlot) -> u32 {
+    fn count_execs_in(&self, slot: TimeSlot) -> u32 {
         let started = if self.started.0 == slot {
             self.started.1
         } else {
@@ -222,11 +222,11 @@ impl<K: Clone + Eq + Hash> Schedule<K> {
 
     /// The number of other execs with which one of period `every` shares the slot `due` and the slots of all later
     /// runs.
-    fn execs_met(&self, due: TimeSlot, every: u64, own: &K) -> u32 {
+    fn count_execs_met(&self, due: TimeSlot, every: u64, own: &K) -> u32 {
         let is_met = |(key, (slot, other)): &(&K, &ExecDue)| {
             every.is_multiple_of(*other)
                 && *slot <= due
-                && due.since(*slot).is_multiple_of(*other)
+                && due.slots_since(*slot).is_multiple_of(*other)
                 && *key != own
         };
         let met = self.exec_due.iter().filter(is_met).count();
@@ -235,11 +235,11 @@ impl<K: Clone + Eq + Hash> Schedule<K> {
 
     fn remove_queued(&mut self, key: &K) {
         if let Some(queue_key) = self.queue_keys.remove(key) {
-            self.remove(queue_key);
+            self.remove_at(queue_key);
         }
     }
 
-    fn insert(&mut self, key: K, weight: Weight, queue_key: QueueKey) {
+    fn insert_at(&mut self, key: K, weight: Weight, queue_key: QueueKey) {
         if weight.is_exec() {
             *self.queued_execs.entry(queue_key.0).or_default() += 1;
         }
@@ -248,7 +248,7 @@ impl<K: Clone + Eq + Hash> Schedule<K> {
         debug_assert!(other.is_none(), "no two keys have one arrival");
     }
 
-    fn remove(&mut self, queue_key: QueueKey) -> Option<(K, Weight)> {
+    fn remove_at(&mut self, queue_key: QueueKey) -> Option<(K, Weight)> {
         let (key, weight) = self.queue.remove(&queue_key)?;
         if weight.is_exec() {
             let count = self.queued_execs.get_mut(&queue_key.0);
@@ -274,13 +274,13 @@ pub(super) fn next_due(
     period: Duration,
     now: Duration,
 ) -> (TimeSlot, Option<TimeSlot>) {
-    let period = TimeSlot::of(period).0.max(1);
+    let period = TimeSlot::containing(period).0.max(1);
     let after = TimeSlot::not_before(now);
-    let next = due.plus(period);
+    let next = due.plus_slots(period);
     if next >= after {
         return (next, None);
     }
-    let missed = due.plus(after.since(due) / period * period);
+    let missed = due.plus_slots(after.slots_since(due) / period * period);
     (after, (missed < after).then_some(missed))
 }
 
@@ -298,7 +298,7 @@ mod tests {
     #[test]
     fn a_slot_lasts_from_its_start_to_the_next() {
         for (at, of, from) in [(0, 0, 0), (1, 0, 1), (99, 0, 1), (100, 1, 1), (101, 1, 2)] {
-            assert_eq!(TimeSlot::of(millis(at)), TimeSlot(of), "{at}");
+            assert_eq!(TimeSlot::containing(millis(at)), TimeSlot(of), "{at}");
             assert_eq!(TimeSlot::not_before(millis(at)), TimeSlot(from), "{at}");
         }
     }
@@ -331,11 +331,12 @@ mod tests {
     fn light_runs_share_a_slot_and_execs_take_the_next_with_room() {
         let mut schedule = Schedule::new(2, 2);
         for key in 0..5 {
-            schedule.put_first(key, EXEC, TimeSlot(3));
-            schedule.put_first(key + 10, Weight::Light, TimeSlot(3));
+            schedule.queue_first_run(key, EXEC, TimeSlot(3));
+            schedule.queue_first_run(key + 10, Weight::Light, TimeSlot(3));
         }
         let slots = |keys: std::ops::Range<i32>| -> Vec<u64> {
-            keys.map(|key| schedule.slot_of(&key).unwrap().0).collect()
+            keys.map(|key| schedule.queued_slot_of(&key).unwrap().0)
+                .collect()
         };
         assert_eq!(slots(0..5), [3, 3, 4, 4, 5]);
         assert_eq!(slots(10..15), [3; 5]);
@@ -345,10 +346,10 @@ mod tests {
     fn surplus_execs_come_first_in_the_next_slot_and_keep_their_due_time() {
         let mut schedule = Schedule::new(1, 1);
         for key in ["a", "b", "c"] {
-            schedule.put_at(key, EXEC, TimeSlot(1));
+            schedule.queue_in_slot(key, EXEC, TimeSlot(1));
         }
-        schedule.put_at("d", EXEC, TimeSlot(2));
-        schedule.put_at("light", Weight::Light, TimeSlot(2));
+        schedule.queue_in_slot("d", EXEC, TimeSlot(2));
+        schedule.queue_in_slot("light", Weight::Light, TimeSlot(2));
         let at = |schedule: &mut Schedule<_>, slot| schedule.take_due(TimeSlot(slot));
         assert_eq!(at(&mut schedule, 1), [("a", TimeSlot(1))]);
         assert_eq!(at(&mut schedule, 1), [], "again in the same slot");
@@ -365,7 +366,7 @@ mod tests {
     fn a_wake_up_that_comes_late_does_not_start_them_all() {
         let mut schedule = Schedule::new(2, 2);
         for key in 0..20_u64 {
-            schedule.put_at(key, EXEC, TimeSlot(key / 2));
+            schedule.queue_in_slot(key, EXEC, TimeSlot(key / 2));
         }
         assert_eq!(schedule.take_due(TimeSlot(9)).len(), 2);
         assert_eq!(schedule.take_due(TimeSlot(10)).len(), 2);
@@ -374,9 +375,9 @@ mod tests {
     #[test]
     fn cancelled_is_gone_and_put_again_is_there_once() {
         let mut schedule = Schedule::new(1, 1);
-        schedule.put_at("a", EXEC, TimeSlot(1));
-        schedule.put_at("a", EXEC, TimeSlot(4));
-        schedule.put_at("b", EXEC, TimeSlot(2));
+        schedule.queue_in_slot("a", EXEC, TimeSlot(1));
+        schedule.queue_in_slot("a", EXEC, TimeSlot(4));
+        schedule.queue_in_slot("b", EXEC, TimeSlot(2));
         schedule.cancel(&"b");
         assert_eq!(schedule.take_due(TimeSlot(3)), []);
         assert_eq!(schedule.take_due(TimeSlot(4)), [("a", TimeSlot(4))]);
@@ -387,18 +388,18 @@ mod tests {
     fn settled(periods: &[u64], limit: u32, even: u32, seconds: u64) -> (Vec<u64>, Vec<usize>) {
         let mut schedule = Schedule::new(limit, 2 * limit);
         schedule.set_even_share(even);
-        let weight = |key: usize| Weight::exec(SECOND * u32::try_from(periods[key]).unwrap());
+        let weight = |key: usize| Weight::of_exec(SECOND * u32::try_from(periods[key]).unwrap());
         let (mut lates, mut begun) = (vec![0; periods.len()], Vec::new());
         for key in 0..periods.len() {
-            schedule.put_first(key, weight(key), TimeSlot(1));
+            schedule.queue_first_run(key, weight(key), TimeSlot(1));
         }
         for now in 1..seconds * 10 {
             let due = schedule.take_due(TimeSlot(now));
             begun.push(due.len());
             for (key, slot) in due {
-                let due = slot.plus(periods[key] * 10);
-                schedule.put_next(key, weight(key), due);
-                lates[key] = schedule.slot_of(&key).unwrap().since(due);
+                let due = slot.plus_slots(periods[key] * 10);
+                schedule.queue_next_run(key, weight(key), due);
+                lates[key] = schedule.queued_slot_of(&key).unwrap().slots_since(due);
                 assert!(lates[key] <= 1, "more than one slot later in one period");
             }
         }
@@ -452,7 +453,7 @@ mod tests {
         for (even, limit) in [(1, 2), (2, 2), (3, 3), (5, 5), (6, 5)] {
             schedule.set_even_share(even);
             for key in 0..20 {
-                schedule.put_at(key, EXEC, TimeSlot(0));
+                schedule.queue_in_slot(key, EXEC, TimeSlot(0));
             }
             schedule.started = (TimeSlot(0), 0);
             assert_eq!(schedule.take_due(TimeSlot(0)).len(), limit, "{even}");

@@ -20,10 +20,10 @@ pub(super) const LIMITS: ExecLimits = ExecLimits {
     per_slot: 2,
 };
 
-pub(super) const HISTORY: HistoryLimits = HistoryLimits::runs(3);
+pub(super) const HISTORY: HistoryLimits = HistoryLimits::with_runs_per_probe(3);
 
 /// Second 1,000,000 of the world.
-pub(super) fn epoch() -> Timestamp {
+pub(super) fn world_epoch() -> Timestamp {
     Timestamp::from_second(1_000_000).unwrap()
 }
 
@@ -64,7 +64,7 @@ impl Sim {
     pub(super) fn new() -> Self {
         let start = Duration::ZERO;
         Self {
-            node: NodeProbes::new(LIMITS, HISTORY, moment(start, start)),
+            node: NodeProbes::new(LIMITS, HISTORY, moment_at(start, start)),
             now: start,
             start,
             clock_behind: Duration::ZERO,
@@ -89,16 +89,16 @@ impl Sim {
 
     /// One pod `p` with these probes, each `(name, probe)`, of container `main`; the node sees it, and lists containers if
     /// it had before.
-    pub(super) fn plan(&mut self, probes: &[(&str, Value)]) {
-        self.ask_for(probes);
-        self.show();
+    pub(super) fn plan_and_show(&mut self, probes: &[(&str, Value)]) {
+        self.plan_unseen(probes);
+        self.show_object();
         if !self.containers.is_empty() {
             self.list_containers();
         }
     }
 
     /// Likewise, not yet seen.
-    pub(super) fn ask_for(&mut self, probes: &[(&str, Value)]) {
+    pub(super) fn plan_unseen(&mut self, probes: &[(&str, Value)]) {
         let probes: Vec<Value> = probes
             .iter()
             .map(|(name, probe)| {
@@ -111,13 +111,13 @@ impl Sim {
     }
 
     /// The node sees its object.
-    pub(super) fn show(&mut self) {
+    pub(super) fn show_object(&mut self) {
         let object = (!self.gone).then(|| self.object.clone());
-        self.apply(NodeEvent::Plan(object.as_ref()));
+        self.apply_event(NodeEvent::Plan(object.as_ref()));
     }
 
     /// Container `main` of the pod is this one from now on, and the node sees it.
-    pub(super) fn container(&mut self, container: Option<(&str, ContainerState)>) {
+    pub(super) fn set_container(&mut self, container: Option<(&str, ContainerState)>) {
         let name = ContainerName {
             pod: PodName {
                 namespace: "ns".into(),
@@ -140,18 +140,18 @@ impl Sim {
     }
 
     pub(super) fn list_containers(&mut self) {
-        self.list_containers_from(self.moment().monotonic);
+        self.list_containers_from(self.current_moment().monotonic);
     }
 
     /// A list that began then, and shows what is there now.
     pub(super) fn list_containers_from(&mut self, began: Duration) {
         let containers = Some(self.containers.clone());
-        self.apply(NodeEvent::ContainersListed { began, containers });
+        self.apply_event(NodeEvent::ContainersListed { began, containers });
     }
 
-    pub(super) fn apply(&mut self, event: NodeEvent<'_>) {
-        let now = self.moment();
-        for action in self.node.apply(event, now) {
+    pub(super) fn apply_event(&mut self, event: NodeEvent<'_>) {
+        let now = self.current_moment();
+        for action in self.node.apply_event(event, now) {
             match action {
                 NodeAction::StartRun(run) => {
                     self.begun.insert(run.id, self.now);
@@ -168,55 +168,55 @@ impl Sim {
         }
     }
 
-    pub(super) fn finish(&mut self, run: RunId, result: Result<Outcome, CannotProbe>) {
+    pub(super) fn finish_run(&mut self, run: RunId, result: Result<Outcome, CannotProbe>) {
         self.runs.remove(&run).expect("it is on its way");
         let began = self.begun.remove(&run).unwrap_or(self.now);
         let took = self.now.saturating_sub(began);
-        self.apply(NodeEvent::RunFinished { run, result, took });
+        self.apply_event(NodeEvent::RunFinished { run, result, took });
     }
 
     /// Ends all runs that are on their way.
-    pub(super) fn finish_all(&mut self, succeed: bool, message: &str) {
+    pub(super) fn finish_all_runs(&mut self, succeed: bool, message: &str) {
         let runs: Vec<RunId> = self.runs.keys().copied().collect();
         for run in runs {
-            self.finish(run, Ok(outcome(succeed, message)));
+            self.finish_run(run, Ok(outcome_of(succeed, message)));
         }
     }
 
     /// Lets time pass; the node is called whenever it asked to be, and what it wants written is written.
-    pub(super) fn pass(&mut self, time: Duration) {
-        self.pass_with(time, |_| ());
+    pub(super) fn pass_time(&mut self, time: Duration) {
+        self.pass_time_doing(time, |_| ());
     }
 
     /// Likewise, with something done after each step.
-    pub(super) fn pass_with(&mut self, time: Duration, mut then: impl FnMut(&mut Self)) {
+    pub(super) fn pass_time_doing(&mut self, time: Duration, mut then: impl FnMut(&mut Self)) {
         let end = self.now + time;
         let mut idle = 0;
         loop {
             then(self);
-            self.write();
-            let next = self.node.next().map(|next| self.start + next);
+            self.perform_due_write();
+            let next = self.node.next_tick_at().map(|next| self.start + next);
             let Some(next) = next.filter(|next| *next <= end) else {
                 break;
             };
             idle = if next > self.now { 0 } else { idle + 1 };
             assert!(idle < 10, "the node asks to be called at once, for ever");
             self.now = next.max(self.now);
-            self.apply(NodeEvent::Tick);
+            self.apply_event(NodeEvent::Tick);
         }
         self.now = self.now.max(end);
-        self.apply(NodeEvent::Tick);
+        self.apply_event(NodeEvent::Tick);
         then(self);
-        self.write();
+        self.perform_due_write();
     }
 
     /// Runs succeed or fail as soon as they begin.
-    pub(super) fn answer(&mut self, time: Duration, succeed: bool, message: &str) {
-        self.pass_with(time, |sim| sim.finish_all(succeed, message));
+    pub(super) fn pass_time_with_results(&mut self, time: Duration, succeed: bool, message: &str) {
+        self.pass_time_doing(time, |sim| sim.finish_all_runs(succeed, message));
     }
 
-    fn write(&mut self) {
-        let Some(status) = self.node.write(self.moment()) else {
+    fn perform_due_write(&mut self) {
+        let Some(status) = self.node.begin_due_write(self.current_moment()) else {
             return;
         };
         self.writes += 1;
@@ -228,13 +228,13 @@ impl Sim {
         self.now += self.write_takes;
         let end = if self.failures > 0 {
             self.failures -= 1;
-            self.failed()
+            self.failed_write()
         } else {
-            self.keep(status);
-            self.show();
-            self.done()
+            self.store_status(status);
+            self.show_object();
+            self.completed_write()
         };
-        self.apply(NodeEvent::StatusWritten(end));
+        self.apply_event(NodeEvent::StatusWritten(end));
     }
 
     /// Ends the write that is under way, if there is one; no object, no write.
@@ -243,19 +243,19 @@ impl Sim {
             return;
         };
         if done && !self.gone {
-            self.keep(status);
-            self.show();
+            self.store_status(status);
+            self.show_object();
         }
         let end = if done && answered && !self.gone {
-            self.done()
+            self.completed_write()
         } else {
-            self.failed()
+            self.failed_write()
         };
-        self.apply(NodeEvent::StatusWritten(end));
+        self.apply_event(NodeEvent::StatusWritten(end));
     }
 
     /// The agent's back-off doubles up to a longest one.
-    fn failed(&mut self) -> StatusWriteEnd {
+    fn failed_write(&mut self) -> StatusWriteEnd {
         let doubled = Duration::from_millis(150) * (1 << self.failed_in_a_row.min(5));
         self.failed_in_a_row += 1;
         StatusWriteEnd::Failed {
@@ -264,19 +264,19 @@ impl Sim {
         }
     }
 
-    fn done(&mut self) -> StatusWriteEnd {
+    fn completed_write(&mut self) -> StatusWriteEnd {
         self.failed_in_a_row = 0;
         StatusWriteEnd::Written {
-            shows_unprobed: !self.cannot_probe().is_empty(),
+            shows_unprobed: !self.shown_obstacles().is_empty(),
         }
     }
 
     /// The API server has this status now.
-    pub(super) fn keep(&mut self, status: NodePodProbeStatus) {
-        self.object.status = Some(self.kept(status));
+    pub(super) fn store_status(&mut self, status: NodePodProbeStatus) {
+        self.object.status = Some(self.as_stored(status));
     }
 
-    fn kept(&self, mut status: NodePodProbeStatus) -> NodePodProbeStatus {
+    fn as_stored(&self, mut status: NodePodProbeStatus) -> NodePodProbeStatus {
         for pod in &mut status.pod_probe_statuses {
             if self.prunes {
                 pod.cannot_probe.clear();
@@ -293,15 +293,15 @@ impl Sim {
     }
 
     /// Another agent takes over: all that it knows is what the API server and the runtime show.
-    pub(super) fn restart(&mut self) {
-        self.renew();
-        self.show();
+    pub(super) fn restart_agent(&mut self) {
+        self.replace_agent();
+        self.show_object();
     }
 
     /// Likewise, and has seen nothing yet.
-    pub(super) fn renew(&mut self) {
+    pub(super) fn replace_agent(&mut self) {
         self.start = self.now;
-        self.node = NodeProbes::new(LIMITS, HISTORY, self.moment());
+        self.node = NodeProbes::new(LIMITS, HISTORY, self.current_moment());
         self.runs.clear();
         self.begun.clear();
         self.changes.clear();
@@ -309,17 +309,17 @@ impl Sim {
     }
 
     /// Since the world began.
-    pub(super) fn time(&self) -> Duration {
+    pub(super) fn world_time(&self) -> Duration {
         self.now
     }
 
     /// When the agent started, since the world began.
-    pub(super) fn start(&self) -> Duration {
+    pub(super) fn agent_start(&self) -> Duration {
         self.start
     }
 
-    pub(super) fn moment(&self) -> Now {
-        let now = moment(self.now, self.start);
+    pub(super) fn current_moment(&self) -> Now {
+        let now = moment_at(self.now, self.start);
         Now {
             wall: now.wall - self.clock_behind,
             ..now
@@ -327,12 +327,12 @@ impl Sim {
     }
 
     /// Milliseconds since the world began.
-    pub(super) fn millis(&self) -> u128 {
+    pub(super) fn world_millis(&self) -> u128 {
         self.now.as_millis()
     }
 
     /// States as the API server shows them, by the probe's name.
-    pub(super) fn shown(&self) -> BTreeMap<String, String> {
+    pub(super) fn shown_states(&self) -> BTreeMap<String, String> {
         let status = self.object.status.clone().unwrap_or_default();
         let pods = status.pod_probe_statuses.into_iter();
         pods.flat_map(|pod| pod.probe_states)
@@ -354,7 +354,7 @@ impl Sim {
     }
 
     /// What cannot be probed and why, as the API server shows it.
-    pub(super) fn cannot_probe(&self) -> Vec<(String, String)> {
+    pub(super) fn shown_obstacles(&self) -> Vec<(String, String)> {
         let status = self.object.status.clone().unwrap_or_default();
         let pods = status.pod_probe_statuses.into_iter();
         pods.flat_map(|pod| pod.cannot_probe)
@@ -363,27 +363,27 @@ impl Sim {
     }
 
     /// The message that the API server shows for the first probe.
-    pub(super) fn message(&self) -> String {
+    pub(super) fn first_shown_message(&self) -> String {
         let status = self.object.status.clone().unwrap_or_default();
         let state = &status.pod_probe_statuses[0].probe_states[0];
         state.message.clone().unwrap_or_default()
     }
 
     /// From what to what verdicts changed, and whether there is an event.
-    pub(super) fn changed(&mut self) -> Vec<(Option<State>, State, bool)> {
+    pub(super) fn take_verdict_changes(&mut self) -> Vec<(Option<State>, State, bool)> {
         let changes = std::mem::take(&mut self.changes).into_iter();
         changes.map(|c| (c.from, c.to, c.send_event)).collect()
     }
 }
 
-fn moment(now: Duration, start: Duration) -> Now {
+fn moment_at(now: Duration, start: Duration) -> Now {
     Now {
         monotonic: now.saturating_sub(start),
-        wall: epoch() + now,
+        wall: world_epoch() + now,
     }
 }
 
-pub(super) fn outcome(succeed: bool, message: &str) -> Outcome {
+pub(super) fn outcome_of(succeed: bool, message: &str) -> Outcome {
     if succeed {
         Outcome::Succeeded(message.to_owned())
     } else {
@@ -391,28 +391,28 @@ pub(super) fn outcome(succeed: bool, message: &str) -> Outcome {
     }
 }
 
-pub(super) fn running() -> ContainerState {
+pub(super) fn running_state() -> ContainerState {
     ContainerState::Running {
-        started_at: epoch(),
+        started_at: world_epoch(),
     }
 }
 
-pub(super) fn tcp() -> Value {
+pub(super) fn tcp_probe() -> Value {
     json!({"tcpSocket": {"port": 80}, "periodSeconds": 1, "failureThreshold": 1})
 }
 
-pub(super) fn exec() -> Value {
+pub(super) fn exec_probe() -> Value {
     json!({"exec": {"command": ["true"]}, "periodSeconds": 1, "failureThreshold": 1})
 }
 
 /// A pod with one probe that has succeeded; all is written.
-pub(super) fn succeeding() -> Sim {
+pub(super) fn sim_with_succeeding_probe() -> Sim {
     let mut sim = Sim::new();
-    sim.plan(&[("m#p", tcp())]);
-    sim.container(Some(("a", running())));
-    sim.answer(Duration::from_secs(2), true, "ok");
+    sim.plan_and_show(&[("m#p", tcp_probe())]);
+    sim.set_container(Some(("a", running_state())));
+    sim.pass_time_with_results(Duration::from_secs(2), true, "ok");
     assert_eq!(
-        sim.shown(),
+        sim.shown_states(),
         BTreeMap::from([("m#p".into(), "Succeeded".into())])
     );
     sim.writes = 0;

@@ -88,14 +88,14 @@ impl StatusDraft {
         let names: Vec<String> = rows.iter().map(|row| row.key.id.to_string()).collect();
         let with_limit = |limit: usize| {
             let differences = rows.iter().zip(&names).map(|(row, name)| {
-                let Some(state) = observed.state(row, name) else {
+                let Some(state) = observed.shown_state_of(row, name) else {
                     return Difference::Due;
                 };
                 let sent_at = sent_at.get(row.key).copied();
-                difference(row, state, limit, observed.keeps_fields, sent_at, now)
+                compare_row(row, state, limit, observed.keeps_fields, sent_at, now)
             });
             let differences: Vec<Difference> = differences.collect();
-            let mut draft = compose(rows, &names, &observed, &differences, limit);
+            let mut draft = compose_draft(rows, &names, &observed, &differences, limit);
             let pods = &mut draft.status.pod_probe_statuses;
             add_unprobed(pods, unprobed, limit, keeps_unprobed);
             draft
@@ -139,7 +139,7 @@ impl<'a> ObservedStatus<'a> {
         }
     }
 
-    fn state(&self, row: &StatusRow<'_>, name: &str) -> Option<&'a ContainerProbeState> {
+    fn shown_state_of(&self, row: &StatusRow<'_>, name: &str) -> Option<&'a ContainerProbeState> {
         self.states.get(&(named_pod(&row.key.pod), name)).copied()
     }
 }
@@ -165,7 +165,7 @@ fn leaves_empty_pod(shown: &[PodProbeStatus], named: &[PodProbeStatus]) -> bool 
     empty.any(|pod| !named.contains(&shown_pod(pod)))
 }
 
-fn difference(
+fn compare_row(
     row: &StatusRow<'_>,
     state: &ContainerProbeState,
     limit: usize,
@@ -208,7 +208,7 @@ fn difference(
     }
 }
 
-fn compose(
+fn compose_draft(
     rows: &[StatusRow<'_>],
     names: &[String],
     observed: &ObservedStatus<'_>,
@@ -225,7 +225,7 @@ fn compose(
     };
     for ((row, name), difference) in rows.iter().zip(names).zip(differences) {
         let mut state = row.verdict.write(name, limit);
-        if let Some(shown) = observed.state(row, name) {
+        if let Some(shown) = observed.shown_state_of(row, name) {
             if *difference != Difference::Due && !refresh {
                 state.last_probe_time.clone_from(&shown.last_probe_time);
             }

@@ -12,7 +12,7 @@ pub(super) struct ResultStreak {
 
 impl ResultStreak {
     /// Counts one result, and returns the state that the streak establishes, if it is long enough.
-    pub(super) fn count(&mut self, outcome: &Outcome, probe: &Probe) -> Option<State> {
+    pub(super) fn count_result(&mut self, outcome: &Outcome, probe: &Probe) -> Option<State> {
         let succeeded = matches!(outcome, Outcome::Succeeded(_));
         if self.succeeded != succeeded {
             *self = Self {
@@ -30,7 +30,7 @@ impl ResultStreak {
     }
 
     /// What was counted, towards the threshold of this probe. None before the first result.
-    pub(super) fn counted(self, probe: &Probe) -> Option<ResultsInARow> {
+    pub(super) fn results_in_a_row(self, probe: &Probe) -> Option<ResultsInARow> {
         let (result, threshold) = if self.succeeded {
             (RunResult::Succeeded, probe.success_threshold)
         } else {
@@ -61,7 +61,7 @@ mod tests {
             } else {
                 Outcome::Failed(String::new())
             };
-            match streak.count(&outcome, &probe) {
+            match streak.count_result(&outcome, &probe) {
                 Some(State::Succeeded) => '+',
                 Some(_) => '-',
                 None => '.',

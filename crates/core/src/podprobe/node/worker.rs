@@ -156,7 +156,7 @@ impl Worker {
 
     pub(super) fn weight(&self) -> Weight {
         match self.planned.probe.handler {
-            Handler::Exec { .. } => Weight::exec(self.planned.probe.period()),
+            Handler::Exec { .. } => Weight::of_exec(self.planned.probe.period()),
             _ => Weight::Light,
         }
     }
@@ -174,7 +174,7 @@ impl Worker {
     }
 
     /// The run that is under way or waits for a permit, and whose result is wanted.
-    pub(super) fn running(&self) -> Option<RunId> {
+    pub(super) fn wanted_run(&self) -> Option<RunId> {
         match self.phase {
             Phase::Probing {
                 run_state: RunState::Running { run, .. },
@@ -194,25 +194,25 @@ impl Worker {
     }
 
     /// The last runs, as far as they are kept.
-    pub(super) fn recent(&self) -> &RecentRuns {
+    pub(super) fn recent_runs(&self) -> &RecentRuns {
         &self.recent
     }
 
     /// Removes recent runs beyond the limits.
-    pub(super) fn trim_recent(&mut self, limits: ProbeHistoryLimits) {
-        self.recent.trim(limits);
+    pub(super) fn trim_recent_runs(&mut self, limits: ProbeHistoryLimits) {
+        self.recent.trim_to_limits(limits);
     }
 
     /// How many results in a row were equal.
     pub(super) fn results_in_a_row(&self) -> Option<ResultsInARow> {
         match &self.phase {
-            Phase::Probing { streak, .. } => streak.counted(&self.planned.probe),
+            Phase::Probing { streak, .. } => streak.results_in_a_row(&self.planned.probe),
             _ => None,
         }
     }
 
     /// Applies a new version of the entry. The caller observes the container again afterwards.
-    pub(super) fn update(&mut self, planned: PlannedProbe, now: Now) -> Reschedule {
+    pub(super) fn update_entry(&mut self, planned: PlannedProbe, now: Now) -> Reschedule {
         let old = std::mem::replace(&mut self.planned, planned);
         self.adopt_revision();
         let is_revised = match (&old.revision, &self.planned.revision) {
@@ -221,9 +221,9 @@ impl Worker {
             _ => false,
         };
         if is_revised || old.probe.handler != self.planned.probe.handler {
-            self.doubt("the probe has changed", None, now);
+            self.invalidate_verdict("the probe has changed", None, now);
             self.recent.clear();
-            return self.stop(Phase::AwaitingContainer);
+            return self.stop_in_phase(Phase::AwaitingContainer);
         }
         match self.phase {
             Phase::Delayed { started_at, .. } => self.first_run(started_at, now),
@@ -238,30 +238,30 @@ impl Worker {
     }
 
     /// Applies the newest container of its name; `None` if the runtime knows none.
-    pub(super) fn observe(
+    pub(super) fn observe_container(
         &mut self,
         container: Option<&ObservedContainer>,
         now: Now,
     ) -> Reschedule {
         let Some(container) = container else {
-            return self.stop(Phase::AwaitingContainer);
+            return self.stop_in_phase(Phase::AwaitingContainer);
         };
         let id = &container.id;
         let started = self.planned.started_container.as_ref();
         if started.is_some_and(|started| started != id) {
-            self.doubt("the container has not started yet", Some(id), now);
-            return self.stop(Phase::AwaitingStart);
+            self.invalidate_verdict("the container has not started yet", Some(id), now);
+            return self.stop_in_phase(Phase::AwaitingStart);
         }
         match container.state {
             ContainerState::Exited { exit_code } => self.observe_exited(id, exit_code, now),
             ContainerState::Running { started_at } => self.observe_running(id, started_at, now),
             ContainerState::Unknown if self.container() == Some(id) => Reschedule::Keep,
             ContainerState::Unknown if !self.is_about_another(id) => {
-                self.stop(Phase::AwaitingContainer)
+                self.stop_in_phase(Phase::AwaitingContainer)
             }
             ContainerState::Created | ContainerState::Unknown => {
-                self.doubt_if_about_another(id, None, now);
-                self.stop(Phase::AwaitingContainer)
+                self.invalidate_if_about_another(id, None, now);
+                self.stop_in_phase(Phase::AwaitingContainer)
             }
         }
     }
@@ -272,8 +272,8 @@ impl Worker {
         }
         let name = &self.planned.container;
         let message = format!("container {name} is not running (exit code {exit_code})");
-        self.conclude(State::Failed, &message, Some(id), now);
-        self.stop(Phase::Exited {
+        self.conclude_verdict(State::Failed, &message, Some(id), now);
+        self.stop_in_phase(Phase::Exited {
             container: id.clone(),
         })
     }
@@ -282,7 +282,7 @@ impl Worker {
         if self.is_probing() && self.container() == Some(id) {
             return Reschedule::Keep;
         }
-        self.doubt_if_about_another(id, Some(started_at), now);
+        self.invalidate_if_about_another(id, Some(started_at), now);
         self.dropped = None;
         self.phase = Phase::Delayed {
             container: id.clone(),
@@ -311,7 +311,12 @@ impl Worker {
     }
 
     /// Makes a verdict about another container Unknown.
-    fn doubt_if_about_another(&mut self, id: &Arc<str>, started_at: Option<Timestamp>, now: Now) {
+    fn invalidate_if_about_another(
+        &mut self,
+        id: &Arc<str>,
+        started_at: Option<Timestamp>,
+        now: Now,
+    ) {
         let Some(verdict) = &mut self.verdict else {
             return;
         };
@@ -323,12 +328,12 @@ impl Worker {
         if fits {
             verdict.container = Some(id.clone());
         } else {
-            self.doubt("the container has restarted", Some(id), now);
+            self.invalidate_verdict("the container has restarted", Some(id), now);
         }
     }
 
     /// Starts the run that was due in `slot`, and returns the container to probe.
-    pub(super) fn begin(&mut self, run: RunId, slot: TimeSlot) -> Option<Arc<str>> {
+    pub(super) fn begin_run(&mut self, run: RunId, slot: TimeSlot) -> Option<Arc<str>> {
         let (container, streak, due) = match &self.phase {
             Phase::Delayed { container, .. } => (container, ResultStreak::default(), slot),
             Phase::Probing {
@@ -351,7 +356,7 @@ impl Worker {
         Some(container)
     }
 
-    /// Applies the result of a run like [`Worker::finish`], and keeps it among the recent ones unless it is retried or
+    /// Applies the result of a run like [`Worker::finish_run`], and keeps it among the recent ones unless it is retried or
     /// not wanted any more.
     pub(super) fn finish_and_keep(
         &mut self,
@@ -363,8 +368,8 @@ impl Worker {
     ) -> Reschedule {
         let kept = limits
             .keeps_any()
-            .then(|| self.recent.compact(&result, ended, limits));
-        let change = self.finish(run, result, now);
+            .then(|| self.recent.compact_run(&result, ended, limits));
+        let change = self.finish_run(run, result, now);
         if let Some(kept) = kept
             && !matches!(change, Reschedule::Keep | Reschedule::Retry)
         {
@@ -374,7 +379,7 @@ impl Worker {
     }
 
     /// Applies the result of a run, if it is still the one under way.
-    pub(super) fn finish(
+    pub(super) fn finish_run(
         &mut self,
         run: RunId,
         result: Result<Outcome, CannotProbe>,
@@ -406,7 +411,7 @@ impl Worker {
                 return Reschedule::Retry;
             }
             Err(_) => None,
-            Ok(outcome) => streak.count(outcome, &self.planned.probe),
+            Ok(outcome) => streak.count_result(outcome, &self.planned.probe),
         };
         let (slot, caught_up) = next_due(*due, period, now.monotonic);
         *run_state = RunState::Due { caught_up };
@@ -429,20 +434,20 @@ impl Worker {
         let message = match result {
             Ok(Outcome::Succeeded(message) | Outcome::Failed(message)) => message,
             Err(cause) => {
-                self.count_dropped(cause);
+                self.count_dropped_run(cause);
                 return;
             }
         };
         self.dropped = None;
         if let Some(state) = established {
-            self.conclude(state, &message, Some(container), now);
+            self.conclude_verdict(state, &message, Some(container), now);
         }
         if let Some(verdict) = &mut self.verdict {
             verdict.probed = Some(now.wall);
         }
     }
 
-    fn count_dropped(&mut self, cause: CannotProbe) {
+    fn count_dropped_run(&mut self, cause: CannotProbe) {
         match &mut self.dropped {
             Some(dropped) if is_same_kind(&dropped.cause, &cause) => {
                 dropped.count = dropped.count.saturating_add(1);
@@ -452,13 +457,19 @@ impl Worker {
     }
 
     /// Makes a verdict Unknown, if there is one.
-    pub(super) fn doubt(&mut self, why: &str, container: Option<&Arc<str>>, now: Now) {
+    pub(super) fn invalidate_verdict(&mut self, why: &str, container: Option<&Arc<str>>, now: Now) {
         if self.verdict.is_some() {
-            self.conclude(State::Unknown, why, container, now);
+            self.conclude_verdict(State::Unknown, why, container, now);
         }
     }
 
-    fn conclude(&mut self, state: State, message: &str, container: Option<&Arc<str>>, now: Now) {
+    fn conclude_verdict(
+        &mut self,
+        state: State,
+        message: &str,
+        container: Option<&Arc<str>>,
+        now: Now,
+    ) {
         let old = self.verdict.take();
         let kept = old.as_ref().filter(|old| old.state == state);
         if state != State::Unknown {
@@ -479,7 +490,7 @@ impl Worker {
         });
     }
 
-    fn stop(&mut self, phase: Phase) -> Reschedule {
+    fn stop_in_phase(&mut self, phase: Phase) -> Reschedule {
         self.phase = phase;
         self.dropped = None;
         Reschedule::Cancel

@@ -14,13 +14,15 @@ use super::{NodeAction, NodeProbes};
 use crate::cluster::Now;
 
 impl NodeProbes {
-    pub(super) fn follow_plan(
+    pub(super) fn apply_plan(
         &mut self,
         object: Option<&NodePodProbe>,
         now: Now,
         actions: &mut Vec<NodeAction>,
     ) {
-        let (entries, malformed) = object.map(|o| entries::read(&o.spec)).unwrap_or_default();
+        let (entries, malformed) = object
+            .map(|o| entries::parse_spec(&o.spec))
+            .unwrap_or_default();
         let status = object.map(|o| o.status.clone().unwrap_or_default());
         let previous = match &status {
             Some(status) if !self.has_had_plan => previous_verdicts(status, now),
@@ -48,9 +50,9 @@ impl NodeProbes {
                 self.add_worker(key, entry, &previous, &removed, now);
             }
         }
-        let limits = self.history.of_one(self.workers.len());
+        let limits = self.history.share_of_one(self.workers.len());
         for worker in self.workers.values_mut() {
-            worker.trim_recent(limits);
+            worker.trim_recent_runs(limits);
         }
         self.schedule.set_even_share(self.even_execs_per_slot());
         let workers = self.workers.iter();
@@ -58,7 +60,7 @@ impl NodeProbes {
         self.runs
             .divide_permits(with_commands.map(|(key, _)| &key.pod));
         self.start_waiting_execs(now, actions);
-        self.reporter.observe(status);
+        self.reporter.observe_status(status);
     }
 
     /// Keeps the states of the removed probes. Bounded by the last plan that had entries.
@@ -83,11 +85,11 @@ impl NodeProbes {
         let mut verdicts = HashMap::new();
         for key in gone {
             self.schedule.cancel(&key);
-            self.reporter.forget(&key);
+            self.reporter.forget_entry(&key);
             let Some(worker) = self.workers.remove(&key) else {
                 continue;
             };
-            if let Some(run) = worker.running() {
+            if let Some(run) = worker.wanted_run() {
                 self.runs.cancel_waiting(run);
             }
             if let Some(verdict) = worker.verdict() {
@@ -111,7 +113,7 @@ impl NodeProbes {
         {
             return;
         }
-        self.update_worker(key, actions, |worker, _| worker.update(entry, now));
+        self.update_worker(key, actions, |worker, _| worker.update_entry(entry, now));
         self.observe_container(key, now, actions);
     }
 
@@ -129,7 +131,7 @@ impl NodeProbes {
         let verdict = previous.or_else(|| removed.get(&name)).cloned();
         let mut worker = Worker::new(entry, verdict, now.monotonic);
         if !fits {
-            worker.doubt("the probe has changed", None, now);
+            worker.invalidate_verdict("the probe has changed", None, now);
         }
         if let Some(state) = self.states_of_deleted.remove(&key) {
             worker.remember_state(state);

@@ -7,8 +7,9 @@ use super::{CONTAINERS, NAMESPACES, NodeModel, PROBES};
 
 impl NodeModel {
     /// The plan as it is asked for, and the node sees it.
-    pub(super) fn plan(&mut self) {
-        self.sim.object.spec = serde_json::from_value(json!({"podProbes": self.pods()})).unwrap();
+    pub(super) fn show_plan(&mut self) {
+        self.sim.object.spec =
+            serde_json::from_value(json!({"podProbes": self.asked_pods()})).unwrap();
         let wanted: Vec<usize> = (0..PROBES.len())
             .filter(|probe| !self.sim.gone && self.mask >> probe & 1 == 1)
             .collect();
@@ -21,16 +22,16 @@ impl NodeModel {
             }
             stays
         });
-        let (time, now) = (self.sim.time(), self.sim.moment().wall);
+        let (time, now) = (self.sim.world_time(), self.sim.current_moment().wall);
         let first = live && !self.planned;
         self.planned |= live;
         for probe in wanted {
             let asked = self.asked[probe];
             if let Some(reference) = self.references.get_mut(&probe) {
-                reference.follow(asked, now);
+                reference.follow_entry(asked, now);
                 continue;
             }
-            let left = first.then(|| self.left(probe)).flatten();
+            let left = first.then(|| self.verdict_left_in_status(probe)).flatten();
             if let Some(state) = left.as_ref().and_then(|(verdict, _)| verdict.known_state()) {
                 self.last_known.insert(probe, state);
             }
@@ -40,10 +41,10 @@ impl NodeModel {
             }
             self.references.insert(probe, reference);
         }
-        self.sim.show();
+        self.sim.show_object();
     }
 
-    fn pods(&self) -> Vec<Value> {
+    fn asked_pods(&self) -> Vec<Value> {
         let mut pods = Vec::new();
         for (uid, namespace) in NAMESPACES {
             let of_pod = PROBES
@@ -52,7 +53,7 @@ impl NodeModel {
                 .filter(|(probe, (container, ..))| {
                     CONTAINERS[*container].0 == uid && self.mask >> probe & 1 == 1
                 });
-            let probes: Vec<Value> = of_pod.map(|(probe, _)| self.entry(probe)).collect();
+            let probes: Vec<Value> = of_pod.map(|(probe, _)| self.asked_entry(probe)).collect();
             if !probes.is_empty() {
                 pods.push(json!({"name": uid, "namespace": namespace, "uid": uid, "IP": "", "probes": probes}));
             }
@@ -60,7 +61,7 @@ impl NodeModel {
         pods
     }
 
-    fn entry(&self, probe: usize) -> Value {
+    fn asked_entry(&self, probe: usize) -> Value {
         let (container, name, exec) = PROBES[probe];
         let AskedProbe {
             version,
@@ -79,7 +80,7 @@ impl NodeModel {
     }
 
     /// The verdict that the status has of a probe, and whether it may be about the probe as it is asked for.
-    fn left(&self, probe: usize) -> Option<(ModelVerdict, bool)> {
+    fn verdict_left_in_status(&self, probe: usize) -> Option<(ModelVerdict, bool)> {
         let (container, name, _) = PROBES[probe];
         let status = self.sim.object.status.as_ref()?;
         let mut pods = status.pod_probe_statuses.iter();
@@ -101,7 +102,7 @@ impl NodeModel {
     }
 
     /// As OpenKruise's agent writes it: no revision, no container.
-    pub(super) fn leave_openkruises_status(&mut self) {
+    pub(super) fn write_status_of_openkruise(&mut self) {
         let pods = self.sim.object.status.iter_mut();
         for pod in pods.flat_map(|status| &mut status.pod_probe_statuses) {
             pod.cannot_probe.clear();

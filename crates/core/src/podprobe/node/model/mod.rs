@@ -18,9 +18,9 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use self::reference::{AskedProbe, ModelContainer, ReferenceProbe};
-use self::steps::{ModelState, NodeStep, RunFate, StartGate, WriteFate, steps};
+use self::steps::{ModelState, NodeStep, RunFate, StartGate, WriteFate, any_steps};
 use super::RunId;
-use super::sim::{Sim, outcome};
+use super::sim::{Sim, outcome_of};
 use super::{ContainerName, ContainerState, ObservedContainer, PodName, SLOT};
 use crate::podprobe::probe::CannotProbe;
 
@@ -86,22 +86,22 @@ impl NodeModel {
             order: Vec::new(),
             attempts: HashMap::new(),
         };
-        bench.plan();
+        bench.show_plan();
         bench.list_now();
         bench
     }
 
-    fn step(&mut self, step: &NodeStep) {
+    fn play_step(&mut self, step: &NodeStep) {
         // No two things happen at the same moment.
-        self.pass(Duration::from_millis(1));
+        self.pass_time(Duration::from_millis(1));
         match step {
-            NodeStep::Container(container, next) => self.container(*container, *next),
+            NodeStep::Container(container, next) => self.change_container(*container, *next),
             NodeStep::State(container, seen) => {
                 if let Some(container) = &mut self.containers[*container] {
                     container.seen = *seen;
                 }
             }
-            NodeStep::BeginList => self.list = Some((self.sim.time(), self.containers)),
+            NodeStep::BeginList => self.list = Some((self.sim.world_time(), self.containers)),
             NodeStep::EndList => {
                 if let Some((began, containers)) = self.list.take() {
                     self.end_list(began, containers);
@@ -109,13 +109,17 @@ impl NodeModel {
             }
             NodeStep::FailList => self.list = None,
             NodeStep::List => self.list_now(),
-            NodeStep::Finish(ago, ended) => self.finish(*ago, *ended),
-            NodeStep::Pass(millis) => self.pass(Duration::from_millis(*millis)),
-            NodeStep::Handler(probe, version) => self.ask(*probe, |asked| asked.version = *version),
-            NodeStep::Timing(probe, timing) => self.ask(*probe, |asked| asked.timing = *timing),
+            NodeStep::Finish(ago, ended) => self.finish_run(*ago, *ended),
+            NodeStep::Pass(millis) => self.pass_time(Duration::from_millis(*millis)),
+            NodeStep::Handler(probe, version) => {
+                self.change_asked_probe(*probe, |asked| asked.version = *version)
+            }
+            NodeStep::Timing(probe, timing) => {
+                self.change_asked_probe(*probe, |asked| asked.timing = *timing)
+            }
             NodeStep::Gate(probe, gate) => {
                 let current = self.containers[PROBES[*probe].0].map(|container| container.id);
-                self.ask(*probe, |asked| {
+                self.change_asked_probe(*probe, |asked| {
                     asked.gate = match gate {
                         StartGate::Open => None,
                         StartGate::Current => current,
@@ -125,41 +129,41 @@ impl NodeModel {
             }
             NodeStep::Entries(mask) => {
                 self.mask = *mask;
-                self.plan();
+                self.show_plan();
             }
-            NodeStep::Gone(gone) => self.gone(*gone),
+            NodeStep::Gone(gone) => self.set_object_deleted(*gone),
             NodeStep::Prunes(prunes) => {
                 self.sim.prunes = *prunes;
-                self.plan();
+                self.show_plan();
             }
             NodeStep::Wipe => {
                 self.sim.object.status = None;
-                self.sim.show();
+                self.sim.show_object();
             }
             NodeStep::OtherAgent => {
-                self.leave_openkruises_status();
-                self.sim.show();
+                self.write_status_of_openkruise();
+                self.sim.show_object();
             }
             NodeStep::EndWrite(write) => self.end_write(*write),
-            NodeStep::Restart { written } => self.restart(*written),
+            NodeStep::Restart { written } => self.restart_agent(*written),
         }
-        self.note();
+        self.note_started_runs();
     }
 
-    fn container(&mut self, container: usize, next: Option<ModelState>) {
+    fn change_container(&mut self, container: usize, next: Option<ModelState>) {
         self.containers[container] = next.map(|seen| {
             self.newest_id += 1;
             ModelContainer {
                 id: self.newest_id,
                 seen,
-                started_at: self.sim.moment().wall,
+                started_at: self.sim.current_moment().wall,
             }
         });
     }
 
     fn list_now(&mut self) {
         self.list = None;
-        self.end_list(self.sim.time(), self.containers);
+        self.end_list(self.sim.world_time(), self.containers);
     }
 
     fn end_list(
@@ -168,10 +172,10 @@ impl NodeModel {
         containers: [Option<ModelContainer>; CONTAINERS.len()],
     ) {
         self.last_list_began = self.last_list_began.max(Some(began));
-        let now = self.sim.moment().wall;
+        let now = self.sim.current_moment().wall;
         for (probe, reference) in &mut self.references {
             if began >= reference.added {
-                reference.observe(containers[PROBES[*probe].0], now);
+                reference.observe_container(containers[PROBES[*probe].0], now);
             }
         }
         self.sim.containers = CONTAINERS
@@ -179,22 +183,22 @@ impl NodeModel {
             .zip(containers)
             .filter_map(|((uid, name), observed)| {
                 let name = ContainerName {
-                    pod: pod(uid),
+                    pod: pod_of_uid(uid),
                     name: (*name).into(),
                 };
-                Some((name, container(observed?)))
+                Some((name, observed_container(observed?)))
             })
             .collect();
         self.sim
-            .list_containers_from(began.saturating_sub(self.sim.start()));
+            .list_containers_from(began.saturating_sub(self.sim.agent_start()));
     }
 
-    fn ask(&mut self, probe: usize, change: impl FnOnce(&mut AskedProbe)) {
+    fn change_asked_probe(&mut self, probe: usize, change: impl FnOnce(&mut AskedProbe)) {
         change(&mut self.asked[probe]);
-        self.plan();
+        self.show_plan();
     }
 
-    fn gone(&mut self, gone: bool) {
+    fn set_object_deleted(&mut self, gone: bool) {
         if gone && !self.sim.gone {
             self.sim.object.status = None;
             if !self.references.is_empty() {
@@ -204,21 +208,21 @@ impl NodeModel {
             }
         }
         self.sim.gone = gone;
-        self.plan();
+        self.show_plan();
     }
 
-    fn pass(&mut self, time: Duration) {
+    fn pass_time(&mut self, time: Duration) {
         // In steps of a slot, so that each begin is noted in its own.
         let mut left = time;
         while left > Duration::ZERO {
             let part = left.min(SLOT);
-            self.sim.pass(part);
-            self.note();
+            self.sim.pass_time(part);
+            self.note_started_runs();
             left -= part;
         }
     }
 
-    fn finish(&mut self, ago: usize, ended: RunFate) {
+    fn finish_run(&mut self, ago: usize, ended: RunFate) {
         let Some(run) = self.order.iter().rev().nth(ago).copied() else {
             return;
         };
@@ -226,13 +230,13 @@ impl NodeModel {
             return;
         };
         let (probe, era) = self.eras[&run];
-        let now = self.sim.moment().wall;
+        let now = self.sim.current_moment().wall;
         let reference = self.references.get_mut(&probe);
         let reference = reference.filter(|reference| reference.era == era);
         let counts = reference.is_some();
         let result = match ended {
-            RunFate::Succeeded => Ok(outcome(true, "")),
-            RunFate::Failed => Ok(outcome(false, "")),
+            RunFate::Succeeded => Ok(outcome_of(true, "")),
+            RunFate::Failed => Ok(outcome_of(false, "")),
             RunFate::Busy => Err(CannotProbe::Runtime("busy".to_owned())),
             RunFate::Deadline => Err(CannotProbe::Deadline),
         };
@@ -242,15 +246,15 @@ impl NodeModel {
         let hung = ended == RunFate::Deadline && PROBES[probe].2 && is_alive;
         if let Some(reference) = reference {
             if ended == RunFate::Succeeded {
-                reference.result(true, now);
+                reference.count_result(true, now);
             } else if ended == RunFate::Failed || hung {
-                reference.result(false, now);
+                reference.count_result(false, now);
             }
         }
         let attempts = self.attempts.entry(run).or_insert(0);
         *attempts += 1;
         let again = counts && ended == RunFate::Busy && *attempts < 3;
-        self.sim.finish(run, result);
+        self.sim.finish_run(run, result);
         assert_eq!(self.sim.runs.contains_key(&run), again, "tried again");
     }
 
@@ -263,9 +267,9 @@ impl NodeModel {
     }
 
     /// Another agent takes over, while a write is perhaps under way.
-    fn restart(&mut self, written: bool) {
+    fn restart_agent(&mut self, written: bool) {
         if written && let Some(status) = self.sim.in_flight.take() {
-            self.sim.keep(status);
+            self.sim.store_status(status);
         }
         self.references.clear();
         self.last_known.clear();
@@ -275,23 +279,23 @@ impl NodeModel {
         self.eras.clear();
         self.order.clear();
         self.attempts.clear();
-        self.sim.renew();
-        self.plan();
+        self.sim.replace_agent();
+        self.show_plan();
     }
 
     /// Notes what began, and checks that it may.
-    fn note(&mut self) {
+    fn note_started_runs(&mut self) {
         let begun: Vec<_> = self.sim.runs.values().cloned().collect();
         for run in begun {
             if self.eras.contains_key(&run.id) {
                 continue;
             }
-            let probe = number(&run.key);
+            let probe = probe_number(&run.key);
             let reference = self
                 .references
                 .get(&probe)
                 .expect("what runs is in the plan");
-            let probing = reference.is_probing().map(|id| id.to_string());
+            let probing = reference.probed_container().map(|id| id.to_string());
             assert_eq!(
                 Some(&*run.container),
                 probing.as_deref(),
@@ -308,12 +312,17 @@ impl NodeModel {
         }
     }
 
-    fn check(&mut self) {
+    fn check_status(&mut self) {
         let held: BTreeMap<usize, (&str, Option<u32>)> = self
             .sim
             .node
-            .verdicts()
-            .map(|(key, state, about)| (number(key), (state, about.map(|id| id.parse().unwrap()))))
+            .iter_verdicts()
+            .map(|(key, state, about)| {
+                (
+                    probe_number(key),
+                    (state, about.map(|id| id.parse().unwrap())),
+                )
+            })
             .collect();
         let verdicts = self.references.iter().filter_map(|(probe, reference)| {
             let verdict = reference.verdict.as_ref()?;
@@ -321,7 +330,7 @@ impl NodeModel {
         });
         assert_eq!(held, verdicts.collect());
         for change in std::mem::take(&mut self.sim.changes) {
-            let probe = number(&change.key);
+            let probe = probe_number(&change.key);
             let to = change.to.as_str();
             let news = to != "Unknown" && self.last_known.get(&probe) != Some(&to);
             assert_eq!(change.send_event, news, "{change:?}");
@@ -332,45 +341,52 @@ impl NodeModel {
     }
 
     /// Whatever was lost or wiped, the API server has it in the end; and what may be probed is probed.
-    fn settle(&mut self) {
+    fn settle_everything(&mut self) {
         self.sim.gone = false;
-        self.plan();
+        self.show_plan();
         self.list_now();
         self.sim.holds_writes = false;
         self.sim.end_write(true, true);
-        self.pass(Duration::from_secs(11));
-        self.check();
+        self.pass_time(Duration::from_secs(11));
+        self.check_status();
         let states = self.references.iter().filter_map(|(probe, reference)| {
-            Some((name(*probe), reference.verdict.as_ref()?.state.to_owned()))
+            Some((
+                probe_name(*probe),
+                reference.verdict.as_ref()?.state.to_owned(),
+            ))
         });
         let states: BTreeMap<_, _> = states.collect();
         assert_eq!(self.sim.shown_by_pod(), states);
         for _ in 0..20 {
-            self.sim.answer(Duration::from_secs(1), true, "");
+            self.sim
+                .pass_time_with_results(Duration::from_secs(1), true, "");
         }
         for (probe, reference) in &self.references {
-            if reference.is_probing().is_some() {
+            if reference.probed_container().is_some() {
                 let shown = self.sim.shown_by_pod();
-                assert_eq!(shown.get(&name(*probe)).map(|s| &**s), Some("Succeeded"));
+                assert_eq!(
+                    shown.get(&probe_name(*probe)).map(|s| &**s),
+                    Some("Succeeded")
+                );
             }
         }
-        assert_eq!(self.sim.cannot_probe(), []);
+        assert_eq!(self.sim.shown_obstacles(), []);
     }
 }
 
 /// The pod and the name of a probe.
-fn name(probe: usize) -> (String, String) {
+fn probe_name(probe: usize) -> (String, String) {
     let (container, name, _) = PROBES[probe];
     (CONTAINERS[container].0.to_owned(), name.to_owned())
 }
 
-fn number(key: &super::ProbeKey) -> usize {
+fn probe_number(key: &super::ProbeKey) -> usize {
     let known = (0..PROBES.len())
-        .find(|probe| name(*probe) == (key.pod.uid.to_string(), key.id.to_string()));
+        .find(|probe| probe_name(*probe) == (key.pod.uid.to_string(), key.id.to_string()));
     known.expect("it was asked for")
 }
 
-fn pod(uid: &str) -> PodName {
+fn pod_of_uid(uid: &str) -> PodName {
     let of_pod = NAMESPACES.iter().find(|(pod, _)| *pod == uid);
     PodName {
         namespace: of_pod.expect("it is one of ours").1.into(),
@@ -379,7 +395,7 @@ fn pod(uid: &str) -> PodName {
     }
 }
 
-fn container(container: ModelContainer) -> ObservedContainer {
+fn observed_container(container: ModelContainer) -> ObservedContainer {
     ObservedContainer {
         id: container.id.to_string().into(),
         state: match container.seen {
@@ -394,7 +410,7 @@ fn container(container: ModelContainer) -> ObservedContainer {
 }
 
 /// Histories of one test run, unless `PROPTEST_CASES` says how many.
-fn config() -> ProptestConfig {
+fn proptest_config() -> ProptestConfig {
     let config = ProptestConfig::default();
     ProptestConfig {
         cases: if std::env::var_os("PROPTEST_CASES").is_some() {
@@ -407,16 +423,16 @@ fn config() -> ProptestConfig {
 }
 
 proptest! {
-    #![proptest_config(config())]
+    #![proptest_config(proptest_config())]
 
     // PRB-6, PRB-8, PRB-9, PRB-10, PRB-11, PRB-12, PRB-13, DEF-2, DEF-8, DEF-9
     #[test]
-    fn the_node_holds_what_the_rules_say(steps in steps()) {
+    fn the_node_holds_what_the_rules_say(steps in any_steps()) {
         let mut bench = NodeModel::new();
         for step in &steps {
-            bench.step(step);
-            bench.check();
+            bench.play_step(step);
+            bench.check_status();
         }
-        bench.settle();
+        bench.settle_everything();
     }
 }

@@ -72,11 +72,11 @@ impl ReferenceProbe {
         let about = verdict.about;
         self.verdict = Some(verdict);
         if !fits {
-            self.doubt(about, now);
+            self.invalidate_verdict(about, now);
         }
     }
 
-    pub(super) fn is_probing(&self) -> Option<u32> {
+    pub(super) fn probed_container(&self) -> Option<u32> {
         let container = self.container?;
         (self.is_open(container) && container.seen == ModelState::Running).then_some(container.id)
     }
@@ -90,12 +90,12 @@ impl ReferenceProbe {
         self.results.clear();
     }
 
-    fn conclude(&mut self, state: &'static str, about: Option<u32>, now: Timestamp) {
+    fn conclude_verdict(&mut self, state: &'static str, about: Option<u32>, now: Timestamp) {
         let kept = self
             .verdict
             .as_ref()
             .filter(|verdict| verdict.state == state);
-        let since = kept.map_or(floor(now), |verdict| verdict.since);
+        let since = kept.map_or(floor_to_seconds(now), |verdict| verdict.since);
         self.verdict = Some(ModelVerdict {
             state,
             about,
@@ -103,16 +103,16 @@ impl ReferenceProbe {
         });
     }
 
-    fn doubt(&mut self, about: Option<u32>, now: Timestamp) {
+    fn invalidate_verdict(&mut self, about: Option<u32>, now: Timestamp) {
         if self.verdict.is_some() {
-            self.conclude("Unknown", about, now);
+            self.conclude_verdict("Unknown", about, now);
         }
     }
 
-    pub(super) fn observe(&mut self, shown: Option<ModelContainer>, now: Timestamp) {
+    pub(super) fn observe_container(&mut self, shown: Option<ModelContainer>, now: Timestamp) {
         self.observed = true;
         self.shown = shown;
-        let before = self.is_probing();
+        let before = self.probed_container();
         let old = std::mem::replace(&mut self.container, shown);
         let Some(container) = shown else {
             return self.begin_era();
@@ -126,70 +126,70 @@ impl ReferenceProbe {
             return;
         }
         if !self.is_open(container) {
-            self.doubt(Some(container.id), now);
+            self.invalidate_verdict(Some(container.id), now);
         } else if let ModelState::Exited(_) = container.seen {
-            self.conclude("Failed", Some(container.id), now);
+            self.conclude_verdict("Failed", Some(container.id), now);
         } else {
-            self.compare(container, now);
+            self.compare_verdict_with(container, now);
         }
-        if before.is_none() || self.is_probing() != before {
+        if before.is_none() || self.probed_container() != before {
             self.begin_era();
         }
     }
 
     /// A verdict about another container holds no more. Of which it is about is not known behind an API server that does
     /// not keep it: then one that started after it is another.
-    fn compare(&mut self, container: ModelContainer, now: Timestamp) {
+    fn compare_verdict_with(&mut self, container: ModelContainer, now: Timestamp) {
         let Some(verdict) = &mut self.verdict else {
             return;
         };
         let fits = match (verdict.about, container.seen) {
             (Some(about), _) => about == container.id,
-            (None, ModelState::Running) => floor(container.started_at) <= verdict.since,
+            (None, ModelState::Running) => floor_to_seconds(container.started_at) <= verdict.since,
             (None, ModelState::Unknown) => return,
             (None, _) => false,
         };
         if fits && container.seen == ModelState::Running {
             verdict.about = Some(container.id);
         } else if !fits {
-            self.doubt(Some(container.id), now);
+            self.invalidate_verdict(Some(container.id), now);
         }
     }
 
     /// The entry as it is asked for now.
-    pub(super) fn follow(&mut self, asked: AskedProbe, now: Timestamp) {
+    pub(super) fn follow_entry(&mut self, asked: AskedProbe, now: Timestamp) {
         let old = std::mem::replace(&mut self.asked, asked);
         if old == asked {
             return;
         }
         if old.version != asked.version {
             let about = self.verdict.as_ref().and_then(|verdict| verdict.about);
-            self.doubt(about, now);
+            self.invalidate_verdict(about, now);
             self.container = None;
             self.begin_era();
         }
         if self.observed {
             // Taken as it was when it was listed, by the entry of now.
             if old.gate != asked.gate && old.version == asked.version {
-                self.reopen(old, now);
+                self.follow_opened_gate(old, now);
             } else {
-                self.observe(self.shown, now);
+                self.observe_container(self.shown, now);
             }
         }
     }
 
-    fn reopen(&mut self, old: AskedProbe, now: Timestamp) {
+    fn follow_opened_gate(&mut self, old: AskedProbe, now: Timestamp) {
         let closed = self
             .container
             .is_some_and(|container| old.gate.is_some_and(|gate| gate != container.id));
         if closed {
             self.container = None;
         }
-        self.observe(self.shown, now);
+        self.observe_container(self.shown, now);
     }
 
-    pub(super) fn result(&mut self, succeeded: bool, now: Timestamp) {
-        let Some(id) = self.is_probing() else {
+    pub(super) fn count_result(&mut self, succeeded: bool, now: Timestamp) {
+        let Some(id) = self.probed_container() else {
             return;
         };
         self.results.push(succeeded);
@@ -201,11 +201,11 @@ impl ReferenceProbe {
             ("Failed", failure)
         };
         if row.count() >= threshold as usize {
-            self.conclude(name, Some(id), now);
+            self.conclude_verdict(name, Some(id), now);
         }
     }
 }
 
-fn floor(time: Timestamp) -> Timestamp {
+fn floor_to_seconds(time: Timestamp) -> Timestamp {
     Timestamp::from_second(time.as_second()).unwrap()
 }

@@ -75,18 +75,18 @@ pub(super) enum WriteFate {
     Lost,
 }
 
-pub(super) fn steps() -> impl Strategy<Value = Vec<NodeStep>> {
+pub(super) fn any_steps() -> impl Strategy<Value = Vec<NodeStep>> {
     let step = prop_oneof![
-        20 => runs(),
-        12 => world(),
-        6 => plans(),
-        8 => writes(),
+        20 => run_step(),
+        12 => container_step(),
+        6 => plan_step(),
+        8 => write_step(),
         1 => any::<bool>().prop_map(|written| NodeStep::Restart { written }),
     ];
     prop::collection::vec(step, 1..120)
 }
 
-fn runs() -> impl Strategy<Value = NodeStep> {
+fn run_step() -> impl Strategy<Value = NodeStep> {
     let ended = prop_oneof![
         3 => Just(RunFate::Succeeded),
         3 => Just(RunFate::Failed),
@@ -99,12 +99,12 @@ fn runs() -> impl Strategy<Value = NodeStep> {
     ]
 }
 
-fn world() -> impl Strategy<Value = NodeStep> {
+fn container_step() -> impl Strategy<Value = NodeStep> {
     let containers = 0..CONTAINERS.len();
     prop_oneof![
-        3 => (containers.clone(), prop::option::weighted(0.9, seen()))
+        3 => (containers.clone(), prop::option::weighted(0.9, any_container_state()))
             .prop_map(|(container, seen)| NodeStep::Container(container, seen)),
-        3 => (containers, seen()).prop_map(|(container, seen)| NodeStep::State(container, seen)),
+        3 => (containers, any_container_state()).prop_map(|(container, seen)| NodeStep::State(container, seen)),
         6 => Just(NodeStep::List),
         2 => Just(NodeStep::BeginList),
         2 => Just(NodeStep::EndList),
@@ -112,7 +112,7 @@ fn world() -> impl Strategy<Value = NodeStep> {
     ]
 }
 
-fn seen() -> impl Strategy<Value = ModelState> {
+fn any_container_state() -> impl Strategy<Value = ModelState> {
     prop_oneof![
         1 => Just(ModelState::Created),
         4 => Just(ModelState::Running),
@@ -121,7 +121,7 @@ fn seen() -> impl Strategy<Value = ModelState> {
     ]
 }
 
-fn plans() -> impl Strategy<Value = NodeStep> {
+fn plan_step() -> impl Strategy<Value = NodeStep> {
     let probes = 0..PROBES.len();
     let gate = prop_oneof![
         Just(StartGate::Open),
@@ -140,7 +140,7 @@ fn plans() -> impl Strategy<Value = NodeStep> {
     ]
 }
 
-fn writes() -> impl Strategy<Value = NodeStep> {
+fn write_step() -> impl Strategy<Value = NodeStep> {
     let write = prop_oneof![4 => Just(WriteFate::Done), 1 => Just(WriteFate::Failed), 1 => Just(WriteFate::Lost)];
     prop_oneof![
         6 => write.prop_map(NodeStep::EndWrite),

@@ -2,7 +2,9 @@ use proptest::prelude::*;
 use serde_json::json;
 
 use super::super::NodeProbes;
-use super::super::sim::{LIMITS, Sim, exec, running, succeeding, tcp};
+use super::super::sim::{
+    LIMITS, Sim, exec_probe, running_state, sim_with_succeeding_probe, tcp_probe,
+};
 use super::*;
 use crate::podprobe::history::HistoryQuery;
 
@@ -77,7 +79,7 @@ fn end(runs: &mut RecentRuns, result: &Result<Outcome, CannotProbe>, limits: Pro
         took: Duration::from_millis(500),
         waited: Duration::from_micros(7),
     };
-    let run = runs.compact(result, times, limits);
+    let run = runs.compact_run(result, times, limits);
     runs.push(run, limits);
 }
 
@@ -86,7 +88,7 @@ proptest! {
     #[test]
     fn the_newest_runs_that_fit_are_kept(steps in steps(), runs in 1_usize..12, bytes in 4_000_usize..40_000) {
         let limits = HistoryLimits { runs_per_probe: runs, bytes };
-        let mut of_one = limits.of_one(1);
+        let mut of_one = limits.share_of_one(1);
         let (mut kept, mut model) = (RecentRuns::default(), Model::default());
         for step in steps {
             match step {
@@ -98,12 +100,12 @@ proptest! {
                     model.0.push((result, truncate(&text, most).to_owned()));
                 }
                 Step::Probes(probes) => {
-                    of_one = limits.of_one(probes);
-                    kept.trim(of_one);
+                    of_one = limits.share_of_one(probes);
+                    kept.trim_to_limits(of_one);
                 }
             }
             model.trim(of_one);
-            let recorded = kept.recorded(false).into_iter();
+            let recorded = kept.to_recorded_runs(false).into_iter();
             let recorded: Vec<_> = recorded
                 .map(|run| (run.result, run.output.as_deref().unwrap_or_default().to_owned()))
                 .collect();
@@ -117,11 +119,11 @@ proptest! {
 #[test]
 fn a_run_is_told_as_it_was() {
     let mut runs = RecentRuns::default();
-    let limits = HistoryLimits::runs(3).of_one(1);
+    let limits = HistoryLimits::with_runs_per_probe(3).share_of_one(1);
     end(&mut runs, &Ok(Outcome::Failed("no\n".to_owned())), limits);
     end(&mut runs, &Err(CannotProbe::NoAddress), limits);
     end(&mut runs, &Ok(Outcome::Succeeded(String::new())), limits);
-    let recorded = runs.recorded(false);
+    let recorded = runs.to_recorded_runs(false);
     let time: Timestamp = "2026-01-02T03:04:05Z".parse().unwrap();
     assert_eq!(recorded[0].time, MicroTime(time));
     assert_eq!(
@@ -141,7 +143,7 @@ fn a_run_is_told_as_it_was() {
         ("Succeeded", None),
     ];
     assert_eq!(told, expected);
-    let without = runs.recorded(true);
+    let without = runs.to_recorded_runs(true);
     assert!(without.iter().all(|run| run.output.is_none()));
     assert_eq!(without.len(), 3);
 }
@@ -149,7 +151,7 @@ fn a_run_is_told_as_it_was() {
 #[test]
 fn equal_outputs_in_a_row_are_one() {
     let mut runs = RecentRuns::default();
-    let limits = HistoryLimits::runs(3).of_one(1);
+    let limits = HistoryLimits::with_runs_per_probe(3).share_of_one(1);
     for _ in 0..2 {
         end(&mut runs, &Ok(Outcome::Failed("same".to_owned())), limits);
     }
@@ -162,7 +164,7 @@ fn equal_outputs_in_a_row_are_one() {
 
 /// The results and outputs of the first probe of a node.
 fn told(sim: &Sim, query: &HistoryQuery) -> Vec<(&'static str, String)> {
-    let history = sim.node.history(query);
+    let history = sim.node.answer_history_query(query);
     let runs = history.first().map(|probe| probe.runs.iter());
     runs.into_iter()
         .flatten()
@@ -182,12 +184,15 @@ fn everything() -> HistoryQuery {
 fn a_node_tells_the_last_runs_of_each_probe_and_how_many_were_equal() {
     let mut sim = Sim::new();
     let probe = json!({"tcpSocket": {"port": 80}, "periodSeconds": 1, "failureThreshold": 3});
-    sim.plan(&[("m#p", probe)]);
-    assert_eq!(sim.node.history(&everything())[0].in_a_row, None);
-    sim.container(Some(("a", running())));
-    sim.answer(Duration::from_millis(1_100), true, "good");
-    sim.answer(Duration::from_secs(2), false, "bad");
-    let history = sim.node.history(&everything());
+    sim.plan_and_show(&[("m#p", probe)]);
+    assert_eq!(
+        sim.node.answer_history_query(&everything())[0].in_a_row,
+        None
+    );
+    sim.set_container(Some(("a", running_state())));
+    sim.pass_time_with_results(Duration::from_millis(1_100), true, "good");
+    sim.pass_time_with_results(Duration::from_secs(2), false, "bad");
+    let history = sim.node.answer_history_query(&everything());
     let in_a_row = history[0].in_a_row.unwrap();
     assert_eq!(in_a_row.to_string(), "2 of 3 failures in a row");
     assert_eq!(
@@ -197,7 +202,7 @@ fn a_node_tells_the_last_runs_of_each_probe_and_how_many_were_equal() {
     let bad = ("Failed", "bad".to_owned());
     let expected = [("Succeeded", "good".to_owned()), bad.clone(), bad.clone()];
     assert_eq!(told(&sim, &everything()), expected);
-    sim.answer(Duration::from_secs(5), false, "bad");
+    sim.pass_time_with_results(Duration::from_secs(5), false, "bad");
     assert_eq!(told(&sim, &everything()), [bad.clone(), bad.clone(), bad]);
     for (namespace, pod, count) in [("ns", "p", 1), ("ns", "q", 0), ("other", "p", 0)] {
         let query = HistoryQuery {
@@ -205,7 +210,11 @@ fn a_node_tells_the_last_runs_of_each_probe_and_how_many_were_equal() {
             pod: Some(pod.to_owned()),
             ..everything()
         };
-        assert_eq!(sim.node.history(&query).len(), count, "{namespace}/{pod}");
+        assert_eq!(
+            sim.node.answer_history_query(&query).len(),
+            count,
+            "{namespace}/{pod}"
+        );
     }
 }
 
@@ -213,34 +222,34 @@ fn a_node_tells_the_last_runs_of_each_probe_and_how_many_were_equal() {
 #[test]
 fn a_run_that_is_tried_again_is_kept_once_and_one_that_nobody_wants_never() {
     let mut sim = Sim::new();
-    sim.plan(&[("m#p", exec())]);
-    sim.container(Some(("a", running())));
+    sim.plan_and_show(&[("m#p", exec_probe())]);
+    sim.set_container(Some(("a", running_state())));
     for _ in 0..3 {
         let run = *sim.runs.keys().next().unwrap();
-        sim.finish(run, Err(CannotProbe::Runtime("busy".to_owned())));
+        sim.finish_run(run, Err(CannotProbe::Runtime("busy".to_owned())));
     }
     let busy = "the container runtime is unreachable or busy: busy".to_owned();
     assert_eq!(told(&sim, &everything()), [("CannotProbe", busy.clone())]);
-    sim.pass(Duration::from_mins(1));
+    sim.pass_time(Duration::from_mins(1));
     let run = *sim.runs.keys().next().unwrap();
-    sim.container(Some(("b", running())));
-    sim.finish(run, Ok(Outcome::Failed("of another container".to_owned())));
+    sim.set_container(Some(("b", running_state())));
+    sim.finish_run(run, Ok(Outcome::Failed("of another container".to_owned())));
     assert_eq!(told(&sim, &everything()), [("CannotProbe", busy)]);
 }
 
 // PRB-26
 #[test]
 fn runs_go_with_their_probe_and_when_it_becomes_another_one() {
-    let mut sim = succeeding();
+    let mut sim = sim_with_succeeding_probe();
     assert!(!told(&sim, &everything()).is_empty());
     let other = json!({"tcpSocket": {"port": 81}, "periodSeconds": 1});
-    sim.plan(&[("m#p", other)]);
+    sim.plan_and_show(&[("m#p", other)]);
     assert!(told(&sim, &everything()).is_empty());
-    sim.answer(Duration::from_secs(2), true, "");
+    sim.pass_time_with_results(Duration::from_secs(2), true, "");
     assert!(!told(&sim, &everything()).is_empty());
-    sim.plan(&[]);
-    assert!(sim.node.history(&everything()).is_empty());
-    sim.plan(&[("m#p", tcp())]);
+    sim.plan_and_show(&[]);
+    assert!(sim.node.answer_history_query(&everything()).is_empty());
+    sim.plan_and_show(&[("m#p", tcp_probe())]);
     assert!(told(&sim, &everything()).is_empty());
 }
 
@@ -248,9 +257,9 @@ fn runs_go_with_their_probe_and_when_it_becomes_another_one() {
 #[test]
 fn without_a_history_nothing_is_kept() {
     let mut sim = Sim::new();
-    sim.node = NodeProbes::new(LIMITS, HistoryLimits::NONE, sim.moment());
-    sim.plan(&[("m#p", tcp())]);
-    sim.container(Some(("a", running())));
-    sim.answer(Duration::from_secs(3), true, "output");
+    sim.node = NodeProbes::new(LIMITS, HistoryLimits::NONE, sim.current_moment());
+    sim.plan_and_show(&[("m#p", tcp_probe())]);
+    sim.set_container(Some(("a", running_state())));
+    sim.pass_time_with_results(Duration::from_secs(3), true, "output");
     assert!(told(&sim, &everything()).is_empty());
 }

@@ -69,7 +69,7 @@ fn succeeded() -> Outcome {
 fn succeeding() -> Worker {
     let mut worker = Worker::new(entry(), None, Duration::ZERO);
     assert_eq!(
-        worker.observe(Some(&running("a")), at(0)),
+        worker.observe_container(Some(&running("a")), at(0)),
         Reschedule::First(TimeSlot::not_before(Duration::ZERO))
     );
     run(&mut worker, 1, at(10), Ok(succeeded()));
@@ -78,9 +78,9 @@ fn succeeding() -> Worker {
 }
 
 fn run(worker: &mut Worker, id: u64, now: Now, result: Result<Outcome, CannotProbe>) -> Reschedule {
-    let begun = worker.begin(RunId(id), TimeSlot::of(now.monotonic));
+    let begun = worker.begin_run(RunId(id), TimeSlot::containing(now.monotonic));
     assert!(begun.is_some(), "{worker:?}");
-    worker.finish(RunId(id), result, now)
+    worker.finish_run(RunId(id), result, now)
 }
 
 // PRB-9, DEF-9
@@ -92,7 +92,7 @@ fn a_container_that_ended_is_failed_at_once_and_not_probed() {
     patient.probe = Arc::new(probe);
     let mut worker = Worker::new(patient, None, Duration::ZERO);
     assert_eq!(
-        worker.observe(Some(&exited("a", 137)), at(0)),
+        worker.observe_container(Some(&exited("a", 137)), at(0)),
         Reschedule::Cancel
     );
     let verdict = worker.verdict().unwrap();
@@ -102,7 +102,7 @@ fn a_container_that_ended_is_failed_at_once_and_not_probed() {
         "container main is not running (exit code 137)"
     );
     assert_eq!(
-        worker.begin(RunId(1), TimeSlot::not_before(Duration::ZERO)),
+        worker.begin_run(RunId(1), TimeSlot::not_before(Duration::ZERO)),
         None
     );
 }
@@ -112,15 +112,15 @@ fn a_container_that_ended_is_failed_at_once_and_not_probed() {
 fn a_restart_makes_a_verdict_unknown_and_never_an_absent_one() {
     for next in [running("b"), created("b")] {
         let mut worker = succeeding();
-        worker.observe(Some(&next), at(2_500));
+        worker.observe_container(Some(&next), at(2_500));
         let verdict = worker.verdict().unwrap();
         assert_eq!(verdict.state, State::Unknown);
         assert_eq!(verdict.container.as_deref(), Some("b"));
         assert_eq!(verdict.since, Some(at(2_000).wall));
     }
     let mut new = Worker::new(entry(), None, Duration::ZERO);
-    new.observe(Some(&running("a")), at(0));
-    new.observe(Some(&running("b")), at(0));
+    new.observe_container(Some(&running("a")), at(0));
+    new.observe_container(Some(&running("b")), at(0));
     assert_eq!(new.verdict(), None);
 }
 
@@ -128,10 +128,13 @@ fn a_restart_makes_a_verdict_unknown_and_never_an_absent_one() {
 #[test]
 fn a_container_not_found_any_more_keeps_its_verdict() {
     let mut worker = succeeding();
-    assert_eq!(worker.observe(None, at(1_000)), Reschedule::Cancel);
+    assert_eq!(
+        worker.observe_container(None, at(1_000)),
+        Reschedule::Cancel
+    );
     assert_eq!(worker.state(), Some(State::Succeeded));
     assert!(matches!(
-        worker.observe(Some(&running("a")), at(2_000)),
+        worker.observe_container(Some(&running("a")), at(2_000)),
         Reschedule::First(_)
     ));
     assert_eq!(worker.state(), Some(State::Succeeded));
@@ -143,12 +146,15 @@ fn the_result_of_a_run_for_another_container_is_dropped() {
     let mut worker = succeeding();
     assert!(
         worker
-            .begin(RunId(2), TimeSlot::of(Duration::from_secs(1)))
+            .begin_run(RunId(2), TimeSlot::containing(Duration::from_secs(1)))
             .is_some()
     );
-    worker.observe(Some(&running("b")), at(1_100));
+    worker.observe_container(Some(&running("b")), at(1_100));
     let failed = Ok(Outcome::Failed("no".into()));
-    assert_eq!(worker.finish(RunId(2), failed, at(1_200)), Reschedule::Keep);
+    assert_eq!(
+        worker.finish_run(RunId(2), failed, at(1_200)),
+        Reschedule::Keep
+    );
     assert_eq!(worker.state(), Some(State::Unknown));
 }
 
@@ -159,12 +165,12 @@ fn the_gate_lets_one_container_through() {
     gated.started_container = Some("a".into());
     let mut worker = Worker::new(gated.clone(), None, Duration::ZERO);
     assert_eq!(
-        worker.observe(Some(&running("b")), at(0)),
+        worker.observe_container(Some(&running("b")), at(0)),
         Reschedule::Cancel
     );
     assert_eq!(worker.verdict(), None);
     assert!(matches!(
-        worker.observe(Some(&running("a")), at(0)),
+        worker.observe_container(Some(&running("a")), at(0)),
         Reschedule::First(_)
     ));
     run(&mut worker, 1, at(0), Ok(succeeded()));
@@ -172,16 +178,16 @@ fn the_gate_lets_one_container_through() {
     for container in [running("b"), exited("b", 1)] {
         let mut worker = worker.clone();
         assert_eq!(
-            worker.observe(Some(&container), at(500)),
+            worker.observe_container(Some(&container), at(500)),
             Reschedule::Cancel
         );
         assert_eq!(worker.state(), Some(State::Unknown));
     }
-    worker.observe(Some(&running("b")), at(500));
+    worker.observe_container(Some(&running("b")), at(500));
     gated.started_container = Some("b".into());
-    worker.update(gated, at(900));
+    worker.update_entry(gated, at(900));
     assert!(matches!(
-        worker.observe(Some(&running("b")), at(900)),
+        worker.observe_container(Some(&running("b")), at(900)),
         Reschedule::First(_)
     ));
 }
@@ -202,7 +208,7 @@ fn the_initial_delay_counts_from_the_containers_start() {
         (90_000, 900),
     ] {
         let mut worker = Worker::new(slow.clone(), None, Duration::ZERO);
-        let change = worker.observe(Some(&running("a")), at(now));
+        let change = worker.observe_container(Some(&running("a")), at(now));
         assert_eq!(
             change,
             Reschedule::First(TimeSlot::not_before(Duration::from_millis(first * 100))),
@@ -221,10 +227,10 @@ fn a_clock_that_was_set_back_makes_no_initial_delay_longer() {
     let mut worker = Worker::new(slow, None, Duration::ZERO);
     let mut now = at(1_000);
     now.wall -= SignedDuration::from_hours(2);
-    let change = worker.observe(Some(&running("a")), now);
+    let change = worker.observe_container(Some(&running("a")), now);
     assert_eq!(
         change,
-        Reschedule::First(TimeSlot::of(Duration::from_secs(6)))
+        Reschedule::First(TimeSlot::containing(Duration::from_secs(6)))
     );
 }
 
@@ -234,10 +240,10 @@ fn another_handler_makes_unknown_and_other_timing_keeps() {
     let mut other = entry();
     other.revision = Some("2".into());
     let mut worker = succeeding();
-    assert_eq!(worker.update(other, at(500)), Reschedule::Cancel);
+    assert_eq!(worker.update_entry(other, at(500)), Reschedule::Cancel);
     assert_eq!(worker.state(), Some(State::Unknown));
     assert!(matches!(
-        worker.observe(Some(&running("a")), at(500)),
+        worker.observe_container(Some(&running("a")), at(500)),
         Reschedule::First(_)
     ));
 
@@ -246,13 +252,16 @@ fn another_handler_makes_unknown_and_other_timing_keeps() {
     probe.period_seconds = NonZeroU32::new(60).unwrap();
     slower.probe = Arc::new(probe);
     let mut worker = succeeding();
-    assert_eq!(worker.update(slower.clone(), at(500)), Reschedule::Keep);
+    assert_eq!(
+        worker.update_entry(slower.clone(), at(500)),
+        Reschedule::Keep
+    );
     assert_eq!(worker.state(), Some(State::Succeeded));
-    let next = Reschedule::Next(TimeSlot::of(Duration::from_secs(61)));
+    let next = Reschedule::Next(TimeSlot::containing(Duration::from_secs(61)));
     assert_eq!(run(&mut worker, 2, at(1_010), Ok(succeeded())), next);
     // And back: it does not wait the minute out.
-    let next = Reschedule::Next(TimeSlot::of(Duration::from_secs(3)));
-    assert_eq!(worker.update(entry(), at(1_950)), next);
+    let next = Reschedule::Next(TimeSlot::containing(Duration::from_secs(3)));
+    assert_eq!(worker.update_entry(entry(), at(1_950)), next);
 }
 
 #[test]
@@ -261,7 +270,7 @@ fn a_revision_that_the_api_server_begins_to_keep_is_no_other_probe() {
     without.revision = None;
     let mut worker = succeeding();
     for same in [without.clone(), entry()] {
-        assert_eq!(worker.update(same, at(500)), Reschedule::Keep);
+        assert_eq!(worker.update_entry(same, at(500)), Reschedule::Keep);
         assert_eq!(worker.state(), Some(State::Succeeded));
     }
     let mut probe = probe();
@@ -269,7 +278,7 @@ fn a_revision_that_the_api_server_begins_to_keep_is_no_other_probe() {
         port: std::num::NonZeroU16::MAX,
     };
     without.probe = Arc::new(probe);
-    assert_eq!(worker.update(without, at(500)), Reschedule::Cancel);
+    assert_eq!(worker.update_entry(without, at(500)), Reschedule::Cancel);
     assert_eq!(worker.state(), Some(State::Unknown));
 }
 
@@ -280,24 +289,24 @@ fn what_could_not_be_probed_is_retried_and_then_dropped() {
     let mut worker = succeeding();
     assert!(
         worker
-            .begin(RunId(2), TimeSlot::of(Duration::from_secs(1)))
+            .begin_run(RunId(2), TimeSlot::containing(Duration::from_secs(1)))
             .is_some()
     );
     assert_eq!(
-        worker.finish(RunId(2), busy(), at(1_010)),
+        worker.finish_run(RunId(2), busy(), at(1_010)),
         Reschedule::Retry
     );
     assert_eq!(
-        worker.finish(RunId(2), busy(), at(1_020)),
+        worker.finish_run(RunId(2), busy(), at(1_020)),
         Reschedule::Retry
     );
-    let next = Reschedule::Next(TimeSlot::of(Duration::from_secs(2)));
-    assert_eq!(worker.finish(RunId(2), busy(), at(1_030)), next);
+    let next = Reschedule::Next(TimeSlot::containing(Duration::from_secs(2)));
+    assert_eq!(worker.finish_run(RunId(2), busy(), at(1_030)), next);
     assert_eq!(worker.state(), Some(State::Succeeded));
     assert!(worker.has_dropped_runs());
     assert_eq!(
         run(&mut worker, 3, at(2_010), Err(CannotProbe::Deadline)),
-        Reschedule::Next(TimeSlot::of(Duration::from_secs(3)))
+        Reschedule::Next(TimeSlot::containing(Duration::from_secs(3)))
     );
 }
 
@@ -316,7 +325,10 @@ fn a_runtime_that_does_not_know_disproves_no_previous_verdict() {
         let mut worker = Worker::new(entry(), Some(left), Duration::ZERO);
         let mut silent = running("a");
         silent.state = ContainerState::Unknown;
-        assert_eq!(worker.observe(Some(&silent), at(5_000)), Reschedule::Cancel);
+        assert_eq!(
+            worker.observe_container(Some(&silent), at(5_000)),
+            Reschedule::Cancel
+        );
         assert_eq!(worker.state(), Some(state), "{about:?}");
     }
 }
@@ -338,7 +350,7 @@ fn a_previous_verdict_is_taken_if_it_fits_the_container() {
     ];
     for (left, expected) in table {
         let mut worker = Worker::new(entry(), Some(left.clone()), Duration::ZERO);
-        worker.observe(Some(&running("a")), at(5_000));
+        worker.observe_container(Some(&running("a")), at(5_000));
         assert_eq!(worker.state(), Some(expected), "{left:?}");
         assert_eq!(
             worker.last_known_state(),
