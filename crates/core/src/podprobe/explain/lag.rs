@@ -17,7 +17,7 @@ impl ObservedCluster {
     /// The pods that lack a mark whose verdict is older than this: a manager writes it within seconds.
     pub fn late_pods(&self, patience: SignedDuration) -> Vec<&ObjectName> {
         let is_late = |name: &&ObjectName| {
-            let inspected = self.index.inspect(name, self.now);
+            let inspected = self.index.inspect_pod(name, self.now);
             inspected.is_some_and(|pod| {
                 let differing = pod.marks.iter().filter(|mark| mark.differs);
                 let mut since = differing.filter_map(|mark| verdict_since(&pod, mark.setter?));

@@ -203,7 +203,7 @@ impl ObservedCluster {
     /// Whether a pod is selected by no marker that is known: then one in another namespace may have been meant for it.
     pub fn lacks_marker(&self) -> bool {
         let pods = self.pods.keys();
-        let mut known = pods.filter_map(|name| self.index.inspect(name, self.now));
+        let mut known = pods.filter_map(|name| self.index.inspect_pod(name, self.now));
         known.any(|pod| {
             let labels = &pod.pod.labels;
             let label = |key: &str| labels.get(key).map(|value| &**value);
@@ -271,7 +271,7 @@ impl ObservedCluster {
     /// Explains a pod. None if it is not among those that were observed.
     pub fn explain(&self, name: &ObjectName) -> Option<Explanation> {
         let wire = self.pods.get(name)?;
-        let inspected = self.index.inspect(name, self.now)?;
+        let inspected = self.index.inspect_pod(name, self.now)?;
         let context = PodContext {
             cluster: self,
             wire,

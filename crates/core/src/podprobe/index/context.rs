@@ -96,7 +96,7 @@ pub(super) enum Sent {
 
 impl Sent {
     /// `wanted` stands for the value; `is_shown` says whether the reply will show it.
-    pub(super) fn whole(wanted: u64, is_shown: bool) -> Self {
+    pub(super) fn of_single_value(wanted: u64, is_shown: bool) -> Self {
         Self::Whole(SentValue { wanted, is_shown })
     }
 }

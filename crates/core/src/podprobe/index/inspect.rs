@@ -81,12 +81,12 @@ pub struct InspectedMark {
 impl Index {
     /// What is known of a pod. None if it is not known. Before [`Event::Synced`](crate::podprobe::event::Event::Synced)
     /// its entries and verdicts are not compared yet.
-    pub fn inspect(&self, name: &ObjectName, now: Now) -> Option<InspectedPod<'_>> {
+    pub fn inspect_pod(&self, name: &ObjectName, now: Now) -> Option<InspectedPod<'_>> {
         let pod = self.pods.get(name)?;
-        let node = self.nodes.view(pod);
+        let node = self.nodes.view_of_pod(pod);
         let matching = self.markers.matching(pod);
-        let entries = PlannedEntries::new(pod, &matching, node.entries());
-        let plan = self.observations(pod).inspect(&matching, &entries);
+        let entries = PlannedEntries::new(pod, &matching, node.observed_entries());
+        let plan = self.observations(pod).inspect_plan(&matching, &entries);
         let markers: Vec<_> = matching.iter().map(|(_, marker)| *marker).collect();
         let of_probes = plan.probes.iter().flatten();
         let has_entries = node.is_virtual() == Some(false)
@@ -104,13 +104,15 @@ impl Index {
         let marks = marks.collect();
         Some(InspectedPod {
             pod,
-            markers: self.markers.inspect(&name.namespace, &markers, plan.probes),
+            markers: self
+                .markers
+                .inspect_markers(&name.namespace, &markers, plan.probes),
             wants: plan.wants,
             marks,
             conflicts: plan.conflicts,
-            entries_differ: node.differs(),
+            entries_differ: node.has_unapplied_entries(),
             has_entries,
-            agent: node.agent(),
+            agent: node.agent_state(),
             has_agent_pod: node.has_agent_pod(),
         })
     }
@@ -157,7 +159,7 @@ impl Index {
 
 impl super::Markers {
     /// The markers of a namespace. `matching` are those that match a pod, with what is known of their probes.
-    fn inspect<'a>(
+    fn inspect_markers<'a>(
         &'a self,
         namespace: &str,
         matching: &[&'a Marker],

@@ -146,7 +146,7 @@ impl Index {
     /// Takes in what happened at `now`.
     pub fn observe(&mut self, event: Event, now: Now) -> IndexEffects {
         self.cx.now = now;
-        self.take_in(event);
+        self.dispatch_event(event);
         while let Some(timer) = self.cx.timers.pop_due(now.monotonic) {
             self.end_wait(timer);
         }
@@ -173,7 +173,7 @@ impl Index {
             return None;
         }
         let DueWrite { write, sent } = self.due_write(target, now)?;
-        if self.refusals.contains(target, &write) {
+        if self.refusals.is_refused(target, &write) {
             return None;
         }
         match (target, sent) {
@@ -210,7 +210,7 @@ impl Index {
     /// one after the other before the pod was written. Only with [`Config::traces`].
     pub fn transitions(&self, target: &WriteTarget) -> &[ObservedTransition] {
         match target {
-            WriteTarget::PodMarks(name) => self.pods.transitions(name),
+            WriteTarget::PodMarks(name) => self.pods.verdict_transitions(name),
             _ => &[],
         }
     }
@@ -223,8 +223,8 @@ impl Index {
 
     fn due_write(&self, target: &WriteTarget, now: Now) -> Option<DueWrite> {
         match target {
-            WriteTarget::PodMarks(name) => self.pods.due(name, now),
-            WriteTarget::NodePodProbe(name) => self.nodes.due(name, now.monotonic),
+            WriteTarget::PodMarks(name) => self.pods.due_write(name, now),
+            WriteTarget::NodePodProbe(name) => self.nodes.due_write(name, now.monotonic),
             WriteTarget::MarkerStatus(name) => {
                 self.markers.due_status(name, self.rollout(name), now)
             }
@@ -261,7 +261,7 @@ impl Index {
                 continue;
             }
             for name in std::mem::take(&mut self.cx.affected.nodes) {
-                if self.nodes.compare(&name, &mut self.cx) {
+                if self.nodes.compare_object(&name, &mut self.cx) {
                     let target = WriteTarget::NodePodProbe(name.to_string());
                     self.cx.affected.due.insert(target);
                 }
@@ -273,7 +273,7 @@ impl Index {
         }
         for name in std::mem::take(&mut self.cx.affected.markers) {
             let rollout = self.rollout(&name);
-            self.markers.compare(&name, rollout, &mut self.cx);
+            self.markers.compare_marker(&name, rollout, &mut self.cx);
         }
     }
 
@@ -283,9 +283,9 @@ impl Index {
         let affected = &mut self.cx.affected;
         affected.markers.extend(self.markers.names().cloned());
         affected.pods.extend(self.pods.names().cloned());
-        affected.pods.extend(self.undecodable.pods().cloned());
+        affected.pods.extend(self.undecodable.pod_names().cloned());
         self.markers.recheck_loops();
-        self.markers.limit_all_deletions(&mut self.cx);
+        self.markers.restart_deletion_limits(&mut self.cx);
         // Entries that no pod wants are found from the objects only.
         self.nodes.compare_all(&mut self.cx);
     }
@@ -300,7 +300,7 @@ impl Index {
             && self.cx.synced
             && let Some(selector) = self.markers.selector(&change.name)
         {
-            let selected = self.pods.selected(&change.name.namespace, selector);
+            let selected = self.pods.selected_by(&change.name.namespace, selector);
             self.cx.affected.pods.extend(selected.cloned());
         }
     }
@@ -315,10 +315,10 @@ impl Index {
             return;
         };
         let matching = self.markers.matching(pod);
-        let observed = self.nodes.view(pod).entries();
+        let observed = self.nodes.view_of_pod(pod).observed_entries();
         let entries = PlannedEntries::new(pod, &matching, observed);
         let undecodable = self.undecodable.entries_of_markers(pod, observed);
-        let wanted = entries.wanted(pod, undecodable, cx);
+        let wanted = entries.to_pod_entries(pod, undecodable, cx);
         let on_node = wanted.as_ref().and_then(|_| pod_key(pod));
         let was_on_node = self.pods.on_node(name);
         if let Some((node, key)) = was_on_node.filter(|before| Some(*before) != on_node.as_ref()) {
@@ -332,17 +332,17 @@ impl Index {
             wants,
             contributions,
             last_transition,
-        } = self.observations(pod).marks(&matching, &entries);
+        } = self.observations(pod).plan_marks(&matching, &entries);
         let transitions = match known_transition {
             Some(known) if self.config.traces && last_transition > Some(known) => self
                 .observations(pod)
-                .transitions(&matching, &entries, known, self.cx.now.wall),
+                .transitions_after(&matching, &entries, known, self.cx.now.wall),
             _ => Vec::new(),
         };
         let leaves_marks = pod.active && marks::has_unclaimed(pod, &wants);
         let cx = &mut self.cx;
         if self.pods.set_unclaimed(name, leaves_marks) {
-            self.markers.affect_held(&name.namespace, cx);
+            self.markers.mark_held_as_affected(&name.namespace, cx);
         }
         let plan = PodPlan {
             on_node,
@@ -370,7 +370,7 @@ impl Index {
 
     /// What a pod's marks follow from, besides its markers and entries.
     fn observations<'a>(&'a self, pod: &'a IndexedPod) -> Observations<'a> {
-        let node = self.nodes.view(pod);
+        let node = self.nodes.view_of_pod(pod);
         Observations {
             pod,
             node,
@@ -381,7 +381,7 @@ impl Index {
             },
             refused_object: self.refusals.reason_of_object(pod),
             refused_marks: self.refusals.reason_of_marks(&pod.name),
-            contested: self.pods.contested(&pod.name).collect(),
+            contested: self.pods.contested_marks(&pod.name).collect(),
             keeps_unclaimed: self.undecodable.has_marker_in(&pod.name.namespace),
         }
     }
@@ -394,15 +394,15 @@ impl Index {
         }
         let target = WriteTarget::PodMarks(name.clone());
         let due = self.due_write(&target, self.cx.now);
-        let is_same = due.is_some_and(|due| self.refusals.contains(&target, &due.write));
-        !is_same && self.refusals.remove(&target)
+        let is_same = due.is_some_and(|due| self.refusals.is_refused(&target, &due.write));
+        !is_same && self.refusals.forget_refusal(&target)
     }
 
     /// Handles a timer that has expired.
     fn end_wait(&mut self, timer: Timer) {
         let cx = &mut self.cx;
         match timer {
-            Timer::PodContest(name) => self.pods.end_wait(name, cx),
+            Timer::PodContest(name) => self.pods.end_contest_wait(name, cx),
             Timer::SpecContest(name) => self.nodes.end_wait(name, cx),
             Timer::MarkerContest(name) => self.markers.end_wait(name, cx),
             Timer::Agent(name) => self.nodes.judge_agent_in_time(&name, cx),
@@ -410,7 +410,7 @@ impl Index {
                 cx.affected.markers.insert(name);
             }
             Timer::Refusal(target) => {
-                if self.refusals.expire(&target, cx.now.monotonic) {
+                if self.refusals.expire_refusal(&target, cx.now.monotonic) {
                     self.affect(&target);
                 }
             }
@@ -421,7 +421,7 @@ impl Index {
     fn affect(&mut self, target: &WriteTarget) {
         let cx = &mut self.cx;
         match target {
-            WriteTarget::PodMarks(name) => self.pods.affect(name, cx),
+            WriteTarget::PodMarks(name) => self.pods.mark_for_planning(name, cx),
             WriteTarget::NodePodProbe(name) => self.nodes.affect(name, cx),
             WriteTarget::MarkerStatus(name) | WriteTarget::MarkerFinalizer(name) => {
                 self.markers.affect(name, cx);

@@ -15,7 +15,7 @@ use crate::podprobe::pod::IndexedPod;
 
 impl Index {
     /// Passes an event to the machines. What it affects is recomputed later.
-    pub(super) fn take_in(&mut self, event: Event) {
+    pub(super) fn dispatch_event(&mut self, event: Event) {
         let cx = &mut self.cx;
         match event {
             Event::Marker(marker, source) => self.observe_marker(&marker, source),
@@ -27,9 +27,9 @@ impl Index {
             Event::Undecodable(kind, name) => self.observe_undecodable(kind, name),
             Event::Deleted(kind, name, version) => {
                 // The watch may lag behind the reply to a write that created a new object of this name.
-                let known = self.version(kind, &name);
+                let known = self.known_version(kind, &name);
                 if !known.is_some_and(|known| known.is_later_than(version)) {
-                    self.remove(kind, &name, version);
+                    self.remove_object_at_version(kind, &name, version);
                 }
             }
             Event::Listed(kind, names, version) => {
@@ -72,7 +72,7 @@ impl Index {
     ) -> bool {
         let version = ResourceVersion::parse(meta.resource_version.as_deref());
         self.watches.observe(kind, source, version);
-        let known = self.version(kind, name);
+        let known = self.known_version(kind, name);
         self.watches.is_stale(source, kind, name, version, known)
     }
 
@@ -112,7 +112,7 @@ impl Index {
         self.count_release(&pod);
         self.observe_agent(&pod, wire);
         self.cx.affected.pods.insert(pod.name.clone());
-        self.pods.insert(pod, self.cx.now);
+        self.pods.insert_pod(pod, self.cx.now);
     }
 
     /// Counts a pod that has lost its controller for its markers.
@@ -198,7 +198,7 @@ impl Index {
 
     /// Preserves what may belong to an undecodable object, unless an earlier state of it is known.
     fn observe_undecodable(&mut self, kind: WatchedKind, name: ObjectName) {
-        if self.version(kind, &name).is_some() {
+        if self.known_version(kind, &name).is_some() {
             return;
         }
         match kind {
@@ -264,7 +264,7 @@ impl Index {
         let (now, timers) = (self.cx.now.monotonic, &mut self.cx.timers);
         let is_kept = self
             .refusals
-            .insert(target, (write, due), reason, now, timers);
+            .remember_if_due(target, (write, due), reason, now, timers);
         if is_kept {
             self.affect(target);
         }
@@ -273,13 +273,13 @@ impl Index {
     fn forget_marker_refusals(&mut self, name: &ObjectName) {
         let status = WriteTarget::MarkerStatus(name.clone());
         let finalizers = WriteTarget::MarkerFinalizer(name.clone());
-        self.refusals.remove(&status);
-        self.refusals.remove(&finalizers);
+        self.refusals.forget_refusal(&status);
+        self.refusals.forget_refusal(&finalizers);
     }
 
     fn forget_object_refusal(&mut self, name: String) {
         let target = WriteTarget::NodePodProbe(name);
-        if self.refusals.remove(&target) {
+        if self.refusals.forget_refusal(&target) {
             self.affect(&target);
         }
     }
@@ -294,14 +294,19 @@ impl Index {
         let mut names = self.known_names(kind);
         names.retain(|name| !listed.contains(name));
         for name in names {
-            if list.proves_deletion(self.version(kind, &name)) {
-                self.remove(kind, &name, list.version());
+            if list.proves_deletion(self.known_version(kind, &name)) {
+                self.remove_object_at_version(kind, &name, list.version());
             }
         }
     }
 
     /// Removes an object that does not exist at `version`.
-    fn remove(&mut self, kind: WatchedKind, name: &ObjectName, version: ResourceVersion) {
+    fn remove_object_at_version(
+        &mut self,
+        kind: WatchedKind,
+        name: &ObjectName,
+        version: ResourceVersion,
+    ) {
         self.forget_undecodable(kind, name);
         let known = match kind {
             WatchedKind::Marker => self.remove_marker(name),
@@ -327,13 +332,14 @@ impl Index {
 
     fn remove_pod(&mut self, name: &ObjectName) -> Option<ResourceVersion> {
         let cx = &mut self.cx;
-        let removed = self.pods.remove(name, cx)?;
+        let removed = self.pods.remove_pod(name, cx)?;
         let pod = &removed.pod;
         self.nodes.remove_agent(pod, cx);
         if self.pods.set_unclaimed(&pod.name, false) {
-            self.markers.affect_held(&name.namespace, cx);
+            self.markers.mark_held_as_affected(&name.namespace, cx);
         }
-        self.refusals.remove(&WriteTarget::PodMarks(name.clone()));
+        self.refusals
+            .forget_refusal(&WriteTarget::PodMarks(name.clone()));
         if let Some((node, key)) = &removed.on_node {
             self.nodes.set_wanted(node, key, None, cx);
         }
@@ -350,10 +356,14 @@ impl Index {
     }
 
     /// The version in which an object is known.
-    pub(super) fn version(&self, kind: WatchedKind, name: &ObjectName) -> Option<ResourceVersion> {
+    pub(super) fn known_version(
+        &self,
+        kind: WatchedKind,
+        name: &ObjectName,
+    ) -> Option<ResourceVersion> {
         match kind {
             WatchedKind::Marker => self.markers.version(name),
-            WatchedKind::Pod => self.pods.version(name),
+            WatchedKind::Pod => self.pods.known_version(name),
             WatchedKind::Node => self.nodes.node_version(&name.name),
             WatchedKind::NodePodProbe => self.nodes.object_version(&name.name),
         }
@@ -371,7 +381,7 @@ impl Index {
             WatchedKind::Node => self.nodes.node_names().map(of_node).collect(),
             WatchedKind::NodePodProbe => self.nodes.object_names().map(of_node).collect(),
         };
-        names.extend(self.undecodable.names(kind));
+        names.extend(self.undecodable.names_of_kind(kind));
         names
     }
 }

@@ -41,7 +41,7 @@ impl PlannedEntries {
 
     /// All entries that a pod should have, including the `undecodable` ones, which belong to markers that cannot be
     /// decoded. None if there are none.
-    pub(super) fn wanted(
+    pub(super) fn to_pod_entries(
         &self,
         pod: &IndexedPod,
         undecodable: Vec<Entry>,
@@ -96,16 +96,16 @@ pub(super) struct PlannedMarks {
 }
 
 impl Observations<'_> {
-    pub(super) fn marks(
+    pub(super) fn plan_marks(
         &self,
         matching: &Matching<'_>,
         PlannedEntries(entries): &PlannedEntries,
     ) -> PlannedMarks {
         let markers: Vec<_> = matching.iter().map(|(_, marker)| *marker).collect();
-        let provided = self.provided(&markers);
+        let provided = self.provided_probes(&markers);
         let provided = provided.as_ref();
         let verdict_at = |place| self.verdict_at(place, entries, provided);
-        let (wants, conflicts) = self.wants(&markers, entries, provided);
+        let (wants, conflicts) = self.desired_marks(&markers, entries, provided);
         let situation = PodSituation::new(self.pod, self.node, self.refused_object);
         let mut contributions = Contributions::with_capacity(matching.len());
         let mut last_transition = None;
@@ -117,9 +117,9 @@ impl Observations<'_> {
                 last_transition = last_transition.max(verdict.and_then(|verdict| verdict.since));
                 let state = verdict.map(|verdict| verdict.state);
                 let prober = prober_of(place, provided);
-                situation.count(&mut contribution, probe, entry, (prober, state));
+                situation.count_probe(&mut contribution, probe, entry, (prober, state));
             }
-            contribution.troubles.extend(self.troubles(marker));
+            contribution.troubles.extend(self.mark_troubles(marker));
             let own = conflicts.iter();
             let own = own.filter(|conflict| conflict.loser.0 == first);
             let troubles = own.filter_map(|conflict| conflict_trouble(conflict, matching));
@@ -136,7 +136,7 @@ impl Observations<'_> {
     }
 
     /// The verdicts of the node's agent that changed after the `known` ones.
-    pub(super) fn transitions(
+    pub(super) fn transitions_after(
         &self,
         matching: &Matching<'_>,
         PlannedEntries(entries): &PlannedEntries,
@@ -165,7 +165,7 @@ impl Observations<'_> {
     }
 
     /// What the provider of its node is asked to run; None on other nodes.
-    fn provided(&self, markers: &[&Marker]) -> Option<Provided> {
+    fn provided_probes(&self, markers: &[&Marker]) -> Option<Provided> {
         (self.has_provider == Some(true)).then(|| Provided::new(markers, self.pod))
     }
 
@@ -179,10 +179,10 @@ impl Observations<'_> {
             return provided.verdict(place);
         }
         let entry = entries.get(place.0)?.get(place.1)?.as_ref().ok()?;
-        self.node.verdict(self.pod, entry)
+        self.node.current_verdict(self.pod, entry)
     }
 
-    fn wants(
+    fn desired_marks(
         &self,
         markers: &[&Marker],
         entries: &[Vec<Result<Entry, Gap>>],
@@ -204,25 +204,25 @@ impl Observations<'_> {
         (wants, conflicts)
     }
 
-    /// What the marks follow from, for [`Index::inspect`](super::Index::inspect).
-    pub(super) fn inspect(
+    /// What the marks follow from, for [`Index::inspect_pod`](super::Index::inspect_pod).
+    pub(super) fn inspect_plan(
         &self,
         matching: &Matching<'_>,
         PlannedEntries(entries): &PlannedEntries,
     ) -> InspectedPlan {
         let markers: Vec<_> = matching.iter().map(|(_, marker)| *marker).collect();
-        let provided = self.provided(&markers);
+        let provided = self.provided_probes(&markers);
         let provided = provided.as_ref();
-        let (wants, conflicts) = self.wants(&markers, entries, provided);
+        let (wants, conflicts) = self.desired_marks(&markers, entries, provided);
         let situation = PodSituation::new(self.pod, self.node, self.refused_object);
         let inspect = |place: ProbePosition, entry: &Result<Entry, Gap>, probe: &MarkerProbe| {
             let verdict = self.verdict_at(place, entries, provided).cloned();
             let state = verdict.as_ref().map(|verdict| verdict.state);
             let prober = prober_of(place, provided);
-            let cause = situation.cause(probe, entry, (prober, state));
+            let cause = situation.pending_cause(probe, entry, (prober, state));
             InspectedProbe {
                 entry: entry.clone(),
-                trouble: cause.and_then(|cause| situation.trouble(cause, probe, entry)),
+                trouble: cause.and_then(|cause| situation.trouble_of_cause(cause, probe, entry)),
                 cause,
                 verdict,
             }
@@ -242,7 +242,7 @@ impl Observations<'_> {
     }
 
     /// The troubles with a marker's marks on the pod.
-    fn troubles(&self, marker: &Marker) -> impl Iterator<Item = (Trouble, Arc<str>)> {
+    fn mark_troubles(&self, marker: &Marker) -> impl Iterator<Item = (Trouble, Arc<str>)> {
         let subject = &self.pod.name.name;
         let contested = self.contested.iter();
         let contested = contested.filter(|mark| marks::claims(marker, mark));

@@ -1,7 +1,7 @@
 //! Pods: their observed state, the marks that are due on them, and which marks are contested.
 //!
 //! The machine keeps the observed pods and the result of each one's last plan ([`Pods::set_plan`]), from which the due
-//! marks follow ([`Pods::due`]). It knows neither markers nor nodes: plans are made in `pod_plan` from all three
+//! marks follow ([`Pods::due_write`]). It knows neither markers nor nodes: plans are made in `pod_plan` from all three
 //! machines.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -126,7 +126,7 @@ impl Pods {
     }
 
     /// The pods of a namespace whose labels a selector matches.
-    pub(super) fn selected(
+    pub(super) fn selected_by(
         &self,
         namespace: &str,
         selector: &Selector,
@@ -149,7 +149,7 @@ impl Pods {
     }
 
     /// Adds or replaces a pod. It is planned later.
-    pub(super) fn insert(&mut self, pod: IndexedPod, now: Now) {
+    pub(super) fn insert_pod(&mut self, pod: IndexedPod, now: Now) {
         if let Some(state) = self.by_name.get_mut(&pod.name) {
             state.pod = pod;
             return;
@@ -171,7 +171,7 @@ impl Pods {
         namespace.or_default().insert(name);
     }
 
-    pub(super) fn remove(
+    pub(super) fn remove_pod(
         &mut self,
         name: &ObjectName,
         cx: &mut IndexContext,
@@ -216,7 +216,7 @@ impl Pods {
     }
 
     /// The marks of a pod that have been contested for long enough to appear in its markers' statuses.
-    pub(super) fn contested(&self, name: &ObjectName) -> impl Iterator<Item = &Mark> {
+    pub(super) fn contested_marks(&self, name: &ObjectName) -> impl Iterator<Item = &Mark> {
         let state = self.by_name.get(name);
         state.into_iter().flat_map(|state| state.contests.visible())
     }
@@ -322,7 +322,7 @@ impl Pods {
     }
 
     /// The due marks of a pod by its last plan, without those that a contest delays.
-    pub(super) fn due(&self, name: &ObjectName, now: Now) -> Option<DueWrite> {
+    pub(super) fn due_write(&self, name: &ObjectName, now: Now) -> Option<DueWrite> {
         let state = self.by_name.get(name)?;
         let due = state.due.as_ref()?;
         let is_held = |mark: &Mark| state.contests.holds(mark, now.monotonic);
@@ -342,7 +342,7 @@ impl Pods {
     }
 
     /// The changes of verdicts that the due marks of a pod follow from.
-    pub(super) fn transitions(&self, name: &ObjectName) -> &[ObservedTransition] {
+    pub(super) fn verdict_transitions(&self, name: &ObjectName) -> &[ObservedTransition] {
         let due = self.by_name.get(name).and_then(|state| state.due.as_ref());
         due.map_or(&[], |due| &due.transitions)
     }
@@ -369,21 +369,21 @@ impl Pods {
     }
 
     /// Marks a pod for planning.
-    pub(super) fn affect(&self, name: &ObjectName, cx: &mut IndexContext) {
+    pub(super) fn mark_for_planning(&self, name: &ObjectName, cx: &mut IndexContext) {
         if let Some((name, _)) = self.by_name.get_key_value(name) {
             cx.affected.pods.insert(name.clone());
         }
     }
 
     /// Reconsiders the marks that a contest has delayed until now.
-    pub(super) fn end_wait(&mut self, name: PodName, cx: &mut IndexContext) {
+    pub(super) fn end_contest_wait(&mut self, name: PodName, cx: &mut IndexContext) {
         if let Some(state) = self.by_name.get_mut(&name) {
             state.contest_timer = None;
             cx.affected.pods.insert(name);
         }
     }
 
-    pub(super) fn version(&self, name: &ObjectName) -> Option<ResourceVersion> {
+    pub(super) fn known_version(&self, name: &ObjectName) -> Option<ResourceVersion> {
         self.get(name).map(|pod| pod.version)
     }
 

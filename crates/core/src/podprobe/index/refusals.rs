@@ -32,7 +32,7 @@ struct Refusal {
 
 impl Refusals {
     /// Remembers a refusal if the write is still the one that is due. Returns whether it is.
-    pub(super) fn insert(
+    pub(super) fn remember_if_due(
         &mut self,
         target: &WriteTarget,
         (refused, due): (Write, Option<Write>),
@@ -56,13 +56,13 @@ impl Refusals {
     }
 
     /// Whether this very write was refused.
-    pub(super) fn contains(&self, target: &WriteTarget, write: &Write) -> bool {
+    pub(super) fn is_refused(&self, target: &WriteTarget, write: &Write) -> bool {
         let refusal = self.by_target.get(target);
         refusal.is_some_and(|refusal| refusal.write == without_times_and_versions(write.clone()))
     }
 
     /// Why a write of this target was refused.
-    fn reason(&self, target: &WriteTarget) -> Option<&Arc<str>> {
+    fn refusal_reason(&self, target: &WriteTarget) -> Option<&Arc<str>> {
         self.by_target.get(target).map(|refusal| &refusal.reason)
     }
 
@@ -71,7 +71,7 @@ impl Refusals {
         if self.by_target.is_empty() {
             return None;
         }
-        self.reason(&WriteTarget::PodMarks(pod.clone()))
+        self.refusal_reason(&WriteTarget::PodMarks(pod.clone()))
     }
 
     /// Why the object of a pod's node was refused.
@@ -79,18 +79,18 @@ impl Refusals {
         if self.by_target.is_empty() {
             return None;
         }
-        self.reason(&WriteTarget::NodePodProbe(pod.node.as_ref()?.to_string()))
+        self.refusal_reason(&WriteTarget::NodePodProbe(pod.node.as_ref()?.to_string()))
     }
 
     /// Forgets the refusal of a target. Returns whether there was one.
-    pub(super) fn remove(&mut self, target: &WriteTarget) -> bool {
+    pub(super) fn forget_refusal(&mut self, target: &WriteTarget) -> bool {
         self.by_target.remove(target).is_some()
     }
 
     /// Forgets the refusal of a target when its time has come. Returns whether it did.
-    pub(super) fn expire(&mut self, target: &WriteTarget, now: Duration) -> bool {
+    pub(super) fn expire_refusal(&mut self, target: &WriteTarget, now: Duration) -> bool {
         let refusal = self.by_target.get(target);
-        refusal.is_some_and(|refusal| refusal.until <= now) && self.remove(target)
+        refusal.is_some_and(|refusal| refusal.until <= now) && self.forget_refusal(target)
     }
 
     #[cfg(test)]

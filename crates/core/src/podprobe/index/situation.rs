@@ -35,31 +35,32 @@ impl<'a> PodSituation<'a> {
         node: NodeView<'a>,
         refused_object: Option<&'a Arc<str>>,
     ) -> Self {
-        let absence = match node.absence() {
+        let absence = match node.reason_for_absence() {
             Some(Absence::NoNode) => Some(Pending::NoNode),
             Some(Absence::VirtualNode) => Some(Pending::VirtualNode),
             Some(Absence::NoRoom) => Some(Pending::TooManyProbes),
             Some(Absence::BeingDeleted) => Some(Pending::Refused),
-            None => (refused_object.is_some() && node.differs()).then_some(Pending::Refused),
+            None => (refused_object.is_some() && node.has_unapplied_entries())
+                .then_some(Pending::Refused),
         };
         Self {
             pod,
             node,
             refused_object,
             absence,
-            agent: node.agent(),
+            agent: node.agent_state(),
         }
     }
 
     /// Adds a probe to the pod's contribution to its marker's tally.
-    pub(super) fn count(
+    pub(super) fn count_probe(
         &self,
         contribution: &mut PodContribution,
         probe: &MarkerProbe,
         entry: &Result<Entry, Gap>,
         (prober, state): (ProbedBy<'_>, Option<State>),
     ) {
-        let cause = self.cause(probe, entry, (prober, state));
+        let cause = self.pending_cause(probe, entry, (prober, state));
         contribution.probes.push(ProbeContribution {
             state,
             silent: cause == Some(Pending::AgentSilent),
@@ -67,12 +68,12 @@ impl<'a> PodSituation<'a> {
         if state.is_none() {
             contribution.pending = contribution.pending.into_iter().chain(cause).min();
         }
-        let trouble = cause.and_then(|cause| self.trouble(cause, probe, entry));
+        let trouble = cause.and_then(|cause| self.trouble_of_cause(cause, probe, entry));
         contribution.troubles.extend(trouble);
     }
 
     /// Why a probe has no verdict, or none that anybody keeps up to date.
-    pub(super) fn cause(
+    pub(super) fn pending_cause(
         &self,
         probe: &MarkerProbe,
         entry: &Result<Entry, Gap>,
@@ -81,19 +82,19 @@ impl<'a> PodSituation<'a> {
         match (prober, state) {
             (ProbedBy::Provider(obstacle), None) => Some(pending_at_provider(obstacle)),
             (ProbedBy::Provider(_), Some(_)) => None,
-            (ProbedBy::Agent, None) => Some(self.pending(probe, entry)),
+            (ProbedBy::Agent, None) => Some(self.cause_before_verdict(probe, entry)),
             // The last report is still there, but nobody keeps it up to date.
             (ProbedBy::Agent, Some(_)) if self.agent == AgentState::Silent => {
                 Some(Pending::AgentSilent)
             }
             (ProbedBy::Agent, Some(_)) => self
                 .node
-                .obstacle(&probe.entry)
+                .obstacle_of_entry(&probe.entry)
                 .map(|_| Pending::CannotProbe),
         }
     }
 
-    fn pending(&self, probe: &MarkerProbe, entry: &Result<Entry, Gap>) -> Pending {
+    fn cause_before_verdict(&self, probe: &MarkerProbe, entry: &Result<Entry, Gap>) -> Pending {
         let entry = match entry {
             Err(Gap::ContainerNotFound) => return Pending::ContainerNotFound,
             Err(Gap::PortNotFound(_)) => return Pending::PortNotFound,
@@ -109,7 +110,7 @@ impl<'a> PodSituation<'a> {
             AgentState::NoAgent => return Pending::NoAgent,
             AgentState::Reporting => {}
         }
-        if self.node.obstacle(&probe.entry).is_some() {
+        if self.node.obstacle_of_entry(&probe.entry).is_some() {
             return Pending::CannotProbe;
         }
         let needs_address = entry
@@ -132,7 +133,7 @@ impl<'a> PodSituation<'a> {
     }
 
     /// The trouble that a reason stands for, and its subject. None if it resolves by itself.
-    pub(super) fn trouble(
+    pub(super) fn trouble_of_cause(
         &self,
         cause: Pending,
         probe: &MarkerProbe,
@@ -164,13 +165,13 @@ impl<'a> PodSituation<'a> {
                 (trouble, pod)
             }
             Pending::TooManyProbes => (Trouble::TooManyProbes, pod),
-            Pending::Refused => (Trouble::Refused, self.refusal(node)?),
+            Pending::Refused => (Trouble::Refused, self.object_refusal(node)?),
             Pending::NoNode => (Trouble::NoNode, format!("{pod} on {node}").into()),
             Pending::VirtualNode => (Trouble::VirtualNode, pod),
             Pending::NoAgent => (Trouble::NoAgent, format!("{pod} on {node}").into()),
             Pending::AgentSilent => (Trouble::AgentSilent, pod),
             Pending::CannotProbe => {
-                let message = self.node.obstacle(&probe.entry)?;
+                let message = self.node.obstacle_of_entry(&probe.entry)?;
                 let subject = format!("{pod}, probe {name}: {message}");
                 (Trouble::CannotProbe, subject.into())
             }
@@ -183,7 +184,7 @@ impl<'a> PodSituation<'a> {
     }
 
     /// Why the object of the pod's node cannot be written.
-    fn refusal(&self, node: &str) -> Option<Arc<str>> {
+    fn object_refusal(&self, node: &str) -> Option<Arc<str>> {
         if let Some(finalizers) = self.node.blocking_finalizers() {
             let finalizers = finalizers.join(", ");
             let text = format!(

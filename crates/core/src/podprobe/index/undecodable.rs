@@ -48,7 +48,7 @@ impl Undecodable {
         self.pods.take(name)
     }
 
-    pub(super) fn pods(&self) -> impl Iterator<Item = &PodName> {
+    pub(super) fn pod_names(&self) -> impl Iterator<Item = &PodName> {
         self.pods.iter()
     }
 
@@ -62,7 +62,7 @@ impl Undecodable {
     }
 
     /// All of a kind.
-    pub(super) fn names(&self, kind: WatchedKind) -> Vec<ObjectName> {
+    pub(super) fn names_of_kind(&self, kind: WatchedKind) -> Vec<ObjectName> {
         match kind {
             WatchedKind::Marker => self.marker_names().collect(),
             WatchedKind::Pod => self.pods.iter().map(|name| (**name).clone()).collect(),

@@ -32,7 +32,11 @@ impl MarkerState {
 
 impl Markers {
     /// Marks the held markers of a namespace as affected: the marks that they wait for may be gone.
-    pub(in crate::podprobe::index) fn affect_held(&self, namespace: &str, cx: &mut IndexContext) {
+    pub(in crate::podprobe::index) fn mark_held_as_affected(
+        &self,
+        namespace: &str,
+        cx: &mut IndexContext,
+    ) {
         let held = self.held.iter();
         let held = held.filter(|marker| marker.namespace == namespace);
         cx.affected.markers.extend(held.cloned());
@@ -40,16 +44,16 @@ impl Markers {
 
     /// Restarts the time limit of every marker that is being deleted: before every kind was listed, and while another
     /// manager led, nothing could be cleaned up.
-    pub(in crate::podprobe::index) fn limit_all_deletions(&mut self, cx: &mut IndexContext) {
+    pub(in crate::podprobe::index) fn restart_deletion_limits(&mut self, cx: &mut IndexContext) {
         let names: Vec<_> = self.by_name.keys().cloned().collect();
         for name in names {
-            self.unlimit_deletion(&name, cx);
-            self.limit_deletion(&name, cx);
+            self.cancel_deletion_limit(&name, cx);
+            self.start_deletion_limit(&name, cx);
         }
     }
 
     /// Starts the time limit of a marker that is held.
-    pub(super) fn limit_deletion(&mut self, name: &MarkerName, cx: &mut IndexContext) {
+    pub(super) fn start_deletion_limit(&mut self, name: &MarkerName, cx: &mut IndexContext) {
         let Some(marker) = self.by_name.get_mut(name) else {
             return;
         };
@@ -63,7 +67,7 @@ impl Markers {
     }
 
     /// Cancels the time limit of a marker.
-    pub(super) fn unlimit_deletion(&mut self, name: &MarkerName, cx: &mut IndexContext) {
+    pub(super) fn cancel_deletion_limit(&mut self, name: &MarkerName, cx: &mut IndexContext) {
         self.held.remove(name);
         if let Some(marker) = self.by_name.get_mut(name) {
             cx.timers.reset(&mut marker.held_until, None, || {
@@ -112,7 +116,7 @@ impl Markers {
         }
         let finalizers = self.wanted_finalizers(marker, rollout, now)?;
         // The deletion of a marker without finalizers is shown by the watch, not by the reply.
-        let sent = Sent::whole(fingerprint(&finalizers), !finalizers.is_empty());
+        let sent = Sent::of_single_value(fingerprint(&finalizers), !finalizers.is_empty());
         let write = Write::MarkerFinalizers {
             marker: name.clone(),
             uid: marker.uid.clone(),

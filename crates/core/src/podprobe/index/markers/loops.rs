@@ -42,11 +42,11 @@ struct LabelKeys {
 }
 
 impl LabelUses {
-    pub(super) fn insert(&mut self, name: &MarkerName, marker: &Marker, is_stopped: bool) {
+    pub(super) fn insert_marker(&mut self, name: &MarkerName, marker: &Marker, is_stopped: bool) {
         let keys = self.by_namespace.entry(name.namespace.clone()).or_default();
         for (map, own) in [
-            (&mut keys.set, labels_set(marker)),
-            (&mut keys.read, labels_read(marker)),
+            (&mut keys.set, label_keys_set_by(marker)),
+            (&mut keys.read, label_keys_read_by(marker)),
         ] {
             for key in own {
                 map.entry(key).or_default().insert(name.clone());
@@ -60,7 +60,7 @@ impl LabelUses {
         }
     }
 
-    pub(super) fn remove(&mut self, name: &MarkerName, marker: &Marker) {
+    pub(super) fn remove_marker(&mut self, name: &MarkerName, marker: &Marker) {
         let Some(keys) = self.by_namespace.get_mut(&name.namespace) else {
             return;
         };
@@ -68,8 +68,8 @@ impl LabelUses {
             self.unchecked.insert(name.namespace.clone());
         }
         for (map, own) in [
-            (&mut keys.set, labels_set(marker)),
-            (&mut keys.read, labels_read(marker)),
+            (&mut keys.set, label_keys_set_by(marker)),
+            (&mut keys.read, label_keys_read_by(marker)),
         ] {
             for key in own {
                 if let Some(markers) = map.get_mut(&key) {
@@ -87,7 +87,7 @@ impl LabelUses {
     }
 
     /// Marks all namespaces for a search of loops.
-    fn recheck_all(&mut self) {
+    fn mark_all_for_recheck(&mut self) {
         self.unchecked = self.by_namespace.keys().cloned().collect();
     }
 }
@@ -96,13 +96,13 @@ impl LabelKeys {
     /// Whether loops may change with this marker. One that sets a label which is read may close a loop. Even if it
     /// reads no label that is set, markers that select by its label may now match the same pods.
     fn may_change_loops(&self, marker: &Marker) -> bool {
-        labels_set(marker)
+        label_keys_set_by(marker)
             .iter()
             .any(|key| self.read.contains_key(key))
     }
 
     /// The markers that both set a label that is read and read one that is set, and those that are stopped.
-    fn members(&self) -> BTreeSet<MarkerName> {
+    fn possible_loop_members(&self) -> BTreeSet<MarkerName> {
         let using_both = |own: &MarkersByKey, others: &MarkersByKey| {
             let both = own.iter().filter(|(key, _)| others.contains_key(*key));
             let markers = both.flat_map(|(_, markers)| markers).cloned();
@@ -129,15 +129,15 @@ impl LabelKeys {
 
     /// For each of these markers, the places of those that it feeds, sorted. Only markers that share a key are compared: a
     /// namespace may have any number of them.
-    fn edges(&self, members: &[&Marker]) -> Edges {
+    fn find_edges(&self, members: &[&Marker]) -> Edges {
         let mut readers: BTreeMap<Arc<str>, Vec<usize>> = BTreeMap::new();
         for (place, marker) in members.iter().enumerate() {
-            for key in labels_read(marker) {
+            for key in label_keys_read_by(marker) {
                 readers.entry(key).or_default().push(place);
             }
         }
         let fed_by = |(place, from): (usize, &&Marker)| {
-            let keys = labels_set(from);
+            let keys = label_keys_set_by(from);
             let fed = keys.iter().filter_map(|key| readers.get(key)).flatten();
             // A loop of one marker is an invalid marker.
             let mut fed: BTreeSet<_> = fed.copied().filter(|to| *to != place).collect();
@@ -149,7 +149,7 @@ impl LabelKeys {
 }
 
 /// The shortest path from a marker through those in force back to it, by their places.
-fn closed_loop(edges: &Edges, in_force: &[bool], new: usize) -> Option<Vec<usize>> {
+fn find_closed_loop(edges: &Edges, in_force: &[bool], new: usize) -> Option<Vec<usize>> {
     let mut before = vec![None; edges.len()];
     let mut queue = VecDeque::from([new]);
     while let Some(at) = queue.pop_front() {
@@ -170,14 +170,14 @@ fn closed_loop(edges: &Edges, in_force: &[bool], new: usize) -> Option<Vec<usize
 }
 
 /// The first key that one marker sets and the other reads.
-fn fed_key(from: &Marker, to: &Marker) -> Option<Arc<str>> {
-    let read = labels_read(to);
-    let mut set = labels_set(from).into_iter();
+fn find_fed_key(from: &Marker, to: &Marker) -> Option<Arc<str>> {
+    let read = label_keys_read_by(to);
+    let mut set = label_keys_set_by(from).into_iter();
     set.find(|key| read.contains(key))
 }
 
 /// The label keys that a marker's policies set.
-pub(super) fn labels_set(marker: &Marker) -> BTreeSet<Arc<str>> {
+pub(super) fn label_keys_set_by(marker: &Marker) -> BTreeSet<Arc<str>> {
     let probes = marker.probes.iter();
     let policies = probes.flat_map(|probe| probe.succeeded.iter().chain(&probe.failed));
     policies
@@ -187,7 +187,7 @@ pub(super) fn labels_set(marker: &Marker) -> BTreeSet<Arc<str>> {
 }
 
 /// The label keys that a marker's selector reads.
-fn labels_read(marker: &Marker) -> BTreeSet<Arc<str>> {
+fn label_keys_read_by(marker: &Marker) -> BTreeSet<Arc<str>> {
     marker.selector.keys().cloned().collect()
 }
 
@@ -218,7 +218,7 @@ fn loop_message(way: &[&Marker]) -> String {
     };
     let steps = way.windows(2).enumerate().map(|(place, pair)| {
         let (setter, reader) = (name(place), name(place + 1));
-        let key = fed_key(pair[0], pair[1]).unwrap_or_default();
+        let key = find_fed_key(pair[0], pair[1]).unwrap_or_default();
         format!("{setter} sets label {key}, by which {reader} selects")
     });
     let mut steps: Vec<_> = steps.collect();
@@ -243,7 +243,7 @@ impl Markers {
 
     /// Marks all namespaces for a search of loops.
     pub(in crate::podprobe::index) fn recheck_loops(&mut self) {
-        self.labels.recheck_all();
+        self.labels.mark_all_for_recheck();
     }
 
     /// Stops the markers that close a loop, and restarts those whose loop is open, in the namespaces marked for a
@@ -268,7 +268,7 @@ impl Markers {
         let Some(keys) = self.labels.by_namespace.get(namespace) else {
             return Vec::new();
         };
-        let members = keys.members().into_iter();
+        let members = keys.possible_loop_members().into_iter();
         let known = members.filter_map(|name| {
             let phase = &self.by_name.get(&name)?.phase;
             Some((phase.loop_member()?, name))
@@ -276,10 +276,10 @@ impl Markers {
         let mut members: Vec<_> = known.collect();
         members.sort_by_key(|(marker, name)| (marker.created, name.clone()));
         let (markers, names): (Vec<_>, Vec<_>) = members.into_iter().unzip();
-        let edges = keys.edges(&markers);
+        let edges = keys.find_edges(&markers);
         let mut in_force = vec![false; markers.len()];
         let judged = names.into_iter().enumerate().map(|(place, name)| {
-            let closed = closed_loop(&edges, &in_force, place);
+            let closed = find_closed_loop(&edges, &in_force, place);
             in_force[place] = closed.is_none();
             let reason = closed.map(|way| {
                 let way: Vec<_> = way.into_iter().map(|place| markers[place]).collect();

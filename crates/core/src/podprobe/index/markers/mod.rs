@@ -175,7 +175,7 @@ impl Markers {
             return Vec::new();
         }
         let label = |key: &str| pod.labels.get(key).map(|value| &**value);
-        let candidates = self.selectors.candidates(pod);
+        let candidates = self.selectors.candidates_for(pod);
         let active = candidates.filter_map(|name| Some((name, self.active(name)?)));
         let mut found: Vec<_> = active
             .filter(|(_, marker)| marker.selector.matches(label))
@@ -252,7 +252,7 @@ impl Markers {
             .active()
             .is_some_and(|marker| selector != Some(&marker.selector));
         self.put_in(&name, new);
-        self.limit_deletion(&name, cx);
+        self.start_deletion_limit(&name, cx);
         Some(MarkerChange {
             name,
             uncounted: uncounted.unwrap_or_default(),
@@ -303,10 +303,10 @@ impl Markers {
     fn put_in(&mut self, name: &MarkerName, state: MarkerState) {
         if let Some(marker) = state.phase.loop_member() {
             let is_stopped = matches!(state.phase, MarkerPhase::Stopped(..));
-            self.labels.insert(name, marker, is_stopped);
+            self.labels.insert_marker(name, marker, is_stopped);
         }
         if let Some(marker) = state.phase.active() {
-            self.selectors.insert(name, &marker.selector);
+            self.selectors.insert_marker(name, &marker.selector);
             note_change(&mut self.changed, name);
         }
         self.totals.add(&state.status);
@@ -319,18 +319,18 @@ impl Markers {
         name: &MarkerName,
         cx: &mut IndexContext,
     ) -> Option<(MarkerState, BTreeSet<PodName>)> {
-        self.unlimit_deletion(name, cx);
+        self.cancel_deletion_limit(name, cx);
         let mut state = self.by_name.remove(name)?;
         self.totals.remove(&state.status);
         cx.timers.reset(&mut state.contest_timer, None, || {
             Timer::MarkerContest(name.clone())
         });
         if let Some(marker) = state.phase.active() {
-            self.selectors.remove(name, &marker.selector);
+            self.selectors.remove_marker(name, &marker.selector);
             note_change(&mut self.changed, name);
         }
         if let Some(marker) = state.phase.loop_member() {
-            self.labels.remove(name, marker);
+            self.labels.remove_marker(name, marker);
         }
         let pods = std::mem::take(&mut state.pods);
         Some((state, pods))

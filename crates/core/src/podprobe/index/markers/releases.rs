@@ -14,7 +14,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::loops::labels_set;
+use super::loops::label_keys_set_by;
 use super::{MarkerChange, Markers, StopReason};
 use crate::podprobe::index::context::{IndexContext, MarkerName, PodName};
 use crate::podprobe::pod::IndexedPod;
@@ -45,7 +45,7 @@ impl Releases {
     /// Counts one more release. Returns the message for the status if the releases have no end: there are enough of one
     /// controller, and one of the pods was created after another had been released. When somebody orphans the pods of a
     /// workload, none is created afterwards.
-    fn count(&mut self, release: Release) -> Option<String> {
+    fn count_release(&mut self, release: Release) -> Option<String> {
         let (now, controller) = (release.at, release.controller.clone());
         self.latest.push_back(release);
         while let Some(first) = self.latest.front()
@@ -94,12 +94,12 @@ impl Markers {
             let Some(marker) = state.phase.active() else {
                 continue;
             };
-            let mut keys = labels_set(marker);
+            let mut keys = label_keys_set_by(marker);
             keys.retain(|key| pod.ours.labels.contains_key(key));
             if keys.is_empty() {
                 continue;
             }
-            let endless = state.releases.count(Release {
+            let endless = state.releases.count_release(Release {
                 controller: controller.clone(),
                 pod: pod.name.clone(),
                 keys,

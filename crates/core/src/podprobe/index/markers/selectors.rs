@@ -29,7 +29,7 @@ struct NamespaceMarkers {
 
 impl NamespaceMarkers {
     /// How many markers are listed under a label with one of these values.
-    fn count(&self, key: &str, values: &[Arc<str>]) -> usize {
+    fn count_listed(&self, key: &str, values: &[Arc<str>]) -> usize {
         let by_value = self.by_pair.get(key);
         let listed = |value| by_value.and_then(|by_value| by_value.get(value));
         values.iter().filter_map(listed).map(BTreeSet::len).sum()
@@ -37,14 +37,14 @@ impl NamespaceMarkers {
 }
 
 impl SelectorIndex {
-    pub(super) fn insert(&mut self, marker: &MarkerName, selector: &Selector) {
+    pub(super) fn insert_marker(&mut self, marker: &MarkerName, selector: &Selector) {
         let namespace = self
             .by_namespace
             .entry(marker.namespace.clone())
             .or_default();
         let least = selector
             .pairs()
-            .min_by_key(|(key, values)| (namespace.count(key, values), values.len()));
+            .min_by_key(|(key, values)| (namespace.count_listed(key, values), values.len()));
         match least {
             Some((key, values)) => {
                 let by_value = namespace.by_pair.entry(key.clone()).or_default();
@@ -59,7 +59,7 @@ impl SelectorIndex {
         }
     }
 
-    pub(super) fn remove(&mut self, marker: &MarkerName, selector: &Selector) {
+    pub(super) fn remove_marker(&mut self, marker: &MarkerName, selector: &Selector) {
         let Some(namespace) = self.by_namespace.get_mut(&marker.namespace) else {
             return;
         };
@@ -87,7 +87,7 @@ impl SelectorIndex {
     }
 
     /// The markers that may match the pod, each once. All that do match are among them.
-    pub(super) fn candidates<'a>(
+    pub(super) fn candidates_for<'a>(
         &'a self,
         pod: &IndexedPod,
     ) -> impl Iterator<Item = &'a MarkerName> {

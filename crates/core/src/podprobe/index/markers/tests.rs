@@ -99,14 +99,14 @@ fn markers_are_not_looked_up_by_a_pair_that_all_of_them_have() {
         })
         .collect();
     for (marker, selector) in &markers {
-        selectors.insert(marker, selector);
+        selectors.insert_marker(marker, selector);
     }
     let pod = pod(&json!({ "app": "game", "shard": "7" }));
-    let candidates: Vec<_> = selectors.candidates(&pod).collect();
+    let candidates: Vec<_> = selectors.candidates_for(&pod).collect();
     assert!(candidates.contains(&&markers[7].0));
     assert!(candidates.len() <= 2, "{candidates:?}");
     for (marker, selector) in &markers {
-        selectors.remove(marker, selector);
+        selectors.remove_marker(marker, selector);
     }
     assert!(selectors.is_empty());
 }

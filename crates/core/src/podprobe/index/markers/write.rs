@@ -14,7 +14,7 @@ use crate::podprobe::status::{self, READY, StatusInputs, Trouble};
 
 impl Markers {
     /// Compares a marker's status and finalizers with what is wanted, and marks what differs as due.
-    pub(in crate::podprobe::index) fn compare(
+    pub(in crate::podprobe::index) fn compare_marker(
         &mut self,
         name: &MarkerName,
         rollout: Rollout,
@@ -63,7 +63,7 @@ impl Markers {
             return None;
         }
         let status = self.wanted_status(marker, rollout, now.wall)?;
-        let sent = Sent::whole(fingerprint_of_status(&status), true);
+        let sent = Sent::of_single_value(fingerprint_of_status(&status), true);
         let write = Write::MarkerStatus {
             marker: name.clone(),
             uid: marker.uid.clone(),

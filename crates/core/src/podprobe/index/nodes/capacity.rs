@@ -45,7 +45,7 @@ impl<'a> Allocation<'a> {
         own + bytes <= namespace_share(left_by_others)
     }
 
-    fn admit(&mut self, key: &'a PodKey, bytes: usize) {
+    fn admit_pod(&mut self, key: &'a PodKey, bytes: usize) {
         self.used += bytes;
         *self.by_namespace.entry(&key.0.namespace).or_default() += bytes;
         self.admitted.insert(key.clone());
@@ -56,7 +56,7 @@ impl<'a> Allocation<'a> {
         present.sort();
         for (_, key, bytes) in present {
             if self.used + bytes <= self.max_bytes {
-                self.admit(key, bytes);
+                self.admit_pod(key, bytes);
             }
         }
     }
@@ -75,7 +75,7 @@ impl<'a> Allocation<'a> {
             match queues.get_mut(namespace).and_then(VecDeque::pop_front) {
                 Some((key, bytes)) => {
                     if self.has_share_for(namespace, bytes) {
-                        self.admit(key, bytes);
+                        self.admit_pod(key, bytes);
                     }
                 }
                 None => {
@@ -106,7 +106,7 @@ impl Nodes {
             return false;
         };
         if let Some(node) = self.by_name.get(&name)
-            && let Some(admitted) = admitted(node, &had, self.max_bytes)
+            && let Some(admitted) = choose_admitted_pods(node, &had, self.max_bytes)
         {
             self.refuse_all_but(&name, &admitted, cx);
         }
@@ -139,7 +139,7 @@ impl Nodes {
 
 /// The pods whose entries an object has room for. `had` is the room of each changed pod before this event. None if
 /// there is room for all, and was before.
-fn admitted(
+fn choose_admitted_pods(
     node: &NodeState,
     had: &BTreeMap<PodKey, usize>,
     max_bytes: usize,
@@ -151,7 +151,7 @@ fn admitted(
     let mut present = Vec::new();
     let mut waiting = Vec::new();
     for (key, pod) in &node.pods {
-        match bytes_had(key, pod, had) {
+        match rank_and_bytes_before(key, pod, had) {
             _ if pod.wanted.is_none() => {}
             Some((rank, had)) if pod.bytes <= had => present.push((rank, key, pod.bytes)),
             _ => waiting.push((key, pod.bytes)),
@@ -164,7 +164,7 @@ fn admitted(
 
 /// The room that a pod had before. What this process decided ranks before what the object shows, which counts after a
 /// restart.
-fn bytes_had(
+fn rank_and_bytes_before(
     key: &PodKey,
     pod: &PodOnNode,
     had: &BTreeMap<PodKey, usize>,

@@ -2,9 +2,9 @@
 //!
 //! | in | out |
 //! |---|---|
-//! | which entries a pod should have: [`Nodes::set_wanted`] | what a node's object and agent say of a pod: [`Nodes::view`] |
+//! | which entries a pod should have: [`Nodes::set_wanted`] | what a node's object and agent say of a pod: [`Nodes::view_of_pod`] |
 //! | nodes and objects as they are observed: `observe_*`, `remove_*` | whether every object has a marker's entries: [`Nodes::is_acknowledged`] |
-//! | agents' pods: [`Nodes::observe_agent`], [`Nodes::remove_agent`] | objects that are due: [`Nodes::due`] |
+//! | agents' pods: [`Nodes::observe_agent`], [`Nodes::remove_agent`] | objects that are due: [`Nodes::due_write`] |
 //!
 //! Markers are known by name only; marks are unknown.
 //!

@@ -48,7 +48,7 @@ fn read_entries(
     let mut pods: BTreeMap<PodKey, ObservedPod> = BTreeMap::new();
     let mut malformed = false;
     for pod in &spec.pod_probes {
-        let key = key(&pod.namespace, &pod.name, &pod.uid, &mut cx.interners);
+        let key = intern_pod_key(&pod.namespace, &pod.name, &pod.uid, &mut cx.interners);
         let read = PodEntries::read(pod, &mut cx.interners, &mut cx.entries);
         let entries = &mut pods.entry(key).or_default().entries;
         malformed |= entries.replace(read).is_some();
@@ -89,7 +89,7 @@ fn read_verdicts(
         let known = known.get(&(&*pod.namespace, &*pod.name, &*pod.uid));
         let key = match known {
             Some((key, _)) => (*key).clone(),
-            None => key(&pod.namespace, &pod.name, &pod.uid, interners),
+            None => intern_pod_key(&pod.namespace, &pod.name, &pod.uid, interners),
         };
         let observed = pods.entry(key).or_default();
         let strings = &mut interners.strings;
@@ -102,18 +102,18 @@ fn read_verdicts(
         }
         let obstacles = pod.cannot_probe.iter().map(|one| Obstacle {
             entry: strings.share(one.name.as_str()),
-            message: strings.share(bounded(&one.message)),
+            message: strings.share(truncate_obstacle(&one.message)),
         });
         observed.obstacles.extend(obstacles);
     }
 }
 
 /// The schema bounds an obstacle's message, but the API server may have another schema.
-fn bounded(message: &str) -> &str {
+fn truncate_obstacle(message: &str) -> &str {
     &message[..message.floor_char_boundary(limits::CANNOT_PROBE_MESSAGE)]
 }
 
-fn key(namespace: &str, name: &str, uid: &str, interners: &mut Interners) -> PodKey {
+fn intern_pod_key(namespace: &str, name: &str, uid: &str, interners: &mut Interners) -> PodKey {
     let name = ObjectName {
         namespace: namespace.to_owned(),
         name: name.to_owned(),

@@ -32,7 +32,7 @@ pub(in crate::podprobe::index) enum Absence {
 
 impl Nodes {
     /// A pod on its node.
-    pub(in crate::podprobe::index) fn view(&self, pod: &IndexedPod) -> NodeView<'_> {
+    pub(in crate::podprobe::index) fn view_of_pod(&self, pod: &IndexedPod) -> NodeView<'_> {
         let key = pod_key(pod);
         let node = key.as_ref().and_then(|(node, _)| self.by_name.get(node));
         let on_node = key
@@ -47,7 +47,7 @@ impl Nodes {
 
 impl<'a> NodeView<'a> {
     /// The entries that the node's object has of the pod.
-    pub(in crate::podprobe::index) fn entries(self) -> Option<&'a PodEntries> {
+    pub(in crate::podprobe::index) fn observed_entries(self) -> Option<&'a PodEntries> {
         self.pod?.observed.as_ref()
     }
 
@@ -60,7 +60,7 @@ impl<'a> NodeView<'a> {
     /// The agent's verdict about an entry, if there is one about this version of the entry and the container that runs
     /// now. A verdict about an earlier container counts as absent, so marks stay until the agent reports Unknown. A
     /// working agent does so within a second; without one, nothing changes a pod.
-    pub(in crate::podprobe::index) fn verdict(
+    pub(in crate::podprobe::index) fn current_verdict(
         self,
         pod: &IndexedPod,
         entry: &Entry,
@@ -80,7 +80,7 @@ impl<'a> NodeView<'a> {
     }
 
     /// Why the object does not have the pod's entries and will not get them by itself, if so.
-    pub(in crate::podprobe::index) fn absence(self) -> Option<Absence> {
+    pub(in crate::podprobe::index) fn reason_for_absence(self) -> Option<Absence> {
         let Some(node) = self.node.and_then(|node| node.node.as_ref()) else {
             return Some(Absence::NoNode);
         };
@@ -92,17 +92,17 @@ impl<'a> NodeView<'a> {
         }
         // Its replacement has to wait until it is gone.
         let is_blocked = self.blocking_finalizers().is_some();
-        (is_blocked && self.differs()).then_some(Absence::BeingDeleted)
+        (is_blocked && self.has_unapplied_entries()).then_some(Absence::BeingDeleted)
     }
 
     /// Whether the entries in the object differ from those wanted.
-    pub(in crate::podprobe::index) fn differs(self) -> bool {
+    pub(in crate::podprobe::index) fn has_unapplied_entries(self) -> bool {
         self.pod.is_some_and(|pod| pod.differs.is_some())
     }
 
     /// Whether they differ because somebody keeps changing the object.
     pub(in crate::podprobe::index) fn is_contested(self) -> bool {
-        self.differs() && self.node.is_some_and(|node| node.is_contested)
+        self.has_unapplied_entries() && self.node.is_some_and(|node| node.is_contested)
     }
 
     /// The finalizers that delay the deletion of the object, if it is being deleted.
@@ -112,7 +112,7 @@ impl<'a> NodeView<'a> {
 
     /// Whether the node's agent works. It counts as working while the object does not have the pod's entries as wanted:
     /// nothing is asked of it yet.
-    pub(in crate::podprobe::index) fn agent(self) -> AgentState {
+    pub(in crate::podprobe::index) fn agent_state(self) -> AgentState {
         let is_asked = self
             .pod
             .is_some_and(|pod| pod.observed.is_some() && pod.differs.is_none());
@@ -126,7 +126,7 @@ impl<'a> NodeView<'a> {
     }
 
     /// Why the agent cannot run the probe of this entry, in the agent's words.
-    pub(in crate::podprobe::index) fn obstacle(self, entry: &str) -> Option<&'a Arc<str>> {
+    pub(in crate::podprobe::index) fn obstacle_of_entry(self, entry: &str) -> Option<&'a Arc<str>> {
         let mut obstacles = self.pod?.obstacles.iter();
         let own = obstacles.find(|one| *one.entry == *entry);
         own.map(|one| &one.message)

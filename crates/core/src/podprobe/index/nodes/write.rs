@@ -11,13 +11,13 @@ use crate::podprobe::index::context::{DueWrite, IndexContext, NodeName, Sent, Ti
 
 impl Nodes {
     /// Fingerprint of what is wanted of a node's object.
-    fn wanted(&self, node: &NodeState) -> u64 {
+    fn wanted_fingerprint(&self, node: &NodeState) -> u64 {
         fingerprint((node.wanted_revision, node.is_served(), self.keeps_fields))
     }
 
     /// Compares a node's object with what is wanted. Marks its pods for planning when it becomes contested or ceases to
     /// be. Returns whether a write is due now.
-    pub(in crate::podprobe::index) fn compare(
+    pub(in crate::podprobe::index) fn compare_object(
         &mut self,
         name: &NodeName,
         cx: &mut IndexContext,
@@ -25,7 +25,7 @@ impl Nodes {
         let Some(node) = self.by_name.get(name) else {
             return false;
         };
-        let (wanted, differs) = (self.wanted(node), node.differs());
+        let (wanted, differs) = (self.wanted_fingerprint(node), node.differs());
         let Some(node) = self.by_name.get_mut(name) else {
             return false;
         };
@@ -43,12 +43,16 @@ impl Nodes {
     }
 
     /// The write of a node's object that is due.
-    pub(in crate::podprobe::index) fn due(&self, name: &str, now: Duration) -> Option<DueWrite> {
+    pub(in crate::podprobe::index) fn due_write(
+        &self,
+        name: &str,
+        now: Duration,
+    ) -> Option<DueWrite> {
         let node = self.by_name.get(name).filter(|node| node.differs())?;
         if node.contest.holds(now) {
             return None;
         }
-        let wanted = self.wanted(node);
+        let wanted = self.wanted_fingerprint(node);
         let object = node.object.as_ref();
         if !node.is_served() {
             return Some(DueWrite {
@@ -57,7 +61,7 @@ impl Nodes {
                     uid: object?.meta.uid.clone().unwrap_or_default(),
                 },
                 // The deletion is shown by the watch, not by the reply.
-                sent: Sent::whole(wanted, false),
+                sent: Sent::of_single_value(wanted, false),
             });
         }
         let pods = node.pods.keys().filter_map(|key| {
@@ -77,7 +81,7 @@ impl Nodes {
         };
         Some(DueWrite {
             write,
-            sent: Sent::whole(wanted, true),
+            sent: Sent::of_single_value(wanted, true),
         })
     }
 

@@ -140,7 +140,7 @@ impl World {
         let shown = shown(&event);
         let version = |world: &Self| {
             let (kind, name) = shown.as_ref()?;
-            world.index.version(*kind, name)
+            world.index.known_version(*kind, name)
         };
         let known = version(self);
         self.note_list(&event);
@@ -187,7 +187,7 @@ impl World {
     fn assert_nothing_is_back(&self) {
         for (kind, (names, listed)) in &self.relisted {
             for name in self.index.known_names(*kind) {
-                let version = self.index.version(*kind, &name);
+                let version = self.index.known_version(*kind, &name);
                 let is_made_since = version.is_some_and(|version| version.is_later_than(*listed));
                 let is_right = names.contains(&name) || is_made_since;
                 assert!(
