@@ -10,7 +10,8 @@ use leadsman_api::slim::{Node, Pod};
 use leadsman_api::{Guarded, NodePodProbe, PodProbeMarker};
 use leadsman_core::cluster::{ObjectName, nearest};
 use leadsman_core::podprobe::explain::{
-    Explanation, ObservedCluster, ObservedObjects, PodGroup, Unread, group, selector_text,
+    Explanation, ObservedCluster, ObservedObjects, PodGroup, Unread, format_selector,
+    group_by_causes,
 };
 use serde::{Deserialize, Serialize};
 
@@ -165,7 +166,7 @@ fn many_pods(
     sidecars: Option<GroupedSidecars>,
     now: Timestamp,
 ) -> Result<String, VerbError> {
-    let groups = group(&pods);
+    let groups = group_by_causes(&pods);
     let grouped = Grouped {
         groups,
         pods,
@@ -268,7 +269,7 @@ async fn select_pods<'a>(
             let Some(workload) = workload.map_err(VerbError::Unread)? else {
                 return Err(no_such(reader, *resource, kind, name, namespace).await);
             };
-            let labels = selector_text(&workload.spec.selector);
+            let labels = format_selector(&workload.spec.selector);
             let labels = labels.map_err(|error| VerbError::Usage(error.to_string()))?;
             (format!("of {kind} {name}"), Some(labels), None)
         }

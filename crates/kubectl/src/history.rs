@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Event;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use leadsman_core::podprobe::explain::{
-    Explanation, MarkerFit, ProbeExplanation, VerdictSource, age,
+    Explanation, MarkerFit, ProbeExplanation, VerdictSource, format_age,
 };
 use leadsman_core::podprobe::history::{RecordedRun, ResultsInARow};
 use leadsman_process::list::ListTarget;
@@ -360,7 +360,7 @@ fn transitions(transitions: &[Transition], is_wide: bool, now: Timestamp) -> Tab
         let changed = if is_wide {
             one.time.0.to_string()
         } else {
-            format!("{} ago", age(one.time.0, now))
+            format!("{} ago", format_age(one.time.0, now))
         };
         let times = one.times.map_or("-".to_owned(), |times| times.to_string());
         table.add(vec![

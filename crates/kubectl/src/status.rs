@@ -9,8 +9,8 @@ use leadsman_api::{Guarded, PodProbeMarker};
 use leadsman_core::cluster::nearest;
 use leadsman_core::podprobe::Config;
 use leadsman_core::podprobe::explain::{
-    FleetSummary, ManagerState, MarkerSummary, ObservedObjects, ProbeCounts, age, summarize,
-    summary,
+    FleetSummary, ManagerState, MarkerSummary, ObservedObjects, ProbeCounts, format_age,
+    summarize_marker, summarize_markers,
 };
 use leadsman_process::list::ListTarget;
 use leadsman_process::watcher::{WatchEvent, list_and_watch};
@@ -58,7 +58,7 @@ pub(crate) async fn run(args: &Args) -> Result<(), VerbError> {
     }
     let markers = read_markers(args, &reader, namespace).await?;
     let now = reader.now().await;
-    let fleet = summarize(read_reports(&reader, markers, now).await, now);
+    let fleet = summarize_markers(read_reports(&reader, markers, now).await, now);
     let printed = match output::structured(args.output, &fleet) {
         Some(text) => text?,
         None if args.output == Format::Name => {
@@ -133,7 +133,7 @@ async fn read_reports(
         Ok(Vec::new())
     };
     let is_silent = markers.iter().any(|marker| {
-        let (_, marker) = summary(marker);
+        let (_, marker) = summarize_marker(marker);
         marker.probes.iter().any(|probe| probe.silent > 0) || marker.reason == "NoAgent"
     });
     let (config, agents) = if is_silent && node_pod_probes.is_ok() {
@@ -205,7 +205,10 @@ fn row(marker: &MarkerSummary, probe: &ProbeCounts, args: &Args, now: Timestamp)
     let matched = marker
         .matched_pods
         .map_or("?".to_owned(), |pods| pods.to_string());
-    let newest = marker.newest_result.as_ref().map(|time| age(time.0, now));
+    let newest = marker
+        .newest_result
+        .as_ref()
+        .map(|time| format_age(time.0, now));
     let mut row: Vec<Cell> = Vec::new();
     if args.all_namespaces {
         row.push(marker.namespace.clone().into());
@@ -222,7 +225,7 @@ fn row(marker: &MarkerSummary, probe: &ProbeCounts, args: &Args, now: Timestamp)
         Cell::styled(marker.reason.clone(), state),
     ]);
     if args.output == Format::Wide {
-        let created = marker.created.as_ref().map(|time| age(time.0, now));
+        let created = marker.created.as_ref().map(|time| format_age(time.0, now));
         let generation = if marker.observed_generation == marker.generation {
             marker.generation.to_string()
         } else {
@@ -303,13 +306,13 @@ async fn watch(args: &Args, reader: Reader, namespace: Option<&str>) -> Result<(
     while let Some(event) = events.next().await {
         match event {
             WatchEvent::ListItem(marker) | WatchEvent::Changed(marker) => {
-                let (_, marker) = summary(&marker);
+                let (_, marker) = summarize_marker(&marker);
                 for row in rows(&marker, args, reader.now().await) {
                     table.add(row);
                 }
             }
             WatchEvent::Deleted(marker) => {
-                let (name, _) = summary(&marker);
+                let (name, _) = summarize_marker(&marker);
                 output::print(&format!("{name} was deleted\n"))?;
             }
             WatchEvent::Failed(failure) => {
@@ -348,7 +351,7 @@ mod tests {
                     "lastTransitionTime": "2026-01-01T00:00:00Z" }] },
         });
         let marker: Guarded<PodProbeMarker> = serde_json::from_str(&marker.to_string()).unwrap();
-        summary(&marker).1
+        summarize_marker(&marker).1
     }
 
     fn shown(words: &[&str], fleet: &FleetSummary) -> String {

@@ -7,7 +7,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use leadsman_core::cluster::SelectorTerm;
 use leadsman_core::podprobe::explain::{
     Cause, Explanation, MarkExplanation, MarkerExplanation, MarkerFit, Owner, PodGroup,
-    ProbeExplanation, ShownVerdict, VerdictSource, age,
+    ProbeExplanation, ShownVerdict, VerdictSource, format_age,
 };
 use leadsman_core::podprobe::history::{RecordedRun, RunResult};
 
@@ -271,7 +271,7 @@ pub(crate) fn runs(runs: &[RecordedRun], is_wide: bool, now: Timestamp) -> Table
         let began = if is_wide {
             format!("{:.3}", run.time.0)
         } else {
-            format!("{} ago", age(run.time.0, now))
+            format!("{} ago", format_age(run.time.0, now))
         };
         let output = run.output.as_deref().unwrap_or_default();
         table.add(vec![
@@ -310,7 +310,7 @@ fn verdict(verdict: &ShownVerdict, now: Timestamp) -> String {
         "Failed" => BAD,
         _ => WAITING,
     };
-    let ago = |time: &Option<Time>| time.as_ref().map(|time| age(time.0, now));
+    let ago = |time: &Option<Time>| time.as_ref().map(|time| format_age(time.0, now));
     let since = ago(&verdict.since).map(|since| format!(" for {since}"));
     let probed = ago(&verdict.last_probe_time);
     let probed = probed.map(|probed| format!(", last reported run {probed} ago"));
@@ -364,7 +364,7 @@ fn owner(owner: &Owner, now: Timestamp) -> String {
     let when = owner
         .time
         .as_ref()
-        .map(|time| format!(", {} ago", age(time.0, now)));
+        .map(|time| format!(", {} ago", format_age(time.0, now)));
     let when = when.unwrap_or_default();
     format!(
         "{} ({}{slash}{}{when})",

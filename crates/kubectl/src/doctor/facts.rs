@@ -14,7 +14,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use leadsman_admission::CONFIGURATION;
 use leadsman_api::{Guarded, NodePodProbe, PodProbeMarker, slim};
 use leadsman_core::podprobe::explain::{
-    MarkerSummary, ObservedCluster, ObservedObjects, Unread, summary,
+    MarkerSummary, ObservedCluster, ObservedObjects, Unread, summarize_marker,
 };
 use serde::Deserialize;
 use serde_json::Value;
@@ -162,7 +162,10 @@ async fn read_reports(
         ..Selection::default()
     };
     let markers: Vec<Guarded<PodProbeMarker>> = reader.list(MARKERS, &page(250)).await?;
-    let summaries: Vec<_> = markers.iter().map(|marker| summary(marker).1).collect();
+    let summaries: Vec<_> = markers
+        .iter()
+        .map(|marker| summarize_marker(marker).1)
+        .collect();
     let namespaces: BTreeSet<_> = summaries.iter().map(|it| it.namespace.clone()).collect();
     let pods = stream::iter(&namespaces).map(|namespace| {
         let selection = Selection {

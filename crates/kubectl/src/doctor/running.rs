@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use jiff::SignedDuration;
 use k8s_openapi::api::core::v1::Pod;
-use leadsman_core::podprobe::explain::{ManagerState, Unread, age};
+use leadsman_core::podprobe::explain::{ManagerState, Unread, format_age};
 use leadsman_manager::preflight::{CheckResult, Finding};
 
 use super::facts::{DAEMON_SET, InstallHealth, NodeHealth};
@@ -89,7 +89,7 @@ impl InstallHealth {
             .then("kubectl -n kube-system delete lease leadsman-manager"),
             Ok(ManagerState::Leads(holder)) => ok(CHECK, format!("{holder} leads")),
             Ok(ManagerState::Expired(holder, renewed)) => {
-                let age = age(*renewed, self.now);
+                let age = format_age(*renewed, self.now);
                 problem(CHECK, format!("no manager leads: {holder} last renewed the Lease kube-system/leadsman-manager {age} ago")).then(look)
             }
             Ok(ManagerState::Absent) => problem(

@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
 use leadsman_admission::{CONFIGURATION, bundle_validity};
-use leadsman_core::podprobe::explain::{Unread, age};
+use leadsman_core::podprobe::explain::{Unread, format_age};
 use leadsman_manager::preflight::Finding;
 
 use super::facts::{InstallHealth, ServiceHealth};
@@ -140,7 +140,7 @@ fn validity(
 ) -> Finding {
     let (left, life) = (until.duration_since(now), until.duration_since(from));
     if left.is_negative() {
-        let age = age(until, now);
+        let age = format_age(until, now);
         let message = format!(
             "of webhook {name}: the CA expired {age} ago, so the API server cannot call it"
         );
@@ -148,7 +148,7 @@ fn validity(
     }
     let message = format!(
         "of webhook {name}: the CA expires in {}, at {until}",
-        age(now, until)
+        format_age(now, until)
     );
     if left < life / LEAST_LEFT {
         return problem(

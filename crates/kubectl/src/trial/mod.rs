@@ -142,7 +142,7 @@ impl Attempt<'_> {
         let mut proposed = observed;
         for (candidate, validation) in candidates.iter().zip(&validations) {
             if let Some(marker) = validation.usable(candidate) {
-                proposed.propose(marker.clone(), self.now);
+                proposed.propose_marker(marker.clone(), self.now);
             }
         }
         let sample = match args.pod {
@@ -222,7 +222,7 @@ impl Attempt<'_> {
         if validation.usable(candidate).is_none() {
             return MarkerTrial::invalid(validation);
         }
-        let pods = cluster.trial(&marker);
+        let pods = cluster.try_marker(&marker);
         let targets = pods.selected.iter().filter_map(|pod| {
             let name = ObjectName {
                 namespace: marker.namespace.clone(),
@@ -249,10 +249,10 @@ impl Attempt<'_> {
                 marker: &marker.name,
                 outcomes: outcomes.collect(),
             };
-            recorded.record(&report, self.now);
+            recorded.record_outcomes(&report, self.now);
         }
         let cluster = ObservedCluster::new(recorded, self.now);
-        let after = cluster.trial(&marker);
+        let after = cluster.try_marker(&marker);
         let tried = targets.iter().zip(tried).map(|((name, _), runs)| {
             let of_pod = after.selected.iter().find(|pod| pod.name == name.name);
             let causes = of_pod.map(|pod| pod.causes.clone());

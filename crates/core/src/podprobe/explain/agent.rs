@@ -12,7 +12,7 @@ use crate::podprobe::index::AgentState;
 
 impl PodContext<'_> {
     /// That the node has no agent, or one that is not Ready.
-    pub(super) fn of_agent(&self) -> Option<Cause> {
+    pub(super) fn agent_cause(&self) -> Option<Cause> {
         let node = self.inspected.pod.node.as_deref()?;
         let is_told = self.inspected.agent != AgentState::Reporting;
         if is_told || !self.inspected.has_entries {
@@ -26,13 +26,15 @@ impl PodContext<'_> {
         match own.as_slice() {
             // Agents need not be pods.
             [] if all.is_empty() => None,
-            [] => Some(Cause::problem(
+            [] => Some(Cause::new_problem(
                 CauseReason::NoAgent,
                 format!(
                     "no pod of leadsman's agent is on node {node}, so nothing is probed there; check that the DaemonSet leadsman-agent tolerates the node's taints and selects its labels"
                 ),
             )),
-            [agent, ..] if !own.iter().any(|pod| is_ready(pod)) => Some(not_ready(agent, node)),
+            [agent, ..] if !own.iter().any(|pod| is_ready(pod)) => {
+                Some(agent_not_ready_cause(agent, node))
+            }
             _ => None,
         }
     }
@@ -44,13 +46,13 @@ fn is_ready(pod: &Pod) -> bool {
 }
 
 /// It resolves by itself in a roll-out; if it lasts, the agent counts as silent.
-fn not_ready(agent: &Pod, node: &str) -> Cause {
+fn agent_not_ready_cause(agent: &Pod, node: &str) -> Cause {
     let name = agent.identity.name.as_deref().unwrap_or_default();
     let namespace = agent.identity.namespace.as_deref().unwrap_or_default();
     let states = agent.status.container_statuses.iter().map(|one| &one.state);
     let mut reasons = states.filter_map(|state| state.waiting.as_ref()?.reason.as_deref());
     let reason = reasons.next().map(|reason| format!(" ({reason})"));
-    Cause::resolving(
+    Cause::new_resolving(
         CauseReason::AgentNotReady,
         format!(
             "the agent's pod {name} on node {node} is not Ready{}, so no verdict there changes; if it stays so, its events and log say why, such as a container runtime that cannot be reached: kubectl -n {namespace} describe pod {name}, kubectl -n {namespace} logs {name}",

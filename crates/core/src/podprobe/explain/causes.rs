@@ -5,7 +5,7 @@
 //! writes, and what a failed probe's message means.
 
 use super::explanation::Cause;
-use super::failures::failure;
+use super::failures::diagnose_failure;
 use super::reason::CauseReason;
 use super::{ManagerState, PodContext, reported, words};
 use crate::cluster::nearest;
@@ -37,38 +37,39 @@ const OF_NODES: &[CauseReason] = &[
 
 impl PodContext<'_> {
     /// All causes, the first one to look at first.
-    pub(super) fn causes(&self) -> Vec<Cause> {
+    pub(super) fn all_causes(&self) -> Vec<Cause> {
         let mut causes = Vec::new();
-        causes.extend(self.nobody_writes());
-        causes.extend(self.of_agent());
+        causes.extend(self.no_leader_cause());
+        causes.extend(self.agent_cause());
         let markers = &self.inspected.markers;
         for (place, marker) in markers.iter().enumerate() {
             if let InspectedFit::Matches(parsed, probes) = &marker.fit {
                 let pairs = parsed.probes.iter().zip(probes);
-                let pairs = pairs.filter_map(|(probe, known)| self.of_probe(parsed, probe, known));
+                let pairs =
+                    pairs.filter_map(|(probe, known)| self.probe_cause(parsed, probe, known));
                 // What the manager knows comes before what its silence suggests.
-                let remembered = self.remembered(marker);
+                let remembered = self.remembered_refusal_cause(marker);
                 if !self.cluster.knows_nodes {
                     causes.extend(remembered.clone());
                 }
                 causes.extend(pairs);
                 let lost = self.inspected.conflicts.iter();
                 let lost = lost.filter(|conflict| conflict.loser.0 == place);
-                causes.extend(lost.filter_map(|conflict| self.of_conflict(parsed, conflict)));
+                causes.extend(lost.filter_map(|conflict| self.conflict_cause(parsed, conflict)));
                 causes.extend(remembered);
             } else {
-                causes.extend(self.of_unmatched(marker));
+                causes.extend(self.unmatched_marker_cause(marker));
             }
         }
         let is_matched =
             |marker: &InspectedMarker<'_>| matches!(marker.fit, InspectedFit::Matches(..));
         if !markers.iter().any(is_matched) {
-            causes.extend(self.unusable());
+            causes.extend(self.unusable_marker_causes());
             if causes.is_empty() {
-                causes.push(self.no_marker());
+                causes.push(self.no_marker_cause());
             }
         }
-        causes.extend(self.unwritten());
+        causes.extend(self.unwritten_marks_cause());
         // A label that both policies set is lost twice.
         let mut known = Vec::new();
         causes.retain(|cause| {
@@ -89,9 +90,9 @@ impl PodContext<'_> {
     }
 
     /// That no manager acts on markers.
-    fn nobody_writes(&self) -> Option<Cause> {
+    fn no_leader_cause(&self) -> Option<Cause> {
         if !self.cluster.gate {
-            return Some(Cause::problem(
+            return Some(Cause::new_problem(
                 CauseReason::GateOff,
                 "the manager runs with PodProbeMarkerGate=false and acts on no marker: remove it from --feature-gates",
             ));
@@ -99,14 +100,14 @@ impl PodContext<'_> {
         let what = match self.cluster.manager.as_ref().ok()? {
             ManagerState::Leads(_) => return None,
             ManagerState::Expired(holder, renewed) => {
-                let age = words::age(*renewed, self.cluster.now.wall);
+                let age = words::format_age(*renewed, self.cluster.now.wall);
                 format!("{holder} last renewed the Lease leadsman-manager in kube-system {age} ago")
             }
             ManagerState::Absent => {
                 "nobody holds the Lease leadsman-manager in kube-system".to_owned()
             }
         };
-        Some(Cause::problem(
+        Some(Cause::new_problem(
             CauseReason::ManagerDown,
             format!(
                 "no manager leads, so nothing is written: {what}; look at its pods and their logs (kubectl get pods -A -l app.kubernetes.io/name=leadsman,app.kubernetes.io/component=manager)"
@@ -114,23 +115,23 @@ impl PodContext<'_> {
         ))
     }
 
-    fn of_probe(
+    fn probe_cause(
         &self,
         marker: &Marker,
         probe: &MarkerProbe,
         known: &InspectedProbe,
     ) -> Option<Cause> {
         let cause = if self.is_known(known) {
-            let failed = || failure(probe, known.verdict.as_ref()?);
-            self.of_pending(marker, probe, known).or_else(failed)
-        } else if let Some(verdict) = self.condition(probe) {
-            failure(probe, &verdict)
+            let failed = || diagnose_failure(probe, known.verdict.as_ref()?);
+            self.pending_cause(marker, probe, known).or_else(failed)
+        } else if let Some(verdict) = self.verdict_in_condition(probe) {
+            diagnose_failure(probe, &verdict)
         } else if self.shows_marks(probe) {
             None
         } else {
-            self.of_waiting(marker, probe, known)
+            self.waiting_cause(marker, probe, known)
         };
-        cause.map(|cause| cause.of(marker, Some(probe)))
+        cause.map(|cause| cause.with_origin(marker, Some(probe)))
     }
 
     /// Whether a verdict shows on the pod though the probe has no condition: as a label or an annotation of its policies.
@@ -158,7 +159,7 @@ impl PodContext<'_> {
         self.cluster.knows_nodes || probe.cause.is_some_and(|cause| follows.contains(&cause))
     }
 
-    fn of_pending(
+    fn pending_cause(
         &self,
         marker: &Marker,
         probe: &MarkerProbe,
@@ -167,13 +168,13 @@ impl PodContext<'_> {
         let pending = known.cause?;
         if let Some((trouble, subject)) = &known.trouble {
             let mut message = trouble.message(subject);
-            message.push_str(&self.there_is_instead(pending, probe));
-            return Some(Cause::problem(trouble.into(), message));
+            message.push_str(&self.list_alternatives(pending, probe));
+            return Some(Cause::new_problem(trouble.into(), message));
         }
         match pending {
-            Pending::Starting => self.of_waiting(marker, probe, known),
-            Pending::StartupProbe => Some(Self::startup_probe(probe)),
-            Pending::AwaitingProvider => Some(Cause::resolving(
+            Pending::Starting => self.waiting_cause(marker, probe, known),
+            Pending::StartupProbe => Some(Self::startup_probe_cause(probe)),
+            Pending::AwaitingProvider => Some(Cause::new_resolving(
                 CauseReason::AwaitingProvider,
                 format!(
                     "probe {}: the provider of the virtual node has not reported the condition {} yet; if it never does, check that it reads the annotation kruise.io/podprobe",
@@ -187,7 +188,7 @@ impl PodContext<'_> {
     }
 
     /// What the pod has in place of a container or port that it lacks.
-    fn there_is_instead(&self, pending: Pending, probe: &MarkerProbe) -> String {
+    fn list_alternatives(&self, pending: Pending, probe: &MarkerProbe) -> String {
         let containers = &self.inspected.pod.containers;
         let (wanted, names): (_, Vec<&str>) = match pending {
             Pending::ContainerNotFound => {
@@ -211,21 +212,21 @@ impl PodContext<'_> {
     }
 
     /// A mark that another probe sets.
-    fn of_conflict(&self, marker: &Marker, conflict: &Conflict) -> Option<Cause> {
+    fn conflict_cause(&self, marker: &Marker, conflict: &Conflict) -> Option<Cause> {
         let winner = self.probe_name(conflict.winner)?;
         let probe = marker.probes.get(conflict.loser.1)?;
-        let cause = Cause::problem(
+        let cause = Cause::new_problem(
             CauseReason::Conflict,
             format!(
                 "probe {}: {} is set by {winner}, which has precedence (of two markers the older one, within a marker the earlier probe); rename it in one of them or delete one",
                 probe.name, conflict.mark
             ),
         );
-        Some(cause.of(marker, Some(probe)))
+        Some(cause.with_origin(marker, Some(probe)))
     }
 
     /// What the marker's status says and objects do not show.
-    fn remembered(&self, marker: &InspectedMarker<'_>) -> Option<Cause> {
+    fn remembered_refusal_cause(&self, marker: &InspectedMarker<'_>) -> Option<Cause> {
         let (reason, message) = reported(marker)?;
         // Who may not read the objects of the nodes has the manager's word for what they show.
         let of_nodes = OF_NODES.iter().filter(|_| !self.cluster.knows_nodes);
@@ -233,25 +234,26 @@ impl PodContext<'_> {
         let reason = told.find(|known| known.as_str() == reason)?;
         let pod = &self.inspected.pod.name.name;
         // A stopped marker marks nothing; the others name up to three pods.
-        if reason != CauseReason::Cycle && !names(message, pod) && !message.contains(" more") {
+        if reason != CauseReason::Cycle && !mentions_pod(message, pod) && !message.contains(" more")
+        {
             return None;
         }
         let mut message = message.to_owned();
         if reason == CauseReason::Contested {
-            message.push_str(&self.writers_of_differing());
+            message.push_str(&self.other_writers_of_differing_marks());
         }
-        let cause = Cause::problem(reason, message);
+        let cause = Cause::new_problem(reason, message);
         let InspectedFit::Matches(parsed, _) = &marker.fit else {
             return None;
         };
-        Some(cause.of(parsed, None))
+        Some(cause.with_origin(parsed, None))
     }
 
     /// The other field managers of the marks that are not as they should be.
-    fn writers_of_differing(&self) -> String {
+    fn other_writers_of_differing_marks(&self) -> String {
         let marks = self.inspected.marks.iter().filter(|mark| mark.differs);
         let writers = marks.filter_map(|differing| {
-            let owners = self.owners(&differing.mark);
+            let owners = self.owners_of(&differing.mark);
             let others = owners.iter().filter(|owner| owner.manager != FIELD_MANAGER);
             let names: Vec<_> = others.map(|owner| owner.manager.as_str()).collect();
             (!names.is_empty())
@@ -268,7 +270,7 @@ impl PodContext<'_> {
     }
 
     /// What the manager has yet to write.
-    fn unwritten(&self) -> Option<Cause> {
+    fn unwritten_marks_cause(&self) -> Option<Cause> {
         if !self.is_anything_due() {
             return None;
         }
@@ -284,18 +286,18 @@ impl PodContext<'_> {
                 if marks.len() == 1 { "is" } else { "are" }
             )
         };
-        Some(Cause::resolving(
+        Some(Cause::new_resolving(
             CauseReason::NotWrittenYet,
             format!(
                 "{what} not as the verdicts and markers say; the manager writes that within seconds, else its log says why not{}",
-                self.writers_of_differing()
+                self.other_writers_of_differing_marks()
             ),
         ))
     }
 }
 
 /// Whether a message names a pod.
-fn names(message: &str, pod: &str) -> bool {
+fn mentions_pod(message: &str, pod: &str) -> bool {
     let is_part = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '.';
     message.split(|c| !is_part(c)).any(|word| word == pod)
 }

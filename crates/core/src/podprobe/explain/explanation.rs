@@ -57,7 +57,7 @@ pub struct Cause {
 
 impl Cause {
     /// A cause that stays until somebody does something.
-    pub(super) fn problem(reason: CauseReason, message: impl Into<String>) -> Self {
+    pub(super) fn new_problem(reason: CauseReason, message: impl Into<String>) -> Self {
         Self {
             reason,
             resolves: false,
@@ -68,15 +68,15 @@ impl Cause {
     }
 
     /// A cause that resolves by itself.
-    pub(super) fn resolving(reason: CauseReason, message: impl Into<String>) -> Self {
+    pub(super) fn new_resolving(reason: CauseReason, message: impl Into<String>) -> Self {
         Self {
             resolves: true,
-            ..Self::problem(reason, message)
+            ..Self::new_problem(reason, message)
         }
     }
 
     /// The same, of a marker or of one of its probes.
-    pub(super) fn of(self, marker: &Marker, probe: Option<&MarkerProbe>) -> Self {
+    pub(super) fn with_origin(self, marker: &Marker, probe: Option<&MarkerProbe>) -> Self {
         Self {
             marker: Some(marker.name.name.clone()),
             probe: probe.map(|probe| probe.name.to_string()),

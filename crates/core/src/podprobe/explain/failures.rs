@@ -29,7 +29,7 @@ enum Handler {
 use Handler::{Exec, Grpc, HttpGet, TcpSocket};
 
 impl Handler {
-    fn of(probe: &MarkerProbe) -> Self {
+    fn handler_of(probe: &MarkerProbe) -> Self {
         match probe.template.handler {
             HandlerTemplate::Exec { .. } => Exec,
             HandlerTemplate::HttpGet { .. } => HttpGet,
@@ -39,7 +39,7 @@ impl Handler {
     }
 }
 
-const fn hint(
+const fn failure_hint(
     handler: Handler,
     begins: &'static str,
     contains: &'static str,
@@ -65,32 +65,32 @@ const NOBODY_LISTENS: &str =
 /// command (`CANNOT_START` in `leadsman_cri`'s `exec`). What a probe itself prints has none of these beginnings.
 #[rustfmt::skip]
 const HINTS: &[Hint] = &[
-    hint(Exec, "command timed out", "", CauseReason::TimedOut, SLOW),
-    hint(Exec, "OCI runtime exec failed", "permission denied", CauseReason::CommandNotExecutable, NOT_ALLOWED),
-    hint(Exec, "OCI runtime exec failed", "no such file or directory", CauseReason::CommandNotFound, NO_COMMAND),
-    hint(Exec, "OCI runtime exec failed", "executable file", CauseReason::CommandNotFound, NO_COMMAND),
-    hint(Exec, "command error: executable file", "not found", CauseReason::CommandNotFound, NO_COMMAND),
-    hint(HttpGet, "GET from ", "within", CauseReason::TimedOut, SLOW),
-    hint(HttpGet, "connecting to ", "no answer within", CauseReason::TimedOut, SLOW),
-    hint(HttpGet, "connecting to ", "connection refused", CauseReason::ConnectionRefused, NOBODY_LISTENS),
-    hint(TcpSocket, "connecting to ", "no answer within", CauseReason::TimedOut, SLOW),
-    hint(TcpSocket, "connecting to ", "connection refused", CauseReason::ConnectionRefused, NOBODY_LISTENS),
-    hint(Grpc, "health check call to ", "no answer within", CauseReason::TimedOut, SLOW),
-    hint(Grpc, "connecting to ", "no answer within", CauseReason::TimedOut, SLOW),
-    hint(Grpc, "connecting to ", "connection refused", CauseReason::ConnectionRefused, NOBODY_LISTENS),
+    failure_hint(Exec, "command timed out", "", CauseReason::TimedOut, SLOW),
+    failure_hint(Exec, "OCI runtime exec failed", "permission denied", CauseReason::CommandNotExecutable, NOT_ALLOWED),
+    failure_hint(Exec, "OCI runtime exec failed", "no such file or directory", CauseReason::CommandNotFound, NO_COMMAND),
+    failure_hint(Exec, "OCI runtime exec failed", "executable file", CauseReason::CommandNotFound, NO_COMMAND),
+    failure_hint(Exec, "command error: executable file", "not found", CauseReason::CommandNotFound, NO_COMMAND),
+    failure_hint(HttpGet, "GET from ", "within", CauseReason::TimedOut, SLOW),
+    failure_hint(HttpGet, "connecting to ", "no answer within", CauseReason::TimedOut, SLOW),
+    failure_hint(HttpGet, "connecting to ", "connection refused", CauseReason::ConnectionRefused, NOBODY_LISTENS),
+    failure_hint(TcpSocket, "connecting to ", "no answer within", CauseReason::TimedOut, SLOW),
+    failure_hint(TcpSocket, "connecting to ", "connection refused", CauseReason::ConnectionRefused, NOBODY_LISTENS),
+    failure_hint(Grpc, "health check call to ", "no answer within", CauseReason::TimedOut, SLOW),
+    failure_hint(Grpc, "connecting to ", "no answer within", CauseReason::TimedOut, SLOW),
+    failure_hint(Grpc, "connecting to ", "connection refused", CauseReason::ConnectionRefused, NOBODY_LISTENS),
 ];
 
 /// What the message of a verdict means, if the probe failed.
-pub(super) fn failure(probe: &MarkerProbe, verdict: &Verdict) -> Option<Cause> {
+pub(super) fn diagnose_failure(probe: &MarkerProbe, verdict: &Verdict) -> Option<Cause> {
     if verdict.state != State::Failed {
         return None;
     }
-    let handler = Handler::of(probe);
+    let handler = Handler::handler_of(probe);
     let message = verdict.message.to_ascii_lowercase();
     let mut hints = HINTS.iter().filter(|hint| hint.handler == handler);
     let Hint { reason, action, .. } = hints
         .find(|hint| verdict.message.starts_with(hint.begins) && message.contains(hint.contains))?;
-    Some(Cause::problem(
+    Some(Cause::new_problem(
         *reason,
         format!(
             "probe {}: it fails with {:?}; {action}",

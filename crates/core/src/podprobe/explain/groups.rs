@@ -17,7 +17,7 @@ pub struct PodGroup {
 }
 
 /// Groups pods by their causes: the largest group of those with a cause first, those without one last.
-pub fn group(explanations: &[Explanation]) -> Vec<PodGroup> {
+pub fn group_by_causes(explanations: &[Explanation]) -> Vec<PodGroup> {
     let mut groups: BTreeMap<Vec<_>, PodGroup> = BTreeMap::new();
     for explanation in explanations {
         let causes = &explanation.causes;

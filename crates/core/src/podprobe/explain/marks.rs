@@ -15,15 +15,19 @@ impl PodContext<'_> {
     }
 
     fn explain_mark(&self, inspected: &InspectedMark) -> MarkExplanation {
-        let (kind, key, value) = self.present(&inspected.mark);
+        let (kind, key, value) = self.present_value(&inspected.mark);
         let wants = &self.inspected.wants;
         let plain = |value: &str| format!("{value:?}");
         let wanted = match &inspected.mark {
-            Mark::Label(key) => wanted(wants.labels.get(key), |value| plain(value)),
-            Mark::Annotation(key) => wanted(wants.annotations.get(key), |value| plain(value)),
-            Mark::Condition(kind) => wanted(wants.conditions.get(kind), |verdict: &Verdict| {
-                plain(crate::podprobe::marks::status(verdict.state))
-            }),
+            Mark::Label(key) => describe_wanted(wants.labels.get(key), |value| plain(value)),
+            Mark::Annotation(key) => {
+                describe_wanted(wants.annotations.get(key), |value| plain(value))
+            }
+            Mark::Condition(kind) => {
+                describe_wanted(wants.conditions.get(kind), |verdict: &Verdict| {
+                    plain(crate::podprobe::marks::status(verdict.state))
+                })
+            }
         };
         MarkExplanation {
             kind,
@@ -32,12 +36,15 @@ impl PodContext<'_> {
             wanted,
             differs: inspected.differs,
             set_by: inspected.setter.and_then(|place| self.probe_name(place)),
-            owners: self.owners(&inspected.mark),
+            owners: self.owners_of(&inspected.mark),
         }
     }
 
     /// Kind, key and present value of a mark.
-    pub(super) fn present<'m>(&self, mark: &'m Mark) -> (&'static str, &'m str, Option<String>) {
+    pub(super) fn present_value<'m>(
+        &self,
+        mark: &'m Mark,
+    ) -> (&'static str, &'m str, Option<String>) {
         let pair = |pairs: &[(String, String)], key: &str| {
             let mut pairs = pairs.iter();
             let pair = pairs.find(|(own, _)| own == key);
@@ -68,18 +75,18 @@ impl PodContext<'_> {
     }
 
     /// The field managers that own a mark.
-    pub(super) fn owners(&self, mark: &Mark) -> Vec<Owner> {
+    pub(super) fn owners_of(&self, mark: &Mark) -> Vec<Owner> {
         let owns = |owned: &Owned| match mark {
             Mark::Label(key) => owned.labels.iter().any(|own| **own == **key),
             Mark::Annotation(key) => owned.annotations.iter().any(|own| **own == **key),
             Mark::Condition(kind) => owned.conditions.iter().any(|own| **own == **kind),
         };
         let owners = self.wire.owners.iter().filter(|owner| owns(&owner.owned));
-        owners.map(owner).collect()
+        owners.map(to_owner).collect()
     }
 }
 
-fn owner(owner: &FieldOwner) -> Owner {
+fn to_owner(owner: &FieldOwner) -> Owner {
     Owner {
         manager: owner.manager.clone(),
         operation: owner.operation.clone(),
@@ -89,7 +96,7 @@ fn owner(owner: &FieldOwner) -> Owner {
 }
 
 /// What a mark should be, in words.
-fn wanted<T>(want: Option<&Want<T>>, text: impl Fn(&T) -> String) -> String {
+fn describe_wanted<T>(want: Option<&Want<T>>, text: impl Fn(&T) -> String) -> String {
     match want {
         Some(Want::Value(value)) => text(value),
         Some(Want::Absent) => "absent".to_owned(),

@@ -62,13 +62,15 @@ pub use self::explanation::{
     Cause, Explanation, MarkExplanation, MarkerExplanation, MarkerFit, Owner, ProbeExplanation,
     ShownVerdict, VerdictSource,
 };
-pub use self::groups::{PodGroup, group};
+pub use self::groups::{PodGroup, group_by_causes};
 pub use self::reason::CauseReason;
-pub use self::summary::{FleetSummary, MarkerSummary, ProbeCounts, summarize, summary};
+pub use self::summary::{
+    FleetSummary, MarkerSummary, ProbeCounts, summarize_marker, summarize_markers,
+};
 pub use self::trial::{
     MarkChange, NearestPod, TrialPod, TrialPods, TrialReport, TrialRun, TrialTarget,
 };
-pub use self::words::{age, selector_text};
+pub use self::words::{format_age, format_selector};
 
 /// Why something could not be read, as it is to be shown: the right that is missing, or the API server's answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -297,7 +299,7 @@ impl ObservedCluster {
             complete: self.knows_nodes,
             node: inspected.pod.node.as_deref().map(str::to_owned),
             phase: wire.status.phase.clone(),
-            causes: context.causes(),
+            causes: context.all_causes(),
             markers,
             marks: context.explain_marks(),
             unread: self.unread.clone(),
@@ -334,7 +336,7 @@ impl PodContext<'_> {
                 }
             }
             InspectedFit::DoesNotMatch(parsed) => MarkerFit::DoesNotMatch {
-                terms: self.terms(&parsed.selector),
+                terms: self.selector_terms(&parsed.selector),
             },
             InspectedFit::Stopped(_, message) => MarkerFit::Stopped {
                 message: (*message).to_owned(),

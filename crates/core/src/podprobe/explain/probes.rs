@@ -19,23 +19,23 @@ impl PodContext<'_> {
         inspected: &InspectedProbe,
     ) -> ProbeExplanation {
         let verdict = match &inspected.verdict {
-            Some(verdict) => Some(shown(verdict, VerdictSource::Report)),
+            Some(verdict) => Some(to_shown_verdict(verdict, VerdictSource::Report)),
             None if self.cluster.knows_nodes => None,
             None => {
-                let verdict = self.condition(probe);
-                verdict.map(|verdict| shown(&verdict, VerdictSource::Condition))
+                let verdict = self.verdict_in_condition(probe);
+                verdict.map(|verdict| to_shown_verdict(&verdict, VerdictSource::Condition))
             }
         };
         let next = match &verdict {
             None => self
-                .first_verdict(marker, probe, inspected)
+                .describe_first_verdict(marker, probe, inspected)
                 .unwrap_or_default(),
-            Some(verdict) => next_verdict(verdict.state, probe),
+            Some(verdict) => describe_next_verdict(verdict.state, probe),
         };
         ProbeExplanation {
             name: probe.name.to_string(),
             container: probe.container.to_string(),
-            does: words::probe(probe),
+            does: words::describe_probe(probe),
             verdict,
             in_a_row: None,
             runs: Vec::new(),
@@ -44,7 +44,7 @@ impl PodContext<'_> {
     }
 
     /// The verdict as the pod's condition shows it, which the manager wrote.
-    pub(super) fn condition(&self, probe: &MarkerProbe) -> Option<Verdict> {
+    pub(super) fn verdict_in_condition(&self, probe: &MarkerProbe) -> Option<Verdict> {
         let kind = probe.condition_type.as_ref()?;
         let pod = self.inspected.pod;
         let condition = pod.conditions.get(kind)?;
@@ -61,13 +61,13 @@ impl PodContext<'_> {
     }
 
     /// A selector, requirement by requirement.
-    pub(super) fn terms(&self, selector: &Selector) -> Vec<SelectorTerm> {
+    pub(super) fn selector_terms(&self, selector: &Selector) -> Vec<SelectorTerm> {
         let labels = &self.inspected.pod.labels;
         selector.terms(|| labels.iter().map(|(key, value)| (&**key, &**value)))
     }
 }
 
-fn shown(verdict: &Verdict, source: VerdictSource) -> ShownVerdict {
+fn to_shown_verdict(verdict: &Verdict, source: VerdictSource) -> ShownVerdict {
     let time = |time: Option<Timestamp>| time.map(Time);
     ShownVerdict {
         state: verdict.state.as_str(),
@@ -79,7 +79,7 @@ fn shown(verdict: &Verdict, source: VerdictSource) -> ShownVerdict {
 }
 
 /// What turns a verdict.
-fn next_verdict(state: &str, probe: &MarkerProbe) -> String {
+fn describe_next_verdict(state: &str, probe: &MarkerProbe) -> String {
     let template = &probe.template;
     let period = template.period_seconds.get();
     let after = |count: u32, what: &str, turns: &str| match count {

@@ -55,7 +55,7 @@ mod tests {
     use serde_json::json;
 
     use super::super::explanation::Cause;
-    use super::super::{MarkerExplanation, PodGroup, group};
+    use super::super::{MarkerExplanation, PodGroup, group_by_causes};
     use super::*;
 
     fn explanation() -> Explanation {
@@ -71,7 +71,7 @@ mod tests {
         let cause = Cause {
             marker: Some("m".to_owned()),
             probe: Some("idle".to_owned()),
-            ..Cause::resolving(CauseReason::ThresholdNotReached, "no verdict yet")
+            ..Cause::new_resolving(CauseReason::ThresholdNotReached, "no verdict yet")
         };
         Explanation {
             namespace: "ns".to_owned(),
@@ -123,7 +123,7 @@ mod tests {
         assert_eq!(probes[0].runs.len(), 1);
         let expected = "no verdict yet; so far 2 of 3 failures in a row";
         assert_eq!(explained.causes[0].message, expected);
-        let groups: Vec<PodGroup> = group(&[explained]);
+        let groups: Vec<PodGroup> = group_by_causes(&[explained]);
         assert_eq!(groups.len(), 1);
     }
 }

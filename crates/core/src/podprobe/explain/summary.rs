@@ -75,8 +75,8 @@ pub struct FleetSummary {
 }
 
 /// Sums up markers.
-pub fn summarize(observed: ObservedObjects, now: Timestamp) -> FleetSummary {
-    let markers: Vec<_> = observed.markers.iter().map(summary).collect();
+pub fn summarize_markers(observed: ObservedObjects, now: Timestamp) -> FleetSummary {
+    let markers: Vec<_> = observed.markers.iter().map(summarize_marker).collect();
     let cluster = ObservedCluster::new(observed, now);
     let newest = cluster.index.newest_results();
     let markers = markers.into_iter().map(|(name, marker)| MarkerSummary {
@@ -93,9 +93,9 @@ pub fn summarize(observed: ObservedObjects, now: Timestamp) -> FleetSummary {
 }
 
 /// A marker by its own status, with its name.
-pub fn summary(marker: &Guarded<PodProbeMarker>) -> (ObjectName, MarkerSummary) {
+pub fn summarize_marker(marker: &Guarded<PodProbeMarker>) -> (ObjectName, MarkerSummary) {
     match marker {
-        Guarded::Decoded(marker) => (ObjectName::of(&marker.metadata), decoded(marker)),
+        Guarded::Decoded(marker) => (ObjectName::of(&marker.metadata), summarize_decoded(marker)),
         Guarded::Undecodable { metadata, error } => {
             let name = ObjectName::of(metadata);
             let summary = MarkerSummary {
@@ -103,7 +103,7 @@ pub fn summary(marker: &Guarded<PodProbeMarker>) -> (ObjectName, MarkerSummary) 
                 generation: metadata.generation.unwrap_or_default(),
                 reason: "Undecodable".to_owned(),
                 message: error.clone(),
-                ..MarkerSummary::named(&name)
+                ..MarkerSummary::of_name(&name)
             };
             (name, summary)
         }
@@ -111,7 +111,7 @@ pub fn summary(marker: &Guarded<PodProbeMarker>) -> (ObjectName, MarkerSummary) 
 }
 
 impl MarkerSummary {
-    fn named(name: &ObjectName) -> Self {
+    fn of_name(name: &ObjectName) -> Self {
         Self {
             namespace: name.namespace.clone(),
             name: name.name.clone(),
@@ -128,7 +128,7 @@ impl MarkerSummary {
     }
 }
 
-fn decoded(marker: &PodProbeMarker) -> MarkerSummary {
+fn summarize_decoded(marker: &PodProbeMarker) -> MarkerSummary {
     let status = marker.status.clone().unwrap_or_default();
     let known: BTreeMap<_, _> = status.probes.iter().map(|one| (&one.name, one)).collect();
     let probes = marker.spec.probes.iter().map(|probe| {
@@ -150,7 +150,7 @@ fn decoded(marker: &PodProbeMarker) -> MarkerSummary {
         observed_generation: status.observed_generation,
         matched_pods: status.matched_pods,
         probes: probes.collect(),
-        ..MarkerSummary::named(&ObjectName::of(&marker.metadata))
+        ..MarkerSummary::of_name(&ObjectName::of(&marker.metadata))
     };
     let mut conditions = status.conditions.iter();
     if let Some(ready) = conditions.find(|one| one.type_ == READY) {

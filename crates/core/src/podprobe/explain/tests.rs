@@ -447,7 +447,7 @@ fn pods_are_grouped_by_what_is_in_the_way() {
         named("c", renamed),
         named("d", |_| ()),
     ];
-    let groups = group(&pods);
+    let groups = group_by_causes(&pods);
     let groups: Vec<_> = groups
         .iter()
         .map(|group| {

@@ -1,8 +1,8 @@
 //! What would become of pods if a marker were applied: which it would match and what would be in the way, what would be
 //! run in each, and which marks would be written after runs with these outcomes.
 //!
-//! The marker is put among the observed objects ([`ObservedObjects::propose`]), and outcomes are recorded as an agent
-//! would report them ([`ObservedObjects::record`]); all else follows from the index, as for a pod that is explained.
+//! The marker is put among the observed objects ([`ObservedObjects::propose_marker`]), and outcomes are recorded as an agent
+//! would report them ([`ObservedObjects::record_outcomes`]); all else follows from the index, as for a pod that is explained.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -74,7 +74,7 @@ pub struct NearestPod {
 
 impl NearestPod {
     /// How many requirements do not hold, and how many of these are no typing error.
-    fn distance(&self) -> (usize, usize) {
+    fn mismatch_counts(&self) -> (usize, usize) {
         let failing = self.terms.iter().filter(|term| !term.holds);
         let is_near = |term: &SelectorTerm| nearest(&term.term, [term.found.as_str()]).is_some();
         let far = failing.clone().filter(|term| !is_near(term)).count();
@@ -123,7 +123,7 @@ pub struct MarkChange {
 
 impl ObservedObjects {
     /// Puts a marker among those observed, as if it had been applied at `now`. Returns whether it replaces one.
-    pub fn propose(&mut self, mut marker: PodProbeMarker, now: Timestamp) -> bool {
+    pub fn propose_marker(&mut self, mut marker: PodProbeMarker, now: Timestamp) -> bool {
         let name = ObjectName::of(&marker.metadata);
         let place = self.markers.iter().position(|known| match known {
             Guarded::Decoded(known) => ObjectName::of(&known.metadata) == name,
@@ -154,12 +154,12 @@ impl ObservedObjects {
     }
 
     /// Records outcomes of runs in a pod as its node's agent would report them, were they verdicts.
-    pub fn record(&mut self, report: &TrialReport<'_>, now: Timestamp) {
+    pub fn record_outcomes(&mut self, report: &TrialReport<'_>, now: Timestamp) {
         let objects = match &mut self.node_pod_probes {
             Ok(objects) => objects,
             unread => {
                 *unread = Ok(Vec::new());
-                return self.record(report, now);
+                return self.record_outcomes(report, now);
             }
         };
         let place = objects
@@ -188,13 +188,14 @@ impl ObservedObjects {
             let pod = &mut pods[own];
             pod.cannot_probe.retain(|one| one.name != entry);
             pod.probe_states.retain(|one| one.name != entry);
-            pod.probe_states.push(state_of(&entry, outcome, now));
+            pod.probe_states
+                .push(verdict_of_outcome(&entry, outcome, now));
         }
     }
 }
 
 /// A verdict from one outcome.
-fn state_of(entry: &str, outcome: &Outcome, now: Timestamp) -> ContainerProbeState {
+fn verdict_of_outcome(entry: &str, outcome: &Outcome, now: Timestamp) -> ContainerProbeState {
     let (state, message) = match outcome {
         Outcome::Succeeded(message) => (State::Succeeded, message),
         Outcome::Failed(message) => (State::Failed, message),
@@ -238,7 +239,7 @@ pub struct TrialTarget {
 impl ObservedCluster {
     /// Which pods of its namespace a marker matches, and what is in the way. Of a marker that was proposed, that is what
     /// would be.
-    pub fn trial(&self, marker: &ObjectName) -> TrialPods {
+    pub fn try_marker(&self, marker: &ObjectName) -> TrialPods {
         let mut trial = TrialPods::default();
         let mut nearest: Option<((usize, usize), NearestPod)> = None;
         for name in self
@@ -246,18 +247,19 @@ impl ObservedCluster {
             .keys()
             .filter(|pod| pod.namespace == marker.namespace)
         {
-            let found = self.in_context(name, |context| match context.find(marker)? {
-                Found::Selected(pod) => {
-                    trial.selected.push(pod);
-                    None
-                }
-                Found::NotSelected(pod) => Some(pod),
-            });
+            let found =
+                self.explain_in_context(name, |context| match context.find_trial_pod(marker)? {
+                    Found::Selected(pod) => {
+                        trial.selected.push(pod);
+                        None
+                    }
+                    Found::NotSelected(pod) => Some(pod),
+                });
             let Some(pod) = found.flatten() else {
                 continue;
             };
             trial.not_selected += 1;
-            let distance = pod.distance();
+            let distance = pod.mismatch_counts();
             if nearest.as_ref().is_none_or(|(least, _)| distance < *least) {
                 nearest = Some((distance, pod));
             }
@@ -270,10 +272,10 @@ impl ObservedCluster {
 
     /// The probes of a marker that can be run in a pod now. None if the marker does not match it.
     pub fn trial_target(&self, pod: &ObjectName, marker: &ObjectName) -> Option<TrialTarget> {
-        self.in_context(pod, |context| {
-            let (parsed, probes) = context.matching(marker)?;
+        self.explain_in_context(pod, |context| {
+            let (parsed, probes) = context.matching_marker(marker)?;
             let pairs = parsed.probes.iter().zip(probes);
-            let runs = pairs.filter_map(|(probe, known)| context.run_of(probe, known));
+            let runs = pairs.filter_map(|(probe, known)| context.trial_run_of(probe, known));
             let pod = context.inspected.pod;
             Some(TrialTarget {
                 uid: pod.node_uid.to_string(),
@@ -286,7 +288,7 @@ impl ObservedCluster {
 
     /// The marks of a pod that are to change because of a marker.
     pub fn mark_changes(&self, pod: &ObjectName, marker: &ObjectName) -> Vec<MarkChange> {
-        let changes = self.in_context(pod, |context| {
+        let changes = self.explain_in_context(pod, |context| {
             let marks = context.inspected.marks.iter();
             let marks = marks.filter(|mark| mark.differs);
             let changes = marks.filter_map(|mark| {
@@ -296,7 +298,7 @@ impl ObservedCluster {
                         .is_some_and(|(name, _)| name == marker.name)
                 });
                 let (after, message) = context.value_after(&mark.mark)?;
-                let (kind, key, before) = context.present(&mark.mark);
+                let (kind, key, before) = context.present_value(&mark.mark);
                 is_own.then(|| MarkChange {
                     kind,
                     key: key.to_owned(),
@@ -311,7 +313,7 @@ impl ObservedCluster {
         changes.unwrap_or_default()
     }
 
-    fn in_context<T>(
+    fn explain_in_context<T>(
         &self,
         name: &ObjectName,
         ask: impl FnOnce(&PodContext<'_>) -> T,
@@ -333,7 +335,7 @@ enum Found {
 }
 
 impl PodContext<'_> {
-    fn find(&self, marker: &ObjectName) -> Option<Found> {
+    fn find_trial_pod(&self, marker: &ObjectName) -> Option<Found> {
         let mut markers = self.inspected.markers.iter();
         let own = markers.find(|one| one.name == marker)?;
         let labels = &self.inspected.pod.labels;
@@ -347,7 +349,7 @@ impl PodContext<'_> {
                 false
             }
             InspectedFit::DoesNotMatch(parsed) | InspectedFit::Stopped(parsed, _) => {
-                let terms = self.terms(&parsed.selector);
+                let terms = self.selector_terms(&parsed.selector);
                 return Some(Found::NotSelected(NearestPod { name, terms }));
             }
             InspectedFit::Invalid(_) | InspectedFit::Deleting => return None,
@@ -372,13 +374,15 @@ impl PodContext<'_> {
                 cause.reason == CauseReason::Conflict && cause.message.contains(&by)
             }
         };
-        let mut causes = self.causes();
+        let mut causes = self.all_causes();
         causes.retain(|cause| concerns(cause) && !OF_NEW_MARKERS.contains(&cause.reason));
         if let InspectedFit::Matches(parsed, probes) = &marker.fit {
             let pairs = parsed.probes.iter().zip(probes);
             let waiting = pairs.filter(|(_, known)| self.lacks_container(known));
-            let waiting =
-                waiting.map(|(probe, _)| self.container_not_running(probe).of(parsed, Some(probe)));
+            let waiting = waiting.map(|(probe, _)| {
+                self.container_not_running_cause(probe)
+                    .with_origin(parsed, Some(probe))
+            });
             for cause in waiting {
                 if !causes.contains(&cause) {
                     causes.push(cause);
@@ -388,7 +392,7 @@ impl PodContext<'_> {
         causes
     }
 
-    fn matching(&self, marker: &ObjectName) -> Option<(&Marker, &[InspectedProbe])> {
+    fn matching_marker(&self, marker: &ObjectName) -> Option<(&Marker, &[InspectedProbe])> {
         let mut markers = self.inspected.markers.iter();
         let own = markers.find(|one| one.name == marker)?;
         match &own.fit {
@@ -400,12 +404,12 @@ impl PodContext<'_> {
     /// Whether a probe's container exists and does not run.
     fn lacks_container(&self, known: &InspectedProbe) -> bool {
         let entry = known.entry.as_ref().ok();
-        let container = entry.and_then(|entry| self.container(entry));
+        let container = entry.and_then(|entry| self.container_of_entry(entry));
         container.is_some_and(|container| container.running_since.is_none())
     }
 
     /// A run of a probe, if one is possible.
-    fn run_of(&self, probe: &MarkerProbe, known: &InspectedProbe) -> Option<TrialRun> {
+    fn trial_run_of(&self, probe: &MarkerProbe, known: &InspectedProbe) -> Option<TrialRun> {
         let resolved = known.entry.as_ref().ok()?.probe.as_ref()?;
         let is_providers = matches!(
             known.cause,
@@ -417,7 +421,7 @@ impl PodContext<'_> {
         Some(TrialRun {
             probe: probe.name.to_string(),
             container: probe.container.to_string(),
-            does: words::probe(probe),
+            does: words::describe_probe(probe),
             handler: resolved.handler.clone(),
             timeout: resolved.timeout(),
             failure_threshold: resolved.failure_threshold.get(),
@@ -434,13 +438,13 @@ impl PodContext<'_> {
             (status, verdict.message.to_string())
         };
         match mark {
-            Mark::Label(key) => self.after(mark, wants.labels.get(key), pair),
-            Mark::Annotation(key) => self.after(mark, wants.annotations.get(key), pair),
-            Mark::Condition(kind) => self.after(mark, wants.conditions.get(kind), condition),
+            Mark::Label(key) => self.change_after(mark, wants.labels.get(key), pair),
+            Mark::Annotation(key) => self.change_after(mark, wants.annotations.get(key), pair),
+            Mark::Condition(kind) => self.change_after(mark, wants.conditions.get(kind), condition),
         }
     }
 
-    fn after<T>(
+    fn change_after<T>(
         &self,
         mark: &Mark,
         want: Option<&Want<T>>,
@@ -455,7 +459,7 @@ impl PodContext<'_> {
             Some(Want::Hold) => None,
             // We give it up: it goes if nobody else owns it.
             Some(Want::Leave) | None => {
-                let owners = self.owners(mark);
+                let owners = self.owners_of(mark);
                 let stays = owners.iter().any(|owner| owner.manager != FIELD_MANAGER);
                 (!stays).then(|| (None, String::new()))
             }

@@ -9,13 +9,13 @@ use crate::podprobe::pod::NoTarget;
 
 impl PodContext<'_> {
     /// A marker that would match, were it or the pod in another state.
-    pub(super) fn of_unmatched(&self, marker: &InspectedMarker<'_>) -> Option<Cause> {
+    pub(super) fn unmatched_marker_cause(&self, marker: &InspectedMarker<'_>) -> Option<Cause> {
         let labels = &self.inspected.pod.labels;
         let label = |key: &str| labels.get(key).map(|value| &**value);
         let (parsed, cause) = match &marker.fit {
-            InspectedFit::DoesNotMatch(parsed) => (parsed, self.no_target()?),
+            InspectedFit::DoesNotMatch(parsed) => (parsed, self.no_target_cause()?),
             InspectedFit::Stopped(parsed, message) => {
-                (parsed, Cause::problem(CauseReason::Cycle, *message))
+                (parsed, Cause::new_problem(CauseReason::Cycle, *message))
             }
             InspectedFit::Matches(..) | InspectedFit::Invalid(_) | InspectedFit::Deleting => {
                 return None;
@@ -24,11 +24,11 @@ impl PodContext<'_> {
         parsed
             .selector
             .matches(label)
-            .then(|| cause.of(parsed, None))
+            .then(|| cause.with_origin(parsed, None))
     }
 
     /// Why the pod cannot be probed, whatever its labels.
-    fn no_target(&self) -> Option<Cause> {
+    fn no_target_cause(&self) -> Option<Cause> {
         let status = &self.wire.status;
         let condition = |kind: &str| {
             let mut conditions = status.conditions.iter();
@@ -41,28 +41,28 @@ impl PodContext<'_> {
         };
         Some(match self.inspected.pod.why_no_target()? {
             NoTarget::Inactive if self.wire.identity.deletion_timestamp.is_some() => {
-                Cause::problem(
+                Cause::new_problem(
                     CauseReason::BeingDeleted,
                     "the pod is being deleted, so it is not probed any more; its marks stay as they are",
                 )
             }
             NoTarget::Inactive => {
                 let phase = status.phase.as_deref().unwrap_or_default();
-                Cause::problem(
+                Cause::new_problem(
                     CauseReason::Ended,
                     format!(
                         "the pod has ended (phase {phase}), so it is not probed any more; its marks stay as they are"
                     ),
                 )
             }
-            NoTarget::NotScheduled => Cause::resolving(
+            NoTarget::NotScheduled => Cause::new_resolving(
                 CauseReason::NotScheduled,
                 format!(
                     "the pod is bound to no node yet{}; it is probed when it is",
                     condition("PodScheduled").unwrap_or_default()
                 ),
             ),
-            NoTarget::NotInitialized => Cause::resolving(
+            NoTarget::NotInitialized => Cause::new_resolving(
                 CauseReason::NotInitialized,
                 format!(
                     "the pod is not initialized: its init containers have not all ended{}; it is probed when its condition Initialized is True, so look at the init containers",
@@ -73,10 +73,10 @@ impl PodContext<'_> {
     }
 
     /// The markers of the namespace that are not acted on, whichever pods they are meant for.
-    pub(super) fn unusable(&self) -> Vec<Cause> {
+    pub(super) fn unusable_marker_causes(&self) -> Vec<Cause> {
         let of = |name: &str, reason, message: String| Cause {
             marker: Some(name.to_owned()),
-            ..Cause::problem(reason, message)
+            ..Cause::new_problem(reason, message)
         };
         let markers = self.inspected.markers.iter();
         let invalid = markers.filter_map(|marker| {
@@ -100,11 +100,11 @@ impl PodContext<'_> {
     }
 
     /// That no marker selects the pod: the one that comes nearest, or one in another namespace.
-    pub(super) fn no_marker(&self) -> Cause {
+    pub(super) fn no_marker_cause(&self) -> Cause {
         let name = &*self.inspected.pod.name;
         let elsewhere = self.cluster.index.markers_elsewhere(name);
         if let Some(marker) = elsewhere.first() {
-            return Cause::problem(
+            return Cause::new_problem(
                 CauseReason::OtherNamespace,
                 format!(
                     "marker {marker} selects the pod's labels, but a marker matches pods of its own namespace only; create it in namespace {}",
@@ -115,7 +115,7 @@ impl PodContext<'_> {
         let markers = self.inspected.markers.iter();
         let terms = markers.filter_map(|marker| match &marker.fit {
             InspectedFit::DoesNotMatch(parsed) => {
-                let terms = self.terms(&parsed.selector);
+                let terms = self.selector_terms(&parsed.selector);
                 let failing: Vec<_> = terms.into_iter().filter(|term| !term.holds).collect();
                 Some((marker.name.name.as_str(), failing))
             }
@@ -129,7 +129,7 @@ impl PodContext<'_> {
             (failing.len(), distances.sum::<usize>())
         };
         let Some((marker, terms)) = terms.min_by_key(misses) else {
-            return Cause::problem(
+            return Cause::new_problem(
                 CauseReason::NoMarker,
                 format!(
                     "namespace {} has no marker that could match the pod; create one",
@@ -143,7 +143,7 @@ impl PodContext<'_> {
             .collect();
         Cause {
             marker: Some(marker.to_owned()),
-            ..Cause::problem(
+            ..Cause::new_problem(
                 CauseReason::NoMarkerMatches,
                 format!(
                     "no marker of namespace {} matches; {marker} comes nearest and requires {}; correct the pod's labels (in its workload's template) or the selector (in a new marker: it cannot be edited)",

@@ -37,7 +37,7 @@ pub(super) enum Waiting {
 
 impl PodContext<'_> {
     /// What a probe waits for, if it has an entry and nothing else is wrong.
-    pub(super) fn waiting(
+    pub(super) fn waiting_for(
         &self,
         marker: &Marker,
         probe: &MarkerProbe,
@@ -53,7 +53,7 @@ impl PodContext<'_> {
                 return Some(Waiting::Entry);
             }
         }
-        let container = self.container(entry)?;
+        let container = self.container_of_entry(entry)?;
         if container.startup_probe && !container.started {
             return Some(Waiting::StartupProbe);
         }
@@ -61,9 +61,15 @@ impl PodContext<'_> {
             return Some(Waiting::Container);
         };
         let now = self.cluster.now.wall;
-        let delay = later(since, seconds(probe.template.initial_delay_seconds));
-        let asked = self.initialized().max(marker.created);
-        let verdict = later(later(delay.max(asked), longest(probe)), SLACK);
+        let delay = saturating_add(
+            since,
+            seconds_duration(probe.template.initial_delay_seconds),
+        );
+        let asked = self.initialized_at().max(marker.created);
+        let verdict = saturating_add(
+            saturating_add(delay.max(asked), longest_time_to_verdict(probe)),
+            SLACK,
+        );
         Some(match () {
             () if now < delay => Waiting::InitialDelay(delay),
             () if now < verdict => Waiting::FirstVerdict(verdict),
@@ -72,7 +78,7 @@ impl PodContext<'_> {
     }
 
     /// When the pod was initialized: its entries are not written before.
-    fn initialized(&self) -> Timestamp {
+    fn initialized_at(&self) -> Timestamp {
         let conditions = self.wire.status.conditions.iter();
         let initialized = conditions.filter(|one| one.type_ == "Initialized");
         let times = initialized.filter_map(|one| one.last_transition_time.as_ref());
@@ -82,21 +88,21 @@ impl PodContext<'_> {
             .unwrap_or(Timestamp::UNIX_EPOCH)
     }
 
-    pub(super) fn container(&self, entry: &Entry) -> Option<&IndexedContainer> {
+    pub(super) fn container_of_entry(&self, entry: &Entry) -> Option<&IndexedContainer> {
         let mut containers = self.inspected.pod.containers.iter();
         containers.find(|container| container.name == entry.container)
     }
 
     /// When the first verdict of a probe is due, in words. None if something else has to happen first.
-    pub(super) fn first_verdict(
+    pub(super) fn describe_first_verdict(
         &self,
         marker: &Marker,
         probe: &MarkerProbe,
         inspected: &InspectedProbe,
     ) -> Option<String> {
         let now = self.cluster.now.wall;
-        let until = |time: Timestamp| words::duration(time.duration_since(now));
-        Some(match self.waiting(marker, probe, inspected)? {
+        let until = |time: Timestamp| words::format_duration(time.duration_since(now));
+        Some(match self.waiting_for(marker, probe, inspected)? {
             Waiting::Entry => "the manager writes its entry first".to_owned(),
             Waiting::Container => "its container has to start first".to_owned(),
             Waiting::StartupProbe => "its container's startup probe has to pass first".to_owned(),
@@ -107,7 +113,7 @@ impl PodContext<'_> {
     }
 
     /// What such a probe waits for, as a cause.
-    pub(super) fn of_waiting(
+    pub(super) fn waiting_cause(
         &self,
         marker: &Marker,
         probe: &MarkerProbe,
@@ -115,36 +121,36 @@ impl PodContext<'_> {
     ) -> Option<Cause> {
         let (name, container) = (&probe.name, &probe.container);
         let node = self.inspected.pod.node.as_deref().unwrap_or_default();
-        let until = |time| words::age(self.cluster.now.wall, time);
-        Some(match self.waiting(marker, probe, known)? {
+        let until = |time| words::format_age(self.cluster.now.wall, time);
+        Some(match self.waiting_for(marker, probe, known)? {
             // Told for all probes at once.
             Waiting::Entry => return None,
-            Waiting::Container => self.container_not_running(probe),
-            Waiting::StartupProbe => Self::startup_probe(probe),
-            Waiting::InitialDelay(end) => Cause::resolving(
+            Waiting::Container => self.container_not_running_cause(probe),
+            Waiting::StartupProbe => Self::startup_probe_cause(probe),
+            Waiting::InitialDelay(end) => Cause::new_resolving(
                 CauseReason::InitialDelay,
                 format!(
                     "probe {name}: its first run is due in {}, initialDelaySeconds after the start of container {container}",
                     until(end)
                 ),
             ),
-            Waiting::FirstVerdict(end) => Cause::resolving(
+            Waiting::FirstVerdict(end) => Cause::new_resolving(
                 CauseReason::ThresholdNotReached,
                 format!(
                     "probe {name}: no verdict yet, which takes {} or {}, one run every {} s; it is due within {}",
-                    successes(probe),
-                    failures(probe),
+                    success_threshold_words(probe),
+                    failure_threshold_words(probe),
                     probe.template.period_seconds,
                     until(end)
                 ),
             ),
-            Waiting::Overdue(since) => Cause::problem(
+            Waiting::Overdue(since) => Cause::new_problem(
                 CauseReason::NoVerdict,
                 format!(
                     "probe {name}: no verdict, which was due {} ago: either its results alternate, so that neither {} nor {} follow each other, or the agent on node {node} does not probe{}; look at that agent's log",
-                    words::age(since, self.cluster.now.wall),
-                    successes(probe),
-                    failures(probe),
+                    words::format_age(since, self.cluster.now.wall),
+                    success_threshold_words(probe),
+                    failure_threshold_words(probe),
                     if self.cluster.knows_agents && !self.inspected.has_agent_pod {
                         " (no agent's pod is there)"
                     } else {
@@ -156,8 +162,8 @@ impl PodContext<'_> {
     }
 
     /// That the kubelet's startup probe holds a probe back.
-    pub(super) fn startup_probe(probe: &MarkerProbe) -> Cause {
-        Cause::resolving(
+    pub(super) fn startup_probe_cause(probe: &MarkerProbe) -> Cause {
+        Cause::new_resolving(
             CauseReason::StartupProbe,
             format!(
                 "probe {}: the startup probe of container {} has not passed yet; probing begins when it has. If it never does, correct that startup probe or what it asks",
@@ -167,19 +173,19 @@ impl PodContext<'_> {
     }
 
     /// That a probe waits for its container.
-    pub(super) fn container_not_running(&self, probe: &MarkerProbe) -> Cause {
+    pub(super) fn container_not_running_cause(&self, probe: &MarkerProbe) -> Cause {
         let (name, container) = (&probe.name, &probe.container);
-        Cause::resolving(
+        Cause::new_resolving(
             CauseReason::ContainerNotRunning,
             format!(
                 "probe {name}: container {container} does not run{}; probing begins when it does",
-                self.container_state(container)
+                self.describe_container_state(container)
             ),
         )
     }
 
     /// Why a container does not run, in the kubelet's word.
-    fn container_state(&self, name: &str) -> String {
+    fn describe_container_state(&self, name: &str) -> String {
         let status = &self.wire.status;
         let all = status
             .container_statuses
@@ -196,7 +202,7 @@ impl PodContext<'_> {
 }
 
 /// The longest time from the first due run to a verdict, if all results are equal.
-fn longest(probe: &MarkerProbe) -> SignedDuration {
+fn longest_time_to_verdict(probe: &MarkerProbe) -> SignedDuration {
     let template = &probe.template;
     let run = template
         .period_seconds
@@ -209,31 +215,31 @@ fn longest(probe: &MarkerProbe) -> SignedDuration {
 }
 
 /// A marker may name a time that no calendar has.
-fn later(time: Timestamp, by: SignedDuration) -> Timestamp {
+fn saturating_add(time: Timestamp, by: SignedDuration) -> Timestamp {
     time.checked_add(by).unwrap_or(Timestamp::MAX)
 }
 
-fn seconds(seconds: u32) -> SignedDuration {
+fn seconds_duration(seconds: u32) -> SignedDuration {
     SignedDuration::from_secs(seconds.into())
 }
 
-fn successes(probe: &MarkerProbe) -> String {
-    in_a_row(
+fn success_threshold_words(probe: &MarkerProbe) -> String {
+    count_in_a_row(
         probe.template.success_threshold.get(),
         "success",
         "successes",
     )
 }
 
-fn failures(probe: &MarkerProbe) -> String {
-    in_a_row(
+fn failure_threshold_words(probe: &MarkerProbe) -> String {
+    count_in_a_row(
         probe.template.failure_threshold.get(),
         "failure",
         "failures",
     )
 }
 
-fn in_a_row(count: u32, one: &str, many: &str) -> String {
+fn count_in_a_row(count: u32, one: &str, many: &str) -> String {
     match count {
         1 => format!("one {one}"),
         count => format!("{count} {many} in a row"),

@@ -9,7 +9,7 @@ use crate::podprobe::probe::Scheme;
 use crate::podprobe::template::{HandlerTemplate, Port};
 
 /// A selector of a workload, as the API takes it in a query.
-pub fn selector_text(selector: &LabelSelector) -> Result<String, Invalid> {
+pub fn format_selector(selector: &LabelSelector) -> Result<String, Invalid> {
     let parsed = Selector::parse(selector).map_err(|errors| {
         let mut errors = errors.into_iter();
         errors
@@ -20,7 +20,7 @@ pub fn selector_text(selector: &LabelSelector) -> Result<String, Invalid> {
 }
 
 /// What a probe does, how often.
-pub(super) fn probe(probe: &MarkerProbe) -> String {
+pub(super) fn describe_probe(probe: &MarkerProbe) -> String {
     let template = &probe.template;
     let handler = match &template.handler {
         HandlerTemplate::Exec { command } => format!("exec {}", command.join(" ")),
@@ -31,20 +31,20 @@ pub(super) fn probe(probe: &MarkerProbe) -> String {
                 Scheme::Http => "http",
                 Scheme::Https => "https",
             };
-            format!("httpGet {scheme} port {}, path {path}", port_of(port))
+            format!("httpGet {scheme} port {}, path {path}", describe_port(port))
         }
-        HandlerTemplate::TcpSocket { port } => format!("tcpSocket port {}", port_of(port)),
+        HandlerTemplate::TcpSocket { port } => format!("tcpSocket port {}", describe_port(port)),
         HandlerTemplate::Grpc { port, service } if service.is_empty() => {
             format!("grpc port {port}")
         }
         HandlerTemplate::Grpc { port, service } => format!("grpc port {port}, service {service}"),
     };
-    let handler = shortened(&handler);
+    let handler = shorten_text(&handler);
     format!("{handler}, every {} s", template.period_seconds)
 }
 
 /// A command may have thousands of characters.
-fn shortened(text: &str) -> String {
+fn shorten_text(text: &str) -> String {
     const LONGEST: usize = 120;
     let mut chars = text.chars();
     let short: String = chars.by_ref().take(LONGEST).collect();
@@ -56,7 +56,7 @@ fn shortened(text: &str) -> String {
     }
 }
 
-fn port_of(port: &Port) -> String {
+fn describe_port(port: &Port) -> String {
     match port {
         Port::Number(number) => number.to_string(),
         Port::Name(name) => name.to_string(),
@@ -64,13 +64,13 @@ fn port_of(port: &Port) -> String {
 }
 
 /// How long ago something was, as kubectl writes ages.
-pub fn age(then: Timestamp, now: Timestamp) -> String {
-    duration(now.duration_since(then))
+pub fn format_age(then: Timestamp, now: Timestamp) -> String {
+    format_duration(now.duration_since(then))
 }
 
 /// A duration in one or two units, as kubectl writes ages (`HumanDuration`,
 /// `k8s.io/apimachinery/pkg/util/duration/duration.go`).
-pub(super) fn duration(duration: SignedDuration) -> String {
+pub(super) fn format_duration(duration: SignedDuration) -> String {
     let seconds = duration.as_secs().max(0);
     let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86_400);
     let two = |large: i64, unit: &str, small: i64, next: &str| match small {
@@ -107,6 +107,9 @@ mod tests {
     #[case(176_400, "2d1h")]
     #[case(864_000, "10d")]
     fn ages_are_written_as_kubectl_does(#[case] seconds: i64, #[case] expected: &str) {
-        assert_eq!(duration(SignedDuration::from_secs(seconds)), expected);
+        assert_eq!(
+            format_duration(SignedDuration::from_secs(seconds)),
+            expected
+        );
     }
 }

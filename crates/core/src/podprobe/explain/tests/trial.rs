@@ -37,12 +37,12 @@ impl Proposal {
 
     fn proposed(&self) -> ObservedObjects {
         let mut observed = self.scene.observed();
-        observed.propose(decode(&self.marker), now());
+        observed.propose_marker(decode(&self.marker), now());
         observed
     }
 
     fn trial(&self) -> TrialPods {
-        ObservedCluster::new(self.proposed(), now()).trial(&name("new"))
+        ObservedCluster::new(self.proposed(), now()).try_marker(&name("new"))
     }
 
     /// The marks that change if the only probe ends so, and the causes then.
@@ -58,9 +58,9 @@ impl Proposal {
             marker: "new",
             outcomes: vec![(target.runs[0].probe.clone(), outcome)],
         };
-        observed.record(&report, now());
+        observed.record_outcomes(&report, now());
         let cluster = ObservedCluster::new(observed, now());
-        let pods = cluster.trial(&name("new"));
+        let pods = cluster.try_marker(&name("new"));
         let causes = pods.selected[0]
             .causes
             .iter()
@@ -140,7 +140,7 @@ fn a_marker_that_is_there_is_replaced() {
     known["spec"]["probes"][0]["probe"]["exec"]["command"] = json!(["/old"]);
     proposal.scene.markers.push(known);
     let mut observed = proposal.scene.observed();
-    assert!(observed.propose(decode(&proposal.marker), now()));
+    assert!(observed.propose_marker(decode(&proposal.marker), now()));
     assert_eq!(observed.markers.len(), 1);
     let cluster = ObservedCluster::new(observed, now());
     let target = cluster.trial_target(&name("p"), &name("new")).unwrap();
