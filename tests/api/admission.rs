@@ -10,7 +10,9 @@ use kube::core::Status;
 use kube::core::response::StatusCause;
 use kube::{Api, Client, Error};
 use leadsman_api::PodProbeMarker;
-use leadsman_core::podprobe::samples::{Sample, Verdict, manual, mutations, samples};
+use leadsman_core::podprobe::samples::{
+    Sample, Verdict, all_samples, manual_marker, marker_mutations,
+};
 use leadsman_core::podprobe::{Compatibility, Marker};
 use leadsman_tests::Scene;
 use serde::Deserialize;
@@ -153,7 +155,7 @@ pub(crate) async fn the_api_server_and_the_parser_agree(
         name,
         marker,
         verdict,
-    } in samples()
+    } in all_samples()
     {
         let answer = asker.ask(marker.clone()).await.context(name.clone())?;
         let as_told = match (&verdict, &answer) {
@@ -185,7 +187,7 @@ pub(crate) async fn generated_markers_get_one_verdict_from_both(
     let seed = seed()?;
     let scene = Scene::new(&installation.client, "generated").await?;
     let asker = Asker::of(&scene);
-    let answers = futures::stream::iter(mutations(seed).take(GENERATED))
+    let answers = futures::stream::iter(marker_mutations(seed).take(GENERATED))
         .map(|marker| {
             let asker = asker.clone();
             async move {
@@ -226,7 +228,7 @@ pub(crate) async fn generated_markers_get_one_verdict_from_both(
 // PPM-15
 pub(crate) async fn all_errors_come_in_one_answer(installation: Arc<Installation>) -> Result<()> {
     let scene = Scene::new(&installation.client, "errors").await?;
-    let mut marker = manual();
+    let mut marker = manual_marker();
     let probe = &mut marker["spec"]["probes"][0];
     probe["name"] = json!("a#b");
     probe["containerName"] = json!("");
@@ -285,7 +287,7 @@ pub(crate) async fn what_openkruise_accepts_is_accepted(
             json!({"httpGet": {"port": "web", "path": "/ok?a=%zz", "scheme": "HTTP"}, "periodSeconds": 86400}),
         ),
     ] {
-        let mut marker = manual();
+        let mut marker = manual_marker();
         let place = marker.pointer_mut(pointer).context(pointer)?;
         *place = value.clone();
         let answer = asker.ask(marker).await?;
@@ -302,7 +304,7 @@ pub(crate) async fn an_absent_list_of_the_selector_is_an_empty_one(
     let expressions =
         |values: Value| json!([{"key": "app", "operator": "Exists", "values": values}]);
     let first = json!({"matchExpressions": expressions(Value::Null)});
-    let mut marker = manual();
+    let mut marker = manual_marker();
     marker["metadata"] = json!({"name": "m", "namespace": scene.ns});
     marker["spec"]["selector"] = first.clone();
     let markers = scene.markers();

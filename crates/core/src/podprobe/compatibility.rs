@@ -21,7 +21,7 @@ pub(super) struct TimingDefaults {
 }
 
 impl Compatibility {
-    pub(super) fn defaults(self) -> TimingDefaults {
+    pub(super) fn timing_defaults(self) -> TimingDefaults {
         const THREE: NonZeroU32 = NonZeroU32::new(3).unwrap();
         const TEN: NonZeroU32 = NonZeroU32::new(10).unwrap();
         match self {

@@ -50,33 +50,33 @@ pub(super) struct SentValue {
 
 impl Contest {
     /// Records the state of the target: which value is wanted, and whether it has another one.
-    pub(super) fn observe(&mut self, wanted: u64, differs: bool, now: Duration) {
+    pub(super) fn observe_value(&mut self, wanted: u64, differs: bool, now: Duration) {
         if !differs {
             // A write of another value that is under way will replace this one: nobody else removes it then.
             if !matches!(self.phase, WantedValue::Sent(sent) if sent.wanted != wanted) {
                 self.phase = WantedValue::Seen(wanted);
             }
-            self.fight = self.fight.and_then(|fight| fight.settle(now));
+            self.fight = self.fight.and_then(|fight| fight.settle_observed(now));
             return;
         }
         if let Some(fight) = &mut self.fight {
-            fight.want(wanted);
+            fight.want_value(wanted);
         }
         if let WantedValue::Seen(seen) = self.phase {
             self.phase = WantedValue::Missing;
             if seen == wanted {
-                self.fight_over(wanted).take_away(now);
+                self.fight_over(wanted).count_removal(now);
             }
         }
     }
 
     /// Records a write that is sent.
-    pub(super) fn send(&mut self, sent: SentValue) {
+    pub(super) fn record_send(&mut self, sent: SentValue) {
         self.phase = WantedValue::Sent(sent);
     }
 
-    /// Records that the last write was carried out, after [`Contest::observe`] has had its result. Returns whether it was undone.
-    pub(super) fn written(&mut self, now: Duration) -> bool {
+    /// Records that the last write was carried out, after [`Contest::observe_value`] has had its result. Returns whether it was undone.
+    pub(super) fn record_written(&mut self, now: Duration) -> bool {
         let WantedValue::Sent(sent) = self.phase else {
             return false;
         };
@@ -89,19 +89,19 @@ impl Contest {
         if !sent.is_shown {
             fight.undone = fight.undone.max(1);
         }
-        fight.undo(now);
+        fight.count_undone_write(now);
         true
     }
 
     fn fight_over(&mut self, wanted: u64) -> &mut Fight {
         let fight = self.fight.get_or_insert_default();
-        fight.want(wanted);
+        fight.want_value(wanted);
         fight
     }
 
     /// Whether writes have to wait.
-    pub(super) fn holds(&self, now: Duration) -> bool {
-        self.fight.is_some_and(|fight| fight.holds(now))
+    pub(super) fn delays_writes(&self, now: Duration) -> bool {
+        self.fight.is_some_and(|fight| fight.delays_writes(now))
     }
 
     /// Whether a write waits for so long that markers' statuses should say so.
@@ -111,8 +111,8 @@ impl Contest {
     }
 
     /// When to compare again.
-    pub(super) fn deadline(&self, now: Duration) -> Option<Duration> {
-        self.fight?.deadline(now)
+    pub(super) fn next_comparison_at(&self, now: Duration) -> Option<Duration> {
+        self.fight?.next_comparison_at(now)
     }
 }
 
@@ -130,20 +130,20 @@ struct Fight {
 }
 
 impl Fight {
-    fn take_away(&mut self, now: Duration) {
+    fn count_removal(&mut self, now: Duration) {
         let times = self.taken_away.map_or(0, |(times, _)| times);
         self.taken_away = Some((times.saturating_add(1), now));
-        self.not_before = Some(now.saturating_add(wait_after(times)));
+        self.not_before = Some(now.saturating_add(back_off_after(times)));
     }
 
-    fn undo(&mut self, now: Duration) {
-        let until = now.saturating_add(wait_after(self.undone));
+    fn count_undone_write(&mut self, now: Duration) {
+        let until = now.saturating_add(back_off_after(self.undone));
         self.undone = self.undone.saturating_add(1);
         self.not_before = self.not_before.max(Some(until));
     }
 
     /// Another value is wanted: as nobody has removed it yet, it is written at once.
-    fn want(&mut self, wanted: u64) {
+    fn want_value(&mut self, wanted: u64) {
         if self.wanted != wanted {
             *self = Self {
                 wanted,
@@ -154,7 +154,7 @@ impl Fight {
     }
 
     /// The value is observed. None if the contest is over.
-    fn settle(self, now: Duration) -> Option<Self> {
+    fn settle_observed(self, now: Duration) -> Option<Self> {
         let quiet = |(_, last): &(u32, Duration)| now < last.saturating_add(QUIET);
         Some(Self {
             wanted: self.wanted,
@@ -163,17 +163,17 @@ impl Fight {
         })
     }
 
-    fn holds(&self, now: Duration) -> bool {
+    fn delays_writes(&self, now: Duration) -> bool {
         self.not_before.is_some_and(|time| now < time)
     }
 
     fn is_visible(&self) -> bool {
         let times = self.taken_away.map_or(0, |(times, _)| times);
-        wait_after(times.max(self.undone).saturating_sub(1)) >= VISIBLE
+        back_off_after(times.max(self.undone).saturating_sub(1)) >= VISIBLE
     }
 
     /// When to compare again: at the end of the wait, or of the quiet time that ends the contest.
-    fn deadline(&self, now: Duration) -> Option<Duration> {
+    fn next_comparison_at(&self, now: Duration) -> Option<Duration> {
         let wait = self.not_before.filter(|time| now < *time);
         let quiet = self.taken_away.map(|(_, last)| last.saturating_add(QUIET));
         let quiet = quiet.filter(|time| now < *time);
@@ -212,15 +212,15 @@ impl<K> Default for Contests<K> {
 
 impl<K: Clone + PartialEq> Contests<K> {
     /// Records the state of all targets.
-    pub(super) fn observe(&mut self, all: &[Compared<K>], now: Duration) {
+    pub(super) fn observe_values(&mut self, all: &[Compared<K>], now: Duration) {
         let mut before = std::mem::take(&mut self.contests);
         for one in all {
             let place = before.iter().position(|(key, _)| *key == one.key);
             let mut contest = place.map_or_else(
-                || self.resting(one.wanted),
+                || self.contest_at_rest(one.wanted),
                 |place| before.swap_remove(place).1,
             );
-            contest.observe(one.wanted, one.differs, now);
+            contest.observe_value(one.wanted, one.differs, now);
             if contest.fight.is_some() || matches!(contest.phase, WantedValue::Sent(_)) {
                 self.contests.push((one.key.clone(), contest));
             }
@@ -237,7 +237,7 @@ impl<K: Clone + PartialEq> Contests<K> {
     }
 
     /// The state of a target without a write under way and without a contest.
-    fn resting(&self, wanted: u64) -> Contest {
+    fn contest_at_rest(&self, wanted: u64) -> Contest {
         let phase = if self.seen.contains(&wanted) {
             WantedValue::Seen(wanted)
         } else {
@@ -247,7 +247,7 @@ impl<K: Clone + PartialEq> Contests<K> {
     }
 
     /// Records a write that is sent and changes these targets.
-    pub(super) fn send(&mut self, sent: impl IntoIterator<Item = (K, u64)>) {
+    pub(super) fn record_send(&mut self, sent: impl IntoIterator<Item = (K, u64)>) {
         for (_, contest) in &mut self.contests {
             if let WantedValue::Sent(_) = contest.phase {
                 contest.phase = WantedValue::Missing;
@@ -260,30 +260,32 @@ impl<K: Clone + PartialEq> Contests<K> {
             };
             let mut contests = self.contests.iter_mut();
             if let Some((_, contest)) = contests.find(|(known, _)| *known == key) {
-                contest.send(value);
+                contest.record_send(value);
             } else {
                 let mut contest = Contest::default();
-                contest.send(value);
+                contest.record_send(value);
                 self.contests.push((key, contest));
             }
         }
     }
 
-    /// Records that the last write was carried out, after [`Contests::observe`] has had its result. Returns whether any of its
+    /// Records that the last write was carried out, after [`Contests::observe_values`] has had its result. Returns whether any of its
     /// changes was undone.
-    pub(super) fn written(&mut self, now: Duration) -> bool {
+    pub(super) fn record_written(&mut self, now: Duration) -> bool {
         let contests = self.contests.iter_mut();
-        contests.fold(false, |undone, (_, contest)| contest.written(now) | undone)
+        contests.fold(false, |undone, (_, contest)| {
+            contest.record_written(now) | undone
+        })
     }
 
     /// Whether writes of a target have to wait.
-    pub(super) fn holds(&self, key: &K, now: Duration) -> bool {
+    pub(super) fn delays_writes_of(&self, key: &K, now: Duration) -> bool {
         let mut contests = self.contests.iter();
-        contests.any(|(contested, contest)| contested == key && contest.holds(now))
+        contests.any(|(contested, contest)| contested == key && contest.delays_writes(now))
     }
 
     /// The targets whose contest the marker's status reports.
-    pub(super) fn visible(&self) -> impl Iterator<Item = &K> {
+    pub(super) fn visible_targets(&self) -> impl Iterator<Item = &K> {
         let is_visible = |fight: Fight| fight.is_visible();
         let contests = self.contests.iter();
         let visible = contests.filter(move |(_, contest)| contest.fight.is_some_and(is_visible));
@@ -291,10 +293,10 @@ impl<K: Clone + PartialEq> Contests<K> {
     }
 
     /// When to compare again.
-    pub(super) fn deadline(&self, now: Duration) -> Option<Duration> {
+    pub(super) fn next_comparison_at(&self, now: Duration) -> Option<Duration> {
         let contests = self.contests.iter();
         contests
-            .filter_map(|(_, contest)| contest.deadline(now))
+            .filter_map(|(_, contest)| contest.next_comparison_at(now))
             .min()
     }
 }
@@ -305,7 +307,7 @@ pub(super) fn fingerprint(value: impl Hash) -> u64 {
 }
 
 /// 0 s after the first time, then 1, 2, 4 … 60 s.
-fn wait_after(times_before: u32) -> Duration {
+fn back_off_after(times_before: u32) -> Duration {
     match times_before {
         0 => Duration::ZERO,
         1..=6 => Duration::from_secs(1 << (times_before - 1)),
@@ -343,9 +345,9 @@ mod tests {
         now: u64,
     ) {
         let due = marks.iter().filter(|compared| compared.differs);
-        contests.send(due.map(|one| (one.key, one.wanted)));
-        contests.written(at(now));
-        contests.observe(marks, at(now));
+        contests.record_send(due.map(|one| (one.key, one.wanted)));
+        contests.record_written(at(now));
+        contests.observe_values(marks, at(now));
     }
 
     // PPM-8
@@ -358,17 +360,20 @@ mod tests {
         let mut waits = Vec::new();
         for _ in 0..9 {
             let start = now;
-            contests.observe(&main, at(now));
-            while contests.holds(&role, at(now)) {
+            contests.observe_values(&main, at(now));
+            while contests.delays_writes_of(&role, at(now)) {
                 now += 1;
             }
             waits.push(now - start);
             write_in_vain(&mut contests, &main, now);
         }
         assert_eq!(waits, [0, 0, 1, 2, 4, 8, 16, 32, 60]);
-        assert_eq!(contests.visible().collect::<Vec<_>>(), [&role]);
-        contests.observe(&[compared("role", "other", true)], at(now));
-        assert!(!contests.holds(&role, at(now)) && contests.visible().next().is_none());
+        assert_eq!(contests.visible_targets().collect::<Vec<_>>(), [&role]);
+        contests.observe_values(&[compared("role", "other", true)], at(now));
+        assert!(
+            !contests.delays_writes_of(&role, at(now))
+                && contests.visible_targets().next().is_none()
+        );
     }
 
     // PPM-8
@@ -377,10 +382,13 @@ mod tests {
         let mut contests = Contests::default();
         let main = [compared("role", "main", true)];
         for _ in 0..9 {
-            contests.send([(main[0].key, main[0].wanted)]);
-            contests.observe(&main, at(0));
+            contests.record_send([(main[0].key, main[0].wanted)]);
+            contests.observe_values(&main, at(0));
         }
-        assert!(!contests.holds(&"role", at(0)) && contests.visible().next().is_none());
+        assert!(
+            !contests.delays_writes_of(&"role", at(0))
+                && contests.visible_targets().next().is_none()
+        );
     }
 
     // PPM-8
@@ -393,40 +401,48 @@ mod tests {
                 compared("role", "main", differs),
                 compared("idle", "true", false),
             ];
-            contests.observe(&marks, at(now));
+            contests.observe_values(&marks, at(now));
             now += 1;
         }
         let (role, idle) = ("role", "idle");
-        assert!(contests.holds(&role, at(now)) && !contests.holds(&idle, at(now)));
+        assert!(
+            contests.delays_writes_of(&role, at(now)) && !contests.delays_writes_of(&idle, at(now))
+        );
         let marks = [
             compared("role", "back", true),
             compared("idle", "false", true),
         ];
-        contests.observe(&marks, at(now));
-        assert!(!contests.holds(&role, at(now)) && !contests.holds(&idle, at(now)));
+        contests.observe_values(&marks, at(now));
+        assert!(
+            !contests.delays_writes_of(&role, at(now))
+                && !contests.delays_writes_of(&idle, at(now))
+        );
         // The back-off continues if the other value is removed as well.
-        contests.observe(&[compared("role", "back", false)], at(now));
-        contests.observe(&[compared("role", "back", true)], at(now));
-        assert!(contests.holds(&role, at(now + 15)) && !contests.holds(&role, at(now + 16)));
+        contests.observe_values(&[compared("role", "back", false)], at(now));
+        contests.observe_values(&[compared("role", "back", true)], at(now));
+        assert!(
+            contests.delays_writes_of(&role, at(now + 15))
+                && !contests.delays_writes_of(&role, at(now + 16))
+        );
     }
 
     // PPM-8
     #[test]
     fn an_object_whose_wanted_value_flaps_during_its_write_is_not_contested() {
         let mut contest = Contest::default();
-        contest.observe(1, false, at(0));
+        contest.observe_value(1, false, at(0));
         for _ in 0..8 {
-            contest.observe(2, true, at(0));
-            contest.send(sent(2));
-            contest.observe(1, false, at(0));
+            contest.observe_value(2, true, at(0));
+            contest.record_send(sent(2));
+            contest.observe_value(1, false, at(0));
             // The reply shows the second value.
-            contest.observe(1, true, at(0));
-            contest.written(at(0));
-            contest.observe(1, true, at(0));
-            assert!(!contest.holds(at(0)));
-            contest.send(sent(1));
-            contest.observe(1, false, at(0));
-            contest.written(at(0));
+            contest.observe_value(1, true, at(0));
+            contest.record_written(at(0));
+            contest.observe_value(1, true, at(0));
+            assert!(!contest.delays_writes(at(0)));
+            contest.record_send(sent(1));
+            contest.observe_value(1, false, at(0));
+            contest.record_written(at(0));
         }
     }
 
@@ -435,12 +451,12 @@ mod tests {
     fn an_object_that_is_undone_waits_until_another_value_is_wanted() {
         let mut contest = Contest::default();
         for _ in 0..4 {
-            contest.observe(1, true, at(0));
-            contest.send(sent(1));
-            contest.written(at(0));
+            contest.observe_value(1, true, at(0));
+            contest.record_send(sent(1));
+            contest.record_written(at(0));
         }
-        assert!(contest.holds(at(3)) && !contest.holds(at(4)));
-        contest.observe(2, true, at(0));
-        assert!(!contest.holds(at(0)));
+        assert!(contest.delays_writes(at(3)) && !contest.delays_writes(at(4)));
+        contest.observe_value(2, true, at(0));
+        assert!(!contest.delays_writes(at(0)));
     }
 }

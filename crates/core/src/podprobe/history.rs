@@ -64,7 +64,7 @@ pub struct ProbeHistory {
 
 impl HistoryQuery {
     /// Whether it is about the probes of this pod.
-    pub fn matches(&self, namespace: &str, pod: &str) -> bool {
+    pub fn matches_pod(&self, namespace: &str, pod: &str) -> bool {
         let is =
             |wanted: &Option<String>, name: &str| wanted.as_deref().is_none_or(|it| it == name);
         is(&self.namespace, namespace) && is(&self.pod, pod)

@@ -41,7 +41,7 @@ pub(super) enum Moment {
 /// would remove the probe that it follows from, and so itself.
 ///
 /// It is the same for all pods whose annotations leave enough, so that few changes of an annotation change it.
-pub(super) fn room(
+pub(super) fn annotation_room_in(
     annotations: &[(String, String)],
     moment: Moment,
     is_ours: impl Fn(&str) -> bool,

@@ -91,12 +91,12 @@ impl Marker {
         // An error of two fields is reported at their common parent, as the CRD's rule is evaluated there
         // (a rule of `x-kubernetes-validations` sees only the field on which it is set).
         for (index, probe) in marker.spec.probes.iter().enumerate() {
-            unique.check(index, probe, &mut at);
+            unique.check_unique(index, probe, &mut at);
             refuse_selector_labels(&marker.spec.selector, probe, &mut at);
         }
         let mut probes = Vec::new();
         for (index, probe) in marker.spec.probes.iter().enumerate() {
-            probes.extend(MarkerProbe::read(
+            probes.extend(MarkerProbe::parse_probe(
                 probe,
                 marker,
                 compatibility,
@@ -130,7 +130,12 @@ struct UniqueFields<'a> {
 }
 
 impl<'a> UniqueFields<'a> {
-    fn check(&mut self, index: usize, probe: &'a PodContainerProbe, report: &mut FieldErrors<'_>) {
+    fn check_unique(
+        &mut self,
+        index: usize,
+        probe: &'a PodContainerProbe,
+        report: &mut FieldErrors<'_>,
+    ) {
         if self.names.is_second(&probe.name) {
             let message = format!("another probe of this marker is named {:?}", probe.name);
             report.index(index).add(message);
@@ -196,7 +201,7 @@ fn condition_type(probe: &PodContainerProbe) -> Option<&str> {
 }
 
 impl MarkerProbe {
-    fn read(
+    fn parse_probe(
         probe: &PodContainerProbe,
         marker: &PodProbeMarker,
         compatibility: Compatibility,
@@ -217,8 +222,8 @@ impl MarkerProbe {
         let [succeeded, failed] =
             read_policies(&probe.marker_policy, &mut report.field("markerPolicy"));
         let template =
-            ProbeTemplate::read(&probe.probe, compatibility, &mut report.field("probe"))?;
-        let resolved = template.resolve(|_| None).ok();
+            ProbeTemplate::parse_template(&probe.probe, compatibility, &mut report.field("probe"))?;
+        let resolved = template.resolve_ports(|_| None).ok();
         let marker = marker.metadata.name.as_deref().unwrap_or_default();
         Some(Self {
             name: probe.name.as_str().into(),
@@ -258,7 +263,7 @@ fn read_policies(
         if states.is_second(&policy.state) {
             at.add(format!("there is another policy for {:?}", policy.state));
         }
-        let read = Policy::read(policy, &mut at);
+        let read = Policy::parse_policy(policy, &mut at);
         match policy.state.as_str() {
             "Succeeded" => succeeded = Some(read),
             "Failed" => failed = Some(read),
@@ -272,7 +277,7 @@ fn read_policies(
 }
 
 impl Policy {
-    fn read(policy: &ProbeMarkerPolicy, report: &mut FieldErrors<'_>) -> Self {
+    fn parse_policy(policy: &ProbeMarkerPolicy, report: &mut FieldErrors<'_>) -> Self {
         if policy.labels.is_empty() && policy.annotations.is_empty() {
             report.add("sets nothing: give it labels, annotations or both");
         }
@@ -315,7 +320,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::podprobe::samples::manual;
+    use crate::podprobe::samples::manual_marker;
 
     fn parse(marker: Value) -> Result<Marker, Vec<Invalid>> {
         let marker = serde_json::from_value(marker).unwrap();
@@ -324,7 +329,7 @@ mod tests {
 
     #[test]
     fn the_marker_of_the_manual_is_parsed() {
-        let mut wire = manual();
+        let mut wire = manual_marker();
         wire["metadata"]["uid"] = json!("u-1");
         wire["metadata"]["generation"] = json!(7);
         wire["metadata"]["creationTimestamp"] = json!("2026-01-02T03:04:05Z");
@@ -353,7 +358,7 @@ mod tests {
 
     #[test]
     fn a_marker_without_the_api_servers_fields_is_parsed() {
-        let mut wire = manual();
+        let mut wire = manual_marker();
         wire["metadata"] = json!({"name": "m", "creationTimestamp": null});
         let marker = parse(wire).unwrap();
         assert_eq!(marker.name.to_string(), "m");
@@ -363,7 +368,7 @@ mod tests {
     // PPM-15
     #[test]
     fn all_errors_are_reported_at_once() {
-        let mut wire = manual();
+        let mut wire = manual_marker();
         wire["spec"]["selector"]["matchLabels"]["-"] = json!("");
         let probe = &mut wire["spec"]["probes"][0];
         probe["name"] = json!("");
@@ -400,7 +405,7 @@ mod tests {
 
     #[test]
     fn an_error_names_its_field_and_the_rule() {
-        let mut wire = manual();
+        let mut wire = manual_marker();
         wire["spec"]["probes"][0]["probe"]["terminationGracePeriodSeconds"] = json!(1);
         let errors = parse(wire).unwrap_err();
         assert_eq!(

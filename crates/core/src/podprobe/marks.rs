@@ -10,7 +10,7 @@ use std::collections::btree_map::Entry;
 use std::fmt;
 use std::sync::Arc;
 
-pub(super) use self::write::{ComparedMark, compare, difference, status};
+pub(super) use self::write::{ComparedMark, compare_marks, condition_status, diff_marks};
 use super::injected::{MARKERS, PROBES};
 use super::marker::{Marker, MarkerProbe, Policy};
 use super::pod::{CoOwner, IndexedPod, Ours};
@@ -73,7 +73,7 @@ impl<'a, T> Claims<'a, T> {
         }
     }
 
-    fn claim(
+    fn claim_key(
         &mut self,
         key: &Arc<str>,
         place: ProbePosition,
@@ -114,16 +114,17 @@ impl Wants {
                 if let Some(kind) = &probe.condition_type {
                     let want =
                         || verdict.map_or(Want::Hold, |verdict| Want::Value(verdict.clone()));
-                    conditions.claim(kind, place, want, &mut conflicts);
+                    conditions.claim_key(kind, place, want, &mut conflicts);
                 }
                 for policy in [&probe.succeeded, &probe.failed].into_iter().flatten() {
                     for key in policy.labels.keys() {
-                        let want = || pair(verdict, probe, key, |policy| &policy.labels);
-                        labels.claim(key, place, want, &mut conflicts);
+                        let want = || desired_value(verdict, probe, key, |policy| &policy.labels);
+                        labels.claim_key(key, place, want, &mut conflicts);
                     }
                     for key in policy.annotations.keys() {
-                        let want = || pair(verdict, probe, key, |policy| &policy.annotations);
-                        annotations.claim(key, place, want, &mut conflicts);
+                        let want =
+                            || desired_value(verdict, probe, key, |policy| &policy.annotations);
+                        annotations.claim_key(key, place, want, &mut conflicts);
                     }
                 }
             }
@@ -133,14 +134,14 @@ impl Wants {
 
     /// Holds marks of ours that no marker claims.
     pub fn hold_unclaimed(&mut self, ours: &Ours) {
-        fn hold<T>(wants: &mut BTreeMap<Arc<str>, Want<T>>, ours: &SortedMap<CoOwner>) {
+        fn hold_co_owned<T>(wants: &mut BTreeMap<Arc<str>, Want<T>>, ours: &SortedMap<CoOwner>) {
             for (key, _) in ours.iter() {
                 wants.entry(key.clone()).or_insert(Want::Hold);
             }
         }
-        hold(&mut self.labels, &ours.labels);
-        hold(&mut self.annotations, &ours.annotations);
-        hold(&mut self.conditions, &ours.conditions);
+        hold_co_owned(&mut self.labels, &ours.labels);
+        hold_co_owned(&mut self.annotations, &ours.annotations);
+        hold_co_owned(&mut self.conditions, &ours.conditions);
     }
 
     /// Has the annotations that pass probes to a provider stay as they are.
@@ -159,7 +160,7 @@ impl Wants {
 }
 
 /// The policy of the verdict's state decides: the key has its value, or is absent.
-fn pair(
+fn desired_value(
     verdict: Option<&Verdict>,
     probe: &MarkerProbe,
     key: &Arc<str>,
@@ -199,7 +200,7 @@ impl fmt::Display for Mark {
 }
 
 /// Whether a marker sets a mark for some verdict.
-pub(super) fn claims(marker: &Marker, mark: &Mark) -> bool {
+pub(super) fn claims_mark(marker: &Marker, mark: &Mark) -> bool {
     let mut probes = marker.probes.iter();
     probes.any(|probe| probe_claims(probe, mark))
 }
@@ -219,7 +220,7 @@ fn probe_claims(probe: &MarkerProbe, mark: &Mark) -> bool {
 }
 
 /// The probe that sets a mark, of markers sorted by precedence: the first that claims it, as in [`Wants::new`].
-pub(super) fn setter(markers: &[&Marker], mark: &Mark) -> Option<ProbePosition> {
+pub(super) fn find_setter(markers: &[&Marker], mark: &Mark) -> Option<ProbePosition> {
     let probes = markers.iter().enumerate().flat_map(|(first, marker)| {
         let probes = marker.probes.iter().enumerate();
         probes.map(move |(second, probe)| ((first, second), probe))

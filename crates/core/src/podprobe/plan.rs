@@ -81,7 +81,7 @@ impl Entries {
     }
 
     /// The form on the wire; `extensions` as in [`Entry::is_equal`].
-    fn write(&self, extensions: bool) -> Vec<wire::ContainerProbe> {
+    fn to_wire(&self, extensions: bool) -> Vec<wire::ContainerProbe> {
         let entries = self.iter().map(|entry| {
             let extension = |value: &Option<Arc<str>>| {
                 let value = value.as_ref().filter(|_| extensions);
@@ -112,7 +112,7 @@ pub enum Gap {
 
 impl Entry {
     /// Plans the entry of a marker's probe; `observed` are the pod's entries in the node's object now.
-    pub fn plan(
+    pub fn plan_entry(
         pod: &IndexedPod,
         probe: &MarkerProbe,
         observed: Option<&PodEntries>,
@@ -123,7 +123,7 @@ impl Entry {
             .ok_or(Gap::ContainerNotFound)?;
         let resolved = match &probe.resolved {
             Some(resolved) => resolved.clone(),
-            None => resolve(probe, container)?,
+            None => resolve_ports(probe, container)?,
         };
         let started = if container.startup_probe {
             Some(started_container_id(container, observed).ok_or(Gap::NotStarted)?)
@@ -161,12 +161,12 @@ impl Entry {
 }
 
 /// Looks named ports up in the container.
-fn resolve(probe: &MarkerProbe, container: &IndexedContainer) -> Result<ResolvedProbe, Gap> {
+fn resolve_ports(probe: &MarkerProbe, container: &IndexedContainer) -> Result<ResolvedProbe, Gap> {
     let port = |name: &str| {
         let port = container.ports.iter().find(|(known, _)| **known == *name);
         port.map(|(_, number)| *number)
     };
-    let resolved = probe.template.resolve(port);
+    let resolved = probe.template.resolve_ports(port);
     let resolved = resolved.map_err(|unresolved| Gap::PortNotFound(unresolved.0))?;
     Ok(ResolvedProbe::new(resolved, &probe.container))
 }
@@ -197,7 +197,7 @@ fn started_container_id(
 
 impl PodEntries {
     /// Reads a pod's entries from a `NodePodProbe`.
-    pub fn read(
+    pub fn from_wire(
         pod: &wire::PodProbe,
         interners: &mut Interners,
         pool: &mut Interner<Entries>,
@@ -225,15 +225,15 @@ impl PodEntries {
     }
 
     /// The form on the wire; `uid` is the one by which the kubelet knows the pod.
-    pub fn write(&self, pod: &ObjectName, uid: &str, extensions: bool) -> wire::PodProbe {
+    pub fn to_wire(&self, pod: &ObjectName, uid: &str, extensions: bool) -> wire::PodProbe {
         wire::PodProbe {
-            probes: self.entries.write(extensions),
-            ..self.frame(pod, uid)
+            probes: self.entries.to_wire(extensions),
+            ..self.wire_without_entries(pod, uid)
         }
     }
 
     /// All but the entries.
-    fn frame(&self, pod: &ObjectName, uid: &str) -> wire::PodProbe {
+    fn wire_without_entries(&self, pod: &ObjectName, uid: &str) -> wire::PodProbe {
         wire::PodProbe {
             name: pod.name.clone(),
             namespace: pod.namespace.clone(),
@@ -244,13 +244,15 @@ impl PodEntries {
     }
 
     /// The size of its JSON in bytes, with all our optional fields.
-    pub fn bytes(&self, pod: &ObjectName, uid: &str) -> usize {
+    pub fn json_bytes(&self, pod: &ObjectName, uid: &str) -> usize {
         let length = |text: serde_json::Result<String>| text.map_or(0, |text| text.len());
         let entries = self
             .entries
             .bytes
-            .get_or_init(|| length(serde_json::to_string(&self.entries.write(true))));
-        length(serde_json::to_string(&self.frame(pod, uid))) + r#","probes":"#.len() + entries
+            .get_or_init(|| length(serde_json::to_string(&self.entries.to_wire(true))));
+        length(serde_json::to_string(&self.wire_without_entries(pod, uid)))
+            + r#","probes":"#.len()
+            + entries
     }
 
     /// Whether no write is needed; `extensions` is false if the API server drops our optional fields, as with `OpenKruise`'s CRD.
@@ -268,7 +270,7 @@ impl PodEntries {
     }
 
     /// The entry of this name.
-    pub fn get(&self, name: &str) -> Option<&Entry> {
+    pub fn entry_named(&self, name: &str) -> Option<&Entry> {
         self.entries.iter().find(|entry| *entry.name == *name)
     }
 }
@@ -318,10 +320,10 @@ mod tests {
         ] {
             let wire = json!({ "name": "", "namespace": "", "uid": "", "IP": "10.0.0.1", "probes": probes });
             let wire = serde_json::from_value(wire).unwrap();
-            let entries = PodEntries::read(&wire, &mut interners, &mut pool);
+            let entries = PodEntries::from_wire(&wire, &mut interners, &mut pool);
             let written =
-                serde_json::to_string(&entries.write(&pod.name, &pod.node_uid, true)).unwrap();
-            assert_eq!(entries.bytes(&pod.name, &pod.node_uid), written.len());
+                serde_json::to_string(&entries.to_wire(&pod.name, &pod.node_uid, true)).unwrap();
+            assert_eq!(entries.json_bytes(&pod.name, &pod.node_uid), written.len());
         }
     }
 }

@@ -166,7 +166,7 @@ impl IndexedPod {
             found.map(|(_, value)| value.as_str())
         });
         let node = pod.spec.node_name.as_deref();
-        let ours = Ours::read(&pod.owners, former, names);
+        let ours = Ours::from_owners(&pod.owners, former, names);
         let labels = pod.labels.iter();
         let annotations = pod.annotations.iter().map(|(key, value)| {
             let is_ours = ours.annotations.contains_key(key);
@@ -177,9 +177,11 @@ impl IndexedPod {
             name,
             annotations: annotations.collect(),
             injected: injected::fingerprint_of(probes, markers),
-            injected_room: injected::room(&pod.annotations, injected::Moment::Existence, |key| {
-                ours.annotations.contains_key(key)
-            }),
+            injected_room: injected::annotation_room_in(
+                &pod.annotations,
+                injected::Moment::Existence,
+                |key| ours.annotations.contains_key(key),
+            ),
             node_uid: match mirrored {
                 None => uid.clone(),
                 Some((_, hash)) => names.share_like(known.map(|known| &known.node_uid), hash),
@@ -201,8 +203,8 @@ impl IndexedPod {
                 known.map(|known| &known.ip),
                 pod.status.pod_ip.as_deref().unwrap_or_default(),
             ),
-            containers: containers(pod, known, names),
-            conditions: conditions(pod, names),
+            containers: index_containers(pod, known, names),
+            conditions: index_conditions(pod, names),
             ours,
         }
     }
@@ -228,7 +230,7 @@ impl IndexedPod {
 
 /// Containers and native sidecars (init containers with `restartPolicy: Always`, KEP-753). Other init containers have ended
 /// by the time a pod is `Initialized`.
-fn containers(
+fn index_containers(
     pod: &slim::Pod,
     known: Option<&IndexedPod>,
     names: &mut Interner<str>,
@@ -279,7 +281,7 @@ fn bare_id(id: &str) -> &str {
     id.split_once("://").map_or(id, |(_, id)| id)
 }
 
-fn conditions(pod: &slim::Pod, names: &mut Interner<str>) -> SortedMap<IndexedCondition> {
+fn index_conditions(pod: &slim::Pod, names: &mut Interner<str>) -> SortedMap<IndexedCondition> {
     let conditions = pod.status.conditions.iter();
     let open = conditions.filter(|condition| {
         let kind = condition.type_.as_str();
@@ -306,11 +308,11 @@ impl Ours {
 
     /// The marks of our apply, and those that one of our `former` field managers owns. A mark that a user or a template
     /// co-owns with a former field manager counts as theirs alone.
-    fn read(owners: &[FieldOwner], former: &[String], names: &mut Interner<str>) -> Self {
+    fn from_owners(owners: &[FieldOwner], former: &[String], names: &mut Interner<str>) -> Self {
         let with_role = |role| {
             owners
                 .iter()
-                .filter(move |one| Role::of(one, former) == role)
+                .filter(move |one| Role::role_of(one, former) == role)
         };
         let mut own = |keys: fn(&Owned) -> &Vec<String>| {
             let is_kept = |key: &String| {
@@ -335,7 +337,7 @@ impl Ours {
             return ours;
         }
         for owner in owners {
-            let other = match Role::of(owner, former) {
+            let other = match Role::role_of(owner, former) {
                 Role::Ours => continue,
                 Role::Former => CoOwner::Former,
                 Role::CoOwner(other) => other,
@@ -372,7 +374,7 @@ impl Role {
     /// by default it is the client's user agent, which begins with the binary's name (`managerOrUserAgent`,
     /// `k8s.io/apiserver/pkg/endpoints/handlers/create.go`). That is `manager` for `OpenKruise` and for nearly every operator,
     /// and under it `OpenKruise` also creates pods from the templates of its workloads, whose labels are their users'.
-    fn of(owner: &FieldOwner, former: &[String]) -> Self {
+    fn role_of(owner: &FieldOwner, former: &[String]) -> Self {
         match (owner.operation.as_str(), owner.subresource.as_str()) {
             ("Apply", "status") if owner.manager == FIELD_MANAGER => Self::Ours,
             ("Apply", "status") if former.contains(&owner.manager) => Self::Former,
@@ -427,7 +429,7 @@ mod tests {
             })
             .collect();
         let former = ["before".to_owned()];
-        let ours = Ours::read(&owners, &former, &mut Interner::default());
+        let ours = Ours::from_owners(&owners, &former, &mut Interner::default());
         assert_eq!(ours.labels.get("role").copied(), expected);
         assert_eq!(ours.conditions.get("t").copied(), expected);
     }

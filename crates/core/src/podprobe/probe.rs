@@ -138,7 +138,7 @@ pub enum Handler {
 
 impl Handler {
     /// The field of a probe by which it is known.
-    pub fn name(&self) -> &'static str {
+    pub fn field_name(&self) -> &'static str {
         match self {
             Self::Exec { .. } => "exec",
             Self::HttpGet(_) => "httpGet",

@@ -17,7 +17,7 @@ impl ResolvedProbe {
     /// The probe in the container of this name.
     pub(super) fn new(probe: Probe, container: &str) -> Self {
         Self {
-            revision: revision(&probe.handler, container),
+            revision: revision_of(&probe.handler, container),
             probe: Arc::new(probe),
         }
     }
@@ -25,37 +25,37 @@ impl ResolvedProbe {
 
 /// FNV-1a, 64 bits (draft-eastlake-fnv), over the fields of handler and container, each after its length. It must not change
 /// from version to version, or no verdict would match its entry after an upgrade; `DefaultHasher` gives no such promise.
-fn revision(handler: &Handler, container: &str) -> Arc<str> {
+fn revision_of(handler: &Handler, container: &str) -> Arc<str> {
     let mut hash = Fnv::new();
-    hash.text(container);
+    hash.add_text(container);
     match handler {
         Handler::Exec { command } => {
-            hash.text("exec");
+            hash.add_text("exec");
             for word in command {
-                hash.text(word);
+                hash.add_text(word);
             }
         }
         Handler::HttpGet(get) => {
-            hash.text("httpGet");
-            hash.text(match get.scheme {
+            hash.add_text("httpGet");
+            hash.add_text(match get.scheme {
                 Scheme::Http => "HTTP",
                 Scheme::Https => "HTTPS",
             });
-            hash.number(u64::from(get.port.get()));
-            hash.text(&get.path);
+            hash.add_number(u64::from(get.port.get()));
+            hash.add_text(&get.path);
             for (name, value) in &get.headers {
-                hash.text(name);
-                hash.text(value);
+                hash.add_text(name);
+                hash.add_text(value);
             }
         }
         Handler::TcpSocket { port } => {
-            hash.text("tcpSocket");
-            hash.number(u64::from(port.get()));
+            hash.add_text("tcpSocket");
+            hash.add_number(u64::from(port.get()));
         }
         Handler::Grpc { port, service } => {
-            hash.text("grpc");
-            hash.number(u64::from(port.get()));
-            hash.text(service);
+            hash.add_text("grpc");
+            hash.add_number(u64::from(port.get()));
+            hash.add_text(service);
         }
     }
     format!("{:016x}", hash.0).into()
@@ -69,18 +69,18 @@ impl Fnv {
         Self(0xcbf2_9ce4_8422_2325)
     }
 
-    fn bytes(&mut self, bytes: &[u8]) {
+    fn add_bytes(&mut self, bytes: &[u8]) {
         for byte in bytes {
             self.0 = (self.0 ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
         }
     }
 
-    fn number(&mut self, number: u64) {
-        self.bytes(&number.to_le_bytes());
+    fn add_number(&mut self, number: u64) {
+        self.add_bytes(&number.to_le_bytes());
     }
 
-    fn text(&mut self, text: &str) {
-        self.number(text.len() as u64);
-        self.bytes(text.as_bytes());
+    fn add_text(&mut self, text: &str) {
+        self.add_number(text.len() as u64);
+        self.add_bytes(text.as_bytes());
     }
 }

@@ -73,28 +73,28 @@ pub enum Trouble {
 
 impl Trouble {
     /// The condition's reason.
-    pub fn reason(&self) -> &'static str {
+    pub fn as_reason(&self) -> &'static str {
         match self {
             Self::InvalidSpec => "InvalidSpec",
             Self::Cycle => "Cycle",
             Self::Conflict => "Conflict",
-            Self::ContainerNotFound { .. } => Pending::ContainerNotFound.reason(),
-            Self::PortNotFound { .. } => Pending::PortNotFound.reason(),
+            Self::ContainerNotFound { .. } => Pending::ContainerNotFound.as_str(),
+            Self::PortNotFound { .. } => Pending::PortNotFound.as_str(),
             Self::NoConditionType { .. } => "NoConditionType",
-            Self::TooManyProbes => Pending::TooManyProbes.reason(),
-            Self::Refused => Pending::Refused.reason(),
-            Self::NoNode => Pending::NoNode.reason(),
-            Self::VirtualNode => Pending::VirtualNode.reason(),
-            Self::NoAgent => Pending::NoAgent.reason(),
-            Self::AgentSilent => Pending::AgentSilent.reason(),
-            Self::CannotProbe => Pending::CannotProbe.reason(),
-            Self::NoAddress => Pending::NoAddress.reason(),
-            Self::Contested => Pending::Contested.reason(),
+            Self::TooManyProbes => Pending::TooManyProbes.as_str(),
+            Self::Refused => Pending::Refused.as_str(),
+            Self::NoNode => Pending::NoNode.as_str(),
+            Self::VirtualNode => Pending::VirtualNode.as_str(),
+            Self::NoAgent => Pending::NoAgent.as_str(),
+            Self::AgentSilent => Pending::AgentSilent.as_str(),
+            Self::CannotProbe => Pending::CannotProbe.as_str(),
+            Self::NoAddress => Pending::NoAddress.as_str(),
+            Self::Contested => Pending::Contested.as_str(),
         }
     }
 
     /// The condition's message: what is wrong with `subjects`, and what to do about it.
-    pub fn message(&self, subjects: &str) -> String {
+    pub fn to_message(&self, subjects: &str) -> String {
         match self {
             Self::InvalidSpec => {
                 format!(
@@ -194,7 +194,7 @@ pub enum Pending {
 
 impl Pending {
     /// Its name in a marker's status.
-    pub fn reason(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         match self {
             Self::Conflict => "Conflict",
             Self::ContainerNotFound => "ContainerNotFound",
@@ -261,8 +261,8 @@ impl Tally {
     }
 
     /// Adds a pod's contribution.
-    pub fn add(&mut self, contribution: &PodContribution) {
-        self.count(contribution, 1);
+    pub fn add_pod(&mut self, contribution: &PodContribution) {
+        self.count_pod(contribution, 1);
         for (trouble, subject) in &contribution.troubles {
             let subjects = self.troubles.entry(trouble.clone()).or_default();
             *subjects.entry(subject.clone()).or_default() += 1;
@@ -270,8 +270,8 @@ impl Tally {
     }
 
     /// Removes a contribution that was added before.
-    pub fn remove(&mut self, contribution: &PodContribution) {
-        self.count(contribution, -1);
+    pub fn remove_pod(&mut self, contribution: &PodContribution) {
+        self.count_pod(contribution, -1);
         for (trouble, subject) in &contribution.troubles {
             let Some(subjects) = self.troubles.get_mut(trouble) else {
                 continue;
@@ -288,7 +288,7 @@ impl Tally {
         }
     }
 
-    fn count(&mut self, contribution: &PodContribution, by: i64) {
+    fn count_pod(&mut self, contribution: &PodContribution, by: i64) {
         self.matched += by;
         if let Some(pending) = contribution.pending {
             let count = self.pending.entry(pending).or_default();
@@ -314,36 +314,36 @@ impl Tally {
     }
 
     /// The first trouble, if there is one, and the message of the condition.
-    fn summarize(&self) -> (Option<&Trouble>, String) {
+    fn summarize_trouble(&self) -> (Option<&Trouble>, String) {
         let Some(first) = self.troubles.keys().next() else {
             let message = match self.matched {
                 0 => "no pod matches".to_owned(),
-                _ => self.progress(),
+                _ => self.describe_progress(),
             };
             return (None, message);
         };
         // Troubles of one reason differ in the probe that they name: one message for each of up to three probes.
         let alike = self.troubles.iter();
-        let alike = alike.take_while(|(trouble, _)| trouble.reason() == first.reason());
+        let alike = alike.take_while(|(trouble, _)| trouble.as_reason() == first.as_reason());
         let mut messages: Vec<_> = alike
             .take(3)
-            .map(|(trouble, subjects)| trouble.message(&first_three(subjects)))
+            .map(|(trouble, subjects)| trouble.to_message(&first_three(subjects)))
             .collect();
         if !self.pending.is_empty() {
-            messages.push(self.progress());
+            messages.push(self.describe_progress());
         }
         (Some(first), messages.join("; "))
     }
 
     /// How many matching pods have all their verdicts, and why the others lack some.
-    fn progress(&self) -> String {
+    fn describe_progress(&self) -> String {
         if self.pending.is_empty() {
             return "all matching pods have their verdicts".to_owned();
         }
         let pending: i64 = self.pending.values().sum();
         let reasons = self.pending.iter();
         let reasons: Vec<_> = reasons
-            .map(|(pending, count)| format!("{count} {}", pending.reason()))
+            .map(|(pending, count)| format!("{count} {}", pending.as_str()))
             .collect();
         let (matched, probed) = (self.matched, self.matched - pending);
         let reasons = reasons.join(", ");
@@ -385,7 +385,7 @@ pub struct StatusInputs<'a> {
 }
 
 /// The status to be written; None if the observed one is equal.
-pub fn difference(
+pub fn diff_status(
     tally: &Tally,
     inputs: &StatusInputs<'_>,
     now: Timestamp,
@@ -393,10 +393,10 @@ pub fn difference(
     let observed = inputs.status;
     let (trouble, message) = match inputs.refused {
         Some((trouble, message)) => (Some(trouble), message.to_owned()),
-        None => tally.summarize(),
+        None => tally.summarize_trouble(),
     };
     let status = if trouble.is_none() { "True" } else { "False" };
-    let reason = trouble.map_or(PROBING, Trouble::reason);
+    let reason = trouble.map_or(PROBING, Trouble::as_reason);
     let generation = if inputs.acknowledged {
         inputs.generation
     } else {

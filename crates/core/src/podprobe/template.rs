@@ -77,7 +77,7 @@ pub enum Port {
 pub struct UnresolvedPort(pub Arc<str>);
 
 impl Port {
-    fn resolve(
+    fn resolve_number(
         &self,
         port: impl Fn(&str) -> Option<NonZeroU16>,
     ) -> Result<NonZeroU16, UnresolvedPort> {
@@ -90,7 +90,7 @@ impl Port {
 
 impl ProbeTemplate {
     /// The probe of one container; `port` finds the number of the container's port of this name.
-    pub fn resolve(
+    pub fn resolve_ports(
         &self,
         port: impl Fn(&str) -> Option<NonZeroU16>,
     ) -> Result<Probe, UnresolvedPort> {
@@ -105,12 +105,12 @@ impl ProbeTemplate {
                 headers,
             } => Handler::HttpGet(HttpGet {
                 scheme: *scheme,
-                port: template.resolve(port)?,
+                port: template.resolve_number(port)?,
                 path: path.clone(),
                 headers: headers.clone(),
             }),
             HandlerTemplate::TcpSocket { port: template } => Handler::TcpSocket {
-                port: template.resolve(port)?,
+                port: template.resolve_number(port)?,
             },
             HandlerTemplate::Grpc { port, service } => Handler::Grpc {
                 port: *port,
@@ -128,7 +128,7 @@ impl ProbeTemplate {
     }
 
     /// Parses a probe; None after an error has been reported that leaves no probe.
-    pub(super) fn read(
+    pub(super) fn parse_template(
         probe: &v1::Probe,
         compatibility: Compatibility,
         report: &mut FieldErrors<'_>,
@@ -138,9 +138,9 @@ impl ProbeTemplate {
                 .field("terminationGracePeriodSeconds")
                 .add("must not be set: this probe never terminates a pod");
         }
-        let handler = HandlerTemplate::read(probe, report);
-        let defaults = compatibility.defaults();
-        let initial_delay = seconds(
+        let handler = HandlerTemplate::parse_handler(probe, report);
+        let defaults = compatibility.timing_defaults();
+        let initial_delay = parse_seconds(
             probe.initial_delay_seconds,
             i32::MAX,
             report.field("initialDelaySeconds"),
@@ -151,7 +151,7 @@ impl ProbeTemplate {
             } else {
                 i32::MAX
             };
-            let given = seconds(value, most, report.field(field))?;
+            let given = parse_seconds(value, most, report.field(field))?;
             Some(NonZeroU32::new(given).unwrap_or(default))
         };
         let period = at_least_one("periodSeconds", probe.period_seconds, defaults.period);
@@ -178,14 +178,14 @@ impl ProbeTemplate {
 
 /// Zero means that the field is left out, as for Kubernetes, whose types are plain integers (`SetDefaults_Probe`,
 /// `pkg/apis/core/v1/defaults.go`).
-fn seconds(given: Option<i32>, most: i32, mut report: FieldErrors<'_>) -> Option<u32> {
+fn parse_seconds(given: Option<i32>, most: i32, mut report: FieldErrors<'_>) -> Option<u32> {
     let given = given.unwrap_or(0);
     let within = u32::try_from(given).ok().filter(|_| given <= most);
     report.check(within.ok_or_else(|| format!("{given} is not between 0 and {most}")))
 }
 
 impl HandlerTemplate {
-    fn read(probe: &v1::Probe, report: &mut FieldErrors<'_>) -> Option<Self> {
+    fn parse_handler(probe: &v1::Probe, report: &mut FieldErrors<'_>) -> Option<Self> {
         let mut handlers = Vec::new();
         if let Some(exec) = &probe.exec {
             handlers.push(Self::read_exec(exec, &mut report.field("exec")));
@@ -196,7 +196,7 @@ impl HandlerTemplate {
         if let Some(socket) = &probe.tcp_socket {
             let mut at = report.field("tcpSocket");
             refuse_host(socket.host.as_deref(), &mut at);
-            let port = Port::read(&socket.port, &mut at);
+            let port = Port::parse_port(&socket.port, &mut at);
             handlers.push(port.map(|port| Self::TcpSocket { port }));
         }
         if let Some(grpc) = &probe.grpc {
@@ -204,7 +204,7 @@ impl HandlerTemplate {
             let service = grpc.service.as_deref().unwrap_or_default();
             at.field("service")
                 .at_most_chars(service, limits::GRPC_SERVICE);
-            let port = number(grpc.port, &mut at.field("port"));
+            let port = parse_port_number(grpc.port, &mut at.field("port"));
             handlers.push(port.map(|port| Self::Grpc {
                 port,
                 service: service.to_owned(),
@@ -255,7 +255,7 @@ impl HandlerTemplate {
         at.at_most_chars(path.unwrap_or_default(), limits::PATH);
         at.check(url::check_path(path.unwrap_or_default()));
         Some(Self::HttpGet {
-            port: Port::read(&get.port, report)?,
+            port: Port::parse_port(&get.port, report)?,
             scheme: scheme?,
             path: path.unwrap_or("/").to_owned(),
             headers: headers
@@ -292,10 +292,10 @@ fn refuse_host(host: Option<&str>, report: &mut FieldErrors<'_>) {
 }
 
 impl Port {
-    fn read(port: &IntOrString, report: &mut FieldErrors<'_>) -> Option<Self> {
+    fn parse_port(port: &IntOrString, report: &mut FieldErrors<'_>) -> Option<Self> {
         let mut at = report.field("port");
         match port {
-            IntOrString::Int(value) => number(*value, &mut at).map(Self::Number),
+            IntOrString::Int(value) => parse_port_number(*value, &mut at).map(Self::Number),
             IntOrString::String(name) => at
                 .check(names::port_name(name))
                 .map(|()| Self::Name(name.as_str().into())),
@@ -303,7 +303,7 @@ impl Port {
     }
 }
 
-fn number(port: i32, report: &mut FieldErrors<'_>) -> Option<NonZeroU16> {
+fn parse_port_number(port: i32, report: &mut FieldErrors<'_>) -> Option<NonZeroU16> {
     let number = u16::try_from(port).ok().and_then(NonZeroU16::new);
     report.check(number.ok_or_else(|| format!("{port} is not between 1 and 65535")))
 }
@@ -318,7 +318,7 @@ mod tests {
     fn template(wire: Value, compatibility: Compatibility) -> ProbeTemplate {
         let mut errors = Vec::new();
         let probe = serde_json::from_value(wire).unwrap();
-        let read = ProbeTemplate::read(
+        let read = ProbeTemplate::parse_template(
             &probe,
             compatibility,
             &mut FieldErrors::new(&mut errors, "probe"),
@@ -397,7 +397,7 @@ mod tests {
         );
         let port = NonZeroU16::new(7777);
         let resolved = named
-            .resolve(|name| port.filter(|_| name == "game"))
+            .resolve_ports(|name| port.filter(|_| name == "game"))
             .unwrap();
         let found = match resolved.handler {
             Handler::HttpGet(get) => get.port,
@@ -405,6 +405,9 @@ mod tests {
             other => panic!("{other:?}"),
         };
         assert_eq!(Some(found), port);
-        assert_eq!(named.resolve(|_| None), Err(UnresolvedPort("game".into())));
+        assert_eq!(
+            named.resolve_ports(|_| None),
+            Err(UnresolvedPort("game".into()))
+        );
     }
 }

@@ -45,16 +45,16 @@ pub struct StatusTotals {
 }
 
 impl StatusTotals {
-    pub(super) fn add(&mut self, status: &PodProbeMarkerStatus) {
-        self.count(status, 1);
+    pub(super) fn add_status(&mut self, status: &PodProbeMarkerStatus) {
+        self.count_status(status, 1);
     }
 
     /// Removes a status that was added before.
-    pub(super) fn remove(&mut self, status: &PodProbeMarkerStatus) {
-        self.count(status, -1);
+    pub(super) fn remove_status(&mut self, status: &PodProbeMarkerStatus) {
+        self.count_status(status, -1);
     }
 
-    fn count(&mut self, status: &PodProbeMarkerStatus, by: i64) {
+    fn count_status(&mut self, status: &PodProbeMarkerStatus, by: i64) {
         let mut conditions = status.conditions.iter();
         let ready = conditions.find(|condition| condition.type_ == READY);
         let place = ready.and_then(|ready| REASONS.iter().position(|one| *one == ready.reason));
@@ -100,9 +100,9 @@ mod tests {
     fn what_is_removed_again_leaves_the_others() {
         let mut totals = StatusTotals::default();
         let (good, bad) = (status("Probing", 3, 0), status("AgentSilent", 2, 3));
-        totals.add(&good);
-        totals.add(&bad);
-        totals.add(&PodProbeMarkerStatus::default());
+        totals.add_status(&good);
+        totals.add_status(&bad);
+        totals.add_status(&PodProbeMarkerStatus::default());
         assert_eq!((totals.matched_pods, totals.succeeded), (6, 5));
         assert_eq!((totals.pending, totals.silent), (1, 3));
         let of = |reason: &str, totals: &StatusTotals| {
@@ -113,10 +113,10 @@ mod tests {
             (of("AgentSilent", &totals), of("Conflict", &totals)),
             (1, 0)
         );
-        totals.remove(&bad);
-        totals.remove(&PodProbeMarkerStatus::default());
+        totals.remove_status(&bad);
+        totals.remove_status(&PodProbeMarkerStatus::default());
         let mut expected = StatusTotals::default();
-        expected.add(&good);
+        expected.add_status(&good);
         assert_eq!(totals, expected);
     }
 
@@ -149,7 +149,7 @@ mod tests {
             Trouble::NoAddress,
             Trouble::Contested,
         ];
-        let reasons: Vec<_> = troubles.iter().map(Trouble::reason).collect();
+        let reasons: Vec<_> = troubles.iter().map(Trouble::as_reason).collect();
         assert_eq!(reasons, REASONS[1..16]);
     }
 }

@@ -27,12 +27,12 @@ fn has_whole_escapes(path: &str) -> bool {
     let path = path.split('?').next().unwrap_or_default();
     [path, fragment].into_iter().all(|text| {
         let mut escapes = text.split('%').skip(1);
-        escapes.all(|after| escaped(after).is_some())
+        escapes.all(|after| escape_digits(after).is_some())
     })
 }
 
 /// The two digits of an escape; `after` is the text behind its `%`.
-fn escaped(after: &str) -> Option<&[u8]> {
+fn escape_digits(after: &str) -> Option<&[u8]> {
     let digits = after.as_bytes().get(..2)?;
     digits.iter().all(u8::is_ascii_hexdigit).then_some(digits)
 }
@@ -77,7 +77,7 @@ fn is_host(host: &str) -> bool {
     let is_plain =
         |c: char| !c.is_ascii() || c.is_ascii_alphanumeric() || "-._~!$&'()*+,;=<>\"%".contains(c);
     // In a host only bytes outside of ASCII and '%' itself may be escaped (`unescape` in `net/url/url.go`).
-    let mut escapes = host.split('%').skip(1).filter_map(escaped);
+    let mut escapes = host.split('%').skip(1).filter_map(escape_digits);
     host.chars().all(is_plain)
         && escapes.all(|digits| digits == b"25" || digits[0] >= b'8')
         && is_port(port)

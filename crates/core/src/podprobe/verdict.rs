@@ -44,7 +44,7 @@ impl Verdict {
 
     /// Reads a verdict; None if its state is none of ours. `known` is one that is likely to have the same strings: at
     /// 100,000 pods, to look a node's strings up among those of all nodes takes four times as long as to compare them.
-    pub fn read(
+    pub fn from_wire(
         wire: &ContainerProbeState,
         known: Option<&Self>,
         strings: &mut Interner<str>,
@@ -63,7 +63,7 @@ impl Verdict {
     }
 
     /// The form on the wire, under the name of its entry, with at most so many bytes of its message.
-    pub fn write(&self, name: &str, message_bytes: usize) -> ContainerProbeState {
+    pub fn to_wire(&self, name: &str, message_bytes: usize) -> ContainerProbeState {
         let message = truncate(&self.message, message_bytes);
         let time = |time: Option<Timestamp>| time.map(|time| Time(whole_seconds(time)));
         ContainerProbeState {
@@ -93,7 +93,7 @@ mod tests {
             revision: Some("r".into()),
             container: Some("c".into()),
         };
-        let wire = verdict.write("m#p", 4);
+        let wire = verdict.to_wire("m#p", 4);
         assert_eq!(wire.name, "m#p");
         let expected = Verdict {
             message: "éta".into(),
@@ -101,11 +101,11 @@ mod tests {
             ..verdict
         };
         let strings = &mut Interner::default();
-        assert_eq!(Verdict::read(&wire, None, strings), Some(expected));
+        assert_eq!(Verdict::from_wire(&wire, None, strings), Some(expected));
         let other = ContainerProbeState {
             state: "True".to_owned(),
             ..wire
         };
-        assert_eq!(Verdict::read(&other, None, strings), None);
+        assert_eq!(Verdict::from_wire(&other, None, strings), None);
     }
 }

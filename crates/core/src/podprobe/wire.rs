@@ -15,11 +15,11 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 /// Writes a probe with every field.
 pub fn to_wire(probe: &Probe) -> v1::Probe {
     let mut wire = v1::Probe {
-        initial_delay_seconds: Some(int32(probe.initial_delay_seconds)),
-        period_seconds: Some(positive(probe.period_seconds)),
-        timeout_seconds: Some(positive(probe.timeout_seconds)),
-        success_threshold: Some(positive(probe.success_threshold)),
-        failure_threshold: Some(positive(probe.failure_threshold)),
+        initial_delay_seconds: Some(saturating_i32(probe.initial_delay_seconds)),
+        period_seconds: Some(saturating_positive_i32(probe.period_seconds)),
+        timeout_seconds: Some(saturating_positive_i32(probe.timeout_seconds)),
+        success_threshold: Some(saturating_positive_i32(probe.success_threshold)),
+        failure_threshold: Some(saturating_positive_i32(probe.failure_threshold)),
         ..v1::Probe::default()
     };
     match &probe.handler {
@@ -53,10 +53,10 @@ pub fn to_wire(probe: &Probe) -> v1::Probe {
 pub fn from_wire(probe: &v1::Probe) -> Result<Probe, Vec<Invalid>> {
     let mut errors = Vec::new();
     let mut report = FieldErrors::new(&mut errors, "probe");
-    let template = ProbeTemplate::read(probe, Compatibility::Kubernetes, &mut report);
+    let template = ProbeTemplate::parse_template(probe, Compatibility::Kubernetes, &mut report);
     let resolved =
         template.and_then(|template| {
-            let resolved = template.resolve(|_| None);
+            let resolved = template.resolve_ports(|_| None);
             report.check(resolved.map_err(|unresolved| {
                 format!("port {:?} was not resolved to a number", unresolved.0)
             }))
@@ -90,12 +90,12 @@ fn int_or_string(port: NonZeroU16) -> IntOrString {
 }
 
 /// Saturates: a longer time than the wire can hold makes no difference.
-fn int32(value: u32) -> i32 {
+fn saturating_i32(value: u32) -> i32 {
     i32::try_from(value).unwrap_or(i32::MAX)
 }
 
-fn positive(value: NonZeroU32) -> i32 {
-    int32(value.get())
+fn saturating_positive_i32(value: NonZeroU32) -> i32 {
+    saturating_i32(value.get())
 }
 
 #[cfg(test)]

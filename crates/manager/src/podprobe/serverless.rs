@@ -50,7 +50,7 @@ impl InjectionWebhook {
         let changed = index.take_changed_markers();
         let is_changed = !changed.is_empty();
         for (name, marker) in changed {
-            self.markers.set(&name, marker);
+            self.markers.set_marker(&name, marker);
         }
         let is_first = lists_all && !self.is_listed;
         self.is_listed |= lists_all;
@@ -114,7 +114,7 @@ impl Reviewer for Injector {
     type Response = Mutation;
 
     fn review(snapshot: &Snapshot, request: &AdmissionRequest<slim::Pod>) -> Mutation {
-        let changes = snapshot.review(&request.namespace, &request.object);
+        let changes = snapshot.review_pod(&request.namespace, &request.object);
         Mutation {
             patch: patch(&request.object, changes),
             warnings: Vec::new(),

@@ -167,7 +167,7 @@ impl PodContext<'_> {
     ) -> Option<Cause> {
         let pending = known.cause?;
         if let Some((trouble, subject)) = &known.trouble {
-            let mut message = trouble.message(subject);
+            let mut message = trouble.to_message(subject);
             message.push_str(&self.list_alternatives(pending, probe));
             return Some(Cause::new_problem(trouble.into(), message));
         }

@@ -25,7 +25,7 @@ impl PodContext<'_> {
             }
             Mark::Condition(kind) => {
                 describe_wanted(wants.conditions.get(kind), |verdict: &Verdict| {
-                    plain(crate::podprobe::marks::status(verdict.state))
+                    plain(crate::podprobe::marks::condition_status(verdict.state))
                 })
             }
         };

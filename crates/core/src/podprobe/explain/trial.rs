@@ -434,7 +434,7 @@ impl PodContext<'_> {
         let wants = &self.inspected.wants;
         let pair = |value: &Arc<str>| (value.to_string(), String::new());
         let condition = |verdict: &Verdict| {
-            let status = marks::status(verdict.state).to_owned();
+            let status = marks::condition_status(verdict.state).to_owned();
             (status, verdict.message.to_string())
         };
         match mark {

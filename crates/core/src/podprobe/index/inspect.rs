@@ -92,12 +92,12 @@ impl Index {
         let has_entries = node.is_virtual() == Some(false)
             && of_probes.into_iter().any(|probe| probe.entry.is_ok());
         let compared = if pod.active {
-            marks::compare(pod, &plan.wants, now.wall)
+            marks::compare_marks(pod, &plan.wants, now.wall)
         } else {
             Vec::new()
         };
         let marks = compared.into_iter().map(|compared| InspectedMark {
-            setter: marks::setter(&markers, &compared.key),
+            setter: marks::find_setter(&markers, &compared.key),
             differs: compared.differs,
             mark: compared.key,
         });

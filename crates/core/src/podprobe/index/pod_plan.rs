@@ -33,7 +33,7 @@ impl PlannedEntries {
     ) -> Self {
         let plans = matching.iter().map(|(_, marker)| {
             let probes = marker.probes.iter();
-            let entries = probes.map(|probe| Entry::plan(pod, probe, observed));
+            let entries = probes.map(|probe| Entry::plan_entry(pod, probe, observed));
             entries.collect()
         });
         Self(plans.collect())
@@ -176,7 +176,7 @@ impl Observations<'_> {
         provided: Option<&'v Provided>,
     ) -> Option<&'v Verdict> {
         if let Some(provided) = provided {
-            return provided.verdict(place);
+            return provided.verdict_of(place);
         }
         let entry = entries.get(place.0)?.get(place.1)?.as_ref().ok()?;
         self.node.current_verdict(self.pod, entry)
@@ -245,7 +245,7 @@ impl Observations<'_> {
     fn mark_troubles(&self, marker: &Marker) -> impl Iterator<Item = (Trouble, Arc<str>)> {
         let subject = &self.pod.name.name;
         let contested = self.contested.iter();
-        let contested = contested.filter(|mark| marks::claims(marker, mark));
+        let contested = contested.filter(|mark| marks::claims_mark(marker, mark));
         let contested = contested.map(move |mark| {
             let subject = format!("{subject} ({mark})");
             (Trouble::Contested, subject.into())
@@ -261,7 +261,7 @@ impl Observations<'_> {
 /// Who runs the probe at this place.
 fn prober_of(place: ProbePosition, provided: Option<&Provided>) -> ProbedBy<'_> {
     match provided {
-        Some(provided) => ProbedBy::Provider(provided.obstacle(place)),
+        Some(provided) => ProbedBy::Provider(provided.obstacle_of(place)),
         None => ProbedBy::Agent,
     }
 }

@@ -218,7 +218,9 @@ impl Pods {
     /// The marks of a pod that have been contested for long enough to appear in its markers' statuses.
     pub(super) fn contested_marks(&self, name: &ObjectName) -> impl Iterator<Item = &Mark> {
         let state = self.by_name.get(name);
-        state.into_iter().flat_map(|state| state.contests.visible())
+        state
+            .into_iter()
+            .flat_map(|state| state.contests.visible_targets())
     }
 
     /// Forgets what a pod adds to the tally of a marker, which starts again from zero.
@@ -251,19 +253,19 @@ impl Pods {
         } = plan;
         let now = cx.now.monotonic;
         let mut compared = if state.pod.active {
-            marks::compare(&state.pod, &wants, cx.now.wall)
+            marks::compare_marks(&state.pod, &wants, cx.now.wall)
         } else {
             Vec::new()
         };
-        let was_visible: Vec<_> = state.contests.visible().cloned().collect();
-        state.contests.observe(&compared, now);
+        let was_visible: Vec<_> = state.contests.visible_targets().cloned().collect();
+        state.contests.observe_values(&compared, now);
         compared.retain(|one| one.differs);
         let mut waiting = compared.iter();
-        if waiting.any(|one| !state.contests.holds(&one.key, now)) {
+        if waiting.any(|one| !state.contests.delays_writes_of(&one.key, now)) {
             let target = WriteTarget::PodMarks((**name).clone());
             cx.affected.due.insert(target);
         }
-        let next = state.contests.deadline(now);
+        let next = state.contests.next_comparison_at(now);
         cx.timers.reset(&mut state.contest_timer, next, || {
             Timer::PodContest(name.clone())
         });
@@ -283,7 +285,7 @@ impl Pods {
         state.last_transition = state.last_transition.max(last_transition);
         state.on_node = on_node;
         Some(Planned {
-            is_outdated: !state.contests.visible().eq(&was_visible),
+            is_outdated: !state.contests.visible_targets().eq(&was_visible),
             contributions_before: std::mem::replace(&mut state.contributions, contributions),
             contributions: &state.contributions,
         })
@@ -325,8 +327,8 @@ impl Pods {
     pub(super) fn due_write(&self, name: &ObjectName, now: Now) -> Option<DueWrite> {
         let state = self.by_name.get(name)?;
         let due = state.due.as_ref()?;
-        let is_held = |mark: &Mark| state.contests.holds(mark, now.monotonic);
-        let marks = marks::difference(&state.pod, &due.wants, is_held, now.wall)?;
+        let is_held = |mark: &Mark| state.contests.delays_writes_of(mark, now.monotonic);
+        let marks = marks::diff_marks(&state.pod, &due.wants, is_held, now.wall)?;
         let changed = due.differing.iter().filter(|one| !is_held(&one.key));
         let changed = changed.map(|one| (one.key.clone(), one.wanted));
         Some(DueWrite {
@@ -358,14 +360,14 @@ impl Pods {
     /// Records that marks of a pod are being written.
     pub(super) fn note_sent(&mut self, name: &ObjectName, sent: Box<[(Mark, u64)]>) {
         if let Some(state) = self.by_name.get_mut(name) {
-            state.contests.send(sent);
+            state.contests.record_send(sent);
         }
     }
 
     /// Records that a write was carried out. Returns whether the pod has to be compared with what was written.
     pub(super) fn note_written(&mut self, name: &ObjectName, now: Duration) -> bool {
         let state = self.by_name.get_mut(name);
-        state.is_some_and(|state| state.contests.written(now))
+        state.is_some_and(|state| state.contests.record_written(now))
     }
 
     /// Marks a pod for planning.
@@ -391,6 +393,6 @@ impl Pods {
     #[cfg(test)]
     pub(super) fn waits_for_nothing(&self) -> bool {
         let mut pods = self.by_name.values();
-        pods.all(|state| state.contests.deadline(Duration::ZERO).is_none())
+        pods.all(|state| state.contests.next_comparison_at(Duration::ZERO).is_none())
     }
 }

@@ -86,7 +86,7 @@ impl Need {
         match want {
             Some(Want::Value(verdict)) => {
                 let is_ours = owner.is_some_and(|owner| owner != CoOwner::FormerAlone);
-                let is_right = is_ours && seen == Some(&condition(verdict, seen, now));
+                let is_right = is_ours && seen == Some(&desired_condition(verdict, seen, now));
                 if is_right { Self::Nothing } else { Self::Set }
             }
             Some(Want::Leave) => Self::to_leave(owner),
@@ -97,7 +97,7 @@ impl Need {
 }
 
 /// The keys that markers claim, then those of our marks that no marker claims any more.
-fn keys<'a, T>(
+fn keys_to_compare<'a, T>(
     wants: &'a BTreeMap<Arc<str>, Want<T>>,
     ours: &'a SortedMap<CoOwner>,
 ) -> impl Iterator<Item = &'a Arc<str>> {
@@ -111,7 +111,7 @@ fn keys<'a, T>(
 pub(in crate::podprobe) type ComparedMark = Compared<Mark>;
 
 /// Compares all marks that are ours or claimed with their desired states.
-pub(in crate::podprobe) fn compare(
+pub(in crate::podprobe) fn compare_marks(
     pod: &IndexedPod,
     wants: &Wants,
     now: Timestamp,
@@ -125,15 +125,15 @@ pub(in crate::podprobe) fn compare(
         });
     };
     let [labels, annotations] = pairs_of(pod, wants);
-    for key in keys(labels.wants, labels.ours) {
-        let (wanted, need) = labels.need(key);
+    for key in keys_to_compare(labels.wants, labels.ours) {
+        let (wanted, need) = labels.need_of_key(key);
         add(Mark::Label(key.clone()), wanted, need);
     }
-    for key in keys(annotations.wants, annotations.ours) {
-        let (wanted, need) = annotations.need(key);
+    for key in keys_to_compare(annotations.wants, annotations.ours) {
+        let (wanted, need) = annotations.need_of_key(key);
         add(Mark::Annotation(key.clone()), wanted, need);
     }
-    for kind in keys(&wants.conditions, &pod.ours.conditions) {
+    for kind in keys_to_compare(&wants.conditions, &pod.ours.conditions) {
         let want = wants.conditions.get(kind);
         let owner = pod.ours.conditions.get(kind).copied();
         let need = Need::of_condition(want, pod.conditions.get(kind), owner, now);
@@ -153,15 +153,15 @@ pub(in crate::podprobe) fn compare(
 ///
 /// A held mark stays as it is. As a server-side apply removes what it leaves out and we alone own, the apply repeats a held
 /// mark of ours with its present value, and leaves out one that is not ours.
-pub(in crate::podprobe) fn difference(
+pub(in crate::podprobe) fn diff_marks(
     pod: &IndexedPod,
     wants: &Wants,
     is_held: impl Fn(&Mark) -> bool,
     now: Timestamp,
 ) -> Option<PodMarks> {
     let [labels, annotations] = pairs_of(pod, wants);
-    let labels = labels.difference(|key| is_held(&Mark::Label(key.clone())));
-    let annotations = annotations.difference(|key| is_held(&Mark::Annotation(key.clone())));
+    let labels = labels.diff_pairs(|key| is_held(&Mark::Label(key.clone())));
+    let annotations = annotations.diff_pairs(|key| is_held(&Mark::Annotation(key.clone())));
     let conditions = conditions_difference(wants, pod, &is_held, now);
     let apply = labels.apply || annotations.apply || conditions.apply;
     let mut remove = [&labels.remove, &annotations.remove, &conditions.remove].into_iter();
@@ -199,16 +199,16 @@ struct ComparedPairs<'a> {
 
 impl ComparedPairs<'_> {
     /// Fingerprint of a key's desired state, and the change that it needs.
-    fn need(&self, key: &Arc<str>) -> (u64, Need) {
+    fn need_of_key(&self, key: &Arc<str>) -> (u64, Need) {
         let want = self.wants.get(key);
         let owner = self.ours.get(key).copied();
         let need = Need::of_pair(want, self.observed.get(key), owner);
         (fingerprint(want), need)
     }
 
-    fn difference(&self, is_held: impl Fn(&Arc<str>) -> bool) -> MarkChanges<Map<String, Value>> {
+    fn diff_pairs(&self, is_held: impl Fn(&Arc<str>) -> bool) -> MarkChanges<Map<String, Value>> {
         let mut difference = MarkChanges::<Map<String, Value>>::default();
-        for key in keys(self.wants, self.ours) {
+        for key in keys_to_compare(self.wants, self.ours) {
             let (want, seen) = (self.wants.get(key), self.observed.get(key));
             let owner = self.ours.get(key).copied();
             let need = match Need::of_pair(want, seen, owner) {
@@ -263,7 +263,7 @@ fn conditions_difference(
     now: Timestamp,
 ) -> MarkChanges<Vec<Value>> {
     let mut difference = MarkChanges::<Vec<Value>>::default();
-    for kind in keys(&wants.conditions, &pod.ours.conditions) {
+    for kind in keys_to_compare(&wants.conditions, &pod.ours.conditions) {
         let (want, seen) = (wants.conditions.get(kind), pod.conditions.get(kind));
         let owner = pod.ours.conditions.get(kind).copied();
         let need = match Need::of_condition(want, seen, owner, now) {
@@ -278,7 +278,7 @@ fn conditions_difference(
             (Need::Remove, _, _) => difference.remove.push(kind.clone()),
             (Need::Set, Some(Want::Value(verdict)), _) => {
                 difference.apply = true;
-                let wanted = condition(verdict, seen, now);
+                let wanted = desired_condition(verdict, seen, now);
                 let mut value = condition_value(kind, &wanted);
                 if wanted.message.is_empty() && seen.is_some_and(|seen| !seen.message.is_empty()) {
                     // If the apply left the field out, a message of another writer would stay.
@@ -298,12 +298,12 @@ fn conditions_difference(
 
 /// The condition for a verdict. Both times stay if nothing else changes, and the time of transition stays while the status
 /// does: a pod is not written merely because time passes.
-fn condition(
+fn desired_condition(
     verdict: &Verdict,
     seen: Option<&IndexedCondition>,
     now: Timestamp,
 ) -> IndexedCondition {
-    let status = status(verdict.state);
+    let status = condition_status(verdict.state);
     if let Some(seen) = seen
         && *seen.status == *status
     {
@@ -329,7 +329,7 @@ fn condition(
 }
 
 /// The status of a condition.
-pub(in crate::podprobe) fn status(state: State) -> &'static str {
+pub(in crate::podprobe) fn condition_status(state: State) -> &'static str {
     match state {
         State::Succeeded => "True",
         State::Failed => "False",

@@ -177,7 +177,7 @@ impl NodeProbes {
 
     /// The recent runs of the probes that are asked about, in the order of the plan.
     pub fn answer_history_query(&self, query: &HistoryQuery) -> Vec<ProbeHistory> {
-        let is_asked = |key: &&Arc<ProbeKey>| query.matches(&key.pod.namespace, &key.pod.name);
+        let is_asked = |key: &&Arc<ProbeKey>| query.matches_pod(&key.pod.namespace, &key.pod.name);
         let keys = self.order.iter().filter(is_asked);
         keys.filter_map(|key| Some(probe_history(key, self.workers.get(key)?, query)))
             .collect()
@@ -450,7 +450,7 @@ fn probe_history(key: &ProbeKey, worker: &Worker, query: &HistoryQuery) -> Probe
         container: key.container.clone(),
         marker: key.id.marker.clone(),
         probe: key.id.probe.clone(),
-        handler: probe.handler.name().into(),
+        handler: probe.handler.field_name().into(),
         period_seconds: probe.period_seconds.get(),
         in_a_row: worker.results_in_a_row(),
         runs: worker.recent_runs().to_recorded_runs(query.without_output),

@@ -20,7 +20,7 @@ pub(super) fn previous_verdicts(status: &NodePodProbeStatus, now: Now) -> Verdic
     for pod in &status.pod_probe_statuses {
         let name = read_pod(pod);
         for state in &pod.probe_states {
-            let Some(mut verdict) = Verdict::read(state, None, &mut strings) else {
+            let Some(mut verdict) = Verdict::from_wire(state, None, &mut strings) else {
                 continue;
             };
             // Another agent may have written longer messages than ours does.

@@ -224,7 +224,7 @@ fn compose_draft(
         due_at: None,
     };
     for ((row, name), difference) in rows.iter().zip(names).zip(differences) {
-        let mut state = row.verdict.write(name, limit);
+        let mut state = row.verdict.to_wire(name, limit);
         if let Some(shown) = observed.shown_state_of(row, name) {
             if *difference != Difference::Due && !refresh {
                 state.last_probe_time.clone_from(&shown.last_probe_time);

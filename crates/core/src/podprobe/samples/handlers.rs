@@ -3,12 +3,12 @@
 use leadsman_api::limits;
 use serde_json::{Map, Value, json};
 
-use super::{PROBE, Table, Verdict, path};
+use super::{PROBE, Table, Verdict, pointer_to_path};
 
-pub(super) fn ports(table: &mut Table) {
+pub(super) fn add_ports(table: &mut Table) {
     for handler in ["httpGet", "tcpSocket"] {
         let probe = |port: Value| json!({handler: {"port": port}});
-        let at = format!("{}.{handler}.port", path(PROBE));
+        let at = format!("{}.{handler}.port", pointer_to_path(PROBE));
         for good in [
             json!(1),
             json!(65535),
@@ -18,7 +18,7 @@ pub(super) fn ports(table: &mut Table) {
             json!("a-b-c"),
             json!("abcdefghijklmn1"),
         ] {
-            table.accept(format!("{handler} port {good}"), &[(PROBE, probe(good))]);
+            table.add_accepted(format!("{handler} port {good}"), &[(PROBE, probe(good))]);
         }
         for bad in [
             json!(0),
@@ -33,7 +33,7 @@ pub(super) fn ports(table: &mut Table) {
             json!("a_b"),
             json!("abcdefghijklmnop"),
         ] {
-            table.refuse(
+            table.add_refused(
                 format!("{handler} port {bad}"),
                 &[(PROBE, probe(bad))],
                 at.as_str(),
@@ -41,25 +41,25 @@ pub(super) fn ports(table: &mut Table) {
         }
         for unreadable in [json!(4_294_967_296_i64), json!(true)] {
             let name = format!("{handler} port {unreadable}");
-            table.add(name, &[(PROBE, probe(unreadable))], Verdict::Unreadable);
+            table.add_sample(name, &[(PROBE, probe(unreadable))], Verdict::Unreadable);
         }
     }
     let grpc = |port: Value| json!({"grpc": {"port": port}});
     for good in [1, 65535] {
-        table.accept(format!("grpc port {good}"), &[(PROBE, grpc(json!(good)))]);
+        table.add_accepted(format!("grpc port {good}"), &[(PROBE, grpc(json!(good)))]);
     }
     for bad in [0, -1, 65536] {
-        let at = format!("{}.grpc.port", path(PROBE));
-        table.refuse(format!("grpc port {bad}"), &[(PROBE, grpc(json!(bad)))], at);
+        let at = format!("{}.grpc.port", pointer_to_path(PROBE));
+        table.add_refused(format!("grpc port {bad}"), &[(PROBE, grpc(json!(bad)))], at);
     }
-    table.add(
+    table.add_sample(
         "grpc port \"http\"",
         &[(PROBE, grpc(json!("http")))],
         Verdict::Unreadable,
     );
 }
 
-pub(super) fn handlers(table: &mut Table) {
+pub(super) fn add_handlers(table: &mut Table) {
     let all = [
         ("exec", json!({"command": ["true"]})),
         ("httpGet", json!({"port": 80})),
@@ -67,13 +67,13 @@ pub(super) fn handlers(table: &mut Table) {
         ("grpc", json!({"port": 80, "service": "a b"})),
     ];
     for (first, action) in &all {
-        table.accept(*first, &[(PROBE, json!({*first: action}))]);
+        table.add_accepted(*first, &[(PROBE, json!({*first: action}))]);
         for (second, other) in all.iter().filter(|(second, _)| second > first) {
             let probe = json!({*first: action, *second: other});
-            table.refuse(
+            table.add_refused(
                 format!("{first} and {second}"),
                 &[(PROBE, probe)],
-                path(PROBE),
+                pointer_to_path(PROBE),
             );
         }
     }
@@ -81,53 +81,57 @@ pub(super) fn handlers(table: &mut Table) {
         .iter()
         .map(|(name, action)| ((*name).to_owned(), action.clone()))
         .collect();
-    table.refuse("all handlers", &[(PROBE, four.into())], path(PROBE));
-    table.refuse(
+    table.add_refused(
+        "all handlers",
+        &[(PROBE, four.into())],
+        pointer_to_path(PROBE),
+    );
+    table.add_refused(
         "no handler",
         &[(PROBE, json!({"periodSeconds": 1}))],
-        path(PROBE),
+        pointer_to_path(PROBE),
     );
-    let command = format!("{}.exec.command", path(PROBE));
-    table.refuse(
+    let command = format!("{}.exec.command", pointer_to_path(PROBE));
+    table.add_refused(
         "exec of nothing",
         &[(PROBE, json!({"exec": {}}))],
         command.as_str(),
     );
-    table.refuse(
+    table.add_refused(
         "exec of an empty command",
         &[(PROBE, json!({"exec": {"command": []}}))],
         command,
     );
-    table.accept(
+    table.add_accepted(
         "exec of an empty word",
         &[(PROBE, json!({"exec": {"command": [""]}}))],
     );
-    table.accept(
+    table.add_accepted(
         "another handler is null",
         &[(PROBE, json!({"exec": null, "tcpSocket": {"port": 1}}))],
     );
-    table.add(
+    table.add_sample(
         "exec of a number",
         &[(PROBE, json!({"exec": {"command": [1]}}))],
         Verdict::Unreadable,
     );
-    table.add(
+    table.add_sample(
         "exec of a string",
         &[(PROBE, json!({"exec": "true"}))],
         Verdict::Unreadable,
     );
 }
 
-pub(super) fn http(table: &mut Table) {
-    let at = |field: &str| format!("{}.httpGet{field}", path(PROBE));
+pub(super) fn add_http(table: &mut Table) {
+    let at = |field: &str| format!("{}.httpGet{field}", pointer_to_path(PROBE));
     let probe =
         |field: &str, value: Value| [(PROBE, json!({"httpGet": {"port": 80, field: value}}))];
-    paths(table);
+    add_url_paths(table);
     for good in ["", "HTTP", "HTTPS"] {
-        table.accept(format!("scheme {good:?}"), &probe("scheme", json!(good)));
+        table.add_accepted(format!("scheme {good:?}"), &probe("scheme", json!(good)));
     }
     for bad in ["http", "Https", "FTP"] {
-        table.refuse(
+        table.add_refused(
             format!("scheme {bad:?}"),
             &probe("scheme", json!(bad)),
             at(".scheme"),
@@ -137,34 +141,34 @@ pub(super) fn http(table: &mut Table) {
     let longest = "a".repeat(limits::HEADER_NAME);
     let header = |name: &str| json!([{"name": name, "value": ""}]);
     for good in ["A", "x-y", "1", "-", longest.as_str()] {
-        table.accept(
+        table.add_accepted(
             format!("header {good:?}"),
             &probe("httpHeaders", header(good)),
         );
     }
     for bad in ["", "a b", "a_b", "a:", "é", "a\n", &format!("{longest}a")] {
         let headers = header(bad);
-        table.refuse(
+        table.add_refused(
             format!("header {bad:?}"),
             &probe("httpHeaders", headers),
             at(".httpHeaders[0].name"),
         );
     }
     let headers = |count: usize| json!(vec![json!({"name": "same", "value": "a b"}); count]);
-    table.accept(
+    table.add_accepted(
         "most headers",
         &probe("httpHeaders", headers(limits::HEADERS)),
     );
-    table.refuse(
+    table.add_refused(
         "too many headers",
         &probe("httpHeaders", headers(limits::HEADERS + 1)),
         at(".httpHeaders"),
     );
     for handler in ["httpGet", "tcpSocket"] {
         let with_host = |host: &str| [(PROBE, json!({handler: {"port": 80, "host": host}}))];
-        let place = format!("{}.{handler}.host", path(PROBE));
-        table.accept(format!("{handler} with an empty host"), &with_host(""));
-        table.refuse(
+        let place = format!("{}.{handler}.host", pointer_to_path(PROBE));
+        table.add_accepted(format!("{handler} with an empty host"), &with_host(""));
+        table.add_refused(
             format!("{handler} with a host"),
             &with_host("169.254.169.254"),
             place,
@@ -173,8 +177,8 @@ pub(super) fn http(table: &mut Table) {
 }
 
 /// Paths that Go's `url.Parse` accepts or refuses.
-fn paths(table: &mut Table) {
-    let at = format!("{}.httpGet.path", path(PROBE));
+fn add_url_paths(table: &mut Table) {
+    let at = format!("{}.httpGet.path", pointer_to_path(PROBE));
     let probe = |path: &str| [(PROBE, json!({"httpGet": {"port": 80, "path": path}}))];
     let longest = format!("/{}", "é".repeat(limits::PATH - 1));
     let good = [
@@ -204,7 +208,7 @@ fn paths(table: &mut Table) {
         &longest,
     ];
     for good in good {
-        table.accept(format!("path {good:?}"), &probe(good));
+        table.add_accepted(format!("path {good:?}"), &probe(good));
     }
     let too_long = format!("{longest}a");
     let bad = [
@@ -213,12 +217,12 @@ fn paths(table: &mut Table) {
         "//h%", &too_long,
     ];
     for bad in bad {
-        table.refuse(format!("path {bad:?}"), &probe(bad), at.as_str());
+        table.add_refused(format!("path {bad:?}"), &probe(bad), at.as_str());
     }
 }
 
 fn header_values(table: &mut Table) {
-    let at = format!("{}.httpGet.httpHeaders", path(PROBE));
+    let at = format!("{}.httpGet.httpHeaders", pointer_to_path(PROBE));
     let probe = |headers: Value| {
         [(
             PROBE,
@@ -228,12 +232,12 @@ fn header_values(table: &mut Table) {
     let header = |value: &str| probe(json!([{"name": "A", "value": value}]));
     let longest = "é".repeat(limits::HEADER_VALUE);
     for good in ["", "a b", "\t", "é", &longest] {
-        table.accept(format!("header of value {good:?}"), &header(good));
+        table.add_accepted(format!("header of value {good:?}"), &header(good));
     }
     let too_long = format!("{longest}a");
     for bad in ["\n", "a\nb", "a\rb", "a\r\nHost: b", &too_long] {
         let name = format!("header of value {bad:?}");
-        table.refuse(name, &header(bad), format!("{at}[0].value"));
+        table.add_refused(name, &header(bad), format!("{at}[0].value"));
     }
     for missing in [
         json!({"name": "A"}),
@@ -241,7 +245,7 @@ fn header_values(table: &mut Table) {
         json!({"name": "A", "value": null}),
     ] {
         let name = format!("a header {missing}");
-        table.add(name, &probe(json!([missing])), Verdict::Unreadable);
+        table.add_sample(name, &probe(json!([missing])), Verdict::Unreadable);
     }
     // Headers of `bytes` in all, names included, each value within its own maximum.
     let together = |bytes: usize| {
@@ -255,34 +259,34 @@ fn header_values(table: &mut Table) {
         }
         json!(headers)
     };
-    table.accept("largest headers", &probe(together(limits::HEADERS_BYTES)));
+    table.add_accepted("largest headers", &probe(together(limits::HEADERS_BYTES)));
     let more = together(limits::HEADERS_BYTES + 1);
-    table.refuse("too large headers", &probe(more), at);
+    table.add_refused("too large headers", &probe(more), at);
 }
 
-pub(super) fn commands(table: &mut Table) {
-    let at = format!("{}.exec.command", path(PROBE));
+pub(super) fn add_commands(table: &mut Table) {
+    let at = format!("{}.exec.command", pointer_to_path(PROBE));
     let probe = |command: Value| [(PROBE, json!({"exec": {"command": command}}))];
     let words = |count: usize| json!(vec!["w"; count]);
-    table.accept("most words", &probe(words(limits::COMMAND_WORDS)));
+    table.add_accepted("most words", &probe(words(limits::COMMAND_WORDS)));
     let more = words(limits::COMMAND_WORDS + 1);
-    table.refuse("too many words", &probe(more), at.as_str());
+    table.add_refused("too many words", &probe(more), at.as_str());
     let whole = "x".repeat(limits::COMMAND_CHARS);
-    table.accept("longest command", &probe(json!([whole])));
+    table.add_accepted("longest command", &probe(json!([whole])));
     let half = "é".repeat(limits::COMMAND_CHARS / 2);
-    table.accept("largest command", &probe(json!([half, half])));
+    table.add_accepted("largest command", &probe(json!([half, half])));
     let more = json!([half, half, "x"]);
-    table.refuse("too large a command", &probe(more), at.as_str());
+    table.add_refused("too large a command", &probe(more), at.as_str());
     let more = json!([whole + "x"]);
-    table.refuse("too long a word", &probe(more), format!("{at}[0]"));
+    table.add_refused("too long a word", &probe(more), format!("{at}[0]"));
     let service = "s".repeat(limits::GRPC_SERVICE);
     let grpc = |service: &str| [(PROBE, json!({"grpc": {"port": 1, "service": service}}))];
-    table.accept("longest service", &grpc(&service));
-    let place = format!("{}.grpc.service", path(PROBE));
-    table.refuse("too long a service", &grpc(&(service + "s")), place);
+    table.add_accepted("longest service", &grpc(&service));
+    let place = format!("{}.grpc.service", pointer_to_path(PROBE));
+    table.add_refused("too long a service", &grpc(&(service + "s")), place);
 }
 
-pub(super) fn timings(table: &mut Table) {
+pub(super) fn add_timings(table: &mut Table) {
     let fields = [
         "initialDelaySeconds",
         "periodSeconds",
@@ -298,23 +302,23 @@ pub(super) fn timings(table: &mut Table) {
             i32::MAX
         };
         for good in [0, 1, most] {
-            table.accept(format!("{field} {good}"), &probe(json!(good)));
+            table.add_accepted(format!("{field} {good}"), &probe(json!(good)));
         }
-        let at = format!("{}.{field}", path(PROBE));
-        table.refuse(format!("{field} -1"), &probe(json!(-1)), at);
+        let at = format!("{}.{field}", pointer_to_path(PROBE));
+        table.add_refused(format!("{field} -1"), &probe(json!(-1)), at);
         for unreadable in [json!(2_147_483_648_i64), json!(1.5), json!("1")] {
             let name = format!("{field} {unreadable}");
-            table.add(name, &probe(unreadable), Verdict::Unreadable);
+            table.add_sample(name, &probe(unreadable), Verdict::Unreadable);
         }
     }
     for bad in [limits::TIMEOUT_SECONDS + 1, i32::MAX] {
         let probe = json!({"tcpSocket": {"port": 1}, "timeoutSeconds": bad});
-        let at = format!("{}.timeoutSeconds", path(PROBE));
-        table.refuse(format!("timeoutSeconds {bad}"), &[(PROBE, probe)], at);
+        let at = format!("{}.timeoutSeconds", pointer_to_path(PROBE));
+        table.add_refused(format!("timeoutSeconds {bad}"), &[(PROBE, probe)], at);
     }
     for seconds in [0, 1] {
         let probe = json!({"tcpSocket": {"port": 1}, "terminationGracePeriodSeconds": seconds});
-        let at = format!("{}.terminationGracePeriodSeconds", path(PROBE));
-        table.refuse(format!("grace period {seconds}"), &[(PROBE, probe)], at);
+        let at = format!("{}.terminationGracePeriodSeconds", pointer_to_path(PROBE));
+        table.add_refused(format!("grace period {seconds}"), &[(PROBE, probe)], at);
     }
 }

@@ -46,7 +46,7 @@ const LABELS: &str = "/spec/probes/0/markerPolicy/0/labels";
 const ANNOTATIONS: &str = "/spec/probes/0/markerPolicy/0/annotations";
 
 /// The example of OpenKruise's manual (<https://openkruise.io/docs/user-manuals/podprobemarker>).
-pub fn manual() -> Value {
+pub fn manual_marker() -> Value {
     json!({
         "apiVersion": "apps.kruise.io/v1alpha1",
         "kind": "PodProbeMarker",
@@ -83,27 +83,27 @@ pub fn manual() -> Value {
 }
 
 /// The whole table.
-pub fn samples() -> Vec<Sample> {
+pub fn all_samples() -> Vec<Sample> {
     let mut table = Table(Vec::new());
-    table.accept("manual", &[]);
+    table.add_accepted("manual", &[]);
     names::qualified_names(&mut table);
-    names::values(&mut table);
-    handlers::ports(&mut table);
-    handlers::handlers(&mut table);
-    handlers::commands(&mut table);
-    handlers::http(&mut table);
-    handlers::timings(&mut table);
-    marker::effects(&mut table);
-    names::reserved(&mut table);
-    marker::selectors(&mut table);
-    marker::probes(&mut table);
-    table.accept("everything at its maximum", &largest());
+    names::add_values(&mut table);
+    handlers::add_ports(&mut table);
+    handlers::add_handlers(&mut table);
+    handlers::add_commands(&mut table);
+    handlers::add_http(&mut table);
+    handlers::add_timings(&mut table);
+    marker::add_effects(&mut table);
+    names::add_reserved(&mut table);
+    marker::add_selectors(&mut table);
+    marker::add_probes(&mut table);
+    table.add_accepted("everything at its maximum", &largest_marker());
     table.0
 }
 
 /// Random markers, determined by their seed.
-pub fn mutations(seed: u64) -> Mutations {
-    let markers = samples().into_iter().map(|sample| sample.marker);
+pub fn marker_mutations(seed: u64) -> Mutations {
+    let markers = all_samples().into_iter().map(|sample| sample.marker);
     let keys = names::reserved_keys().into_iter();
     let keys = keys.chain(names::OPEN_KEYS.iter().map(|&key| key.to_owned()));
     let words = [
@@ -122,10 +122,10 @@ type Change = (&'static str, Value);
 struct Table(Vec<Sample>);
 
 impl Table {
-    fn add(&mut self, name: impl Into<String>, changes: &[Change], verdict: Verdict) {
-        let mut marker = manual();
+    fn add_sample(&mut self, name: impl Into<String>, changes: &[Change], verdict: Verdict) {
+        let mut marker = manual_marker();
         for (pointer, value) in changes {
-            set(&mut marker, pointer, value.clone());
+            set_at_pointer(&mut marker, pointer, value.clone());
         }
         self.0.push(Sample {
             name: name.into(),
@@ -134,17 +134,22 @@ impl Table {
         });
     }
 
-    fn accept(&mut self, name: impl Into<String>, changes: &[Change]) {
-        self.add(name, changes, Verdict::Accepted);
+    fn add_accepted(&mut self, name: impl Into<String>, changes: &[Change]) {
+        self.add_sample(name, changes, Verdict::Accepted);
     }
 
-    fn refuse(&mut self, name: impl Into<String>, changes: &[Change], path: impl Into<String>) {
-        self.add(name, changes, Verdict::Refused(path.into()));
+    fn add_refused(
+        &mut self,
+        name: impl Into<String>,
+        changes: &[Change],
+        path: impl Into<String>,
+    ) {
+        self.add_sample(name, changes, Verdict::Refused(path.into()));
     }
 }
 
 /// Sets the value at a JSON pointer, whose last key may be new.
-fn set(marker: &mut Value, pointer: &str, value: Value) {
+fn set_at_pointer(marker: &mut Value, pointer: &str, value: Value) {
     let (parent, last) = pointer.rsplit_once('/').expect("a pointer has a '/'");
     let parent = marker.pointer_mut(parent).expect("the parent is there");
     match parent {
@@ -154,7 +159,7 @@ fn set(marker: &mut Value, pointer: &str, value: Value) {
 }
 
 /// `/spec/probes/0/name` as `spec.probes[0].name`.
-fn path(pointer: &str) -> String {
+fn pointer_to_path(pointer: &str) -> String {
     pointer
         .split('/')
         .skip(1)
@@ -168,12 +173,12 @@ fn path(pointer: &str) -> String {
 }
 
 /// A map with one key.
-fn one(key: &str, value: &str) -> Value {
+fn map_of_one(key: &str, value: &str) -> Value {
     json!({key: value})
 }
 
 /// A map of `count` keys.
-fn many(count: usize, key: impl Fn(usize) -> String, value: &str) -> Value {
+fn map_of_many(count: usize, key: impl Fn(usize) -> String, value: &str) -> Value {
     (0..count)
         .map(|n| (key(n), value.into()))
         .collect::<Map<_, _>>()
@@ -188,11 +193,11 @@ fn long_domain(length: usize) -> String {
 
 /// A marker with every list and string at its maximum: evaluating the CRD's rules must stay within the API server's runtime
 /// budget (`RuntimeCELCostBudget`, `k8s.io/apiserver/pkg/apis/cel/config.go`).
-fn largest() -> [Change; 2] {
+fn largest_marker() -> [Change; 2] {
     let domain = long_domain(limits::SUBDOMAIN);
     let name = |kind: &str, n: usize| format!("{domain}/{kind}{n:060}");
     let value = "v".repeat(limits::LABEL);
-    let keys = |kind: &str| many(limits::POLICY_KEYS, |n| name(kind, n), &value);
+    let keys = |kind: &str| map_of_many(limits::POLICY_KEYS, |n| name(kind, n), &value);
     let policy =
         |state: &str| json!({"state": state, "labels": keys("l"), "annotations": keys("a")});
     let header =
@@ -210,7 +215,7 @@ fn largest() -> [Change; 2] {
         let values = vec![value.as_str(); limits::SELECTOR_VALUES];
         json!({"key": name("e", n), "operator": "In", "values": values})
     };
-    let labels = many(limits::SELECTOR_EXPRESSIONS, |n| name("m", n), &value);
+    let labels = map_of_many(limits::SELECTOR_EXPRESSIONS, |n| name("m", n), &value);
     let expressions: Vec<_> = (0..limits::SELECTOR_EXPRESSIONS).map(expression).collect();
     [
         (
@@ -239,7 +244,7 @@ mod tests {
             name,
             marker,
             verdict,
-        } in samples()
+        } in all_samples()
         {
             let read = serde_json::from_value(marker);
             let parsed = read.map(|marker| Marker::parse(&marker, Compatibility::Kubernetes));
@@ -258,7 +263,7 @@ mod tests {
 
     #[test]
     fn each_sample_has_a_name_of_its_own() {
-        let samples = samples();
+        let samples = all_samples();
         let names: BTreeSet<_> = samples.iter().map(|sample| &sample.name).collect();
         assert_eq!(names.len(), samples.len());
         assert!(samples.len() > 150);
@@ -267,7 +272,7 @@ mod tests {
     /// Of a thousand markers, the numbers that are accepted, are refused, and do not decode.
     fn verdicts(seed: u64) -> [usize; 3] {
         let mut counts = [0; 3];
-        for marker in mutations(seed).take(1000) {
+        for marker in marker_mutations(seed).take(1000) {
             let read = serde_json::from_value(marker);
             let parsed = read.map(|marker| Marker::parse(&marker, Compatibility::Kubernetes));
             counts[match parsed {

@@ -3,7 +3,10 @@
 use leadsman_api::limits;
 use serde_json::json;
 
-use super::{ANNOTATIONS, CONDITION, CONTAINER, LABELS, SELECTOR, Table, long_domain, one, path};
+use super::{
+    ANNOTATIONS, CONDITION, CONTAINER, LABELS, SELECTOR, Table, long_domain, map_of_one,
+    pointer_to_path,
+};
 
 pub(super) fn qualified_names(table: &mut Table) {
     let longest = "a".repeat(limits::LABEL);
@@ -43,13 +46,28 @@ pub(super) fn qualified_names(table: &mut Table) {
         .chain(bad.iter().map(|n| (n, false)))
     {
         let places = [
-            ("label", LABELS, one(name, "x"), path(LABELS)),
-            ("annotation", ANNOTATIONS, one(name, "x"), path(ANNOTATIONS)),
-            ("condition type", CONDITION, json!(name), path(CONDITION)),
+            (
+                "label",
+                LABELS,
+                map_of_one(name, "x"),
+                pointer_to_path(LABELS),
+            ),
+            (
+                "annotation",
+                ANNOTATIONS,
+                map_of_one(name, "x"),
+                pointer_to_path(ANNOTATIONS),
+            ),
+            (
+                "condition type",
+                CONDITION,
+                json!(name),
+                pointer_to_path(CONDITION),
+            ),
             (
                 "matchLabels",
                 SELECTOR,
-                json!({"matchLabels": one(name, "x")}),
+                json!({"matchLabels": map_of_one(name, "x")}),
                 "spec.selector.matchLabels".to_owned(),
             ),
             (
@@ -62,30 +80,34 @@ pub(super) fn qualified_names(table: &mut Table) {
         for (place, pointer, value, path) in places {
             let title = format!("{place} {name:?}");
             if ok {
-                table.accept(title, &[(pointer, value)]);
+                table.add_accepted(title, &[(pointer, value)]);
             } else {
-                table.refuse(title, &[(pointer, value)], path);
+                table.add_refused(title, &[(pointer, value)], path);
             }
         }
     }
-    table.refuse(
+    table.add_refused(
         "label with an upper-case domain",
-        &[(LABELS, one("Example.com/a", "x"))],
-        path(LABELS),
+        &[(LABELS, map_of_one("Example.com/a", "x"))],
+        pointer_to_path(LABELS),
     );
-    table.accept(
+    table.add_accepted(
         "annotation with an upper-case domain",
-        &[(ANNOTATIONS, one("Example.com/a", "x"))],
+        &[(ANNOTATIONS, map_of_one("Example.com/a", "x"))],
     );
-    table.refuse("label \"\"", &[(LABELS, one("", "x"))], path(LABELS));
-    table.refuse(
+    table.add_refused(
+        "label \"\"",
+        &[(LABELS, map_of_one("", "x"))],
+        pointer_to_path(LABELS),
+    );
+    table.add_refused(
         "annotation \"\"",
-        &[(ANNOTATIONS, one("", "x"))],
-        path(ANNOTATIONS),
+        &[(ANNOTATIONS, map_of_one("", "x"))],
+        pointer_to_path(ANNOTATIONS),
     );
 }
 
-pub(super) fn values(table: &mut Table) {
+pub(super) fn add_values(table: &mut Table) {
     let longest = "a".repeat(limits::LABEL);
     let too_long = format!("{longest}a");
     let values = [
@@ -107,13 +129,13 @@ pub(super) fn values(table: &mut Table) {
             (
                 "label",
                 LABELS,
-                one("k", value),
-                format!("{}[k]", path(LABELS)),
+                map_of_one("k", value),
+                format!("{}[k]", pointer_to_path(LABELS)),
             ),
             (
                 "matchLabels",
                 SELECTOR,
-                json!({"matchLabels": one("k", value)}),
+                json!({"matchLabels": map_of_one("k", value)}),
                 "spec.selector.matchLabels[k]".to_owned(),
             ),
             (
@@ -126,58 +148,64 @@ pub(super) fn values(table: &mut Table) {
         for (place, pointer, changed, path) in places {
             let title = format!("{place} with value {value:?}");
             if ok {
-                table.accept(title, &[(pointer, changed)]);
+                table.add_accepted(title, &[(pointer, changed)]);
             } else {
-                table.refuse(title, &[(pointer, changed)], path);
+                table.add_refused(title, &[(pointer, changed)], path);
             }
         }
     }
-    table.accept(
+    table.add_accepted(
         "annotation of any value",
-        &[(ANNOTATIONS, one("k", "a b\n/é"))],
+        &[(ANNOTATIONS, map_of_one("k", "a b\n/é"))],
     );
     // Counted in characters.
     let most = "é".repeat(limits::ANNOTATION_VALUE);
-    table.accept("longest annotation", &[(ANNOTATIONS, one("k", &most))]);
-    table.refuse(
+    table.add_accepted(
+        "longest annotation",
+        &[(ANNOTATIONS, map_of_one("k", &most))],
+    );
+    table.add_refused(
         "too long an annotation",
-        &[(ANNOTATIONS, one("k", &format!("{most}x")))],
-        format!("{}[k]", path(ANNOTATIONS)),
+        &[(ANNOTATIONS, map_of_one("k", &format!("{most}x")))],
+        format!("{}[k]", pointer_to_path(ANNOTATIONS)),
     );
     // Most of these are no names of containers in Kubernetes; the marker's status reports that no container is found.
     for good in ["a", "0", "a--1", "A", "-a", "a_b", "é", longest.as_str()] {
-        table.accept(format!("container {good:?}"), &[(CONTAINER, json!(good))]);
+        table.add_accepted(format!("container {good:?}"), &[(CONTAINER, json!(good))]);
     }
     for bad in ["", too_long.as_str()] {
-        table.refuse(
+        table.add_refused(
             format!("container {bad:?}"),
             &[(CONTAINER, json!(bad))],
-            path(CONTAINER),
+            pointer_to_path(CONTAINER),
         );
     }
 }
 
-pub(super) fn reserved(table: &mut Table) {
+pub(super) fn add_reserved(table: &mut Table) {
     for &condition in limits::RESERVED_CONDITION_TYPES {
-        table.refuse(
+        table.add_refused(
             format!("condition {condition}"),
             &[(CONDITION, json!(condition))],
-            path(CONDITION),
+            pointer_to_path(CONDITION),
         );
     }
     for open in ["ready", "example.com/Ready", "kubernetes.io/ready"] {
-        table.accept(format!("condition {open}"), &[(CONDITION, json!(open))]);
+        table.add_accepted(format!("condition {open}"), &[(CONDITION, json!(open))]);
     }
     for (pointer, what) in [(LABELS, "label"), (ANNOTATIONS, "annotation")] {
         for key in reserved_keys() {
-            table.refuse(
+            table.add_refused(
                 format!("reserved {what} {key}"),
-                &[(pointer, one(&key, "x"))],
-                path(pointer),
+                &[(pointer, map_of_one(&key, "x"))],
+                pointer_to_path(pointer),
             );
         }
         for key in OPEN_KEYS {
-            table.accept(format!("open {what} {key}"), &[(pointer, one(key, "x"))]);
+            table.add_accepted(
+                format!("open {what} {key}"),
+                &[(pointer, map_of_one(key, "x"))],
+            );
         }
     }
 }

@@ -172,6 +172,6 @@ fn resolve(probe: &MarkerProbe, containers: &[IndexedContainer]) -> Result<Probe
         let port = ports.find(|(known, _)| **known == *name);
         port.map(|(_, number)| *number)
     };
-    let resolved = probe.template.resolve(port);
+    let resolved = probe.template.resolve_ports(port);
     resolved.map_err(|unresolved| NotInjected::PortNotFound(unresolved.0))
 }

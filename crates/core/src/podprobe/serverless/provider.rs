@@ -40,13 +40,13 @@ impl Provided {
     }
 
     /// The verdict of a probe.
-    pub fn verdict(&self, (marker, probe): ProbePosition) -> Option<&Verdict> {
+    pub fn verdict_of(&self, (marker, probe): ProbePosition) -> Option<&Verdict> {
         let probe = self.probes.get(marker)?.get(probe)?;
         probe.as_ref().ok()?.as_ref()
     }
 
     /// Why a probe is not run.
-    pub fn obstacle(&self, (marker, probe): ProbePosition) -> Option<&NotInjected> {
+    pub fn obstacle_of(&self, (marker, probe): ProbePosition) -> Option<&NotInjected> {
         self.probes.get(marker)?.get(probe)?.as_ref().err()
     }
 
@@ -68,7 +68,7 @@ impl Provided {
         let is_ours = |key| pod.ours.annotations.contains_key(key);
         let is_any_ours = is_ours(PROBES) || is_ours(MARKERS);
         let values = match &self.wanted {
-            Some(wanted) if !is_any_ours && pod.injected == wanted.fingerprint() => return,
+            Some(wanted) if !is_any_ours && pod.injected == wanted.wanted_fingerprint() => return,
             Some(wanted) => {
                 [&wanted.probes, &wanted.markers].map(|value| Want::Value(value.clone()))
             }
@@ -84,7 +84,7 @@ impl Provided {
 }
 
 impl Annotations {
-    fn fingerprint(&self) -> Option<NonZeroU64> {
+    fn wanted_fingerprint(&self) -> Option<NonZeroU64> {
         fingerprint_of(Some(&self.probes), Some(&self.markers))
     }
 }

@@ -24,7 +24,7 @@ pub struct Snapshot {
 
 impl Snapshot {
     /// Adds or replaces a marker; None removes it. A marker without a probe that names a condition counts as None.
-    pub fn set(&mut self, name: &ObjectName, marker: Option<Arc<Marker>>) {
+    pub fn set_marker(&mut self, name: &ObjectName, marker: Option<Arc<Marker>>) {
         let names_condition = |marker: &Arc<Marker>| {
             let mut probes = marker.probes.iter();
             probes.any(|probe| probe.condition_type.is_some())
@@ -52,10 +52,14 @@ impl Snapshot {
     ///
     /// Annotations that are there already were copied from another pod or from a template, and are removed where no
     /// marker matches. But [`PROBES`] without [`MARKERS`] belongs to somebody else and stays.
-    pub fn review(&self, namespace: &str, pod: &slim::Pod) -> Changes {
+    pub fn review_pod(&self, namespace: &str, pod: &slim::Pod) -> Changes {
         let seen = IndexedPod {
             // Nothing is a mark yet, whatever managedFields the request brings along, as those of a copy.
-            injected_room: injected::room(&pod.annotations, injected::Moment::Creation, |_| false),
+            injected_room: injected::annotation_room_in(
+                &pod.annotations,
+                injected::Moment::Creation,
+                |_| false,
+            ),
             ..IndexedPod::new(pod, None, &[], &mut Interners::default())
         };
         let label = |key: &str| seen.labels.get(key).map(|value| &**value);
@@ -64,7 +68,7 @@ impl Snapshot {
         let matching = markers.filter(|marker| marker.selector.matches(label));
         let matching: Vec<_> = matching.map(|marker| &**marker).collect();
         let wanted = Injection::plan(&matching, &seen).annotations;
-        let [probes, markers] = [PROBES, MARKERS].map(|key| value(pod, key));
+        let [probes, markers] = [PROBES, MARKERS].map(|key| annotation_value(pod, key));
         match wanted {
             Some(wanted) => [
                 (PROBES, wanted.probes, probes),
@@ -84,7 +88,7 @@ impl Snapshot {
     }
 }
 
-fn value<'a>(pod: &'a slim::Pod, key: &str) -> Option<&'a str> {
+fn annotation_value<'a>(pod: &'a slim::Pod, key: &str) -> Option<&'a str> {
     let mut annotations = pod.annotations.iter();
     let found = annotations.find(|(known, _)| known == key);
     found.map(|(_, value)| value.as_str())

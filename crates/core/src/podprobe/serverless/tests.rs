@@ -62,14 +62,14 @@ fn pod(annotations: &Value) -> Value {
 fn snapshot(markers: &[Arc<Marker>]) -> Snapshot {
     let mut snapshot = Snapshot::default();
     for marker in markers {
-        snapshot.set(&marker.name, Some(marker.clone()));
+        snapshot.set_marker(&marker.name, Some(marker.clone()));
     }
     snapshot
 }
 
 fn review(markers: &[Arc<Marker>], pod: &Value) -> BTreeMap<&'static str, Option<String>> {
     let pod: slim::Pod = serde_json::from_value(pod.clone()).unwrap();
-    let changes = snapshot(markers).review("a", &pod);
+    let changes = snapshot(markers).review_pod("a", &pod);
     let changes = changes.into_iter();
     changes
         .map(|(key, value)| (key, value.map(|value| value.to_string())))
@@ -296,14 +296,14 @@ fn a_marker_that_is_deleted_or_names_no_condition_any_more_is_in_force_no_longer
     for after in [None, Some(marker("a", "way", 0, &[silent]))] {
         let mut snapshot = snapshot(&[way.clone(), marker("b", "way", 0, &[probe("p", "t")])]);
         let before = snapshot.clone();
-        snapshot.set(&way.name, after.clone());
+        snapshot.set_marker(&way.name, after.clone());
         assert_ne!(snapshot, before);
         assert_eq!(
             Scope::new(&snapshot).unwrap().namespaces,
             Some(vec!["b".to_owned()])
         );
-        snapshot.set(&way.name, after);
-        snapshot.set(&way.name, Some(way.clone()));
+        snapshot.set_marker(&way.name, after);
+        snapshot.set_marker(&way.name, Some(way.clone()));
         assert_eq!(snapshot, before);
     }
 }

@@ -111,7 +111,7 @@ impl Markers {
         now: Duration,
     ) -> Option<DueWrite> {
         let marker = self.by_name.get(name)?;
-        if marker.finalizer_contest.holds(now) {
+        if marker.finalizer_contest.delays_writes(now) {
             return None;
         }
         let finalizers = self.wanted_finalizers(marker, rollout, now)?;

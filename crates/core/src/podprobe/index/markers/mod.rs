@@ -234,8 +234,8 @@ impl Markers {
             && known.uid == new.uid
             && is_same_phase(&known.phase, &new.phase)
         {
-            self.totals.remove(&known.status);
-            self.totals.add(&new.status);
+            self.totals.remove_status(&known.status);
+            self.totals.add_status(&new.status);
             known.replace_contents(new);
             return None;
         }
@@ -309,7 +309,7 @@ impl Markers {
             self.selectors.insert_marker(name, &marker.selector);
             note_change(&mut self.changed, name);
         }
-        self.totals.add(&state.status);
+        self.totals.add_status(&state.status);
         self.by_name.insert(name.clone(), state);
     }
 
@@ -321,7 +321,7 @@ impl Markers {
     ) -> Option<(MarkerState, BTreeSet<PodName>)> {
         self.cancel_deletion_limit(name, cx);
         let mut state = self.by_name.remove(name)?;
-        self.totals.remove(&state.status);
+        self.totals.remove_status(&state.status);
         cx.timers.reset(&mut state.contest_timer, None, || {
             Timer::MarkerContest(name.clone())
         });
@@ -427,17 +427,17 @@ impl Markers {
                 continue;
             };
             match old {
-                Some(old) => marker.tally.remove(&old),
+                Some(old) => marker.tally.remove_pod(&old),
                 None => {
                     marker.pods.insert(pod.clone());
                 }
             }
-            marker.tally.add(contribution);
+            marker.tally.add_pod(contribution);
             cx.affected.markers.insert(name.clone());
         }
         for (name, old) in before {
             if let Some(marker) = self.by_name.get_mut(&name) {
-                marker.tally.remove(&old);
+                marker.tally.remove_pod(&old);
                 marker.pods.remove(pod);
                 cx.affected.markers.insert(name);
             }

@@ -32,19 +32,21 @@ impl Markers {
             return;
         };
         let contest = &mut marker.status_contest;
-        contest.observe(wanted_status, status.is_some(), now);
-        if status.is_some() && !contest.holds(now) {
+        contest.observe_value(wanted_status, status.is_some(), now);
+        if status.is_some() && !contest.delays_writes(now) {
             let target = WriteTarget::MarkerStatus((**name).clone());
             cx.affected.due.insert(target);
         }
         let contest = &mut marker.finalizer_contest;
-        contest.observe(wanted_finalizers, finalizers.is_some(), now);
-        if finalizers.is_some() && !contest.holds(now) {
+        contest.observe_value(wanted_finalizers, finalizers.is_some(), now);
+        if finalizers.is_some() && !contest.delays_writes(now) {
             let target = WriteTarget::MarkerFinalizer((**name).clone());
             cx.affected.due.insert(target);
         }
         let contests = [marker.status_contest, marker.finalizer_contest];
-        let deadlines = contests.iter().filter_map(|contest| contest.deadline(now));
+        let deadlines = contests
+            .iter()
+            .filter_map(|contest| contest.next_comparison_at(now));
         cx.timers
             .reset(&mut marker.contest_timer, deadlines.min(), || {
                 Timer::MarkerContest(name.clone())
@@ -59,7 +61,7 @@ impl Markers {
         now: Now,
     ) -> Option<DueWrite> {
         let marker = self.by_name.get(name)?;
-        if marker.status_contest.holds(now.monotonic) {
+        if marker.status_contest.delays_writes(now.monotonic) {
             return None;
         }
         let status = self.wanted_status(marker, rollout, now.wall)?;
@@ -92,7 +94,7 @@ impl Markers {
             status: &marker.status,
             summaries: self.keeps_summaries,
         };
-        status::difference(&marker.tally, &inputs, now)
+        status::diff_status(&marker.tally, &inputs, now)
     }
 
     /// Records that a marker's status is being written.
@@ -102,7 +104,7 @@ impl Markers {
         sent: SentValue,
     ) {
         if let Some(marker) = self.by_name.get_mut(name) {
-            marker.status_contest.send(sent);
+            marker.status_contest.record_send(sent);
         }
     }
 
@@ -113,7 +115,7 @@ impl Markers {
         sent: SentValue,
     ) {
         if let Some(marker) = self.by_name.get_mut(name) {
-            marker.finalizer_contest.send(sent);
+            marker.finalizer_contest.record_send(sent);
         }
     }
 
@@ -124,7 +126,7 @@ impl Markers {
         now: Duration,
     ) -> bool {
         let marker = self.by_name.get_mut(name);
-        marker.is_some_and(|marker| marker.status_contest.written(now))
+        marker.is_some_and(|marker| marker.status_contest.record_written(now))
     }
 
     /// Records that a write of the finalizers was carried out. Returns whether somebody has undone it.
@@ -134,7 +136,7 @@ impl Markers {
         now: Duration,
     ) -> bool {
         let marker = self.by_name.get_mut(name);
-        marker.is_some_and(|marker| marker.finalizer_contest.written(now))
+        marker.is_some_and(|marker| marker.finalizer_contest.record_written(now))
     }
 }
 

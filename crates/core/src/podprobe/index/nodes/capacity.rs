@@ -177,5 +177,8 @@ fn rank_and_bytes_before(
     if decided > 0 {
         return Some((Rank::Admitted, decided));
     }
-    Some((Rank::Observed, pod.observed.as_ref()?.bytes(&key.0, &key.1)))
+    Some((
+        Rank::Observed,
+        pod.observed.as_ref()?.json_bytes(&key.0, &key.1),
+    ))
 }

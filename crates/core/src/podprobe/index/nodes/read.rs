@@ -49,7 +49,7 @@ fn read_entries(
     let mut malformed = false;
     for pod in &spec.pod_probes {
         let key = intern_pod_key(&pod.namespace, &pod.name, &pod.uid, &mut cx.interners);
-        let read = PodEntries::read(pod, &mut cx.interners, &mut cx.entries);
+        let read = PodEntries::from_wire(pod, &mut cx.interners, &mut cx.entries);
         let entries = &mut pods.entry(key).or_default().entries;
         malformed |= entries.replace(read).is_some();
     }
@@ -95,7 +95,7 @@ fn read_verdicts(
         let strings = &mut interners.strings;
         for (place, state) in pod.probe_states.iter().enumerate() {
             let known = known.and_then(|(_, pod)| pod.verdicts.get(place));
-            let verdict = Verdict::read(state, known.map(|(_, verdict)| verdict), strings);
+            let verdict = Verdict::from_wire(state, known.map(|(_, verdict)| verdict), strings);
             let name = strings.share_like(known.map(|(name, _)| name), &state.name);
             let verdict = verdict.map(|verdict| (name, verdict));
             observed.verdicts.extend(verdict);

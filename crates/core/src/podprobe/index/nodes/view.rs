@@ -69,7 +69,7 @@ impl<'a> NodeView<'a> {
         if !self.node?.is_served() || on_node.lacks_room {
             return None;
         }
-        on_node.wanted.as_ref()?.get(&entry.name)?;
+        on_node.wanted.as_ref()?.entry_named(&entry.name)?;
         let mut containers = pod.containers.iter();
         let container = containers.find(|one| one.name == entry.container)?;
         let mut verdicts = on_node.verdicts.iter();

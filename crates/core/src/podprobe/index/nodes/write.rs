@@ -30,16 +30,16 @@ impl Nodes {
             return false;
         };
         let now = cx.now.monotonic;
-        node.contest.observe(wanted, differs, now);
+        node.contest.observe_value(wanted, differs, now);
         let is_contested = node.contest.is_visible();
         if std::mem::replace(&mut node.is_contested, is_contested) != is_contested {
             cx.affected.pods.extend(node.wanting_pods().cloned());
         }
-        let next = node.contest.deadline(now);
+        let next = node.contest.next_comparison_at(now);
         cx.timers.reset(&mut node.contest_timer, next, || {
             Timer::SpecContest(name.clone())
         });
-        differs && !node.contest.holds(now)
+        differs && !node.contest.delays_writes(now)
     }
 
     /// The write of a node's object that is due.
@@ -49,7 +49,7 @@ impl Nodes {
         now: Duration,
     ) -> Option<DueWrite> {
         let node = self.by_name.get(name).filter(|node| node.differs())?;
-        if node.contest.holds(now) {
+        if node.contest.delays_writes(now) {
             return None;
         }
         let wanted = self.wanted_fingerprint(node);
@@ -66,7 +66,7 @@ impl Nodes {
         }
         let pods = node.pods.keys().filter_map(|key| {
             let entries = node.desired(key)?;
-            Some(entries.write(&key.0, &key.1, self.keeps_fields))
+            Some(entries.to_wire(&key.0, &key.1, self.keeps_fields))
         });
         let spec = NodePodProbeSpec {
             pod_probes: pods.collect(),
@@ -88,13 +88,13 @@ impl Nodes {
     /// Records that a node's object is being written.
     pub(in crate::podprobe::index) fn note_sent(&mut self, name: &str, sent: SentValue) {
         if let Some(node) = self.by_name.get_mut(name) {
-            node.contest.send(sent);
+            node.contest.record_send(sent);
         }
     }
 
     /// Records that a write was carried out. Returns whether somebody has undone it.
     pub(in crate::podprobe::index) fn note_written(&mut self, name: &str, now: Duration) -> bool {
         let node = self.by_name.get_mut(name);
-        node.is_some_and(|node| node.contest.written(now))
+        node.is_some_and(|node| node.contest.record_written(now))
     }
 }
