@@ -59,11 +59,14 @@ impl Contest {
             self.fight = self.fight.and_then(|fight| fight.settle_observed(now));
             return;
         }
+        // Another value begins without a wait; the times that values were removed stay, since the other client is the
+        // same.
         if let Some(fight) = &mut self.fight {
             fight.want_value(wanted);
         }
         if let WantedValue::Seen(seen) = self.phase {
             self.phase = WantedValue::Missing;
+            // A value that we replaced ourselves was not removed by anybody.
             if seen == wanted {
                 self.fight_over(wanted).count_removal(now);
             }
@@ -86,6 +89,8 @@ impl Contest {
             return false;
         }
         let fight = self.fight_over(sent.wanted);
+        // The reply to a deletion does not show its effect, so the first comparison after it proves nothing and waits a
+        // second.
         if !sent.is_shown {
             fight.undone = fight.undone.max(1);
         }
@@ -139,6 +144,7 @@ impl Fight {
     fn count_undone_write(&mut self, now: Duration) {
         let until = now.saturating_add(back_off_after(self.undone));
         self.undone = self.undone.saturating_add(1);
+        // The longer of the two waits: a value that is removed and whose writes are undone has both reasons.
         self.not_before = self.not_before.max(Some(until));
     }
 
@@ -231,6 +237,7 @@ impl<K: Clone + PartialEq> Contests<K> {
             !one.differs && !contests.any(|(key, _)| *key == one.key)
         });
         let seen = seen.map(|one| one.wanted);
+        // Compared first: most events of a pod change no mark, and need no allocation.
         if !seen.clone().eq(self.seen.iter().copied()) {
             self.seen = seen.collect();
         }
@@ -249,6 +256,7 @@ impl<K: Clone + PartialEq> Contests<K> {
     /// Records a write that is sent and changes these targets.
     pub(super) fn record_send(&mut self, sent: impl IntoIterator<Item = (K, u64)>) {
         for (_, contest) in &mut self.contests {
+            // At most one write of a target is under way: a second one means that nothing is known of the first.
             if let WantedValue::Sent(_) = contest.phase {
                 contest.phase = WantedValue::Missing;
             }
@@ -273,6 +281,7 @@ impl<K: Clone + PartialEq> Contests<K> {
     /// changes was undone.
     pub(super) fn record_written(&mut self, now: Duration) -> bool {
         let contests = self.contests.iter_mut();
+        // Not `any`, which would stop at the first one that was undone: each contest has to end its write.
         contests.fold(false, |undone, (_, contest)| {
             contest.record_written(now) | undone
         })

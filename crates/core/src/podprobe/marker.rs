@@ -186,6 +186,7 @@ fn refuse_selector_labels(
     };
     let policies = probe.marker_policy.iter();
     let keys = policies.flat_map(|policy| policy.labels.keys());
+    // A set, since both policies of a probe may name the same label.
     let read: BTreeSet<_> = keys.filter(|key| reads(key)).collect();
     for key in read {
         report.add(format!(
@@ -223,6 +224,7 @@ impl MarkerProbe {
             read_policies(&probe.marker_policy, &mut report.field("markerPolicy"));
         let template =
             ProbeTemplate::parse_template(&probe.probe, compatibility, &mut report.field("probe"))?;
+        // A probe without a named port is the same in every pod: resolved once, all entries share it.
         let resolved = template.resolve_ports(|_| None).ok();
         let marker = marker.metadata.name.as_deref().unwrap_or_default();
         Some(Self {

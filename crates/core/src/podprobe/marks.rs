@@ -85,6 +85,7 @@ impl<'a, T> Claims<'a, T> {
                 vacant.insert(place);
                 self.wants.insert(key.clone(), want());
             }
+            // The other policy of the same probe.
             Entry::Occupied(owner) if *owner.get() == place => {}
             Entry::Occupied(owner) => conflicts.push(Conflict {
                 mark: (self.mark)(key.clone()),
@@ -116,6 +117,7 @@ impl Wants {
                         || verdict.map_or(Want::Hold, |verdict| Want::Value(verdict.clone()));
                     conditions.claim_key(kind, place, want, &mut conflicts);
                 }
+                // Both policies claim their keys, whatever the verdict: the owner of a key must not change with it.
                 for policy in [&probe.succeeded, &probe.failed].into_iter().flatten() {
                     for key in policy.labels.keys() {
                         let want = || desired_value(verdict, probe, key, |policy| &policy.labels);
@@ -172,6 +174,7 @@ fn desired_value(
     let policy = match verdict.state {
         State::Succeeded => probe.succeeded.as_ref(),
         State::Failed => probe.failed.as_ref(),
+        // Unknown says that what was known is void, so neither policy holds.
         State::Unknown => None,
     };
     let value = policy.and_then(|policy| pairs(policy).get(key));

@@ -73,6 +73,7 @@ impl Hash for Entries {
 
 impl Entries {
     fn new(mut list: Vec<Entry>) -> Self {
+        // Another client that sorts the list differently has changed nothing.
         list.sort_by(|a, b| (&a.name, &a.container).cmp(&(&b.name, &b.container)));
         Self {
             list: list.into(),
@@ -125,6 +126,8 @@ impl Entry {
             Some(resolved) => resolved.clone(),
             None => resolve_ports(probe, container)?,
         };
+        // Without a startup probe the kubelet reports `started` with the container itself (`UpdatePodStatus`,
+        // `pkg/kubelet/prober/prober_manager.go`), so there is nothing to wait for.
         let started = if container.startup_probe {
             Some(started_container_id(container, observed).ok_or(Gap::NotStarted)?)
         } else {
@@ -189,6 +192,7 @@ fn started_container_id(
         .iter()
         .filter(|entry| entry.container == container.name)
         .filter_map(|entry| entry.started.as_ref());
+    // The container that the pod shows comes first: entries of two markers may remember different ones.
     let shown = remembered
         .clone()
         .find(|id| container.id.as_ref() == Some(id));
@@ -249,6 +253,7 @@ impl PodEntries {
         let entries = self
             .entries
             .bytes
+            // Measured once for all pods of a marker, which share these entries.
             .get_or_init(|| length(serde_json::to_string(&self.entries.to_wire(true))));
         length(serde_json::to_string(&self.wire_without_entries(pod, uid)))
             + r#","probes":"#.len()
@@ -257,6 +262,7 @@ impl PodEntries {
 
     /// Whether no write is needed; `extensions` is false if the API server drops our optional fields, as with `OpenKruise`'s CRD.
     pub fn is_equal(&self, other: &Self, extensions: bool) -> bool {
+        // Mostly one allocation, which `Arc` compares by its address.
         if self == other {
             return true;
         }
@@ -287,6 +293,8 @@ impl Verdict {
             return true;
         }
         match (container.running_since, self.since) {
+            // Times on the wire are whole seconds: a start and a verdict within one second may be of the same
+            // container.
             (Some(started), Some(found)) => whole_seconds(started) <= whole_seconds(found),
             _ => true,
         }

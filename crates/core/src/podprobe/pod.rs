@@ -170,6 +170,8 @@ impl IndexedPod {
         let labels = pod.labels.iter();
         let annotations = pod.annotations.iter().map(|(key, value)| {
             let is_ours = ours.annotations.contains_key(key);
+            // No other value is compared, and all annotations of a pod may have 256 KiB (`TotalAnnotationSizeLimitB`,
+            // k8s.io/apimachinery/pkg/api/validation/objectmeta.go).
             let value = if is_ours { value.as_str() } else { "" };
             (names.share(key.as_str()), names.share(value))
         });
@@ -192,6 +194,7 @@ impl IndexedPod {
             labels: labels
                 .map(|(key, value)| (names.share(key.as_str()), names.share(value.as_str())))
                 .collect(),
+            // As `IsPodActive` (`pkg/controller/controller_utils.go`), by which workloads count their pods.
             active: meta.deletion_timestamp.is_none()
                 && !matches!(phase, Some("Succeeded" | "Failed")),
             initialized: is_true("Initialized"),
@@ -255,6 +258,7 @@ fn index_containers(
                 Some((names.share(port.name.as_deref()?), NonZeroU16::new(number)?))
             });
             let ports = ports.collect();
+            // The list of containers is immutable, so a known one is in the same place.
             let known = known.and_then(|known| known.containers.get(all.len()));
             all.push(IndexedContainer {
                 name: names.share(container.name.as_str()),
@@ -283,6 +287,7 @@ fn bare_id(id: &str) -> &str {
 
 fn index_conditions(pod: &slim::Pod, names: &mut Interner<str>) -> SortedMap<IndexedCondition> {
     let conditions = pod.status.conditions.iter();
+    // The kubelet's own conditions change most often, and no marker may set them.
     let open = conditions.filter(|condition| {
         let kind = condition.type_.as_str();
         !limits::RESERVED_CONDITION_TYPES.contains(&kind)

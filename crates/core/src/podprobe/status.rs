@@ -397,6 +397,7 @@ pub fn diff_status(
     };
     let status = if trouble.is_none() { "True" } else { "False" };
     let reason = trouble.map_or(PROBING, Trouble::as_reason);
+    // Clients wait for `observedGeneration`: it must not be ahead of the objects of the nodes.
     let generation = if inputs.acknowledged {
         inputs.generation
     } else {
@@ -405,6 +406,8 @@ pub fn diff_status(
     let mut conditions = observed.conditions.clone();
     let place = conditions.iter().position(|one| one.type_ == READY);
     let before = place.map(|place| conditions.remove(place));
+    // The time is of the last change of status, not of reason or message (`Condition`,
+    // k8s.io/apimachinery/pkg/apis/meta/v1/types.go).
     let unchanged = before.filter(|before| before.status == status);
     let ready = Condition {
         type_: READY.to_owned(),

@@ -240,6 +240,8 @@ impl HandlerTemplate {
     fn read_http_get(get: &v1::HTTPGetAction, report: &mut FieldErrors<'_>) -> Option<Self> {
         refuse_host(get.host.as_deref(), report);
         let scheme = match get.scheme.as_deref() {
+            // Empty means the default, for scheme and path alike (`SetDefaults_HTTPGetAction`,
+            // `pkg/apis/core/v1/defaults.go`).
             None | Some("" | "HTTP") => Some(Scheme::Http),
             Some("HTTPS") => Some(Scheme::Https),
             Some(other) => {

@@ -146,6 +146,7 @@ impl Index {
     /// Takes in what happened at `now`.
     pub fn observe(&mut self, event: Event, now: Now) -> IndexEffects {
         self.cx.now = now;
+        // Before the timers: one that the event cancels or moves must not fire.
         self.dispatch_event(event);
         while let Some(timer) = self.cx.timers.pop_due(now.monotonic) {
             self.end_wait(timer);
@@ -172,10 +173,13 @@ impl Index {
         if !self.cx.synced {
             return None;
         }
+        // Built when there is room to send it and not when an event came: a target that changed ten times meanwhile is
+        // written once.
         let DueWrite { write, sent } = self.due_write(target, now)?;
         if self.refusals.is_refused(target, &write) {
             return None;
         }
+        // Kept until the reply is observed: what differs then has been undone by somebody else.
         match (target, sent) {
             (WriteTarget::PodMarks(name), Sent::Marks(sent)) => self.pods.note_sent(name, sent),
             (WriteTarget::NodePodProbe(name), Sent::Whole(sent)) => {
@@ -257,6 +261,8 @@ impl Index {
             while let Some(pod) = self.cx.affected.pods.pop_first() {
                 self.plan_pod(&pod);
             }
+            // Room before comparison: a pod that gets none has no entries in the object, and is planned again to say
+            // so.
             if self.nodes.allocate_room(&mut self.cx) {
                 continue;
             }
@@ -272,6 +278,7 @@ impl Index {
             }
         }
         for name in std::mem::take(&mut self.cx.affected.markers) {
+            // Last, because a status counts what all pods of the marker have added by now.
             let rollout = self.rollout(&name);
             self.markers.compare_marker(&name, rollout, &mut self.cx);
         }
@@ -283,6 +290,7 @@ impl Index {
         let affected = &mut self.cx.affected;
         affected.markers.extend(self.markers.names().cloned());
         affected.pods.extend(self.pods.names().cloned());
+        // Their entries stay as they are, and would be removed if nothing wanted them.
         affected.pods.extend(self.undecodable.pod_names().cloned());
         self.markers.recheck_loops();
         self.markers.restart_deletion_limits(&mut self.cx);
@@ -315,18 +323,22 @@ impl Index {
             return;
         };
         let matching = self.markers.matching(pod);
+        // What the object has now is an input: an entry remembers for which container the startup probe has passed.
         let observed = self.nodes.view_of_pod(pod).observed_entries();
         let entries = PlannedEntries::new(pod, &matching, observed);
         let undecodable = self.undecodable.entries_of_markers(pod, observed);
         let wanted = entries.to_pod_entries(pod, undecodable, cx);
         let on_node = wanted.as_ref().and_then(|_| pod_key(pod));
         let was_on_node = self.pods.on_node(name);
+        // Another pod of this name may run elsewhere by now, as one of a StatefulSet does: the node of the earlier one
+        // loses its entries.
         if let Some((node, key)) = was_on_node.filter(|before| Some(*before) != on_node.as_ref()) {
             self.nodes.set_wanted(node, key, None, cx);
         }
         if let Some((node, key)) = &on_node {
             self.nodes.set_wanted(node, key, wanted, cx);
         }
+        // Read before `set_plan` replaces the last plan: what has changed since then is what a trace tells of.
         let known_transition = self.pods.known_transition(name);
         let PlannedMarks {
             wants,
@@ -339,6 +351,7 @@ impl Index {
                 .transitions_after(&matching, &entries, known, self.cx.now.wall),
             _ => Vec::new(),
         };
+        // A pod that has ended is not written any more, so the deletion of a marker must not wait for its marks.
         let leaves_marks = pod.active && marks::has_unclaimed(pod, &wants);
         let cx = &mut self.cx;
         if self.pods.set_unclaimed(name, leaves_marks) {

@@ -117,6 +117,7 @@ impl Index {
 
     /// Counts a pod that has lost its controller for its markers.
     fn count_release(&mut self, pod: &IndexedPod) {
+        // Read from the state before this event, in which the pod still had its controller.
         let controller = self
             .pods
             .get(&pod.name)
@@ -260,6 +261,7 @@ impl Index {
 
     /// Remembers the refusal of a write, unless another write of the target is due by now, which is tried.
     fn observe_refused(&mut self, target: &WriteTarget, write: Write, reason: &str) {
+        // The refusal answers a request of some time ago; what is due now may be another one.
         let due = self.due_write(target, self.cx.now).map(|due| due.write);
         let (now, timers) = (self.cx.now.monotonic, &mut self.cx.timers);
         let is_kept = self
@@ -292,6 +294,7 @@ impl Index {
         list: CompleteList,
     ) {
         let mut names = self.known_names(kind);
+        // Collected before the first removal, which changes the maps that the names come from.
         names.retain(|name| !listed.contains(name));
         for name in names {
             if list.proves_deletion(self.known_version(kind, &name)) {
@@ -308,12 +311,14 @@ impl Index {
         version: ResourceVersion,
     ) {
         self.forget_undecodable(kind, name);
+        // Machines first: they say at which version the object was known.
         let known = match kind {
             WatchedKind::Marker => self.remove_marker(name),
             WatchedKind::Pod => self.remove_pod(name),
             WatchedKind::Node => self.remove_node(&name.name),
             WatchedKind::NodePodProbe => self.remove_object(&name.name),
         };
+        // A tombstone without a version would let any older event bring the object back.
         let version = if version == ResourceVersion::UNKNOWN {
             known.unwrap_or(version)
         } else {
@@ -335,6 +340,7 @@ impl Index {
         let removed = self.pods.remove_pod(name, cx)?;
         let pod = &removed.pod;
         self.nodes.remove_agent(pod, cx);
+        // With the last pod that had unclaimed marks, markers that wait for their removal may go.
         if self.pods.set_unclaimed(&pod.name, false) {
             self.markers.mark_held_as_affected(&name.namespace, cx);
         }

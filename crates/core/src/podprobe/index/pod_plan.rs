@@ -124,6 +124,7 @@ impl Observations<'_> {
             let own = own.filter(|conflict| conflict.loser.0 == first);
             let troubles = own.filter_map(|conflict| conflict_trouble(conflict, matching));
             contribution.troubles.extend(troubles);
+            // Sorted, because a status is compared as a whole: another order would be another status.
             contribution.troubles.sort();
             contribution.troubles.dedup();
             contributions.push(((*name).clone(), contribution));
@@ -143,6 +144,7 @@ impl Observations<'_> {
         known: Timestamp,
         observed: Timestamp,
     ) -> Vec<ObservedTransition> {
+        // A provider reports through conditions of the pod, whose times are not those of a run.
         if self.has_provider == Some(true) {
             return Vec::new();
         }
@@ -190,6 +192,7 @@ impl Observations<'_> {
     ) -> (Wants, Vec<Conflict>) {
         let verdict_at = |place| self.verdict_at(place, entries, provided);
         let (mut wants, conflicts) = Wants::new(markers, verdict_at);
+        // The conditions of a virtual node's pod are the provider's own; the marks that follow from them are ours.
         if let Some(provided) = provided {
             provided.leave_conditions(self.pod, &mut wants);
         }

@@ -252,12 +252,15 @@ impl Pods {
             transitions: new_transitions,
         } = plan;
         let now = cx.now.monotonic;
+        // A pod that has ended or is being deleted is not written any more: nothing acts on its marks.
         let mut compared = if state.pod.active {
             marks::compare_marks(&state.pod, &wants, cx.now.wall)
         } else {
             Vec::new()
         };
+        // Taken before the contests see this comparison: the plan was made with these.
         let was_visible: Vec<_> = state.contests.visible_targets().cloned().collect();
+        // With the equal ones, since a mark that is observed as wanted is what ends its contest.
         state.contests.observe_values(&compared, now);
         compared.retain(|one| one.differs);
         let mut waiting = compared.iter();
@@ -269,8 +272,10 @@ impl Pods {
         cx.timers.reset(&mut state.contest_timer, next, || {
             Timer::PodContest(name.clone())
         });
+        // Only a pod at rest may ignore an event without a change; a contest needs to see each one.
         state.at_rest = compared.is_empty() && next.is_none();
         let verdict_since = state.verdict_since(last_transition);
+        // Transitions outlive the plan: a verdict may change twice before there is room for the write.
         let due = state.due.take();
         state.due = (!compared.is_empty()).then(|| {
             let mut transitions = due.map_or_else(Vec::new, |due| due.transitions);
@@ -285,6 +290,7 @@ impl Pods {
         state.last_transition = state.last_transition.max(last_transition);
         state.on_node = on_node;
         Some(Planned {
+            // The marker's status names contested marks, and the contributions were computed before this comparison.
             is_outdated: !state.contests.visible_targets().eq(&was_visible),
             contributions_before: std::mem::replace(&mut state.contributions, contributions),
             contributions: &state.contributions,

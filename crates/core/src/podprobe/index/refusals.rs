@@ -41,6 +41,7 @@ impl Refusals {
         timers: &mut Timers,
     ) -> bool {
         let write = without_times_and_versions(refused);
+        // The object may have changed while the request was under way; what is due by now was not refused.
         if due.map(without_times_and_versions).as_ref() != Some(&write) {
             return false;
         }
@@ -110,6 +111,7 @@ fn without_times_and_versions(mut write: Write) -> Write {
                 .and_then(|conditions| conditions.as_array_mut());
             for condition in conditions.into_iter().flatten() {
                 if let Some(condition) = condition.as_object_mut() {
+                    // No webhook and no schema refuses a mark for its time.
                     condition.remove("lastTransitionTime");
                     condition.remove("lastProbeTime");
                 }

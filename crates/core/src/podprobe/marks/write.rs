@@ -56,6 +56,7 @@ impl Need {
         owner: Option<CoOwner>,
     ) -> Self {
         match (want, owner) {
+            // Also where the value is right: only an apply under today's name makes it ours.
             (Some(Want::Value(_)), Some(CoOwner::FormerAlone)) => Self::Set,
             (Some(Want::Value(value)), Some(_)) if seen == Some(value) => Self::Nothing,
             (Some(Want::Value(_)), _) => Self::Set,
@@ -307,7 +308,9 @@ fn desired_condition(
     if let Some(seen) = seen
         && *seen.status == *status
     {
+        // The time is of the last change of status (`UpdatePodCondition`, `pkg/api/v1/pod/util.go`).
         let transition = seen.last_transition_time.or(verdict.since);
+        // A newer time alone is not worth a write, or each run of a probe would be one.
         let probe = if seen.message == verdict.message {
             seen.last_probe_time
         } else {
@@ -368,6 +371,8 @@ fn removal_patch(
     if !conditions.is_empty() {
         let kinds = conditions.iter();
         let kinds: Vec<_> = kinds
+            // Conditions are merged by their type (`patchMergeKey` of `PodStatus.Conditions`,
+            // `staging/src/k8s.io/api/core/v1/types.go`).
             .map(|kind| json!({ "$patch": "delete", "type": kind }))
             .collect();
         body["status"] = json!({ "conditions": kinds });

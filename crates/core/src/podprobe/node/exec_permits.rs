@@ -79,6 +79,7 @@ impl<T: PartialEq> ExecPermits<T> {
     pub(super) fn grant_next(&mut self) -> Option<T> {
         let (first, second) = self.waiting.iter().enumerate().find_map(|(first, queue)| {
             let (_, pods) = queue;
+            // The first that may have one: who is at its limit holds up nobody behind it.
             let second = pods.iter().position(|(pod, _)| self.may_take(pod));
             Some((first, second?))
         })?;
@@ -87,6 +88,8 @@ impl<T: PartialEq> ExecPermits<T> {
         let who = queue.pop_front()?;
         self.take_permit(&pod);
         if !queue.is_empty() {
+            // At the end, so that the next permit goes to another pod of the namespace, and to another namespace before
+            // that.
             pods.push_back((pod, queue));
         }
         if !pods.is_empty() {

@@ -230,11 +230,14 @@ impl NodeProbes {
         actions: &mut Vec<NodeAction>,
     ) {
         self.last_list_began = self.last_list_began.max(Some(began));
+        // A list that began before there was a plan may lack the containers of its pods.
         if began < self.probing_since || self.order.is_empty() {
             return;
         }
         self.listed_at = now.wall;
         let first = self.containers.is_none();
+        // None is the answer of a runtime in which nothing has changed; only new workers have not seen the list that it
+        // repeats.
         if containers.is_none() && !first && !self.has_unobserved_workers {
             return;
         }
@@ -245,6 +248,7 @@ impl NodeProbes {
             self.reporter.compare_at_once();
         }
         self.has_unobserved_workers = false;
+        // In the order of the plan: actions, and with them events and log lines, come in an order that a test can name.
         for key in self.order.clone() {
             self.has_unobserved_workers |= self.workers[&key].added_at() > began;
             self.observe_container(&key, now, actions);
@@ -270,6 +274,7 @@ impl NodeProbes {
         now: Now,
         actions: &mut Vec<NodeAction>,
     ) {
+        // While the run is still known: its start and its timeout decide what a deadline means.
         let result = self.classify_result(id, result);
         let Some(run) = self.runs.end_run(id) else {
             return;
@@ -300,6 +305,7 @@ impl NodeProbes {
             let key = key.clone();
             actions.push(NodeAction::RunDropped { key, cause, first });
         }
+        // Not before the worker has decided: a retry keeps the permit.
         self.runs.release_permit(&run);
         self.start_waiting_execs(now, actions);
     }
@@ -399,6 +405,8 @@ impl NodeProbes {
                 to: after.state,
                 since: after.since,
                 message: after.message.clone(),
+                // By the last known state: an agent that restarts passes through Unknown, and that is no event for a
+                // user.
                 send_event: after.state != State::Unknown && last_known != Some(after.state),
             }));
         }

@@ -96,6 +96,7 @@ impl StatusReporter {
     pub(super) fn observe_status(&mut self, status: Option<NodePodProbeStatus>) {
         self.observed = status;
         if let Some(shown) = &self.observed {
+            // The definition may have been upgraded: once the field is seen, it is kept.
             self.cannot_probe.is_dropped &= !shows_unprobed(shown);
         } else {
             self.overdue_since = None;
@@ -169,6 +170,7 @@ impl StatusReporter {
         for key in draft.changed {
             self.sent_at.insert(key, now.monotonic);
         }
+        // Not moved by further attempts: it says since when the status is behind.
         self.overdue_since.get_or_insert(now.monotonic);
         if is_news {
             self.cannot_probe.sent_at = Some(now.monotonic);
@@ -196,6 +198,7 @@ impl StatusReporter {
                 if sent {
                     self.cannot_probe.is_dropped = !shows_unprobed;
                 }
+                // The time that the write took stands for what it costs the API server.
                 let took = now.saturating_sub(since);
                 since + (took * PAUSE_PER_LENGTH).clamp(WRITE_PAUSE, MAX_WRITE_PAUSE)
             }

@@ -143,6 +143,7 @@ impl<K: Clone + Eq + Hash> Schedule<K> {
     pub(super) fn queue_first_run(&mut self, key: K, weight: Weight, earliest: TimeSlot) {
         let mut slot = earliest;
         if weight.is_exec() {
+            // Ends at the latest behind the last slot in which an exec is queued.
             while self.count_execs_in(slot) >= self.exec_limit() {
                 slot = slot.plus_slots(1);
             }
@@ -188,6 +189,7 @@ impl<K: Clone + Eq + Hash> Schedule<K> {
     /// Takes out what is due by `now`, each with its due time. Execs beyond the limit move to the slot after `now`,
     /// with their due time unchanged.
     pub(super) fn take_due(&mut self, now: TimeSlot) -> Vec<(K, TimeSlot)> {
+        // Counted by slot: two calls in one slot start no more than one call would.
         if self.started.0 != now {
             self.started = (now, 0);
         }

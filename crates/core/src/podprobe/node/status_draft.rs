@@ -101,6 +101,7 @@ impl StatusDraft {
             draft
         };
         let mut draft = with_limit(MESSAGE_LIMITS[0]);
+        // One limit for all: if messages were cut one by one, which of them are whole would depend on their order.
         for limit in &MESSAGE_LIMITS[1..] {
             if json_bytes(&draft.status) <= STATUS_BYTES {
                 break;
@@ -132,6 +133,7 @@ impl<'a> ObservedStatus<'a> {
         Self {
             pods,
             has_others: count != rows,
+            // An empty status says nothing about the definition, so the fields count as kept until one is missing.
             keeps_fields: count == 0 || states.clone().any(|(_, s)| s.container_id.is_some()),
             states: states
                 .map(|(pod, state)| ((shown_pod(pod), &*state.name), state))
@@ -282,6 +284,7 @@ fn add_unprobed(
                 indices.insert(one.pod.clone(), pods.len() - 1);
                 pods.len() - 1
             }
+            // Where the definition drops the field, such a pod would come back empty and differ for ever.
             None => continue,
         };
         let of_pod = &mut pods[index].cannot_probe;

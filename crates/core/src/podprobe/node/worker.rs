@@ -230,6 +230,7 @@ impl Worker {
             Phase::Probing {
                 run_state: RunState::Due { .. },
                 ..
+            // A shorter period counts at once, a longer one from the queued run on.
             } if self.planned.probe.period_seconds < old.probe.period_seconds => Reschedule::Next(
                 TimeSlot::not_before(now.monotonic + self.planned.probe.period()),
             ),
@@ -248,6 +249,7 @@ impl Worker {
         };
         let id = &container.id;
         let started = self.planned.started_container.as_ref();
+        // Before the state: until the startup probe has passed, it does not matter what the container does.
         if started.is_some_and(|started| started != id) {
             self.invalidate_verdict("the container has not started yet", Some(id), now);
             return self.stop_in_phase(Phase::AwaitingStart);
@@ -255,6 +257,7 @@ impl Worker {
         match container.state {
             ContainerState::Exited { exit_code } => self.observe_exited(id, exit_code, now),
             ContainerState::Running { started_at } => self.observe_running(id, started_at, now),
+            // The runtime may not know for a moment; nothing says that the container has changed.
             ContainerState::Unknown if self.container() == Some(id) => Reschedule::Keep,
             ContainerState::Unknown if !self.is_about_another(id) => {
                 self.stop_in_phase(Phase::AwaitingContainer)
@@ -272,6 +275,8 @@ impl Worker {
         }
         let name = &self.planned.container;
         let message = format!("container {name} is not running (exit code {exit_code})");
+        // Without a threshold, like the kubelet for a container that does not run (`doProbe`,
+        // `pkg/kubelet/prober/worker.go`).
         self.conclude_verdict(State::Failed, &message, Some(id), now);
         self.stop_in_phase(Phase::Exited {
             container: id.clone(),
@@ -402,6 +407,7 @@ impl Worker {
         else {
             return Reschedule::Keep;
         };
+        // The result of an earlier run, whose container or entry is gone.
         if *current != run {
             return Reschedule::Keep;
         }
@@ -410,6 +416,7 @@ impl Worker {
                 *attempt += 1;
                 return Reschedule::Retry;
             }
+            // A run that could not be made counts towards no threshold, and ends no row of equal results.
             Err(_) => None,
             Ok(outcome) => streak.count_result(outcome, &self.planned.probe),
         };
@@ -477,6 +484,7 @@ impl Worker {
         }
         self.verdict = Some(Verdict {
             state,
+            // A new message is no change of state.
             since: kept.map_or(Some(whole_seconds(now.wall)), |kept| kept.since),
             message: match kept {
                 Some(kept) if &*kept.message == message => kept.message.clone(),

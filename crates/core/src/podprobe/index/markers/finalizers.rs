@@ -57,6 +57,7 @@ impl Markers {
         let Some(marker) = self.by_name.get_mut(name) else {
             return;
         };
+        // The time counts once: each event of a marker that is being deleted would otherwise prolong it.
         if cx.synced && marker.is_held() && marker.held_until.is_none() {
             let until = cx.now.monotonic.saturating_add(MOST_HELD);
             cx.timers.reset(&mut marker.held_until, Some(until), || {

@@ -55,6 +55,7 @@ impl LabelUses {
         if is_stopped {
             keys.stopped.insert(name.clone());
         }
+        // Asked after the marker's own keys were added: it may read a label that it makes one that is set.
         if keys.may_change_loops(marker) {
             self.unchecked.insert(name.namespace.clone());
         }
@@ -274,12 +275,14 @@ impl Markers {
             Some((phase.loop_member()?, name))
         });
         let mut members: Vec<_> = known.collect();
+        // From the oldest on, so that a marker which worked is never stopped by one that came later.
         members.sort_by_key(|(marker, name)| (marker.created, name.clone()));
         let (markers, names): (Vec<_>, Vec<_>) = members.into_iter().unzip();
         let edges = keys.find_edges(&markers);
         let mut in_force = vec![false; markers.len()];
         let judged = names.into_iter().enumerate().map(|(place, name)| {
             let closed = find_closed_loop(&edges, &in_force, place);
+            // One that is stopped sets no labels, so it closes no further loop.
             in_force[place] = closed.is_none();
             let reason = closed.map(|way| {
                 let way: Vec<_> = way.into_iter().map(|place| markers[place]).collect();

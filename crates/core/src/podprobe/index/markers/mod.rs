@@ -180,6 +180,7 @@ impl Markers {
         let mut found: Vec<_> = active
             .filter(|(_, marker)| marker.selector.matches(label))
             .collect();
+        // The age decides and then the name, never the verdicts: which marker has a key must not alternate.
         found.sort_by(|(name, marker), (other_name, other)| {
             (marker.created, name).cmp(&(other.created, other_name))
         });
@@ -234,6 +235,7 @@ impl Markers {
             && known.uid == new.uid
             && is_same_phase(&known.phase, &new.phase)
         {
+            // The same spec: pods need not be planned again, only the status and its sums are replaced.
             self.totals.remove_status(&known.status);
             self.totals.add_status(&new.status);
             known.replace_contents(new);
@@ -241,6 +243,7 @@ impl Markers {
         }
         let (before, uncounted) = self.take_out(&name, cx).unzip();
         if let Some(before) = before.as_ref().filter(|before| before.uid == new.uid) {
+            // An edit of the spec ends no contest about the status; another marker of the same name begins without one.
             new.status_contest = before.status_contest;
             new.finalizer_contest = before.finalizer_contest;
         }
@@ -319,6 +322,7 @@ impl Markers {
         name: &MarkerName,
         cx: &mut IndexContext,
     ) -> Option<(MarkerState, BTreeSet<PodName>)> {
+        // First, while the marker can still be found by its name.
         self.cancel_deletion_limit(name, cx);
         let mut state = self.by_name.remove(name)?;
         self.totals.remove_status(&state.status);
@@ -418,6 +422,7 @@ impl Markers {
         cx: &mut IndexContext,
     ) {
         for (name, contribution) in after {
+            // By name and not by place: the order of precedence may have changed between the two plans.
             let place = before.iter().position(|(known, _)| known == name);
             let old = place.map(|place| before.swap_remove(place).1);
             if old.as_ref() == Some(contribution) {

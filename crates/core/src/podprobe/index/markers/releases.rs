@@ -48,6 +48,7 @@ impl Releases {
     fn count_release(&mut self, release: Release) -> Option<String> {
         let (now, controller) = (release.at, release.controller.clone());
         self.latest.push_back(release);
+        // The bound holds however fast pods are released; older ones would not change the result, three are enough.
         while let Some(first) = self.latest.front()
             && (now.saturating_sub(first.at) > Self::WITHIN || self.latest.len() > Self::KEPT)
         {
@@ -95,6 +96,7 @@ impl Markers {
                 continue;
             };
             let mut keys = label_keys_set_by(marker);
+            // A label that the marker did not set on this pod did not take it out of the selector.
             keys.retain(|key| pod.ours.labels.contains_key(key));
             if keys.is_empty() {
                 continue;

@@ -24,6 +24,7 @@ impl Markers {
             return;
         };
         let status = self.wanted_status(marker, rollout, cx.now.wall);
+        // Without a difference the observed one is what is wanted: the contest must see the same value.
         let wanted_status = fingerprint_of_status(status.as_ref().unwrap_or(&marker.status));
         let now = cx.now.monotonic;
         let finalizers = self.wanted_finalizers(marker, rollout, now);

@@ -59,6 +59,7 @@ impl AgentDeadlines {
     pub(super) fn new(object: &NodePodProbe, silent_after: SignedDuration, now: Now) -> Self {
         let (reported, asked) = (last_sign_of_life(object), last_spec_write(object));
         let unanswered = asked.filter(|asked| reported.is_none_or(|reported| reported < *asked));
+        // A negative setting is none: the agent is then silent at once.
         let silent_after = Duration::try_from(silent_after).unwrap_or_default();
         Self {
             silent_from: reported.map(|reported| end_of_wait(reported, silent_after, now)),
@@ -82,6 +83,8 @@ fn last_sign_of_life(object: &NodePodProbe) -> Option<Timestamp> {
     let probed = states.filter_map(|state| state.last_probe_time.as_ref());
     let written = object.metadata.managed_fields.iter().flatten();
     let written = written
+        // Each write of a subresource has an entry of its own in managedFields (KEP-555), and only the agent writes
+        // this status.
         .filter(|entry| entry.subresource.as_deref() == Some("status"))
         .filter_map(|entry| entry.time.as_ref());
     probed.chain(written).map(|time| time.0).max()
@@ -94,6 +97,7 @@ fn last_spec_write(object: &NodePodProbe) -> Option<Timestamp> {
     let written = written
         .filter(|entry| entry.subresource.as_deref().unwrap_or_default().is_empty())
         .filter_map(|entry| entry.time.as_ref());
+    // An object without managedFields, as some clients leave it, was written at least when it was created.
     let times = written.chain(&meta.creation_timestamp);
     times.map(|time| time.0).max()
 }
@@ -123,6 +127,8 @@ impl NodeState {
         if silent_from.is_some_and(|time| is_over(&time)) {
             return (AgentState::Silent, None);
         }
+        // A rolling update of the DaemonSet deletes the pod before it creates the next one; that is no missing agent
+        // yet.
         let unanswered_from = unanswered_from.map(|time| time.max(self.absent_from));
         if unanswered_from.is_some_and(|time| is_over(&time)) {
             return (AgentState::NoAgent, silent_from);
@@ -168,6 +174,7 @@ impl Nodes {
         if let Some(node) = self.by_name.get_mut(name)
             && node.agents.remove(&pod.name).is_some()
         {
+            // From its deletion on, not from the last answer: the agent may have had nothing to report for hours.
             node.absent_from = cx.now.monotonic.saturating_add(GRACE);
             self.judge_agent(name, cx);
             self.forget_if_empty(name, cx);

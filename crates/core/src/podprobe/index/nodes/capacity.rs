@@ -53,6 +53,7 @@ impl<'a> Allocation<'a> {
 
     /// Admits pods that have room already, in the order of their rank.
     pub(super) fn admit_present(&mut self, mut present: Vec<(Rank, &'a PodKey, usize)>) {
+        // What this process has decided counts before what the object shows, which may be older.
         present.sort();
         for (_, key, bytes) in present {
             if self.used + bytes <= self.max_bytes {
@@ -71,6 +72,7 @@ impl<'a> Allocation<'a> {
             let queue = queues.entry(&key.0.namespace).or_default();
             queue.push_back((key, bytes));
         }
+        // Chosen anew for each pod: a namespace that has just been given room may not use the least any more.
         while let Some(namespace) = queues.keys().min_by_key(|one| self.used_by(one)).copied() {
             match queues.get_mut(namespace).and_then(VecDeque::pop_front) {
                 Some((key, bytes)) => {
@@ -124,6 +126,7 @@ impl Nodes {
         };
         let mut changed = Vec::new();
         for (key, pod) in &mut node.pods {
+            // A pod that wants nothing lacks nothing; with the flag it would be reported as waiting for room.
             let lacks_room = pod.wanted.is_some() && !admitted.contains(key);
             if std::mem::replace(&mut pod.lacks_room, lacks_room) != lacks_room {
                 changed.push(key.clone());

@@ -250,12 +250,14 @@ impl Nodes {
             known.uid == new.uid && known.generation == new.generation
         });
         let was_blocked_by = known.and_then(ObservedObject::blocking_finalizers);
+        // The status of their markers names these finalizers.
         if was_blocked_by != blocking_finalizers(&wire.metadata) {
             cx.affected.pods.extend(state.wanting_pods().cloned());
         }
         state.object = Some(ObservedObject {
             version,
             meta: ObjectMeta {
+                // A PUT may leave them out, and they are the larger half of the object.
                 managed_fields: None,
                 ..wire.metadata
             },
@@ -294,6 +296,7 @@ impl Nodes {
         if std::mem::replace(&mut self.keeps_fields, keeps_fields) == keeps_fields {
             return;
         }
+        // Fields that are not kept would otherwise differ for ever, and each comparison would end in another write.
         self.compare_all(cx);
         let pods = self.by_name.values().flat_map(|node| node.wanting_pods());
         cx.affected.pods.extend(pods.cloned());
@@ -315,6 +318,7 @@ impl Nodes {
             let bytes = wanted.as_ref().map_or(0, bytes_of);
             let node = self.by_name.entry(name.clone()).or_default();
             let pod = node.pods.entry(key.clone()).or_default();
+            // Only the first change in an event counts: the room that a pod had before decides whether it keeps it.
             let had = if pod.lacks_room { 0 } else { pod.bytes };
             let resized = self.resized.entry(name.clone()).or_default();
             resized.entry(key.clone()).or_insert(had);
@@ -336,6 +340,7 @@ impl Nodes {
         kept: bool,
         cx: &mut IndexContext,
     ) {
+        // Keys are sorted by name and uid, and the empty uid comes before every other.
         let first = (name.clone(), Arc::from(""));
         let on_nodes = self.by_name.iter().flat_map(|(node, state)| {
             let pods = state.pods.range(first.clone()..);
@@ -343,6 +348,7 @@ impl Nodes {
             pods.map(|(key, pod)| {
                 let observed = pod.observed.clone().filter(|observed| {
                     let mut entries = observed.entries.iter();
+                    // An entry that could not be read cannot be written back as it was.
                     kept && entries.all(|entry| entry.probe.is_some())
                 });
                 (node.clone(), key.clone(), observed)

@@ -69,6 +69,7 @@ impl Nodes {
         };
         for (key, pod) in &node.pods {
             if pod.observed.is_some() || pod.is_reported() {
+                // A pod that the object does not name any more is replaced by nothing, and not left as it was.
                 pods.entry(key.clone()).or_default();
             }
         }
@@ -109,6 +110,7 @@ impl Nodes {
         let Some(node) = self.by_name.get_mut(name) else {
             return;
         };
+        // Before every kind is listed nothing counts as wanted or observed: no difference may be acted on.
         let desired = node.desired(key).filter(|_| cx.synced).cloned();
         let Some(pod) = node.pods.get_mut(key) else {
             return;
@@ -117,6 +119,7 @@ impl Nodes {
         let pair = (desired.as_ref(), observed);
         let differs = differing_markers(&key.0, pair, self.keeps_fields, &mut cx.interners);
         let is_empty = pod.is_empty();
+        // Kept as names and not as a flag, since the count of each marker is changed by exactly what was added before.
         let before = std::mem::replace(&mut pod.differs, differs.clone());
         if is_empty {
             node.pods.remove(key);
@@ -176,6 +179,7 @@ fn differing_markers(
         _ => {}
     }
     let moved = match (desired, observed) {
+        // The address belongs to the pod: when it differs, all of its entries do.
         (Some(desired), Some(observed)) => desired.ip != observed.ip,
         _ => true,
     };

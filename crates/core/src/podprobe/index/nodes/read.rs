@@ -28,6 +28,8 @@ impl Nodes {
         let same = object.filter(|object| {
             let (old, new) = (&object.meta, &wire.metadata);
             let moved = new.generation.is_none() || old.generation != new.generation;
+            // The API server increments `generation` with every change of a spec, so the same one means the same
+            // entries.
             !matches!(source, Source::List(_)) && old.uid == new.uid && !moved
         });
         let known = known.map(|node| &node.pods);
@@ -77,6 +79,7 @@ fn read_verdicts(
     pods: &mut BTreeMap<PodKey, ObservedPod>,
     interners: &mut Interners,
 ) {
+    // By borrowed keys: owned ones would be allocated for each pod of each status.
     let known: HashMap<_, _> = known
         .into_iter()
         .flatten()
@@ -94,6 +97,7 @@ fn read_verdicts(
         let observed = pods.entry(key).or_default();
         let strings = &mut interners.strings;
         for (place, state) in pod.probe_states.iter().enumerate() {
+            // The agent writes its verdicts in the same order each time, so the known one is mostly in the same place.
             let known = known.and_then(|(_, pod)| pod.verdicts.get(place));
             let verdict = Verdict::from_wire(state, known.map(|(_, verdict)| verdict), strings);
             let name = strings.share_like(known.map(|(name, _)| name), &state.name);

@@ -66,6 +66,7 @@ impl<'a> NodeView<'a> {
         entry: &Entry,
     ) -> Option<&'a Verdict> {
         let on_node = self.pod?;
+        // What such an object still has is about to be removed, and its verdicts with it.
         if !self.node?.is_served() || on_node.lacks_room {
             return None;
         }

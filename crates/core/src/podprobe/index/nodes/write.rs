@@ -30,6 +30,7 @@ impl Nodes {
             return false;
         };
         let now = cx.now.monotonic;
+        // Also where nothing differs, since that is what ends a contest.
         node.contest.observe_value(wanted, differs, now);
         let is_contested = node.contest.is_visible();
         if std::mem::replace(&mut node.is_contested, is_contested) != is_contested {
@@ -75,6 +76,8 @@ impl Nodes {
         let write = match object {
             None => Write::CreateNodePodProbe(Box::new(replacement)),
             Some(object) => {
+                // With the resourceVersion that was observed: a PUT onto a newer object is answered with 409, and
+                // planned again.
                 replacement.metadata = object.meta.clone();
                 Write::ReplaceNodePodProbe(Box::new(replacement))
             }

@@ -24,11 +24,13 @@ impl NodeProbes {
             .map(|o| entries::parse_spec(&o.spec))
             .unwrap_or_default();
         let status = object.map(|o| o.status.clone().unwrap_or_default());
+        // From the first plan only: later on, what this agent knows is newer than any status.
         let previous = match &status {
             Some(status) if !self.has_had_plan => previous_verdicts(status, now),
             _ => HashMap::new(),
         };
         self.has_had_plan |= object.is_some();
+        // Said once for each change; a plan comes with every write of the status too.
         if self.malformed != malformed {
             self.malformed.clone_from(&malformed);
             actions.push(NodeAction::MalformedEntries(malformed));
@@ -54,12 +56,14 @@ impl NodeProbes {
         for worker in self.workers.values_mut() {
             worker.trim_recent_runs(limits);
         }
+        // After all workers are added and removed, since each of them changes the share.
         self.schedule.set_even_share(self.even_execs_per_slot());
         let workers = self.workers.iter();
         let with_commands = workers.filter(|(_, worker)| worker.weight().is_exec());
         self.runs
             .divide_permits(with_commands.map(|(key, _)| &key.pod));
         self.start_waiting_execs(now, actions);
+        // Last, so that the rows which are compared with the status are those of the same object.
         self.reporter.observe_status(status);
     }
 
