@@ -14,9 +14,9 @@ use crate::{VerbError, completion};
 
 /// Which cluster, as whom.
 #[derive(Clone, Debug, Default, clap::Args)]
-#[command(next_help_heading = "As kubectl has them")]
+#[command(next_help_heading = "Flags of kubectl")]
 pub(crate) struct Connection {
-    /// Namespace [default: that of the context]
+    /// Namespace [default: the one of the context]
     #[arg(short, long, value_name = "NAME", add = ArgValueCompleter::new(completion::namespaces))]
     pub(crate) namespace: Option<String>,
     /// Kubeconfig file [default: $KUBECONFIG, ~/.kube/config]
@@ -25,10 +25,10 @@ pub(crate) struct Connection {
     /// Context of the kubeconfig [default: its current one]
     #[arg(long, value_name = "NAME", add = ArgValueCompleter::new(completion::contexts))]
     pub(crate) context: Option<String>,
-    /// Cluster of the kubeconfig [default: that of the context]
+    /// Cluster of the kubeconfig [default: the one of the context]
     #[arg(long, value_name = "NAME", add = ArgValueCompleter::new(completion::clusters))]
     pub(crate) cluster: Option<String>,
-    /// User of the kubeconfig [default: that of the context]
+    /// User of the kubeconfig [default: the one of the context]
     #[arg(long, value_name = "NAME", add = ArgValueCompleter::new(completion::users))]
     pub(crate) user: Option<String>,
     /// User to impersonate

@@ -31,10 +31,10 @@ const VALUE_CHARS: usize = 80;
     after_help = "Examples:\n  kubectl leadsman drift log-agent\n  kubectl leadsman drift log-agent -n prod -o wide"
 )]
 pub struct Args {
-    /// The set
+    /// Name of the SidecarSet
     #[arg(value_name = "NAME", add = ArgValueCompleter::new(completion::sidecar_sets))]
     set: String,
-    /// Output format; wide has the pods, and each value before and after
+    /// Output format; wide names the pods, with each value before and after
     #[arg(short, long, value_name = "FORMAT", default_value = "table")]
     output: Format,
     #[command(flatten)]

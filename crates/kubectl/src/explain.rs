@@ -44,7 +44,7 @@ pub struct Args {
     /// Explain the pods that this label selector matches
     #[arg(short = 'l', long, value_name = "SELECTOR", conflicts_with = "target")]
     selector: Option<String>,
-    /// In all namespaces
+    /// Explain pods of all namespaces
     #[arg(short = 'A', long, conflicts_with_all = ["target", "namespace"])]
     all_namespaces: bool,
     /// Do not ask the node's agent for recent runs of the probes, which is a command in its pod (pods/exec)

@@ -35,7 +35,7 @@ pub struct Args {
     /// pod/NAME, or NAME
     #[arg(value_name = "pod/NAME", num_args = 1..=2, required = true, add = ArgValueCompleter::new(completion::pods))]
     pod: Vec<String>,
-    /// Go on showing changes of verdicts, as events tell of them
+    /// Keep running, and show each change of a verdict that has an event
     #[arg(short, long)]
     watch: bool,
     /// Output format

@@ -20,13 +20,13 @@ pub(crate) enum Format {
     /// Columns and sentences
     #[default]
     Table,
-    /// The same with more columns, and all names
+    /// Like table, with more columns and all names
     Wide,
     /// One JSON object
     Json,
-    /// The same as YAML
+    /// Like json, as YAML
     Yaml,
-    /// KIND/NAME, one a line
+    /// KIND/NAME, one on each line
     Name,
 }
 
@@ -36,7 +36,7 @@ pub(crate) const NO_TABLE: &str = "-w shows a table: use -o table or -o wide";
 /// The flag for colours.
 #[derive(Clone, Copy, Debug, Default, clap::Args)]
 pub(crate) struct Colors {
-    /// Colours: auto has them on a terminal, as long as `NO_COLOR` is not set
+    /// When to use colours; auto uses them on a terminal, unless `NO_COLOR` is set
     #[arg(long, value_name = "WHEN", default_value = "auto")]
     color: ColorWhen,
 }

@@ -35,10 +35,10 @@ pub struct Args {
     /// Only the markers that this label selector matches
     #[arg(short = 'l', long, value_name = "SELECTOR", conflicts_with = "marker")]
     selector: Option<String>,
-    /// Of all namespaces
+    /// Show markers of all namespaces
     #[arg(short = 'A', long, conflicts_with_all = ["marker", "namespace"])]
     all_namespaces: bool,
-    /// Go on showing markers as they change
+    /// Keep running, and show markers as they change
     #[arg(short, long)]
     watch: bool,
     /// Output format

@@ -31,19 +31,19 @@ const CONCURRENCY: usize = 8;
     after_help = "Examples:\n  kubectl leadsman top -A\n  kubectl leadsman top -n prod -l app=game --by pod --sort-by failed\n  kubectl leadsman top -A --by node --max-nodes 200"
 )]
 pub struct Args {
-    /// One line for each …
+    /// What each line stands for
     #[arg(long, value_name = "WHAT", default_value = "probe")]
     by: By,
-    /// The largest first
+    /// Column to sort by, with the largest value first
     #[arg(long, value_name = "COLUMN", default_value = "busy")]
     sort_by: SortBy,
     /// Only the probes of the pods that this label selector matches
     #[arg(short = 'l', long, value_name = "SELECTOR")]
     selector: Option<String>,
-    /// Of pods in all namespaces
+    /// Show probes of pods in all namespaces
     #[arg(short = 'A', long, conflicts_with = "namespace")]
     all_namespaces: bool,
-    /// Ask the agents of so many nodes at most: each is asked by a command in its pod
+    /// How many agents are asked at most; each is asked by a command in its pod
     #[arg(long, value_name = "COUNT", default_value = "50")]
     max_nodes: usize,
     /// Output format
@@ -58,18 +58,18 @@ pub struct Args {
 /// What a line is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum By {
-    /// Probe of a marker, over all pods
+    /// A probe of a marker, over all its pods
     Probe,
-    /// Probe of one pod
+    /// A probe of one pod
     Pod,
-    /// Node
+    /// A node
     Node,
 }
 
 /// What lines are sorted by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum SortBy {
-    /// Time in which probes run, of each second
+    /// Part of each second in which probes run
     Busy,
     /// Mean duration of a run
     Mean,

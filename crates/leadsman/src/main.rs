@@ -8,15 +8,16 @@ use std::process::ExitCode;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use clap_complete::CompleteEnv;
 
-/// Probes containers as a `PodProbeMarker` says, and writes the verdicts to their pods.
+/// Runs the probes of `PodProbeMarker`s in containers, and writes the verdicts on their pods.
 ///
-/// A cluster runs one `manager` and, on every node, one `agent`. `manifests` prints the objects that both
-/// need, and `preflight` checks whether they exist and nothing prevents the first start:
+/// A cluster runs one `manager` and, on every node, one `agent`. `manifests` prints the objects that both need, and
+/// `preflight` checks whether they exist and whether anything prevents the first start:
 ///
 ///     leadsman manifests | kubectl apply --server-side -f -
 ///     leadsman preflight
 ///
-/// `explain`, `status` and `doctor` answer questions. As `kubectl-leadsman` in the PATH, this program is also `kubectl leadsman`:
+/// The other subcommands answer questions about a cluster. Under the name `kubectl-leadsman` in the PATH, this program is the
+/// plugin `kubectl leadsman`:
 ///
 ///     kubectl leadsman explain pod/game-0
 ///     kubectl leadsman status -A
@@ -46,57 +47,56 @@ enum Command {
     Manifests(verbs::manifests::Args),
     /// Check whether a cluster is ready, and print what to do first
     Preflight(verbs::preflight::Args),
-    /// Say why pods are marked as they are, and what is in the way
+    /// Say why pods have their marks and sidecars, or lack them, and what to do
     ///
-    /// Which markers match a pod and why the others do not, each verdict, who wrote each mark, and what to do. Of a
-    /// workload or a selector, pods are grouped by what is in the way. Nothing is written. What you may not read is left
-    /// out, and the right is named; pods and markers of the namespace are enough for most answers.
+    /// The answer shows which markers match a pod and why the others do not, each verdict, and who wrote each mark. The pods
+    /// of a workload or a selector are grouped by cause. Nothing is written. Parts that you may not read are left out, and the
+    /// missing right is named; the right to read pods and markers of the namespace is enough for most answers.
     Explain(leadsman_kubectl::ExplainArgs),
-    /// Show markers at a glance
+    /// Show the markers, their verdicts, and what is wrong
     ///
-    /// Matching pods, verdicts, what is wrong or pending and why: from each marker's status. When a probe last ran, and
-    /// which nodes are silent, is read from the agents' reports, for which you need the right to list
-    /// nodepodprobes.apps.kruise.io.
+    /// Matching pods, verdicts, and what is wrong or pending come from each marker's status. The time of the last run and
+    /// silent nodes come from the agents' reports, which need the right to list nodepodprobes.apps.kruise.io.
     Status(leadsman_kubectl::StatusArgs),
     /// Show when the verdicts of a pod changed, and the recent runs of its probes
     ///
-    /// Verdicts from the pod's events, which an API server keeps for an hour, and from what is known now; runs from the
-    /// agent of its node, which keeps the last ones of each probe. For those you need the right to run commands in the
-    /// agent's pod (pods/exec in leadsman's namespace).
+    /// Verdicts come from the pod's events, which an API server keeps for an hour, and from what is known now. Runs come from
+    /// the agent of the pod's node, which keeps the last runs of each probe; they need the right to run commands in the agent's
+    /// pod (pods/exec in leadsman's namespace).
     History(leadsman_kubectl::HistoryArgs),
-    /// Show which probes take most time, fail or wait, over all nodes
+    /// Show which probes take most time, fail or wait, on all nodes
     ///
-    /// From the recent runs that agents keep; each agent is asked by a command in its pod, for which you need pods/exec in
-    /// leadsman's namespace. The CPU time of a probe is not known: a command's is its container's.
+    /// The numbers come from the recent runs that agents keep. Each agent is asked by a command in its pod, which needs the
+    /// right pods/exec in leadsman's namespace. The CPU time of a probe is not shown, since it is counted with its container.
     Top(leadsman_kubectl::TopArgs),
     /// Say what a marker would do, before it is applied
     ///
-    /// Whether the API server would store it, which pods it would match and what would be in the way, with which markers it
-    /// conflicts. Its probes are run once in a few of the pods, and the marks that would follow are shown. Nothing is
-    /// written; the exit code is not 0 if something is wrong. To run probes you need the rights of kubectl exec (pods/exec)
-    /// and, for ports, of kubectl port-forward (pods/portforward).
+    /// The answer says whether the API server would accept the marker, which pods it would match, what would be in the way,
+    /// and with which markers it conflicts. The probes are run once in a few of the pods, and the marks that would follow are
+    /// shown. Nothing is written. The exit code is not 0 if something is wrong. To run probes you need the rights of
+    /// kubectl exec (pods/exec) and, for ports, of kubectl port-forward (pods/portforward).
     Try(leadsman_kubectl::TryArgs),
-    /// Check the cluster and the leadsman in it, and print what to do
+    /// Check whether leadsman works, and print what to do
     ///
-    /// What `preflight` checks of the cluster, of an OpenKruise and of the markers; then managers, agents and what they
-    /// report, the webhook and its certificate, and versions. What you may not read is said, with the right. Nothing is
-    /// changed. The exit status is 1 if a problem was found.
+    /// The checks are those of `preflight` (the cluster, an OpenKruise, the markers), and then managers, agents and their
+    /// reports, the webhook and its certificate, and versions. Checks that you may not make are listed with the missing right.
+    /// Nothing is changed. The exit status is 1 if a problem was found.
     Doctor(leadsman_kubectl::DoctorArgs),
-    /// Make a marker of a probe that the kubelet runs, or of a marker as `OpenKruise` has it
+    /// Turn a probe of the kubelet, or a marker of `OpenKruise`, into a marker
     ///
-    /// The marker is printed, ready to be applied; what it cannot have, and why, is printed to standard error. Nothing is
-    /// written.
+    /// The marker is printed, ready to be applied. What cannot be carried over, and why, is printed to standard error.
+    /// Nothing is written.
     Convert(leadsman_kubectl::ConvertArgs),
     /// Say what a pod would get from `SidecarSet`s, before it is created
     ///
-    /// Of pods, and of the templates of workloads: which sets are injected and in which revision, why the others are not,
-    /// what does not take effect, and the pod before and after as a diff. The sets are those of the cluster, or those of
-    /// files with --set, for which no cluster is needed. Nothing is written.
+    /// For pods, and for the templates of workloads, the answer says which sets are injected and in which revision, why the
+    /// others are not, and what has no effect. It shows the pod before and after as a diff. The sets are those of the cluster;
+    /// with --set they are those of files, and no cluster is needed. Nothing is written.
     Inject(leadsman_kubectl::InjectArgs),
     /// Show the pods of a `SidecarSet` by revision, and what a re-creation would change in them
     ///
-    /// Each field in which a pod differs from what it would be if it were created now, and whether an upgrade in place
-    /// changes that. Of all namespaces, unless -n names one. Nothing is written.
+    /// The answer has each field in which a pod differs from what it would be if it were created now, and says whether an
+    /// upgrade in place changes the field. It covers all namespaces, unless -n names one. Nothing is written.
     Drift(leadsman_kubectl::DriftArgs),
 }
 

@@ -28,10 +28,10 @@ pub struct Args {
         default_value = "",
         help = "Features to switch on or off, as NAME=true,NAME=false. PodProbeMarkerGate (true): act on \
                 PodProbeMarkers; without it the manager leaves everything as it is. EnablePodProbeMarkerOnServerless \
-                (false): give the probes of pods on virtual-kubelet nodes to their provider, and mark by what it \
-                reports. SidecarSetGate (false): act on SidecarSets; not beside an OpenKruise, which has no gate for \
-                them. SidecarSetPatchPodMetadataDefaultsAllowed (false): a SidecarSet that the whitelist has no rule for \
-                may patch any annotation. EnablePodProbeMarkerOnServerless and SidecarSetGate need what `leadsman \
+                (false): let the providers of virtual-kubelet nodes run the probes of their pods, and mark pods by what \
+                they report. SidecarSetGate (false): act on SidecarSets; not possible beside an OpenKruise, which has no gate for \
+                them. SidecarSetPatchPodMetadataDefaultsAllowed (false): a SidecarSet to which no rule of the whitelist \
+                applies may patch any annotation. EnablePodProbeMarkerOnServerless and SidecarSetGate need what `leadsman \
                 manifests --feature-gates` prints"
     )]
     pub feature_gates: Gates,

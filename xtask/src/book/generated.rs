@@ -15,9 +15,11 @@ const COMMANDS: &str = "docs/reference/commands.md";
 const COMMANDS_BEGIN: &str = "\
 # Commands and flags
 
-Written by `cargo xtask docs` from the program itself. Manager, agent, `kubectl leadsman` and the tools of an administrator are one
-program, `leadsman`. A flag may also be given as the environment variable beside it. The chart sets those of manager and agent by its
-values; others go into `manager.extraArgs` and `agent.extraArgs`. The feature gates are those of `leadsman manager --feature-gates`.
+This page lists every subcommand and flag of the program `leadsman`, which is manager, agent, `kubectl leadsman` and the tools of an
+administrator in one. `cargo xtask docs` writes the page from the program's own help.
+
+A flag can also be set by the environment variable that is named with it, if there is one. The chart sets flags of manager and agent by its values; for
+other flags, use `manager.extraArgs` and `agent.extraArgs`. `leadsman manager --feature-gates` describes the feature gates.
 ";
 
 /// Writes them.

@@ -12,10 +12,13 @@ const LARGEST: f64 = 2_147_483_647.0;
 const BEGINNING: &str = "\
 # Fields of the API
 
-Written by `cargo xtask docs` from the CRDs; `kubectl explain podprobemarkers.spec.probes` shows the same. What a marker's fields are
-for, and what they mean when left out, is in [markers.md](../markers.md). Fields marked `*` are required. Containers and volumes of a
-`SidecarSet` have all fields that they have in a pod (`kubectl explain pod.spec.containers`); what stands here is what leadsman says
-about them.
+This page lists every field of leadsman's CRDs. `cargo xtask docs` writes it from the CRDs, and `kubectl explain
+podprobemarkers.spec.probes` shows the same. [Markers](../markers.md) and [sidecars](../sidecarset.md) explain what the fields are for, and
+what they mean when they are left out.
+
+Fields marked `*` are required. \"Refusals say\" is what the API server answers to a value that is refused. Containers and volumes of a
+`SidecarSet` have all fields that they have in a pod (`kubectl explain pod.spec.containers`); this page only lists those to which leadsman
+adds something.
 ";
 
 pub(crate) fn page(crds: &[CustomResourceDefinition]) -> String {
@@ -35,7 +38,7 @@ pub(crate) fn page(crds: &[CustomResourceDefinition]) -> String {
         // Infallible: a String takes all that is written.
         let _ = write!(page, "\n## {kind}\n\n{}, ", versions.join(" and "));
         let _ = writeln!(page, "scope {}.", crd.spec.scope);
-        page += "\n| field | type | is |\n|---|---|---|\n";
+        page += "\n| field | type | meaning |\n|---|---|---|\n";
         rows(&mut page, "", schema);
     }
     page

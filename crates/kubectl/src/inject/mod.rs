@@ -39,17 +39,18 @@ const DEFAULT_NAMESPACE: &str = "default";
     after_help = "Examples:\n  kubectl leadsman inject -f pod.yaml\n  kubectl leadsman inject -f deployment.yaml --set sidecarset.yaml\n  kubectl leadsman inject -f deployment.yaml --set edited.yaml --with-cluster\n  kustomize build . | kubectl leadsman inject -f - -o yaml"
 )]
 pub struct Args {
-    /// File with pods, or with workloads, of which the template counts; - for standard input; may be repeated
+    /// File with pods, or with workloads, whose pod template is used; - for standard input; may be repeated
     #[arg(short = 'f', long = "filename", value_name = "FILE", required = true, value_hint = ValueHint::FilePath)]
     files: Vec<PathBuf>,
-    /// File with sets, which count instead of those of a cluster; none is asked. It may also have what else counts:
-    /// namespaces, revisions of sets, the kruise-configuration with the list of annotations. May be repeated
+    /// File with SidecarSets, which replaces those of a cluster: no cluster is asked. The file may also contain Namespaces,
+    /// ControllerRevisions of the sets, and the ConfigMap kruise-configuration with the whitelist of annotations. May be
+    /// repeated
     #[arg(long = "set", value_name = "FILE", value_hint = ValueHint::FilePath)]
     sets: Vec<PathBuf>,
-    /// The sets of the cluster count too, but for those of the names that --set has
+    /// Also use the sets of the cluster, except those whose names occur in the files of --set
     #[arg(long, requires = "sets")]
     with_cluster: bool,
-    /// As the manager has it [default: that of the cluster's manager; without a cluster kubernetes]
+    /// The manager's --compatibility [default: the one of the cluster's manager; without a cluster, kubernetes]
     #[arg(long, value_name = "WITH", hide_possible_values = true)]
     compatibility: Option<CompatibleWith>,
     /// Output format; json and yaml print the pods as they would be created

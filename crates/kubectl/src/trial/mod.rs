@@ -58,7 +58,7 @@ pub struct Args {
     /// File with the markers, - for standard input; may be repeated
     #[arg(short = 'f', long = "filename", value_name = "FILE", required = true, value_hint = ValueHint::FilePath)]
     files: Vec<PathBuf>,
-    /// In how many of the matching pods the probes are run; 0 runs none
+    /// Number of matching pods in which the probes are run; 0 runs none
     #[arg(long, value_name = "PODS", default_value_t = 3)]
     sample: usize,
     /// Output format
