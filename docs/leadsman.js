@@ -16,3 +16,20 @@ toggle.addEventListener("keydown", (event) => {
         toggle.click();
     }
 });
+
+// What is wider than the page scrolls by itself; the keyboard has to reach it for that (WCAG 2.2, 2.1.1).
+const reachScrolling = () => {
+    for (const region of document.querySelectorAll("main .table-wrapper, main pre > code")) {
+        if (region.scrollWidth > region.clientWidth) {
+            region.tabIndex = 0;
+            region.role = "region";
+            region.ariaLabel = region.matches("code") ? "Code that scrolls" : "Table that scrolls";
+        } else {
+            region.removeAttribute("tabindex");
+            region.removeAttribute("role");
+            region.removeAttribute("aria-label");
+        }
+    }
+};
+reachScrolling();
+addEventListener("resize", reachScrolling);
