@@ -3,6 +3,7 @@
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
+use leadsman_api::limits;
 use leadsman_api::slim::workload::{WorkloadPod, WorkloadPodStatus};
 
 use super::context::{PodName, SetName};
@@ -18,6 +19,10 @@ use crate::workload::pod::ObservedPod;
 const MIRROR_POD: &str = "kubernetes.io/config.mirror";
 /// Annotations that no two pods have in common: this one has the ids of containers.
 const UNIQUE: &[&str] = &[IN_PLACE_STATE];
+
+/// The most sets that a pod is taken to be injected by. The record of one takes more than 256 bytes of the 256 KiB that the
+/// annotations of a pod may have; mere names would take a few, and each costs an entry here.
+pub(super) const MOST_SETS: usize = 1024;
 
 /// A pod.
 #[derive(Debug)]
@@ -92,6 +97,8 @@ impl PodEntry {
         };
         let list = annotation(INJECTED_LIST).map(|(_, list)| list.as_str());
         let injected: BTreeSet<_> = injected_sets(list.unwrap_or_default())
+            .filter(|set| set.len() <= limits::LABEL)
+            .take(MOST_SETS)
             .map(|set| interners.strings.share(set))
             .collect();
         let pod = if injected.is_empty() {

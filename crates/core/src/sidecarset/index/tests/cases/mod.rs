@@ -13,6 +13,7 @@ use crate::cluster::ResourceVersion;
 use crate::sidecarset::annotations::{HASH, HASH_WITHOUT_IMAGE, INJECTED_LIST};
 use crate::sidecarset::condition::UPGRADABLE;
 use crate::sidecarset::event::{CONFIGURATION, Event, WatchedKind, Write, WriteTarget};
+use crate::sidecarset::index::pods::MOST_SETS;
 use crate::sidecarset::index::{ADOPT_PODS, Hold, Lack, SetByName, Turn};
 use crate::sidecarset::metadata::WHITELIST;
 use crate::sidecarset::snapshot::SnapshotVersion;
@@ -130,4 +131,21 @@ impl World {
         let now = self.now();
         self.index.due(&WriteTarget::Pod(pod_name(pod)), now)
     }
+}
+
+/// Whoever may write a pod may write any annotation of it.
+// SCS-24, SDF-52
+#[test]
+fn a_pod_that_names_more_sets_than_it_can_have_costs_no_more_than_so_many() {
+    let mut world = world(1);
+    let names: Vec<_> = (0..20_000).map(|number| format!("set-{number}")).collect();
+    world.change(&pod_key(0), |pod| {
+        let list = format!("log,{},{}", "x".repeat(64), names.join(","));
+        pod["metadata"]["annotations"][INJECTED_LIST] = list.into();
+    });
+    world.settle();
+    let entry = world.index.pods.get(&pod_name(0)).unwrap();
+    assert_eq!(entry.injected.len(), MOST_SETS);
+    assert!(entry.injected.iter().all(|name| name.len() < 64));
+    assert_eq!(world.counts("log"), [1, 1, 1]);
 }
