@@ -121,7 +121,7 @@ impl Index {
                 *state
             };
             let hash = hashes.and_then(|hashes| HashEntry::of_set(hashes, &set.name));
-            let is_old = hash.as_ref().and_then(|hash| hash.since) < Some(set.created);
+            let is_former = is_former(set_entry, set, entry, hash.as_ref());
             let revision = hash.and_then(|hash| hash.revision);
             let revision = revision.as_deref();
             let hold = if state.version == PodVersion::Updated {
@@ -129,7 +129,7 @@ impl Index {
             } else {
                 self.refused_upgrade(entry, set)
                     .or_else(|| self.loses(set, &sets))
-                    .or_else(|| is_former(set_entry, set, entry, is_old))
+                    .or_else(|| is_former.then_some(Hold::Former))
                     .or_else(|| self.as_pinned((set, set_entry), entry, revision))
             };
             let can_be_upgraded = assumed.is_candidate() && hold.is_none();
@@ -328,14 +328,15 @@ pub(super) fn upgrade_purpose(set: &SidecarSet, entry: &PodEntry) -> Purpose {
     Purpose::of((&set.name, &set.hashes.hash, &entry.pod.uid))
 }
 
-fn is_former(
+/// Whether a pod was injected by an earlier set of the name, and not taken over; `hash` is its entry of the set.
+pub(super) fn is_former(
     set_entry: &SetEntry,
     set: &SidecarSet,
     entry: &PodEntry,
-    is_old: bool,
-) -> Option<Hold> {
-    let is_former = is_old && entry.pod.created < Some(set.created) && !set_entry.adopts_pods();
-    is_former.then_some(Hold::Former)
+    hash: Option<&HashEntry<'_>>,
+) -> bool {
+    let is_old = hash.and_then(|hash| hash.since) < Some(set.created);
+    is_old && entry.pod.created < Some(set.created) && !set_entry.adopts_pods()
 }
 
 /// Whether a set was injected into a pod. One that was made of an injected pod while no webhook answered has the annotations

@@ -7,12 +7,12 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::{Value, json};
 
 use super::Index;
-use super::classify::upgrade_purpose;
+use super::classify::{is_former, upgrade_purpose};
 use super::context::{PodName, SetName};
-use super::pods::{Hold, PodEntry};
+use super::pods::PodEntry;
 use super::refusals::Purpose;
 use crate::cluster::{ObjectName, whole_seconds};
-use crate::sidecarset::annotations::{HASH, HASH_WITHOUT_IMAGE};
+use crate::sidecarset::annotations::{HASH, HASH_WITHOUT_IMAGE, HashEntry};
 use crate::sidecarset::condition::{UPGRADABLE, UpgradableCondition};
 use crate::sidecarset::event::{Write, WriteTarget};
 use crate::sidecarset::strategy::UpdateMode;
@@ -157,10 +157,11 @@ impl Index {
     /// if the pod does not belong to the set any more, by its labels or for want of a container that the set has got since.
     fn reset(&self, entry: &PodEntry) -> Option<(SetName, Value, Purpose)> {
         entry.injected.iter().find_map(|name| {
-            let set = self.sets.get(name)?.active()?;
+            let set_entry = self.sets.get(name)?;
+            let set = set_entry.active()?;
             let reset = upgrade::reset(set, &entry.pod, self.cx.now.wall)?;
-            let member = entry.membership(name);
-            let is_former = member.is_some_and(|member| member.hold == Some(Hold::Former));
+            let hash = HashEntry::of_set(entry.pod.annotation(HASH), name);
+            let is_former = is_former(set_entry, set, entry, hash.as_ref());
             let is_sent = entry.sent.as_ref() == Some(name);
             let target = WriteTarget::Pod((*entry.pod.name).clone());
             let purpose = Purpose::of(("reset", name, &entry.pod.uid));

@@ -10,6 +10,7 @@ use super::traffic::Traffic;
 use super::world::{BAD, Key, UNREADY, World, pod_key, set_key};
 use crate::sidecarset::annotations::{WORKING_CONTAINER, working_containers};
 use crate::sidecarset::event::{WatchedKind, Write};
+use crate::sidecarset::index::ADOPT_PODS;
 
 const PODS: usize = 2;
 const SET: &str = "mesh";
@@ -225,6 +226,40 @@ fn next_pod_write(world: &mut World) -> usize {
         world.deliver_all();
     }
     panic!("no pod is written: {:?}", world.dirty);
+}
+
+// SDF-46, SDF-48
+#[test]
+fn a_set_made_anew_does_not_end_the_hot_upgrade_of_its_predecessor_unasked() {
+    for has_more in [false, true] {
+        let mut world = world();
+        step(&mut world, &Step::DeletePod(1));
+        world.settle();
+        step(&mut world, &Step::Image("i:2"));
+        let upgrade = next_pod_write(&mut world);
+        world.carry_out(upgrade, true);
+        step(&mut world, &Step::Kubelet(0));
+        let spec = world.objects[&set_key(SET)]["spec"].clone();
+        world.delete(&set_key(SET));
+        world.settle();
+        world.pass(10);
+        let images = |world: &World| {
+            let containers = &world.objects[&pod_key(0)]["spec"]["containers"];
+            [0, 1].map(|place| containers[place]["image"].as_str().unwrap().to_owned())
+        };
+        world.create(
+            &set_key(SET),
+            json!({"metadata": {"name": SET, "labels": {}}, "spec": spec}),
+        );
+        step(&mut world, &Step::Container(has_more));
+        world.settle();
+        assert_eq!(images(&world), ["i:1", "i:2"], "{has_more}");
+        world.change(&set_key(SET), |set| {
+            set["metadata"]["annotations"][ADOPT_PODS] = "true".into();
+        });
+        world.settle();
+        assert_eq!(images(&world), [EMPTY, "i:2"], "{has_more}");
+    }
 }
 
 // SDF-35, SDF-46
