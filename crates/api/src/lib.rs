@@ -19,7 +19,7 @@ mod wire;
 pub use guarded::Guarded;
 pub use marker::{PodProbeMarker, PodProbeMarkerSpec, PodProbeMarkerStatus};
 pub use node_pod_probe::{NodePodProbe, NodePodProbeSpec, NodePodProbeStatus};
-pub use paired::Paired;
+pub use paired::{OneAfterTheOther, Paired, ReadPair};
 pub use sidecar_set::{SidecarSet, SidecarSetSpec, SidecarSetStatus};
 
 /// The API group of all kinds.

@@ -1,6 +1,7 @@
 //! One object read as two types, where two features read different fields of a kind that is watched once.
 
 use std::borrow::Cow;
+use std::marker::PhantomData;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Resource;
@@ -12,26 +13,56 @@ use crate::Guarded;
 
 /// An object as far as it could be decoded as either type. One that is undecodable as one of them can be decoded as the
 /// other.
-#[derive(Clone, Debug)]
-pub struct Paired<A, B> {
+#[derive(Debug)]
+pub struct Paired<A, B, R = OneAfterTheOther> {
     /// As the first type.
     pub first: Guarded<A>,
     /// As the second.
     pub second: Guarded<B>,
+    reader: PhantomData<R>,
 }
 
-impl<'de, A: DeserializeOwned, B: DeserializeOwned> Deserialize<'de> for Paired<A, B> {
+/// How an object is read as two types.
+pub trait ReadPair<A, B> {
+    /// Reads the text of an object; an error if it has not even a name that can be read. What either type is read as must
+    /// be what it would be read as alone.
+    fn read(text: &str) -> serde_json::Result<(Guarded<A>, Guarded<B>)>;
+}
+
+/// Reads an object once as each type. Any two types can be read so.
+#[derive(Clone, Copy, Debug)]
+pub struct OneAfterTheOther;
+
+impl<A: DeserializeOwned, B: DeserializeOwned> ReadPair<A, B> for OneAfterTheOther {
+    fn read(text: &str) -> serde_json::Result<(Guarded<A>, Guarded<B>)> {
+        Ok((Guarded::parse(text)?, Guarded::parse(text)?))
+    }
+}
+
+impl<'de, A, B, R: ReadPair<A, B>> Deserialize<'de> for Paired<A, B, R> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = <&RawValue>::deserialize(deserializer)?;
+        let (first, second) = R::read(text.get()).map_err(D::Error::custom)?;
         Ok(Self {
-            first: Guarded::parse(text.get()).map_err(D::Error::custom)?,
-            second: Guarded::parse(text.get()).map_err(D::Error::custom)?,
+            first,
+            second,
+            reader: PhantomData,
         })
     }
 }
 
+impl<A: Clone, B: Clone, R> Clone for Paired<A, B, R> {
+    fn clone(&self) -> Self {
+        Self {
+            first: self.first.clone(),
+            second: self.second.clone(),
+            reader: PhantomData,
+        }
+    }
+}
+
 /// The resource of the first type, which is that of the second.
-impl<A: Resource<DynamicType = ()>, B> Resource for Paired<A, B> {
+impl<A: Resource<DynamicType = ()>, B, R> Resource for Paired<A, B, R> {
     type DynamicType = ();
     type Scope = A::Scope;
 

@@ -7,12 +7,14 @@ use std::borrow::Cow;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use serde::{Deserialize, Deserializer};
 
+pub use self::both::PodInOnePass;
 use self::config_map::ConfigMap;
 use self::revision::ControllerRevision;
 use self::workload::WorkloadPod;
 pub use crate::managed::{FieldOwner, Owned};
 use crate::wire::{null_as_default, pairs};
 
+mod both;
 pub mod config_map;
 pub mod crd;
 pub mod revision;

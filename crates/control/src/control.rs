@@ -6,6 +6,7 @@ use std::future::pending;
 use std::pin::pin;
 
 use futures::{Stream, StreamExt, stream};
+use leadsman_api::ReadPair;
 use leadsman_lease::Leadership;
 use leadsman_process::{Process, Readiness, clock};
 use tokio::sync::mpsc::{Sender, channel};
@@ -133,10 +134,16 @@ impl Control {
             .spawn(feature.run(arrivals, self.stop.clone()));
     }
 
-    /// Lets features that read all objects of a kind as either of two types have one watch of it. Where no feature reads it as one
-    /// of the types, the watch is as without this.
-    pub fn share_watch<A: Watchable, B: Watchable>(&mut self) {
-        self.shared_watches.push(WatchesByType::share_watch::<A, B>);
+    /// Lets features that read all objects of a kind as either of two types have one watch of it, whose objects `R` reads as
+    /// both. Where no feature reads it as one of the types, the watch is as without this.
+    pub fn share_watch<A, B, R>(&mut self)
+    where
+        A: Watchable,
+        B: Watchable,
+        R: ReadPair<A, B> + Send + Sync + 'static,
+    {
+        self.shared_watches
+            .push(WatchesByType::share_watch::<A, B, R>);
     }
 
     fn schema_to_follow<R: Rules>(&self, kind: &Kind<R>) -> Option<Schema> {

@@ -1,6 +1,6 @@
 //! One watch per kind, fanned out to the features that observe the kind.
 //!
-//! Each object is decoded once, or once as each of two types where features read different fields of a kind
+//! Each object is decoded once, or as two types where features read different fields of a kind
 //! ([`Control::share_watch`](crate::Control::share_watch)). Every feature has a bounded channel of its own, and an event is handed to all features
 //! before the next one is read: a feature that falls behind slows down the watches of its kinds, also for the others,
 //! but no feature ever misses an event, and nothing piles up. (Rules cost microseconds an event; a watch that is read
@@ -8,6 +8,7 @@
 
 use std::any::{Any, TypeId};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::marker::PhantomData;
 use std::pin::pin;
 use std::sync::Arc;
 
@@ -15,7 +16,7 @@ use futures::future::BoxFuture;
 use futures::{FutureExt, Stream, StreamExt};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Resource as _;
-use leadsman_api::{Guarded, Paired};
+use leadsman_api::{Guarded, Paired, ReadPair};
 use leadsman_core::cluster::{ObjectName, ResourceVersion, Source};
 use leadsman_lease::Leadership;
 use leadsman_process::list::ListTarget;
@@ -95,7 +96,12 @@ impl WatchesByType {
 
     /// Makes one watch of the two watches of a kind, in which each object is decoded as both types. Where only one of the types
     /// is watched, nothing changes.
-    pub(crate) fn share_watch<A: Watchable, B: Watchable>(&mut self) {
+    pub(crate) fn share_watch<A, B, R>(&mut self)
+    where
+        A: Watchable,
+        B: Watchable,
+        R: ReadPair<A, B> + Send + Sync + 'static,
+    {
         let of_all = |of| (of, Selection::All);
         let both = [TypeId::of::<A>(), TypeId::of::<B>()].map(of_all);
         if !both.iter().all(|of| self.0.contains_key(of)) {
@@ -104,12 +110,13 @@ impl WatchesByType {
         let (Some(first), Some(second)) = (self.take_all::<A>(), self.take_all::<B>()) else {
             return;
         };
-        let paired = PairedWatch::<A, B> {
+        let paired = PairedWatch::<A, B, R> {
             page: first.page.min(second.page),
             first: first.fan_out,
             second: second.fan_out,
+            reader: PhantomData,
         };
-        let key = of_all(TypeId::of::<Paired<A, B>>());
+        let key = of_all(TypeId::of::<Paired<A, B, R>>());
         self.0.insert(key, Box::new(paired));
     }
 
@@ -152,13 +159,19 @@ impl<K: Watchable> Spawn for KindWatch<K> {
 }
 
 /// A kind that is watched once, for features that read it as either of two types.
-struct PairedWatch<A, B> {
+struct PairedWatch<A, B, R> {
     page: u32,
     first: FanOut<A>,
     second: FanOut<B>,
+    reader: PhantomData<R>,
 }
 
-impl<A: Watchable, B: Watchable> Spawn for PairedWatch<A, B> {
+impl<A, B, R> Spawn for PairedWatch<A, B, R>
+where
+    A: Watchable,
+    B: Watchable,
+    R: ReadPair<A, B> + Send + Sync + 'static,
+{
     fn spawn_watch(self: Box<Self>, tasks: &mut JoinSet<()>, context: WatchContext) {
         let resource = GroupResource::of::<A>().full_name();
         let target = ListTarget::all::<A>().page(self.page);
@@ -166,7 +179,7 @@ impl<A: Watchable, B: Watchable> Spawn for PairedWatch<A, B> {
         let first = Follower::new(&resource, self.first, &context.metrics);
         let second = Follower::new(&resource, self.second, &context.metrics);
         tasks.spawn(async move {
-            let objects = context.watch_once_led(target).await;
+            let objects = context.watch_once_led::<Paired<A, B, R>>(target).await;
             follow_paired_watch(objects, reception, first, second).await;
         });
     }
@@ -191,8 +204,8 @@ async fn follow_watch<K: Watchable>(
 }
 
 /// Follows a watch until no feature is left that reads its objects as either type.
-async fn follow_paired_watch<A: Watchable, B: Watchable>(
-    objects: impl Stream<Item = WatchEvent<Paired<A, B>>>,
+async fn follow_paired_watch<A: Watchable, B: Watchable, R>(
+    objects: impl Stream<Item = WatchEvent<Paired<A, B, R>>>,
     mut reception: Reception,
     mut first: Follower<A>,
     mut second: Follower<B>,
@@ -212,7 +225,7 @@ async fn follow_paired_watch<A: Watchable, B: Watchable>(
 }
 
 /// An event about both halves of an object as an event about each; none if it is about no object or list.
-fn split_event<A, B>(event: WatchEvent<Paired<A, B>>) -> Option<Halves<A, B>> {
+fn split_event<A, B, R>(event: WatchEvent<Paired<A, B, R>>) -> Option<Halves<A, B>> {
     use WatchEvent::{Changed, Deleted, ListComplete, ListItem, ListPage, ListStarted};
     Some(match event {
         ListStarted => (ListStarted, ListStarted),

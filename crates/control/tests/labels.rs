@@ -10,6 +10,7 @@
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{ConfigMap, Pod as WholePod, Secret};
+use leadsman_api::OneAfterTheOther;
 use leadsman_api::slim::{Node, Pod};
 use leadsman_control::labels::api_server::Cluster;
 use leadsman_control::labels::wiring::CopyLabels;
@@ -345,9 +346,9 @@ async fn a_kind_that_features_read_as_two_types_may_be_watched_once() {
         let cluster = shop();
         let _running = run_features(&cluster, |control| {
             if is_shared {
-                control.share_watch::<Pod, WholePod>();
+                control.share_watch::<Pod, WholePod, OneAfterTheOther>();
                 // Nobody reads nodes.
-                control.share_watch::<Secret, Node>();
+                control.share_watch::<Secret, Node, OneAfterTheOther>();
             }
             control.add_feature(Own);
             control.add_feature(CopyLabels::default());

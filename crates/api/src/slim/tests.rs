@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::*;
 
-fn sample() -> Value {
+pub(super) fn sample() -> Value {
     json!({
         "apiVersion": "v1", "kind": "Pod",
         "metadata": {
