@@ -67,6 +67,9 @@ struct Arguments {
     /// A hundredth to all of the full size and duration: for a look at whether it works, not for figures
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=100), value_name = "PERCENT")]
     scale: u32,
+    /// Measure nothing: write the pages of the results in this folder anew
+    #[arg(long, value_name = "FOLDER", conflicts_with_all = ["what", "out", "compare", "scale"])]
+    pages: Option<PathBuf>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -94,6 +97,12 @@ fn main() -> Result<()> {
 }
 
 fn run(arguments: &Arguments) -> Result<()> {
+    if let Some(folder) = &arguments.pages {
+        for file in report::write_pages(folder)? {
+            eprintln!("bench: wrote {}", file.display());
+        }
+        return Ok(());
+    }
     let machine = Machine::read()?;
     let earlier = arguments.compare.as_deref().map(Report::read).transpose()?;
     let mut all = arguments.what.as_slice();

@@ -184,22 +184,59 @@ impl Report {
     pub(crate) fn write(&self, folder: &Path) -> Result<Vec<PathBuf>> {
         std::fs::create_dir_all(folder).with_context(|| format!("making {}", folder.display()))?;
         let mut files = Vec::new();
-        let mut page = self.text(None);
         for plot in &self.plots {
-            let name = format!("{}-{}.svg", self.bench, plot.name);
-            page.extend(["![", &plot.title, "](", &name, ")\n"]);
+            let name = self.file_of(plot);
             files.push(folder.join(&name));
             let drawn = plot::draw(plot, &files[files.len() - 1]);
             drawn.with_context(|| format!("drawing {name}"))?;
         }
         let json = serde_json::to_string_pretty(self)? + "\n";
-        for (extension, text) in [("json", json), ("md", page)] {
+        for (extension, text) in [("json", json), ("md", self.page())] {
             let file = folder.join(format!("{}.{extension}", self.bench));
             std::fs::write(&file, text).with_context(|| format!("writing {}", file.display()))?;
             files.push(file);
         }
         Ok(files)
     }
+
+    /// The page that is committed: the text, and its plots.
+    fn page(&self) -> String {
+        let mut page = self.text(None);
+        for plot in &self.plots {
+            page.extend(["![", &plot.title, "](", &self.file_of(plot), ")\n"]);
+        }
+        page
+    }
+
+    fn file_of(&self, plot: &Plot) -> String {
+        format!("{}-{}.svg", self.bench, plot.name)
+    }
+}
+
+/// Writes the pages of all results in a folder anew. Returns the files.
+pub(crate) fn write_pages(folder: &Path) -> Result<Vec<PathBuf>> {
+    let mut files = Vec::new();
+    for file in results(folder)? {
+        let page = file.with_extension("md");
+        let text = Report::read(&file)?.page();
+        std::fs::write(&page, text).with_context(|| format!("writing {}", page.display()))?;
+        files.push(page);
+    }
+    Ok(files)
+}
+
+/// The results in a folder, which are all JSON that is there.
+fn results(folder: &Path) -> Result<Vec<PathBuf>> {
+    let entries = folder.read_dir();
+    let entries = entries.with_context(|| format!("reading {}", folder.display()))?;
+    let files: std::io::Result<Vec<_>> = entries.map(|entry| Ok(entry?.path())).collect();
+    let mut files = files?;
+    files.retain(|file| {
+        file.extension()
+            .is_some_and(|extension| extension == "json")
+    });
+    files.sort();
+    Ok(files)
 }
 
 impl Figure {
@@ -218,5 +255,26 @@ impl Figure {
             }
         };
         (!self.targets.is_empty()).then(|| self.targets.iter().all(reaches))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_committed_pages_are_those_of_the_committed_results() {
+        let folder = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/performance"));
+        let results = results(folder).unwrap();
+        assert!(results.len() > 5, "{results:?}");
+        for file in results {
+            let page = std::fs::read_to_string(file.with_extension("md")).unwrap();
+            let expected = Report::read(&file).unwrap().page();
+            assert!(
+                page == expected,
+                "{} is outdated: cargo run -p leadsman-bench -- --pages docs/performance",
+                file.with_extension("md").display()
+            );
+        }
     }
 }

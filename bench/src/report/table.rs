@@ -1,48 +1,114 @@
-//! A result as a table of plain text, which is Markdown too: it goes into the docs as it is.
+//! A result as a page of plain text, which is Markdown too: it goes into the docs as it is.
 
 use super::{Figure, Report, Target};
 
+/// Columns of a line of prose. Tables are as wide as what is in them; whatever is long stands in a note below.
+const WIDTH: usize = 120;
+
 impl Report {
-    /// A table for people, beside an earlier result; with a line above on what it is of and a line below on what was missed.
+    /// A page for people, beside an earlier result: what was done, the table, its notes, and what was missed.
     pub(crate) fn text(&self, earlier: Option<&Self>) -> String {
         let machine = &self.machine;
-        let look = match self.scale {
-            ..1.0 => " Below full size: no result, only a look.",
-            _ => "",
-        };
         let mut head = vec![
-            "what", "measured", "to reach", "", "floor", "× floor", "how",
+            "what", "measured", "to reach", "", "floor", "× floor", "note",
         ];
         if earlier.is_some() {
             head.insert(6, "earlier");
         }
+        let mut notes = Notes::default();
         let mut rows = vec![head.into_iter().map(str::to_owned).collect()];
-        rows.extend(self.figures.iter().map(|figure| row(figure, earlier)));
-        let missed = self
-            .figures
-            .iter()
-            .filter(|figure| figure.reached() == Some(false));
-        let missed: Vec<_> = missed.map(|figure| figure.name.as_str()).collect();
-        let verdict = match missed.as_slice() {
-            [] => "Every target is reached".to_owned(),
-            missed => format!("Missed: {}", missed.join("; ")),
-        };
-        format!(
-            "## {}\n\n{}\n\nCommit {}, {}; {} cores of {}, {} MiB, Linux {}.{look}\n\n{}\n{verdict}.\n\n",
-            self.bench,
-            self.how,
+        let figures = self.figures.iter();
+        rows.extend(figures.map(|figure| row(figure, earlier, &mut notes)));
+        let taken = format!(
+            "Commit {}, {}; {} cores of {}, {} MiB, Linux {}.{}",
             machine.commit,
             self.taken,
             machine.cores,
             machine.processor,
             machine.memory_mib,
             machine.kernel,
+            size(self.scale),
+        );
+        format!(
+            "## {}\n\n{}\n{}\n{}{}{}",
+            self.bench,
+            wrap(&self.how, ""),
+            wrap(&taken, ""),
             lay_out(&rows),
+            notes.text(),
+            self.missed(),
         )
+    }
+
+    /// Which figures are further from their targets than they may be.
+    fn missed(&self) -> String {
+        let missed = self.figures.iter();
+        let missed = missed.filter(|figure| figure.reached() == Some(false));
+        let lines: Vec<_> = missed
+            .map(|figure| format!("- {}\n", figure.name))
+            .collect();
+        if lines.is_empty() {
+            return "\nEvery target is reached.\n\n".to_owned();
+        }
+        format!("\nMissed:\n\n{}\n", lines.concat())
     }
 }
 
-fn row(figure: &Figure, earlier: Option<&Report>) -> Vec<String> {
+/// What a run says about itself that was smaller, or shorter, than it should be.
+fn size(scale: f64) -> String {
+    if scale >= 1.0 {
+        return String::new();
+    }
+    format!(
+        " With `--scale {:.0}`: all sizes are {0:.0} % of those above, and a target that depends on the size says nothing.",
+        scale * 100.0
+    )
+}
+
+/// The notes of a table, in the order of their numbers. Figures that have the same one share its number.
+#[derive(Default)]
+struct Notes(Vec<String>);
+
+impl Notes {
+    /// The number of a note; nothing for none.
+    fn number(&mut self, note: &str) -> String {
+        if note.is_empty() {
+            return String::new();
+        }
+        let known = self.0.iter().position(|known| known == note);
+        let index = known.unwrap_or_else(|| {
+            self.0.push(note.to_owned());
+            self.0.len() - 1
+        });
+        format!("{}", index + 1)
+    }
+
+    fn text(&self) -> String {
+        if self.0.is_empty() {
+            return String::new();
+        }
+        let notes = self.0.iter().enumerate();
+        let notes = notes.map(|(index, note)| wrap(note, &format!("{}. ", index + 1)));
+        format!("\nNotes:\n\n{}", notes.collect::<String>())
+    }
+}
+
+/// A paragraph in lines of [`WIDTH`], the first of which begins with these characters and the others with as many spaces.
+fn wrap(text: &str, begin: &str) -> String {
+    let mut words = text.split(' ');
+    let mut lines = vec![format!("{begin}{}", words.next().unwrap_or_default())];
+    for word in words {
+        let last = lines.len() - 1;
+        if lines[last].chars().count() + 1 + word.chars().count() > WIDTH {
+            lines.push(" ".repeat(begin.len()) + word);
+        } else {
+            lines[last].extend([" ", word]);
+        }
+    }
+    lines.join("\n") + "\n"
+}
+
+fn row(figure: &Figure, earlier: Option<&Report>, notes: &mut Notes) -> Vec<String> {
     let with_unit = |value: f64| format!("{} {}", number(value), figure.unit);
     let targets = figure.targets.iter().map(|target| match target {
         Target::AtMost(most) => format!("≤ {}", number(*most)),
@@ -69,7 +135,7 @@ fn row(figure: &Figure, earlier: Option<&Report>) -> Vec<String> {
         let change = before.map(|before| change(before.value, figure.value));
         row.push(change.unwrap_or_default());
     }
-    row.push(figure.note.clone());
+    row.push(notes.number(&figure.note));
     row
 }
 
@@ -129,7 +195,29 @@ mod tests {
         assert!(text.contains("130 µs"), "{text}");
         assert!(text.contains("≤ 150, ≤ 1.25 × floor | missed"), "{text}");
         assert!(text.contains("260 (-50 %)"), "{text}");
-        assert!(text.contains("Missed: tcp: CPU a probe."), "{text}");
+        assert!(text.contains("Missed:\n\n- tcp: CPU a probe\n"), "{text}");
+        assert!(!text.contains("--scale"), "{text}");
+    }
+
+    #[test]
+    fn what_is_long_stands_once_in_a_note_below_the_table() {
+        let mut report = Report::new("restart", 0.25, "word ".repeat(60).trim_end());
+        let long = "3 × list pods, ".repeat(20);
+        for section in ["first", "later"] {
+            let add = report.section(section);
+            add.add(&figures::READY, 1.0).note(long.trim_end());
+        }
+        report.add(&figures::EVENTS, 1_u64);
+        let text = report.text(None);
+        let widest = text.lines().map(|line| line.chars().count()).max();
+        assert!(widest <= Some(WIDTH), "{text}");
+        let lines: Vec<_> = text.lines().filter(|line| line.starts_with('|')).collect();
+        let notes = lines[2..].iter().map(|line| line.split('|').nth(7));
+        let notes: Vec<_> = notes.flatten().map(str::trim).collect();
+        assert_eq!(notes, ["1", "1", ""], "{text}");
+        assert_eq!(text.matches("\n1. 3 × list pods,").count(), 1, "{text}");
+        assert!(!text.contains("\n2. "), "{text}");
+        assert!(text.contains("With `--scale 25`"), "{text}");
     }
 
     #[test]
