@@ -60,6 +60,10 @@ figures! {
     ADDED_MOST = "added to a creation above an echo webhook, p99", "ms", AtMost(5.0);
     CREATION_MEDIAN = "a creation, p50", "ms";
     CREATION_MOST = "a creation, p99", "ms";
+    ADDED_TO_PATCH_MEDIAN = "added to a creation above an echo with the same patch, p50", "ms";
+    ADDED_TO_PATCH_MOST = "added to a creation above an echo with the same patch, p99", "ms";
+    PATCHED_MEDIAN = "a creation with the same patch from an echo, p50", "ms";
+    PATCHED_MOST = "a creation with the same patch from an echo, p99", "ms";
     WITHOUT_MEDIAN = "a creation that no webhook is called for, p50", "ms";
     WITHOUT_MOST = "a creation that no webhook is called for, p99", "ms";
     NOT_INJECTED = "pods without their sidecar", "pods", Exactly(0.0);

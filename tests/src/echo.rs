@@ -1,8 +1,8 @@
-//! A webhook that answers at once and says nothing: the floor of what the API server's call of one costs.
+//! A webhook that answers at once and always the same: the floor of what the API server's call of one costs.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
 use anyhow::Result;
@@ -21,12 +21,21 @@ use tokio::net::TcpListener;
 use tokio::runtime::Builder;
 use tokio_rustls::TlsAcceptor;
 
-/// A webhook that allows whatever it is asked about, on a thread of its own as leadsman's.
+/// A webhook that allows whatever it is asked about, on a thread of its own as leadsman's, and patches it if it was given a
+/// patch.
 pub struct Echo {
     address: SocketAddr,
     /// The certificate that it serves, in PEM.
     authority: String,
-    calls: Arc<AtomicUsize>,
+    state: Arc<State>,
+}
+
+#[derive(Default)]
+struct State {
+    calls: AtomicUsize,
+    last_review: Mutex<Bytes>,
+    /// In Base64, as it is sent.
+    patch: Mutex<Option<String>>,
 }
 
 impl Echo {
@@ -49,13 +58,13 @@ impl Echo {
         let listener = std::net::TcpListener::bind("127.0.0.1:0")?;
         listener.set_nonblocking(true)?;
         let address = listener.local_addr()?;
-        let calls = Arc::new(AtomicUsize::new(0));
-        let counter = Arc::clone(&calls);
+        let state = Arc::new(State::default());
+        let shared = Arc::clone(&state);
         let runtime = Builder::new_current_thread().enable_all().build()?;
         // It ends with the process.
         thread::spawn(move || {
             runtime.block_on(async {
-                if let Err(error) = serve(listener, &acceptor, &counter).await {
+                if let Err(error) = serve(listener, &acceptor, &shared).await {
                     eprintln!("the echo broke off: {error:#}");
                 }
             });
@@ -63,13 +72,25 @@ impl Echo {
         Ok(Self {
             address,
             authority,
-            calls,
+            state,
         })
     }
 
     /// How often it was called.
     pub fn calls(&self) -> usize {
-        self.calls.load(Ordering::Relaxed)
+        self.state.calls.load(Ordering::Relaxed)
+    }
+
+    /// The `AdmissionReview` that it was last asked; empty before.
+    pub fn last_review(&self) -> Bytes {
+        let review = self.state.last_review.lock();
+        review.unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// From now on it answers with this JSON patch, in Base64 as it stands in an `AdmissionReview`.
+    pub fn answer_with(&self, patch: String) {
+        let known = self.state.patch.lock();
+        *known.unwrap_or_else(PoisonError::into_inner) = Some(patch);
     }
 
     /// A webhook like this one of a configuration, which is called with the same conditions for the second of these
@@ -96,18 +117,18 @@ impl Echo {
 async fn serve(
     listener: std::net::TcpListener,
     acceptor: &TlsAcceptor,
-    calls: &Arc<AtomicUsize>,
+    state: &Arc<State>,
 ) -> Result<()> {
     let listener = TcpListener::from_std(listener)?;
     loop {
         let (stream, _) = listener.accept().await?;
         stream.set_nodelay(true)?;
         let stream = acceptor.accept(stream).await?;
-        let calls = Arc::clone(calls);
+        let state = Arc::clone(state);
         tokio::spawn(async move {
             let service = service_fn(|request| {
-                calls.fetch_add(1, Ordering::Relaxed);
-                allow(request)
+                state.calls.fetch_add(1, Ordering::Relaxed);
+                answer(request, Arc::clone(&state))
             });
             let builder = auto::Builder::new(TokioExecutor::new());
             let served = builder.serve_connection(TokioIo::new(stream), service);
@@ -117,12 +138,21 @@ async fn serve(
     }
 }
 
-async fn allow(request: Request<Incoming>) -> Result<Response<Full<Bytes>>> {
+async fn answer(request: Request<Incoming>, state: Arc<State>) -> Result<Response<Full<Bytes>>> {
     let body = request.into_body().collect().await?.to_bytes();
     let review: Review = serde_json::from_slice(&body)?;
+    let mut response = json!({"uid": review.request.uid, "allowed": true});
+    let patch = state.patch.lock();
+    if let Some(patch) = &*patch.unwrap_or_else(PoisonError::into_inner) {
+        response["patchType"] = json!("JSONPatch");
+        response["patch"] = json!(patch);
+    }
+    *state
+        .last_review
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner) = body;
     let answer = json!({
-        "apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview",
-        "response": {"uid": review.request.uid, "allowed": true},
+        "apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response,
     });
     let response = Response::builder().header(CONTENT_TYPE, "application/json");
     Ok(response.body(Full::from(serde_json::to_vec(&answer)?))?)

@@ -1,11 +1,12 @@
 //! `bench injection`: what the webhook adds to the creation of a pod, beside a webhook that answers at once and says
-//! nothing, and none.
+//! nothing, one that answers at once with the same patch, and none.
 
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use http::Request;
-use kube::Client;
+use kube::config::KubeConfigOptions;
+use kube::{Client, Config};
 use leadsman_api::SidecarSet;
 use leadsman_core::sidecarset::annotations::INJECTED_LIST;
 use leadsman_process::clock;
@@ -33,14 +34,17 @@ const BLOCKS: usize = 20;
 const INJECTED: &str = "injected";
 /// The one where an echo is called instead of the manager.
 const ECHOED: &str = "echoed";
+/// The one where an echo is called that answers with the manager's patch.
+const PATCHED: &str = "patched";
 /// The one where nobody is called.
 const BARE: &str = "bare";
 const CONFIGURATIONS: &str = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations";
 /// The manager's configuration, and the name of the webhook in it.
 const OURS: &str = "leadsman";
 const WEBHOOK: &str = "sidecarset.leadsman.io";
-/// The echo's.
-const ECHO: &str = "echo";
+/// Those of the echoes, with the namespace for which each is called.
+const ECHO: [&str; 2] = ["echo", ECHOED];
+const PATCHING_ECHO: [&str; 2] = ["echo-with-patch", PATCHED];
 
 names! {
     /// The label of the pods of a set, and the set's name.
@@ -51,8 +55,7 @@ pub(crate) fn measure(scale: f64) -> Result<Report> {
     let mut report = Report::new("injection", scale, include_str!("../../pages/injection.md"));
     let blocks = share_of(BLOCKS, scale).max(1);
     play_with(GATES, async |stage| {
-        let echo = Echo::start()?;
-        let scene = Scene::make(stage, &echo).await?;
+        let scene = Scene::make(stage).await?;
         let manager = stage.start(Who::Manager, None).await?;
         let mut there = 0;
         for sets in SETS {
@@ -71,6 +74,7 @@ pub(crate) fn measure(scale: f64) -> Result<Report> {
 struct Found {
     ours: Vec<Duration>,
     echo: Vec<Duration>,
+    patched: Vec<Duration>,
     bare: Vec<Duration>,
     not_injected: usize,
     unwanted_calls: u64,
@@ -80,13 +84,14 @@ struct Found {
 struct Scene<'a> {
     stage: &'a Stage,
     client: &'a Client,
-    echo: &'a Echo,
+    echo: Echo,
+    patching_echo: Echo,
 }
 
 impl<'a> Scene<'a> {
-    async fn make(stage: &'a Stage, echo: &'a Echo) -> Result<Self> {
+    async fn make(stage: &'a Stage) -> Result<Self> {
         let client = &stage.client;
-        let namespaces = [INJECTED, ECHOED, BARE].map(|name| {
+        let namespaces = [INJECTED, ECHOED, PATCHED, BARE].map(|name| {
             let body = json!({"metadata": {"name": name}});
             ApiRequest::new(CREATE, "/api/v1/namespaces", "bench", &body)
         });
@@ -94,7 +99,8 @@ impl<'a> Scene<'a> {
         Ok(Self {
             stage,
             client,
-            echo,
+            echo: Echo::start()?,
+            patching_echo: Echo::start()?,
         })
     }
 
@@ -110,31 +116,41 @@ impl<'a> Scene<'a> {
         let made = sets.map(set).collect();
         make_all(self.client, &format!("{name}: making them"), made).await?;
         self.wait_until_in_force(last + 1).await?;
-        self.put_echo_beside().await?;
+        let webhook = self.webhook().await?;
+        self.put_beside(&webhook, &self.echo, ECHO, last).await?;
+        self.put_beside(&webhook, &self.patching_echo, PATCHING_ECHO, last)
+            .await?;
+        let patch = manager_patch(&webhook, &self.patching_echo.last_review()).await?;
+        self.patching_echo.answer_with(patch);
 
         let _step = Step::begin(format!("{name}: creations"));
-        let kinds = [INJECTED, ECHOED, BARE];
+        let kinds = [INJECTED, ECHOED, PATCHED, BARE];
         for namespace in kinds {
             // Connections and caches.
             self.block(namespace, last).await?;
         }
-        let mut times = [const { Vec::new() }; 3];
+        let mut times = [const { Vec::new() }; 4];
         let (mut not_injected, mut cpu) = (0, Duration::ZERO);
         for _ in 0..blocks {
             for (namespace, times) in kinds.iter().zip(&mut times) {
                 let before = manager.meter.cpu()?;
                 let (took, injected) = self.block(namespace, last).await?;
-                if *namespace == INJECTED {
-                    cpu += manager.meter.cpu()?.saturating_sub(before);
-                    not_injected += took.len() - injected;
-                } else {
-                    ensure!(injected == 0, "{injected} pods are injected in {namespace}");
+                match *namespace {
+                    INJECTED => {
+                        cpu += manager.meter.cpu()?.saturating_sub(before);
+                        not_injected += took.len() - injected;
+                    }
+                    PATCHED => {
+                        let all = took.len();
+                        ensure!(injected == all, "an echo patches {injected} pods of {all}");
+                    }
+                    _ => ensure!(injected == 0, "{injected} pods are injected in {namespace}"),
                 }
                 times.extend(took);
             }
         }
-        let [mut ours, mut echo, mut bare] = times;
-        for times in [&mut ours, &mut echo, &mut bare] {
+        let [mut ours, mut echo, mut patched, mut bare] = times;
+        for times in [&mut ours, &mut echo, &mut patched, &mut bare] {
             times.sort_unstable();
         }
         Ok(Found {
@@ -142,6 +158,7 @@ impl<'a> Scene<'a> {
             cpu_a_call: cpu.div_f64(ours.len().amount()),
             ours,
             echo,
+            patched,
             bare,
             not_injected,
         })
@@ -187,30 +204,41 @@ impl<'a> Scene<'a> {
             .await
     }
 
-    /// Has the API server call the echo for a namespace as it now calls the manager for another one, with the same
-    /// conditions.
-    async fn put_echo_beside(&self) -> Result<()> {
+    /// The manager's webhook for pods, as API servers are told of it now.
+    async fn webhook(&self) -> Result<Value> {
         let configuration = self.get(&format!("{CONFIGURATIONS}/{OURS}")).await?;
         let configuration: Value = serde_json::from_str(&configuration)?;
         let webhooks = configuration["webhooks"].as_array();
         let of_sets = |webhook: &&Value| webhook["name"].as_str() == Some(WEBHOOK);
         let webhook = webhooks.into_iter().flatten().find(of_sets);
         let webhook = webhook.with_context(|| format!("no {WEBHOOK} in {configuration}"))?;
-        let webhook = self.echo.webhook_like(webhook.clone(), [INJECTED, ECHOED]);
+        Ok(webhook.clone())
+    }
+
+    /// Has the API server call an echo for a namespace as it now calls the manager for another one, with the same
+    /// conditions. The last pod that it was asked about is of this application.
+    async fn put_beside(
+        &self,
+        webhook: &Value,
+        echo: &Echo,
+        [name, namespace]: [&str; 2],
+        app: usize,
+    ) -> Result<()> {
+        let webhook = echo.webhook_like(webhook.clone(), [INJECTED, namespace]);
         let body = json!({
             "apiVersion": "admissionregistration.k8s.io/v1", "kind": "MutatingWebhookConfiguration",
-            "metadata": {"name": ECHO}, "webhooks": [webhook],
+            "metadata": {"name": name}, "webhooks": [webhook],
         });
-        let path = format!("{CONFIGURATIONS}/{ECHO}");
+        let path = format!("{CONFIGURATIONS}/{name}");
         let stored = match self.get(&path).await {
             Ok(_) => ApiRequest::new(MERGE, &path, "bench", &body),
             Err(_) => ApiRequest::new(CREATE, CONFIGURATIONS, "bench", &body),
         };
         stored.send(self.client).await?;
-        let (before, request) = (self.echo.calls(), pod(ECHOED, &app(0)));
+        let (before, request) = (echo.calls(), pod(namespace, &self::app(app)));
         wait_for_answer("the echo is called", || async {
             request.send(self.client).await?;
-            Ok((self.echo.calls() > before).then_some(()))
+            Ok((echo.calls() > before).then_some(()))
         })
         .await
     }
@@ -240,6 +268,29 @@ impl<'a> Scene<'a> {
         let request = Request::get(path).body(Vec::new())?;
         Ok(self.stage.client.request_text(request).await?)
     }
+}
+
+/// The patch, in Base64, by which the manager answers a review of a pod like this one in its own namespace.
+async fn manager_patch(webhook: &Value, review: &[u8]) -> Result<String> {
+    let call = &webhook["clientConfig"];
+    let url: http::Uri = call["url"].as_str().context("no url")?.parse()?;
+    let server = format!("https://{}", url.authority().context("no address")?);
+    let kubeconfig = serde_json::from_value(json!({
+        "clusters": [{"name": "a", "cluster": {"server": server, "certificate-authority-data": call["caBundle"]}}],
+        "contexts": [{"name": "a", "context": {"cluster": "a", "user": ""}}], "current-context": "a",
+    }))?;
+    let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
+    let client = Client::try_from(config)?;
+    let review = std::str::from_utf8(review)?;
+    let review = review.replace(&format!("\"{PATCHED}\""), &format!("\"{INJECTED}\""));
+    let request = Request::post(url.path())
+        .header("content-type", "application/json")
+        .body(review.into_bytes())?;
+    let answer = client.request_text(request).await?;
+    let answer: Value = serde_json::from_str(&answer)?;
+    let patch = answer["response"]["patch"].as_str();
+    let patch = patch.with_context(|| format!("the manager patches nothing: {answer}"))?;
+    Ok(patch.to_owned())
 }
 
 /// The creation of a set.
@@ -274,22 +325,32 @@ impl Found {
         let kinds = [
             (
                 0.5,
-                &figures::ADDED_MEDIAN,
-                &figures::CREATION_MEDIAN,
-                &figures::WITHOUT_MEDIAN,
+                [
+                    &figures::ADDED_MEDIAN,
+                    &figures::ADDED_TO_PATCH_MEDIAN,
+                    &figures::CREATION_MEDIAN,
+                    &figures::PATCHED_MEDIAN,
+                    &figures::WITHOUT_MEDIAN,
+                ],
             ),
             (
                 0.99,
-                &figures::ADDED_MOST,
-                &figures::CREATION_MOST,
-                &figures::WITHOUT_MOST,
+                [
+                    &figures::ADDED_MOST,
+                    &figures::ADDED_TO_PATCH_MOST,
+                    &figures::CREATION_MOST,
+                    &figures::PATCHED_MOST,
+                    &figures::WITHOUT_MOST,
+                ],
             ),
         ];
-        for (share, added, creation, without) in kinds {
-            let [ours, echo, bare] =
-                [&self.ours, &self.echo, &self.bare].map(|times| at_share(times, share));
+        for (share, [added, added_to_patch, creation, with_patch, without]) in kinds {
+            let all = [&self.ours, &self.echo, &self.patched, &self.bare];
+            let [ours, echo, patched, bare] = all.map(|times| at_share(times, share));
             add.add(added, ours.as_secs_f64() - echo.as_secs_f64());
+            add.add(added_to_patch, ours.as_secs_f64() - patched.as_secs_f64());
             add.compare(creation, ours, echo);
+            add.add(with_patch, patched);
             add.add(without, bare);
         }
         add.add(&figures::NOT_INJECTED, self.not_injected)
