@@ -15,8 +15,9 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client};
 use leadsman_admission::{
-    Admission, AdmissionRequest, Args, CONFIGURATION, Cause, Mutation, OWNER, PatchOperation,
-    Reviewer, SECRET, VALIDATING_OWNER, Validation, Webhook, WebhookCalls, WebhookSpec,
+    Admission, AdmissionRequest, Args, CONFIGURATION, Mutation, OWNER, PatchOperation,
+    RefusalCause, Reviewer, SECRET, VALIDATING_OWNER, Validation, Webhook, WebhookCalls,
+    WebhookSpec,
 };
 use leadsman_api::{GROUP, SidecarSet};
 use leadsman_lease::Leadership;
@@ -59,10 +60,10 @@ impl Reviewer for Annotate {
     type Snapshot = &'static str;
     type Response = Mutation;
 
-    fn review(name: &&'static str, request: &AdmissionRequest<Annotated>) -> Mutation {
+    fn review_request(name: &&'static str, request: &AdmissionRequest<Annotated>) -> Mutation {
         let addition = match request.object.metadata.annotations {
-            Some(_) => PatchOperation::add(["metadata", "annotations", name], "seen"),
-            None => PatchOperation::add(["metadata", "annotations"], json!({*name: "seen"})),
+            Some(_) => PatchOperation::add_at(["metadata", "annotations", name], "seen"),
+            None => PatchOperation::add_at(["metadata", "annotations"], json!({*name: "seen"})),
         };
         Mutation {
             patch: vec![addition],
@@ -79,9 +80,9 @@ impl Reviewer for Refuse {
     type Snapshot = &'static str;
     type Response = Validation;
 
-    fn review(name: &&'static str, _: &AdmissionRequest<Value>) -> Validation {
+    fn review_request(name: &&'static str, _: &AdmissionRequest<Value>) -> Validation {
         Validation {
-            causes: vec![Cause {
+            causes: vec![RefusalCause {
                 field: "metadata.name".to_owned(),
                 message: format!("is refused by {name}"),
             }],
@@ -153,7 +154,7 @@ impl Replica {
 
     async fn end(self) -> Result<()> {
         self.process.shutdown.cancel();
-        Ok(self.admission.ended().await?)
+        Ok(self.admission.join_server().await?)
     }
 }
 
@@ -520,7 +521,7 @@ pub(crate) async fn without_a_server_pods_are_created_at_once(_: Arc<Installatio
         Ok(found.is_none().then_some(()))
     })
     .await?;
-    none.ended().await?;
+    none.join_server().await?;
     installation.end().await;
     Ok(())
 }

@@ -26,7 +26,7 @@ use crate::configuration::repair::{
 };
 use crate::configuration::{Address, WebhookConfiguration};
 use crate::endpoint::Endpoints;
-use crate::metrics::Metrics;
+use crate::metrics::AdmissionMetrics;
 use crate::review::sealed::ReviewKind;
 use crate::server::{CONNECTIONS, Server};
 use crate::webhook::Webhook;
@@ -89,22 +89,22 @@ impl Admission {
         let listener =
             listener.and_then(|listener| listener.ok_or(io::ErrorKind::AddrNotAvailable.into()));
         let listener = listener.map_err(|source| AdmissionError::Listen { address, source })?;
-        let metrics = Metrics::new(&process.metrics);
+        let metrics = AdmissionMetrics::new(&process.metrics);
         let check = |name| process.readiness.add_check(name, "not read yet");
         let publisher = Publisher::new(metrics.clone(), check("webhook certificates"));
-        let certificate = publisher.certificate();
-        let address = Address::of(args, namespace);
-        let names = address.names();
+        let certificate = publisher.subscribe_to_certificate();
+        let address = Address::from_args(args, namespace);
+        let names = address.certificate_names();
         let parts = LoopParts {
             server: process.server.clone(),
             address,
-            bundle: publisher.bundle(),
+            bundle: publisher.subscribe_to_bundle(),
             mounted: args.webhook_cert_dir.is_some(),
             leadership: leadership.clone(),
         };
         let of_kind = |kind| webhooks.iter().filter(move |webhook| webhook.kind == kind);
         let mutating = of_kind(ReviewKind::Mutating).map(source).collect();
-        let mutating = parts.configuration_loop::<MutatingWebhookConfiguration>(
+        let mutating = parts.build_configuration_loop::<MutatingWebhookConfiguration>(
             mutating,
             Some(check("webhook configuration")),
         );
@@ -115,12 +115,12 @@ impl Admission {
         let validating: Vec<_> = of_kind(ReviewKind::Validating).map(source).collect();
         // Where there is none, a process may not even read such a configuration.
         if !validating.is_empty() {
-            let validating = parts.configuration_loop::<Validating>(validating, None);
+            let validating = parts.build_configuration_loop::<Validating>(validating, None);
             in_force.push(validating.in_force.subscribe());
             loops.spawn(validating.run());
         }
         if let Some(path) = args.webhook_cert_dir.clone() {
-            loops.spawn(Directory::watch(path, names, publisher)?.run());
+            loops.spawn(Directory::watch_directory(path, names, publisher)?.run());
         } else {
             let secret = SecretLoop {
                 server: process.server.clone(),
@@ -143,7 +143,7 @@ impl Admission {
             absent_since,
             connections: CONNECTIONS,
         };
-        let ended = Some(spawn(server, listener).map_err(AdmissionError::Thread)?);
+        let ended = Some(spawn_server_thread(server, listener).map_err(AdmissionError::Thread)?);
         Ok(Self { ended, loops })
     }
 
@@ -164,7 +164,7 @@ impl Admission {
         {
             let parts = LoopParts {
                 server: process.server.clone(),
-                address: Address::of(args, namespace),
+                address: Address::from_args(args, namespace),
                 bundle: watch::Sender::new(CaBundle::Unknown).subscribe(),
                 mounted: false,
                 leadership: leadership.clone(),
@@ -172,7 +172,7 @@ impl Admission {
             // A configuration that is to have no webhook is deleted.
             loops.spawn(
                 parts
-                    .configuration_loop::<Validating>(Vec::new(), None)
+                    .build_configuration_loop::<Validating>(Vec::new(), None)
                     .run(),
             );
         }
@@ -185,10 +185,10 @@ impl Admission {
     }
 
     /// Resolves when the server or a loop ends unexpectedly, and never otherwise.
-    pub async fn broken(&mut self) -> AdmissionError {
+    pub async fn wait_for_failure(&mut self) -> AdmissionError {
         tokio::select! {
-            error = server_broken(&mut self.ended) => error,
-            error = loop_broken(&mut self.loops) => AdmissionError::Loop(error),
+            error = wait_for_server_failure(&mut self.ended) => error,
+            error = wait_for_loop_failure(&mut self.loops) => AdmissionError::Loop(error),
         }
     }
 
@@ -199,7 +199,7 @@ impl Admission {
     }
 
     /// Waits until the server has finished its last requests, after the process has begun to stop.
-    pub async fn ended(self) -> Result<(), AdmissionError> {
+    pub async fn join_server(self) -> Result<(), AdmissionError> {
         match self.ended {
             Some(ended) => ended.await.map_err(|_| AdmissionError::Server),
             // Nothing was served, or the server has ended.
@@ -208,7 +208,7 @@ impl Admission {
     }
 }
 
-async fn server_broken(ended: &mut Option<oneshot::Receiver<()>>) -> AdmissionError {
+async fn wait_for_server_failure(ended: &mut Option<oneshot::Receiver<()>>) -> AdmissionError {
     if let Some(receiver) = ended {
         let clean = receiver.await.is_ok();
         *ended = None;
@@ -219,7 +219,7 @@ async fn server_broken(ended: &mut Option<oneshot::Receiver<()>>) -> AdmissionEr
     pending().await
 }
 
-async fn loop_broken(loops: &mut JoinSet<()>) -> JoinError {
+async fn wait_for_loop_failure(loops: &mut JoinSet<()>) -> JoinError {
     while let Some(ended) = loops.join_next().await {
         if let Err(error) = ended {
             return error;
@@ -249,7 +249,7 @@ struct LoopParts {
 }
 
 impl LoopParts {
-    fn configuration_loop<C: WebhookConfiguration>(
+    fn build_configuration_loop<C: WebhookConfiguration>(
         &self,
         webhooks: Vec<WebhookSource>,
         check: Option<ReadinessCheck>,
@@ -270,7 +270,7 @@ impl LoopParts {
 }
 
 /// Starts a thread with a runtime of its own, so that a busy control loop delays no answer.
-fn spawn(server: Server, listener: TcpListener) -> io::Result<oneshot::Receiver<()>> {
+fn spawn_server_thread(server: Server, listener: TcpListener) -> io::Result<oneshot::Receiver<()>> {
     let listener = listener.into_std()?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -284,7 +284,7 @@ fn spawn(server: Server, listener: TcpListener) -> io::Result<oneshot::Receiver<
                 match TcpListener::from_std(listener) {
                     Ok(listener) => {
                         tracing::info!(%address, "serving admission webhooks");
-                        server.serve(listener).await;
+                        server.serve_until_stopped(listener).await;
                         // The receiver is gone if the process ends for another reason.
                         let _unheard = ending.send(());
                     }
@@ -308,18 +308,24 @@ mod tests {
             ended: Some(ended),
             loops: JoinSet::new(),
         };
-        assert!(admission.broken().now_or_never().is_none());
+        assert!(admission.wait_for_failure().now_or_never().is_none());
         ending.send(()).unwrap();
-        assert!(admission.broken().now_or_never().is_none());
-        assert!(admission.ended().await.is_ok());
+        assert!(admission.wait_for_failure().now_or_never().is_none());
+        assert!(admission.join_server().await.is_ok());
 
         let (ending, ended) = oneshot::channel();
         let (ended, mut loops) = (Some(ended), JoinSet::new());
         drop(ending);
         loops.spawn(async {});
         let mut admission = Admission { ended, loops };
-        assert!(matches!(admission.broken().await, AdmissionError::Server));
+        assert!(matches!(
+            admission.wait_for_failure().await,
+            AdmissionError::Server
+        ));
         admission.loops.spawn(async { panic!("as no loop should") });
-        assert!(matches!(admission.broken().await, AdmissionError::Loop(_)));
+        assert!(matches!(
+            admission.wait_for_failure().await,
+            AdmissionError::Loop(_)
+        ));
     }
 }

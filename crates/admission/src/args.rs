@@ -63,7 +63,7 @@ impl ServiceReference {
     const PORT: NonZeroU16 = NonZeroU16::new(443).expect("not 0");
 
     /// The Service that is used if no other one is given.
-    pub(crate) fn in_namespace(namespace: &str) -> Self {
+    pub(crate) fn default_in_namespace(namespace: &str) -> Self {
         Self {
             namespace: namespace.to_owned(),
             name: SERVICE.to_owned(),
@@ -117,7 +117,7 @@ pub struct MalformedUrl(String);
 
 impl WebhookUrl {
     /// The host, which the certificate has to name.
-    pub(crate) fn host(&self) -> &str {
+    pub(crate) fn host_name(&self) -> &str {
         &self.host
     }
 }

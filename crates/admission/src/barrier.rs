@@ -32,7 +32,7 @@ impl StateVersion {
 
     /// The version of a state that includes both.
     #[must_use]
-    fn max(self, other: Self) -> Self {
+    fn union_with(self, other: Self) -> Self {
         let mut newest = self.0;
         for (own, other) in newest.iter_mut().zip(other.0) {
             *own = other.max(*own);
@@ -44,7 +44,7 @@ impl StateVersion {
         self.0.map(|version| version.to_string()).join(".")
     }
 
-    fn parse(text: &str) -> Option<Self> {
+    fn from_text(text: &str) -> Option<Self> {
         let mut versions = [0; Self::KINDS];
         let mut texts = text.split('.');
         for (version, text) in versions.iter_mut().zip(&mut texts) {
@@ -75,7 +75,7 @@ pub(crate) enum StoredBarrier {
 
 impl Barrier {
     /// The annotation of the configuration that has the barrier of a webhook.
-    pub(crate) fn annotation(webhook: &str) -> String {
+    pub(crate) fn annotation_key(webhook: &str) -> String {
         format!("{webhook}/barrier")
     }
 
@@ -84,14 +84,14 @@ impl Barrier {
     }
 
     /// The barrier of a webhook in a configuration.
-    pub(crate) fn read(webhook: &str, observed: &ObjectMeta) -> Option<Self> {
+    pub(crate) fn read_annotation(webhook: &str, observed: &ObjectMeta) -> Option<Self> {
         let annotations = observed.annotations.as_ref()?;
         let (version, slot) = annotations
-            .get(&Self::annotation(webhook))?
+            .get(&Self::annotation_key(webhook))?
             .split_once('/')?;
         let own = observed.resource_version.as_ref()?.parse().ok()?;
         // A version of another cluster, as by a backup, would never be reached.
-        let version = StateVersion::parse(version)?;
+        let version = StateVersion::from_text(version)?;
         (version.0[0] <= own).then_some(())?;
         Some(Self {
             version,
@@ -100,10 +100,10 @@ impl Barrier {
     }
 
     /// The barrier to be stored: that which is, unless a newer one is wanted. So a restart writes none.
-    pub(crate) fn next(stored: Option<Self>, wanted: Option<StateVersion>) -> Option<Self> {
+    pub(crate) fn next_stored(stored: Option<Self>, wanted: Option<StateVersion>) -> Option<Self> {
         match (stored, wanted) {
             (Some(stored), Some(wanted)) if !stored.version.includes(wanted) => Some(Self {
-                version: stored.version.max(wanted),
+                version: stored.version.union_with(wanted),
                 slot: (stored.slot + 1) % SLOTS,
             }),
             (None, Some(version)) => Some(Self { version, slot: 0 }),
@@ -163,7 +163,7 @@ mod tests {
             (Some(barrier(7, SLOTS - 1)), Some(8), Some(barrier(8, 0))),
         ];
         for (stored, wanted, expected) in table {
-            let found = Barrier::next(stored, wanted.map(version));
+            let found = Barrier::next_stored(stored, wanted.map(version));
             assert_eq!(found, expected, "{stored:?} {wanted:?}");
         }
     }
@@ -174,7 +174,7 @@ mod tests {
             version: StateVersion(versions),
             slot,
         };
-        let next = |stored, wanted| Barrier::next(Some(stored), Some(StateVersion(wanted)));
+        let next = |stored, wanted| Barrier::next_stored(Some(stored), Some(StateVersion(wanted)));
         let stored = at([7, 5, 0], 1);
         assert_eq!(next(stored, [6, 5, 0]), Some(stored));
         assert_eq!(next(stored, [6, 6, 0]), Some(at([7, 6, 0], 2)));
@@ -195,7 +195,7 @@ mod tests {
         let read = |text: &str| {
             let annotations = json!({"a.b.c/barrier": text});
             let observed = json!({"resourceVersion": "50", "annotations": annotations});
-            Barrier::read("a.b.c", &serde_json::from_value(observed).unwrap())
+            Barrier::read_annotation("a.b.c", &serde_json::from_value(observed).unwrap())
         };
         for (text, versions) in [
             ("49/3", [49, 0, 0]),

@@ -50,7 +50,7 @@ pub(crate) struct BundlesInForce(pub(crate) Vec<watch::Receiver<Option<BundleInF
 
 impl BundlesInForce {
     /// Since when all of them have this bundle.
-    pub(crate) fn all_have_since(&mut self, bundle: &CaBundle) -> Option<Instant> {
+    pub(crate) fn in_all_since(&mut self, bundle: &CaBundle) -> Option<Instant> {
         let each = self.0.iter_mut().map(|in_force| {
             let in_force = in_force.borrow_and_update();
             let same = in_force.as_ref().filter(|known| known.bundle == *bundle);
@@ -63,7 +63,7 @@ impl BundlesInForce {
     }
 
     /// Waits until one of them changes.
-    pub(crate) async fn changed(&mut self) {
+    pub(crate) async fn wait_for_change(&mut self) {
         let each = self.0.iter_mut().map(|in_force| {
             Box::pin(async {
                 if in_force.changed().await.is_err() {
@@ -127,10 +127,10 @@ pub(crate) enum CertificateError {
 
 impl Certificate {
     /// Parses a chain and its key, which must match.
-    pub(crate) fn read(pem: &Pem) -> Result<Self, CertificateError> {
+    pub(crate) fn from_pem(pem: &Pem) -> Result<Self, CertificateError> {
         let chain = read_chain("the certificate", &pem.chain)?;
         let first = chain.first().ok_or(CertificateError::Empty)?;
-        let (not_before, not_after) = validity(first)?;
+        let (not_before, not_after) = validity_of_der(first)?;
         let key = PrivateKeyDer::from_pem_slice(&pem.key).map_err(|source| {
             let what = "the key";
             CertificateError::Pem { what, source }
@@ -145,8 +145,8 @@ impl Certificate {
     }
 
     /// Checks that the certificate is for all of these names.
-    pub(crate) fn names(&self, names: &[String]) -> Result<(), CertificateError> {
-        let parsed = self.parsed()?;
+    pub(crate) fn check_names(&self, names: &[String]) -> Result<(), CertificateError> {
+        let parsed = self.parse_leaf()?;
         for name in names {
             let wrong = |source| {
                 let name = name.clone();
@@ -161,7 +161,7 @@ impl Certificate {
     }
 
     /// Checks that a client that trusts this bundle accepts the certificate in the middle of its life.
-    pub(crate) fn trusted_by(&self, bundle: &[u8]) -> Result<(), CertificateError> {
+    pub(crate) fn check_trusted_by(&self, bundle: &[u8]) -> Result<(), CertificateError> {
         let mut roots = RootCertStore::empty();
         roots.add_parsable_certificates(read_chain("the CA bundle", bundle)?);
         let life = self.not_after.duration_since(self.not_before);
@@ -169,7 +169,7 @@ impl Certificate {
         let middle = u64::try_from(middle.as_second()).unwrap_or_default();
         let algorithms = rustls::crypto::ring::default_provider().signature_verification_algorithms;
         verify_server_cert_signed_by_trust_anchor(
-            &self.parsed()?,
+            &self.parse_leaf()?,
             &roots,
             self.key.cert.get(1..).unwrap_or_default(),
             UnixTime::since_unix_epoch(Duration::from_secs(middle)),
@@ -178,7 +178,7 @@ impl Certificate {
         .map_err(CertificateError::Untrusted)
     }
 
-    fn parsed(&self) -> Result<ParsedCertificate<'_>, CertificateError> {
+    fn parse_leaf(&self) -> Result<ParsedCertificate<'_>, CertificateError> {
         let first = self.key.cert.first().ok_or(CertificateError::Empty)?;
         ParsedCertificate::try_from(first)
             .map_err(|error| CertificateError::Malformed(error.to_string()))
@@ -195,7 +195,7 @@ pub(crate) fn read_chain(
         .map_err(|source| CertificateError::Pem { what, source })
 }
 
-fn validity(der: &CertificateDer<'_>) -> Result<(Timestamp, Timestamp), CertificateError> {
+fn validity_of_der(der: &CertificateDer<'_>) -> Result<(Timestamp, Timestamp), CertificateError> {
     let malformed = |error: &dyn std::fmt::Display| CertificateError::Malformed(error.to_string());
     let (_, parsed) = X509Certificate::from_der(der).map_err(|error| malformed(&error))?;
     let time = |time: x509_parser::time::ASN1Time| {
@@ -209,7 +209,7 @@ fn validity(der: &CertificateDer<'_>) -> Result<(Timestamp, Timestamp), Certific
 /// expires last. None if there is none in it.
 pub fn bundle_validity(pem: &[u8]) -> Result<Option<(Timestamp, Timestamp)>, BundleError> {
     let chain = read_chain("the CA bundle", pem).map_err(BundleError)?;
-    let all = chain.iter().map(validity);
+    let all = chain.iter().map(validity_of_der);
     let all: Vec<_> = all.collect::<Result<_, _>>().map_err(BundleError)?;
     Ok(all.into_iter().max_by_key(|(_, not_after)| *not_after))
 }
@@ -227,7 +227,7 @@ pub(crate) struct Issued {
 
 /// Issues a CA and a certificate for these names. The key of the CA signs this one certificate and is dropped, so that
 /// a stolen Secret is worth nothing after the certificate has expired.
-pub(crate) fn issue(
+pub(crate) fn issue_certificate(
     names: &[String],
     now: Timestamp,
     life: Duration,
@@ -295,37 +295,41 @@ pub(crate) mod tests {
     fn what_is_issued_serves_its_names_and_no_others() {
         let now = time("2026-01-01T00:00:00Z");
         let names_of = names(&["hook.ns.svc", "127.0.0.1", "::1"]);
-        let issued = issue(&names_of, now, YEAR).unwrap();
-        let certificate = Certificate::read(&issued.pem).unwrap();
-        certificate.names(&names_of).unwrap();
-        certificate.trusted_by(&issued.ca).unwrap();
+        let issued = issue_certificate(&names_of, now, YEAR).unwrap();
+        let certificate = Certificate::from_pem(&issued.pem).unwrap();
+        certificate.check_names(&names_of).unwrap();
+        certificate.check_trusted_by(&issued.ca).unwrap();
         assert_eq!(certificate.not_before, time("2025-12-31T23:00:00Z"));
         assert_eq!(certificate.not_after, time("2027-01-01T00:00:00Z"));
         for other in ["hook.other.svc", "127.0.0.2"] {
-            let error = certificate.names(&names(&[other])).unwrap_err();
+            let error = certificate.check_names(&names(&[other])).unwrap_err();
             assert!(error.to_string().contains(other), "{error}");
         }
-        let another = issue(&names_of, now + YEAR, YEAR).unwrap();
+        let another = issue_certificate(&names_of, now + YEAR, YEAR).unwrap();
         let bundle = [another.ca.clone(), issued.ca].concat();
         let validity = bundle_validity(&bundle).unwrap();
         let expected = ["2026-12-31T23:00:00Z", "2028-01-01T00:00:00Z"].map(time);
         assert_eq!(validity, Some(expected.into()));
         assert_eq!(bundle_validity(b"").unwrap(), None);
-        let error = certificate.trusted_by(&another.ca).unwrap_err();
+        let error = certificate.check_trusted_by(&another.ca).unwrap_err();
         assert!(matches!(error, CertificateError::Untrusted(_)), "{error}");
     }
 
     #[test]
     fn a_certificate_with_another_key_or_none_is_refused() {
         let now = time("2026-01-01T00:00:00Z");
-        let one = issue(&names(&["a.b.svc"]), now, YEAR).unwrap().pem;
-        let other = issue(&names(&["a.b.svc"]), now, YEAR).unwrap().pem;
+        let one = issue_certificate(&names(&["a.b.svc"]), now, YEAR)
+            .unwrap()
+            .pem;
+        let other = issue_certificate(&names(&["a.b.svc"]), now, YEAR)
+            .unwrap()
+            .pem;
         let mixed = Pem {
             key: other.key,
             ..one.clone()
         };
         assert!(matches!(
-            Certificate::read(&mixed),
+            Certificate::from_pem(&mixed),
             Err(CertificateError::Key(_))
         ));
         let keyless = Pem {
@@ -333,7 +337,7 @@ pub(crate) mod tests {
             ..one.clone()
         };
         assert!(matches!(
-            Certificate::read(&keyless),
+            Certificate::from_pem(&keyless),
             Err(CertificateError::Pem { .. })
         ));
         let empty = Pem {
@@ -341,7 +345,7 @@ pub(crate) mod tests {
             ..one
         };
         assert!(matches!(
-            Certificate::read(&empty),
+            Certificate::from_pem(&empty),
             Err(CertificateError::Empty)
         ));
     }
@@ -358,13 +362,13 @@ pub(crate) mod tests {
             configuration.send_replace(Some(BundleInForce { bundle, since }));
         };
         put(&one, &bundle, 1);
-        assert_eq!(all.all_have_since(&bundle), None);
+        assert_eq!(all.in_all_since(&bundle), None);
         put(&other, &CaBundle::Elsewhere, 2);
-        all.changed().await;
-        assert_eq!(all.all_have_since(&bundle), None);
+        all.wait_for_change().await;
+        assert_eq!(all.in_all_since(&bundle), None);
         put(&other, &bundle, 3);
-        all.changed().await;
-        let since = all.all_have_since(&bundle).map(|since| since - begin);
+        all.wait_for_change().await;
+        let since = all.in_all_since(&bundle).map(|since| since - begin);
         assert_eq!(since, Some(Duration::from_secs(3)));
     }
 }

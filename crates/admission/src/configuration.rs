@@ -26,7 +26,7 @@ use crate::barrier::{Barrier, StoredBarrier};
 use crate::certificate::CaBundle;
 use crate::endpoint::CallPath;
 use crate::owner::{OWNER, VALIDATING_OWNER};
-use crate::webhook::{FailurePolicy, WebhookSpec};
+use crate::webhook::{WebhookFailurePolicy, WebhookSpec};
 
 pub(crate) mod repair;
 
@@ -48,10 +48,10 @@ pub(crate) trait WebhookConfiguration:
     const OWNER: &'static str;
 
     /// Adds the fields of an entry that the other kind does not have.
-    fn complete(entry: &mut Value, spec: &WebhookSpec);
+    fn complete_entry(entry: &mut Value, spec: &WebhookSpec);
 
     /// What messages call it.
-    fn object() -> String {
+    fn describe_object() -> String {
         format!("{} {CONFIGURATION}", Self::kind(&()))
     }
 }
@@ -59,7 +59,7 @@ pub(crate) trait WebhookConfiguration:
 impl WebhookConfiguration for MutatingWebhookConfiguration {
     const OWNER: &'static str = OWNER;
 
-    fn complete(entry: &mut Value, spec: &WebhookSpec) {
+    fn complete_entry(entry: &mut Value, spec: &WebhookSpec) {
         entry["reinvocationPolicy"] = json!(if spec.reinvoked { "IfNeeded" } else { "Never" });
     }
 }
@@ -67,7 +67,7 @@ impl WebhookConfiguration for MutatingWebhookConfiguration {
 impl WebhookConfiguration for ValidatingWebhookConfiguration {
     const OWNER: &'static str = VALIDATING_OWNER;
 
-    fn complete(_: &mut Value, _: &WebhookSpec) {}
+    fn complete_entry(_: &mut Value, _: &WebhookSpec) {}
 }
 
 /// The address at which the API server calls the webhooks.
@@ -81,20 +81,20 @@ pub(crate) enum Address {
 
 impl Address {
     /// The address in the flags; by default a Service in this namespace.
-    pub(crate) fn of(args: &Args, namespace: &str) -> Self {
+    pub(crate) fn from_args(args: &Args, namespace: &str) -> Self {
         match (&args.webhook_url, &args.webhook_service) {
             (Some(url), _) => Self::Url(url.clone()),
             (None, Some(service)) => Self::Service(service.clone()),
-            (None, None) => Self::Service(ServiceReference::in_namespace(namespace)),
+            (None, None) => Self::Service(ServiceReference::default_in_namespace(namespace)),
         }
     }
 
     /// The names that the certificate must have: for a Service, `NAME.NAMESPACE.svc`
     /// (`k8s.io/apiserver/pkg/util/webhook/client.go`).
-    pub(crate) fn names(&self) -> Vec<String> {
+    pub(crate) fn certificate_names(&self) -> Vec<String> {
         vec![match self {
             Self::Service(service) => format!("{}.{}.svc", service.name, service.namespace),
-            Self::Url(url) => url.host().to_owned(),
+            Self::Url(url) => url.host_name().to_owned(),
         }]
     }
 
@@ -123,17 +123,17 @@ pub(crate) struct InForceWebhook {
 }
 
 /// The desired configuration, as an apply sends it. None while no webhook is in force.
-pub(crate) fn desired<C: WebhookConfiguration>(
+pub(crate) fn desired_configuration<C: WebhookConfiguration>(
     webhooks: &[InForceWebhook],
     address: &Address,
     bundle: &CaBundle,
 ) -> Option<Value> {
     let entries = webhooks
         .iter()
-        .flat_map(|webhook| entries::<C>(webhook, address, bundle));
+        .flat_map(|webhook| webhook_entries::<C>(webhook, address, bundle));
     let entries: Vec<_> = entries.collect();
     let barriers = webhooks.iter().filter_map(|webhook| {
-        let key = Barrier::annotation(webhook.name);
+        let key = Barrier::annotation_key(webhook.name);
         Some((key, webhook.barrier?.to_text().into()))
     });
     let barriers: Map<_, _> = barriers.collect();
@@ -155,7 +155,7 @@ pub(crate) fn desired<C: WebhookConfiguration>(
     Some(desired)
 }
 
-fn entries<C: WebhookConfiguration>(
+fn webhook_entries<C: WebhookConfiguration>(
     webhook: &InForceWebhook,
     address: &Address,
     bundle: &CaBundle,
@@ -164,17 +164,17 @@ fn entries<C: WebhookConfiguration>(
     let entries = webhook.specs.iter().map(|spec| {
         let count = counts.entry(spec.failure_policy).or_insert(0);
         *count += 1;
-        entry::<C>(webhook, spec, *count, address, bundle)
+        webhook_entry::<C>(webhook, spec, *count, address, bundle)
     });
     entries.collect()
 }
 
 /// The name of the call of a webhook with this policy and of this number among them.
-fn entry_name(webhook: &str, policy: FailurePolicy, number: usize) -> String {
+fn entry_name(webhook: &str, policy: WebhookFailurePolicy, number: usize) -> String {
     let (first, domain) = webhook.split_once('.').unwrap_or((webhook, ""));
     let policy = match policy {
-        FailurePolicy::Ignore => "",
-        FailurePolicy::Fail => "-fail",
+        WebhookFailurePolicy::Ignore => "",
+        WebhookFailurePolicy::Fail => "-fail",
     };
     match number {
         1 => format!("{first}{policy}.{domain}"),
@@ -182,7 +182,7 @@ fn entry_name(webhook: &str, policy: FailurePolicy, number: usize) -> String {
     }
 }
 
-fn entry<C: WebhookConfiguration>(
+fn webhook_entry<C: WebhookConfiguration>(
     webhook: &InForceWebhook,
     spec: &WebhookSpec,
     number: usize,
@@ -191,7 +191,7 @@ fn entry<C: WebhookConfiguration>(
 ) -> Value {
     let path = CallPath {
         name: webhook.name,
-        fails: spec.failure_policy == FailurePolicy::Fail,
+        fails: spec.failure_policy == WebhookFailurePolicy::Fail,
         slot: webhook.barrier.map(|barrier| barrier.slot),
     };
     let mut entry = json!({
@@ -206,7 +206,7 @@ fn entry<C: WebhookConfiguration>(
         "namespaceSelector": spec.namespace_selector,
         "objectSelector": spec.object_selector,
     });
-    C::complete(&mut entry, spec);
+    C::complete_entry(&mut entry, spec);
     // An empty list is not stored.
     if !spec.match_conditions.is_empty() {
         entry["matchConditions"] = json!(spec.match_conditions);
@@ -215,26 +215,29 @@ fn entry<C: WebhookConfiguration>(
 }
 
 /// Whether an object has all that is desired. Anything beyond that belongs to others.
-fn says(observed: &Value, desired: &Value) -> bool {
+fn contains_desired(observed: &Value, desired: &Value) -> bool {
     match (observed, desired) {
-        (Value::Object(observed), Value::Object(desired)) => says_fields(observed, desired),
+        (Value::Object(observed), Value::Object(desired)) => contains_fields(observed, desired),
         (Value::Array(observed), Value::Array(desired)) => {
             let by_name = desired.iter().all(|item| item.get("name").is_some());
             if by_name && !desired.is_empty() {
                 desired.iter().all(|item| {
                     let same = |other: &&Value| other["name"] == item["name"];
-                    observed.iter().find(same).is_some_and(|o| says(o, item))
+                    observed
+                        .iter()
+                        .find(same)
+                        .is_some_and(|o| contains_desired(o, item))
                 })
             } else {
                 let pairs = || observed.iter().zip(desired);
-                observed.len() == desired.len() && pairs().all(|(o, d)| says(o, d))
+                observed.len() == desired.len() && pairs().all(|(o, d)| contains_desired(o, d))
             }
         }
         _ => observed == desired,
     }
 }
 
-fn says_fields(observed: &Map<String, Value>, desired: &Map<String, Value>) -> bool {
+fn contains_fields(observed: &Map<String, Value>, desired: &Map<String, Value>) -> bool {
     desired.iter().all(|(key, desired)| match key.as_str() {
         // A selector is one value (`x-kubernetes-map-type: atomic`): another requirement would select less.
         "namespaceSelector" | "objectSelector" => {
@@ -245,13 +248,13 @@ fn says_fields(observed: &Map<String, Value>, desired: &Map<String, Value>) -> b
         "apiVersion" | "kind" => observed.get(key).is_none_or(|observed| observed == desired),
         _ => observed
             .get(key)
-            .is_some_and(|observed| says(observed, desired)),
+            .is_some_and(|observed| contains_desired(observed, desired)),
     })
 }
 
 /// Whether a set of fields has all of an object, and nothing else (`FieldsV1` in
 /// `k8s.io/apimachinery/pkg/apis/meta/v1/types.go`). A value that is owned as a whole has no fields below it.
-fn owns(fields: &Value, object: &Value) -> bool {
+fn owns_exactly(fields: &Value, object: &Value) -> bool {
     let below = fields.as_object().into_iter().flatten();
     // The item of a list itself, beside its fields.
     let below: Vec<_> = below.filter(|(key, _)| *key != ".").collect();
@@ -264,15 +267,15 @@ fn owns(fields: &Value, object: &Value) -> bool {
     has_all
         && below.into_iter().all(|(key, fields)| {
             let child = match object {
-                Value::Array(items) => item(items, key),
+                Value::Array(items) => keyed_item(items, key),
                 _ => key.strip_prefix("f:").and_then(|field| object.get(field)),
             };
-            child.is_some_and(|child| owns(fields, child))
+            child.is_some_and(|child| owns_exactly(fields, child))
         })
 }
 
 /// The item of a list by a key of a set of fields, such as `k:{"name":"one"}`.
-fn item<'a>(items: &'a [Value], key: &str) -> Option<&'a Value> {
+fn keyed_item<'a>(items: &'a [Value], key: &str) -> Option<&'a Value> {
     let key: Map<String, Value> = serde_json::from_str(key.strip_prefix("k:")?).ok()?;
     let has_key = |item: &&Value| key.iter().all(|(field, value)| item[field] == *value);
     items.iter().find(has_key)
@@ -308,7 +311,7 @@ pub(crate) enum Observed<C> {
 
 /// The next step towards the desired configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Step {
+pub(crate) enum ConfigurationStep {
     /// Nothing: it is as desired, or unknown.
     Rest,
     Apply,
@@ -320,35 +323,36 @@ pub(crate) enum Step {
 /// Decides the next step. `applied` is what this process last applied in this term: fields that are no longer desired
 /// are removed only by another apply. What another process applied is known by the fields that are ours, so that a leader
 /// that has nothing to change writes nothing.
-pub(crate) fn decide<C: WebhookConfiguration>(
+pub(crate) fn decide_step<C: WebhookConfiguration>(
     desired: Option<&Value>,
     observed: &Observed<C>,
     applied: Option<&Value>,
-) -> Step {
+) -> ConfigurationStep {
     match (desired, observed) {
-        (None, Observed::Present(observed)) if is_ours(observed.meta()) => Step::Delete,
-        (None, _) | (_, Observed::Unknown) => Step::Rest,
+        (None, Observed::Present(observed)) if is_ours(observed.meta()) => {
+            ConfigurationStep::Delete
+        }
+        (None, _) | (_, Observed::Unknown) => ConfigurationStep::Rest,
         (Some(desired), _)
-            if observed.says(desired)
+            if observed.has_desired(desired)
                 && (applied == Some(desired) || observed.was_applied(desired)) =>
         {
             match observed.without_others_conditions(desired) {
-                Some(_) => Step::RemoveConditions,
-                None => Step::Rest,
+                Some(_) => ConfigurationStep::RemoveConditions,
+                None => ConfigurationStep::Rest,
             }
         }
-        (Some(_), _) => Step::Apply,
+        (Some(_), _) => ConfigurationStep::Apply,
     }
 }
 
 impl<C: WebhookConfiguration> Observed<C> {
     /// Whether it has all that is desired.
-    pub(crate) fn says(&self, desired: &Value) -> bool {
+    pub(crate) fn has_desired(&self, desired: &Value) -> bool {
         match self {
             Self::Unknown | Self::Absent => false,
-            Self::Present(observed) => {
-                serde_json::to_value(observed).is_ok_and(|observed| says(&observed, desired))
-            }
+            Self::Present(observed) => serde_json::to_value(observed)
+                .is_ok_and(|observed| contains_desired(&observed, desired)),
         }
     }
 
@@ -369,7 +373,7 @@ impl<C: WebhookConfiguration> Observed<C> {
                 && entry.operation.as_deref() == Some("Apply")
         });
         let fields = ours.and_then(|entry| entry.fields_v1.as_ref());
-        fields.is_some_and(|fields| owns(&fields.0, &applied))
+        fields.is_some_and(|fields| owns_exactly(&fields.0, &applied))
     }
 
     /// A merge patch that removes the match conditions of others from our webhooks. None if there are none.
@@ -401,11 +405,11 @@ impl<C: WebhookConfiguration> Observed<C> {
     }
 
     /// The barrier of a webhook.
-    pub(crate) fn barrier(&self, webhook: &str) -> StoredBarrier {
+    pub(crate) fn barrier_of(&self, webhook: &str) -> StoredBarrier {
         match self {
             Self::Unknown => StoredBarrier::Unknown,
             Self::Absent => StoredBarrier::None,
-            Self::Present(observed) => Barrier::read(webhook, observed.meta())
+            Self::Present(observed) => Barrier::read_annotation(webhook, observed.meta())
                 .map_or(StoredBarrier::None, StoredBarrier::At),
         }
     }

@@ -16,8 +16,8 @@ use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use crate::barrier::parse_slot;
-use crate::metrics::Metrics;
-use crate::webhook::{Answer, Answered, ReviewOutcome, Terms, Webhook, no_change};
+use crate::metrics::AdmissionMetrics;
+use crate::webhook::{ReviewAnswer, ReviewOutcome, ReviewResult, Terms, Webhook, answer_no_change};
 
 /// Bytes of a body. An API server takes requests of up to 3 MiB (`MaxRequestBodyBytes` in
 /// `k8s.io/apiserver/pkg/server`), and a review of an update has two objects; controller-runtime has the same limit
@@ -35,7 +35,7 @@ const _: () = assert!(LONGEST_BODY / 1024 < ALL_BODIES as usize);
 pub(crate) struct Endpoints {
     webhooks: HashMap<&'static str, Webhook>,
     bodies: Semaphore,
-    metrics: Metrics,
+    metrics: AdmissionMetrics,
     /// Cancelled when connections have to close after their next answer.
     draining: CancellationToken,
 }
@@ -43,11 +43,11 @@ pub(crate) struct Endpoints {
 impl Endpoints {
     pub(crate) fn new(
         webhooks: Vec<Webhook>,
-        metrics: Metrics,
+        metrics: AdmissionMetrics,
         draining: CancellationToken,
     ) -> Self {
         for webhook in &webhooks {
-            metrics.declare(webhook.name);
+            metrics.declare_webhook(webhook.name);
         }
         let by_name = |webhook: Webhook| (webhook.name, webhook);
         Self {
@@ -58,9 +58,12 @@ impl Endpoints {
         }
     }
 
-    pub(crate) async fn respond(&self, request: Request<Incoming>) -> Response<Full<Bytes>> {
+    pub(crate) async fn respond_counted(
+        &self,
+        request: Request<Incoming>,
+    ) -> Response<Full<Bytes>> {
         let version = request.version();
-        let mut response = self.answer(request).await;
+        let mut response = self.route_request(request).await;
         // A Go client does not repeat a POST that meets the close of its connection (`shouldRetryRequest` in net/http),
         // but an answer that announces the close makes it open another one. HTTP/2 has GOAWAY for that.
         if version < Version::HTTP_2 && self.draining.is_cancelled() {
@@ -70,59 +73,60 @@ impl Endpoints {
         response
     }
 
-    async fn answer(&self, request: Request<Incoming>) -> Response<Full<Bytes>> {
+    async fn route_request(&self, request: Request<Incoming>) -> Response<Full<Bytes>> {
         let began = clock::monotonic();
-        let path = CallPath::parse(request.uri().path());
+        let path = CallPath::parse_path(request.uri().path());
         let Some(webhook) = self.webhooks.get(path.name) else {
-            return plain(StatusCode::NOT_FOUND, "no webhook has this path");
+            return text_response(StatusCode::NOT_FOUND, "no webhook has this path");
         };
         let CallPath { fails, slot, .. } = path;
         if request.method() != Method::POST {
-            return plain(
+            return text_response(
                 StatusCode::METHOD_NOT_ALLOWED,
                 "send an AdmissionReview by POST",
             );
         }
-        let patience = patience(request.uri());
+        let patience = time_to_answer(request.uri());
         let deadline = began + patience;
-        let (answer, without) = match timeout_at(deadline, self.read(request.into_body())).await {
-            Ok(Ok(body)) => {
-                let terms = Terms {
-                    slot,
-                    deadline,
-                    may_wait: true,
-                };
-                let answer = answer(webhook, &body, terms, began + patience / 2).await;
-                (answer, StatusCode::BAD_REQUEST)
-            }
-            Ok(Err(Unread::TooLong)) => (
-                no_change(ReviewOutcome::Malformed, b""),
-                StatusCode::PAYLOAD_TOO_LARGE,
-            ),
-            Ok(Err(Unread::Broken)) => (
-                no_change(ReviewOutcome::Malformed, b""),
-                StatusCode::BAD_REQUEST,
-            ),
-            // Without a uid there can be no answer; by its `failurePolicy` the API server takes an error for "no change" or
-            // refuses the object.
-            Err(_) => (
-                no_change(ReviewOutcome::Late, b""),
-                StatusCode::SERVICE_UNAVAILABLE,
-            ),
-        };
-        let Answer { outcome, body } = answer;
+        let (answer, without) =
+            match timeout_at(deadline, self.read_body(request.into_body())).await {
+                Ok(Ok(body)) => {
+                    let terms = Terms {
+                        slot,
+                        deadline,
+                        may_wait: true,
+                    };
+                    let answer = answer_review(webhook, &body, terms, began + patience / 2).await;
+                    (answer, StatusCode::BAD_REQUEST)
+                }
+                Ok(Err(Unread::TooLong)) => (
+                    answer_no_change(ReviewOutcome::Malformed, b""),
+                    StatusCode::PAYLOAD_TOO_LARGE,
+                ),
+                Ok(Err(Unread::Broken)) => (
+                    answer_no_change(ReviewOutcome::Malformed, b""),
+                    StatusCode::BAD_REQUEST,
+                ),
+                // Without a uid there can be no answer; by its `failurePolicy` the API server takes an error for "no change" or
+                // refuses the object.
+                Err(_) => (
+                    answer_no_change(ReviewOutcome::Late, b""),
+                    StatusCode::SERVICE_UNAVAILABLE,
+                ),
+            };
+        let ReviewAnswer { outcome, body } = answer;
         self.metrics
-            .answered(webhook.name, outcome, clock::monotonic() - began);
+            .count_answer(webhook.name, outcome, clock::monotonic() - began);
         match body {
             Some(_) if fails && !outcome.is_relied_on() => {
-                plain(StatusCode::SERVICE_UNAVAILABLE, outcome.explain())
+                text_response(StatusCode::SERVICE_UNAVAILABLE, outcome.refusal_message())
             }
-            Some(body) => json(body),
-            None => plain(without, "not an AdmissionReview with a uid"),
+            Some(body) => json_response(body),
+            None => text_response(without, "not an AdmissionReview with a uid"),
         }
     }
 
-    async fn read(&self, body: Incoming) -> Result<Bytes, Unread> {
+    async fn read_body(&self, body: Incoming) -> Result<Bytes, Unread> {
         let announced = usize::try_from(body.size_hint().upper().unwrap_or(u64::MAX));
         if announced.is_ok_and(|size| size != usize::MAX && size > LONGEST_BODY) {
             return Err(Unread::TooLong);
@@ -151,12 +155,17 @@ impl Endpoints {
 }
 
 /// Answers by the latest snapshot; waits for another one until `limit` where that is too old.
-async fn answer(webhook: &Webhook, body: &[u8], mut terms: Terms, limit: Instant) -> Answer {
+async fn answer_review(
+    webhook: &Webhook,
+    body: &[u8],
+    mut terms: Terms,
+    limit: Instant,
+) -> ReviewAnswer {
     loop {
         terms.may_wait &= clock::monotonic() < limit;
-        match webhook.answers.answer(body, terms) {
-            Answered::Now(answer) => return answer,
-            Answered::Outdated(changed) => {
+        match webhook.answers.answer_review(body, terms) {
+            ReviewResult::Now(answer) => return answer,
+            ReviewResult::Outdated(changed) => {
                 // At the limit it is answered by what there is.
                 let _passed = timeout_at(limit, changed).await;
             }
@@ -175,7 +184,7 @@ pub(crate) struct CallPath<'a> {
 const FAILS: &str = "fail";
 
 impl<'a> CallPath<'a> {
-    fn parse(path: &'a str) -> Self {
+    fn parse_path(path: &'a str) -> Self {
         let path = path.trim_start_matches('/');
         let (name, mut rest) = path.split_once('/').unwrap_or((path, ""));
         let fails = rest.split('/').next() == Some(FAILS);
@@ -207,7 +216,7 @@ enum Unread {
 
 /// How long an answer may take: half of the timeout of the API server, which sends it in whole seconds, rounded up
 /// (`timeout` in `k8s.io/apiserver/pkg/admission/plugin/webhook/mutating/dispatcher.go`). The rest is for the way.
-fn patience(uri: &Uri) -> Duration {
+fn time_to_answer(uri: &Uri) -> Duration {
     let parameters = uri.query().unwrap_or_default().split('&');
     let seconds = parameters
         .filter_map(|parameter| parameter.strip_prefix("timeout="))
@@ -216,14 +225,14 @@ fn patience(uri: &Uri) -> Duration {
     timeout.min(Duration::from_secs(30)) / 2
 }
 
-fn json(body: Vec<u8>) -> Response<Full<Bytes>> {
+fn json_response(body: Vec<u8>) -> Response<Full<Bytes>> {
     let mut response = Response::new(Full::from(body));
     let json = HeaderValue::from_static("application/json");
     response.headers_mut().insert(CONTENT_TYPE, json);
     response
 }
 
-fn plain(status: StatusCode, text: &'static str) -> Response<Full<Bytes>> {
+fn text_response(status: StatusCode, text: &'static str) -> Response<Full<Bytes>> {
     let mut response = Response::new(Full::from(text));
     *response.status_mut() = status;
     response
@@ -247,11 +256,11 @@ mod tests {
                 fails,
                 slot,
             };
-            assert_eq!(CallPath::parse(path), expected);
+            assert_eq!(CallPath::parse_path(path), expected);
             assert_eq!(expected.to_string(), path);
         }
-        assert_eq!(CallPath::parse("/a.b.c/failing/99").slot, None);
-        assert!(!CallPath::parse("/a.b.c/failing").fails);
+        assert_eq!(CallPath::parse_path("/a.b.c/failing/99").slot, None);
+        assert!(!CallPath::parse_path("/a.b.c/failing").fails);
     }
 
     #[test]
@@ -266,7 +275,7 @@ mod tests {
         ];
         for (uri, millis) in table {
             let uri: Uri = uri.parse().unwrap();
-            assert_eq!(patience(&uri).as_millis(), millis, "{uri}");
+            assert_eq!(time_to_answer(&uri).as_millis(), millis, "{uri}");
         }
     }
 }

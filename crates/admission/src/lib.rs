@@ -52,10 +52,10 @@ pub use certificate::{BundleError, bundle_validity};
 pub use configuration::CONFIGURATION;
 pub use owner::{OWNER, VALIDATING_OWNER};
 pub use review::{
-    AdmissionRequest, Cause, Mutation, ObjectKind, Operation, PatchOperation, Response, Reviewer,
-    Validation,
+    AdmissionRequest, Mutation, ObjectKind, PatchOperation, RefusalCause, ReviewOperation,
+    ReviewResponse, Reviewer, Validation,
 };
-pub use webhook::{FailurePolicy, Webhook, WebhookCalls, WebhookFeed, WebhookSpec};
+pub use webhook::{Webhook, WebhookCalls, WebhookFailurePolicy, WebhookFeed, WebhookSpec};
 
 /// The field manager of this crate's writes.
 const FIELD_MANAGER: &str = "leadsman-admission";

@@ -14,7 +14,7 @@ use crate::webhook::ReviewOutcome;
 
 /// The metrics of the webhooks.
 #[derive(Clone, Debug)]
-pub(crate) struct Metrics {
+pub(crate) struct AdmissionMetrics {
     /// By `webhook` and `outcome`.
     requests: Counters<2>,
     /// By `webhook`.
@@ -48,7 +48,7 @@ impl ReviewOutcome {
     }
 }
 
-impl Metrics {
+impl AdmissionMetrics {
     pub(crate) fn new(registry: &Registry) -> Self {
         let duration = || Histogram::new(exponential_buckets(0.000_1, 4.0, 10));
         let metrics = Self {
@@ -79,7 +79,7 @@ impl Metrics {
     }
 
     /// Shows a webhook, of which nothing has been asked yet.
-    pub(crate) fn declare(&self, webhook: &'static str) {
+    pub(crate) fn declare_webhook(&self, webhook: &'static str) {
         let webhook = ("webhook", webhook);
         for outcome in ReviewOutcome::ALL {
             let labels = [webhook, ("outcome", outcome.as_str())];
@@ -88,7 +88,12 @@ impl Metrics {
         drop(self.duration.get_or_create(&[webhook]));
     }
 
-    pub(crate) fn answered(&self, webhook: &'static str, outcome: ReviewOutcome, took: Duration) {
+    pub(crate) fn count_answer(
+        &self,
+        webhook: &'static str,
+        outcome: ReviewOutcome,
+        took: Duration,
+    ) {
         let webhook = ("webhook", webhook);
         self.requests
             .get_or_create(&[webhook, ("outcome", outcome.as_str())])
@@ -98,7 +103,7 @@ impl Metrics {
             .observe(took.as_secs_f64());
     }
 
-    pub(crate) fn serves_until(&self, not_after: Timestamp) {
+    pub(crate) fn set_not_after(&self, not_after: Timestamp) {
         self.expiration.set(not_after.as_second());
     }
 }

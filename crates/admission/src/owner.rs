@@ -29,7 +29,7 @@ pub const VALIDATING_OWNER: &str = "leadsman-manager-validating-webhooks";
 
 /// The owner that an object is to have.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) enum Owner {
+pub(crate) enum OwningRole {
     /// It has not been read yet, or may be another one by now.
     #[default]
     Unknown,
@@ -38,9 +38,9 @@ pub(crate) enum Owner {
     Known(Box<OwnerReference>),
 }
 
-impl Owner {
+impl OwningRole {
     /// Adds it to an object.
-    pub(crate) fn added_to(&self, mut object: Value) -> Value {
+    pub(crate) fn add_to_object(&self, mut object: Value) -> Value {
         if let Self::Known(owner) = self {
             object["metadata"]["ownerReferences"] = json!([owner]);
         }
@@ -48,7 +48,7 @@ impl Owner {
     }
 
     /// As the metadata of an object has it.
-    pub(crate) fn reference(self) -> Option<OwnerReference> {
+    pub(crate) fn to_reference(self) -> Option<OwnerReference> {
         match self {
             Self::Unknown | Self::None => None,
             Self::Known(owner) => Some(*owner),
@@ -59,9 +59,13 @@ impl Owner {
 /// Reads the `ClusterRole` of this name, which is to own a webhook configuration. It is asked for just before an object is made or
 /// applied: a role that is made anew has another uid, and what names the old one is deleted. No failure keeps the
 /// configuration from being applied: it gets its owner with a later apply.
-pub(crate) async fn read_cluster_role(server: &ApiServer, name: &str, deadline: Duration) -> Owner {
+pub(crate) async fn read_cluster_role(
+    server: &ApiServer,
+    name: &str,
+    deadline: Duration,
+) -> OwningRole {
     let read = read_owner::<ClusterRole>(server, None, name, deadline).await;
-    read.unwrap_or_else(|failed| without::<ClusterRole>(name, &failed))
+    read.unwrap_or_else(|failed| without_owner::<ClusterRole>(name, &failed))
 }
 
 /// Reads the `Role` that is to own the Secret of this namespace. An error is worth another attempt, for a Secret keeps what
@@ -70,10 +74,10 @@ pub(crate) async fn read_role(
     server: &ApiServer,
     namespace: &str,
     deadline: Duration,
-) -> Result<Owner, Disposition> {
+) -> Result<OwningRole, Disposition> {
     match read_owner::<Role>(server, Some(namespace), OWNER, deadline).await {
         Err(failed) if may_pass(&failed) => Err(failed),
-        read => Ok(read.unwrap_or_else(|failed| without::<Role>(OWNER, &failed))),
+        read => Ok(read.unwrap_or_else(|failed| without_owner::<Role>(OWNER, &failed))),
     }
 }
 
@@ -85,14 +89,14 @@ fn may_pass(failed: &Disposition) -> bool {
     }
 }
 
-fn without<R: Resource<DynamicType = ()>>(name: &str, failed: &Disposition) -> Owner {
+fn without_owner<R: Resource<DynamicType = ()>>(name: &str, failed: &Disposition) -> OwningRole {
     let role = format!("{} {name}", R::kind(&()));
     let reason = describe_failure("get", &role, failed);
     tracing::warn!(
         reason,
         "what is made for the webhooks gets no owner, and stays after an uninstall; apply the {role} of this version, by the Helm chart or `leadsman manifests --only=access`, with the feature gates of this manager"
     );
-    Owner::None
+    OwningRole::None
 }
 
 async fn read_owner<R>(
@@ -100,7 +104,7 @@ async fn read_owner<R>(
     namespace: Option<&str>,
     name: &str,
     deadline: Duration,
-) -> Result<Owner, Disposition>
+) -> Result<OwningRole, Disposition>
 where
     R: Resource<DynamicType = ()> + DeserializeOwned,
 {
@@ -110,16 +114,19 @@ where
     })?;
     let reply = server.send(Verb::Get, request, deadline).await;
     match reply.disposition {
-        Disposition::Done => Ok(owner::<R>(name, &reply.body)),
+        Disposition::Done => Ok(decode_owner::<R>(name, &reply.body)),
         failed => Err(failed),
     }
 }
 
-fn owner<R: Resource<DynamicType = ()> + DeserializeOwned>(name: &str, role: &[u8]) -> Owner {
+fn decode_owner<R: Resource<DynamicType = ()> + DeserializeOwned>(
+    name: &str,
+    role: &[u8],
+) -> OwningRole {
     let uid = serde_json::from_slice::<R>(role).ok();
     let uid = uid.and_then(|role| role.uid());
-    uid.map_or(Owner::None, |uid| {
-        Owner::Known(Box::new(OwnerReference {
+    uid.map_or(OwningRole::None, |uid| {
+        OwningRole::Known(Box::new(OwnerReference {
             api_version: R::api_version(&()).into_owned(),
             kind: R::kind(&()).into_owned(),
             name: name.to_owned(),
@@ -135,15 +142,15 @@ mod tests {
 
     #[test]
     fn the_owner_is_named_with_its_uid() {
-        let read = owner::<ClusterRole>(
+        let read = decode_owner::<ClusterRole>(
             OWNER,
             br#"{"metadata": {"name": "n", "uid": "u"}, "rules": null}"#,
         );
-        let object = read.added_to(json!({"metadata": {"name": "o"}}));
+        let object = read.add_to_object(json!({"metadata": {"name": "o"}}));
         let expected = json!([{"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole",
             "name": OWNER, "uid": "u"}]);
         assert_eq!(object["metadata"]["ownerReferences"], expected);
-        let without = Owner::None.added_to(json!({"metadata": {"name": "o"}}));
+        let without = OwningRole::None.add_to_object(json!({"metadata": {"name": "o"}}));
         assert_eq!(without, json!({"metadata": {"name": "o"}}));
     }
 }

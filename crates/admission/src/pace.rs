@@ -36,7 +36,7 @@ impl Pace {
     }
 
     /// Records a write, whatever its outcome. `random` is in 0 to 1.
-    pub(crate) fn wrote(&mut self, disposition: &Disposition, now: Instant, random: f64) {
+    pub(crate) fn record_write(&mut self, disposition: &Disposition, now: Instant, random: f64) {
         if self.last.is_some_and(|last| now >= last + QUIET) {
             self.writes = 0;
         }
@@ -54,7 +54,7 @@ impl Pace {
 
     /// Ends the contest, since the desired state has changed. The next write is sent at once, unless there were many
     /// changes lately.
-    pub(crate) fn forget(&mut self, now: Instant) {
+    pub(crate) fn end_contest(&mut self, now: Instant) {
         let not_before = self
             .even
             .and_then(|even| even.checked_sub(AT_ONCE * CHANGE));
@@ -68,7 +68,7 @@ impl Pace {
 }
 
 /// Sleeps until this time, or for ever without one.
-pub(crate) async fn until(time: Option<Instant>) {
+pub(crate) async fn sleep_until_time(time: Option<Instant>) {
     match time {
         Some(time) => sleep_until(time).await,
         None => pending().await,
@@ -99,7 +99,7 @@ mod tests {
         let mut now = leadsman_process::clock::monotonic();
         assert_eq!(pace.held_until(now), None, "the first is sent at once");
         let mut write = |pace: &mut Pace, after| {
-            pace.wrote(&after, now, 1.0);
+            pace.record_write(&after, now, 1.0);
             let held = pace.held_until(now).unwrap() - now;
             now += held;
             held.as_secs()
@@ -112,10 +112,10 @@ mod tests {
             reason: String::new(),
         };
         assert_eq!(write(&mut pace, throttled), 90);
-        pace.wrote(&Disposition::Done, now + QUIET, 1.0);
+        pace.record_write(&Disposition::Done, now + QUIET, 1.0);
         let again = pace.held_until(now + QUIET).unwrap() - (now + QUIET);
         assert_eq!(again.as_secs(), 1);
-        pace.forget(now + QUIET);
+        pace.end_contest(now + QUIET);
         assert_eq!(pace.held_until(now + QUIET), None);
     }
 
@@ -127,13 +127,13 @@ mod tests {
         for _ in 0..20 {
             // However many changes come while one is held.
             for _ in 0..10 {
-                pace.forget(now);
+                pace.end_contest(now);
             }
             now = pace.held_until(now).unwrap_or(now);
-            pace.wrote(&Disposition::Done, now, 1.0);
+            pace.record_write(&Disposition::Done, now, 1.0);
         }
         assert_eq!(now - begin, (19 - AT_ONCE) * CHANGE);
-        pace.forget(now + AT_ONCE * CHANGE);
+        pace.end_contest(now + AT_ONCE * CHANGE);
         assert_eq!(pace.held_until(now + AT_ONCE * CHANGE), None);
     }
 }

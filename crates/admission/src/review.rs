@@ -18,12 +18,12 @@ pub trait Reviewer: 'static {
     /// The state of the feature that reviews depend on.
     type Snapshot: Send + Sync + 'static;
     /// [`Mutation`] or [`Validation`].
-    type Response: Response;
+    type Response: ReviewResponse;
 
     /// The version of a snapshot, which grows, for a feature that has barriers ([`WebhookCalls::barrier`]).
     ///
     /// [`WebhookCalls::barrier`]: crate::WebhookCalls::barrier
-    fn version(_snapshot: &Self::Snapshot) -> Option<StateVersion> {
+    fn snapshot_version(_snapshot: &Self::Snapshot) -> Option<StateVersion> {
         None
     }
 
@@ -39,7 +39,7 @@ pub trait Reviewer: 'static {
     /// The response to a request. It runs on the thread that serves all webhooks, so it must neither block nor take
     /// long. The API server may ask again about the changed object (`reinvocationPolicy`), and about an object that is
     /// never created (a dry run, or another plugin refuses it): equal requests must get equal responses.
-    fn review(
+    fn review_request(
         snapshot: &Self::Snapshot,
         request: &AdmissionRequest<Self::Object>,
     ) -> Self::Response;
@@ -61,7 +61,7 @@ pub struct AdmissionRequest<O> {
     #[serde(default)]
     pub namespace: String,
     /// The operation.
-    pub operation: Operation,
+    pub operation: ReviewOperation,
     /// Whether it is a dry run, so that nothing is stored.
     #[serde(default)]
     pub dry_run: bool,
@@ -83,7 +83,7 @@ pub struct ObjectKind {
 /// The operation on an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "UPPERCASE")]
-pub enum Operation {
+pub enum ReviewOperation {
     /// It is created.
     Create,
     /// It is changed.
@@ -104,14 +104,14 @@ pub struct Mutation {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Validation {
     /// Why the object is refused. Empty if it is allowed.
-    pub causes: Vec<Cause>,
+    pub causes: Vec<RefusalCause>,
     /// Warnings for the client, as those of a [`Mutation`].
     pub warnings: Vec<String>,
 }
 
 /// Why an object is refused (`StatusCause` in `k8s.io/apimachinery/pkg/apis/meta/v1`).
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Cause {
+pub struct RefusalCause {
     /// The field, as `spec.containers[0].name`.
     pub field: String,
     /// What is wrong with it.
@@ -119,13 +119,13 @@ pub struct Cause {
 }
 
 /// What a reviewer may answer with: [`Mutation`] or [`Validation`].
-pub trait Response: sealed::Sealed {}
-impl Response for Mutation {}
-impl Response for Validation {}
+pub trait ReviewResponse: sealed::Sealed {}
+impl ReviewResponse for Mutation {}
+impl ReviewResponse for Validation {}
 
 /// What this crate makes of a response.
 pub(crate) mod sealed {
-    use super::{Cause, Mutation, PatchOperation, Validation};
+    use super::{Mutation, PatchOperation, RefusalCause, Validation};
 
     /// What becomes of the objects that a webhook reviews.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -140,7 +140,7 @@ pub(crate) mod sealed {
     #[derive(Debug, Default)]
     pub struct Reviewed {
         pub patch: Vec<PatchOperation>,
-        pub causes: Vec<Cause>,
+        pub causes: Vec<RefusalCause>,
         pub warnings: Vec<String>,
     }
 
@@ -182,13 +182,13 @@ pub struct PatchOperation(Value);
 impl PatchOperation {
     /// Sets an entry of an object, or inserts an element into a list, at this path of keys and indices. The parent must
     /// exist: the first annotation of a pod is added together with its map.
-    pub fn add<'a>(path: impl IntoIterator<Item = &'a str>, value: impl Into<Value>) -> Self {
-        Self(json!({"op": "add", "path": pointer(path), "value": value.into()}))
+    pub fn add_at<'a>(path: impl IntoIterator<Item = &'a str>, value: impl Into<Value>) -> Self {
+        Self(json!({"op": "add", "path": json_pointer(path), "value": value.into()}))
     }
 
     /// Removes the value at this path, which must exist.
-    pub fn remove<'a>(path: impl IntoIterator<Item = &'a str>) -> Self {
-        Self(json!({"op": "remove", "path": pointer(path)}))
+    pub fn remove_at<'a>(path: impl IntoIterator<Item = &'a str>) -> Self {
+        Self(json!({"op": "remove", "path": json_pointer(path)}))
     }
 }
 
@@ -200,7 +200,7 @@ impl From<Value> for PatchOperation {
 }
 
 /// A JSON pointer (RFC 6901, 3 and 4).
-fn pointer<'a>(path: impl IntoIterator<Item = &'a str>) -> String {
+fn json_pointer<'a>(path: impl IntoIterator<Item = &'a str>) -> String {
     let mut pointer = String::new();
     for key in path {
         pointer.push('/');
@@ -220,8 +220,11 @@ mod tests {
         let key = ["metadata", "annotations", "kruise.io/pod~probe"];
         let path = "/metadata/annotations/kruise.io~1pod~0probe";
         assert_eq!(
-            serde_json::to_value([PatchOperation::add(key, "x"), PatchOperation::remove(key)])
-                .unwrap(),
+            serde_json::to_value([
+                PatchOperation::add_at(key, "x"),
+                PatchOperation::remove_at(key)
+            ])
+            .unwrap(),
             json!([{"op": "add", "path": path, "value": "x"}, {"op": "remove", "path": path}])
         );
     }

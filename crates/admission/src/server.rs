@@ -67,9 +67,9 @@ pub(crate) struct Server {
 
 /// Resolves each handshake to the newest certificate. Open connections keep theirs.
 #[derive(Debug)]
-struct Newest(watch::Receiver<Option<Arc<CertifiedKey>>>);
+struct LatestCertificate(watch::Receiver<Option<Arc<CertifiedKey>>>);
 
-impl ResolvesServerCert for Newest {
+impl ResolvesServerCert for LatestCertificate {
     fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         self.0.borrow().clone()
     }
@@ -77,12 +77,12 @@ impl ResolvesServerCert for Newest {
 
 impl Server {
     /// Serves until the process stops, and then until all requests are finished.
-    pub(crate) async fn serve(self, listener: TcpListener) {
+    pub(crate) async fn serve_until_stopped(self, listener: TcpListener) {
         let stop = CancellationToken::new();
         let mut connections = Connections::default();
         tokio::select! {
-            () = self.accept(&listener, &mut connections, &stop) => {}
-            () = self.drain() => {}
+            () = self.accept_connection(&listener, &mut connections, &stop) => {}
+            () = self.drain_connections() => {}
         }
         drop(listener);
         stop.cancel();
@@ -92,7 +92,7 @@ impl Server {
         }
     }
 
-    async fn drain(&self) {
+    async fn drain_connections(&self) {
         self.shutdown.cancelled().await;
         self.draining.cancel();
         let began = clock::monotonic();
@@ -109,13 +109,13 @@ impl Server {
         }
     }
 
-    async fn accept(
+    async fn accept_connection(
         &self,
         listener: &TcpListener,
         connections: &mut Connections,
         stop: &CancellationToken,
     ) {
-        let acceptor = acceptor(self.certificate.clone());
+        let acceptor = tls_acceptor(self.certificate.clone());
         loop {
             let stream = match listener.accept().await {
                 Ok((stream, _)) => stream,
@@ -138,7 +138,7 @@ impl Server {
             };
             let task = connections
                 .tasks
-                .spawn(connection.serve(acceptor.clone(), stream));
+                .spawn(connection.serve_connection(acceptor.clone(), stream));
             connections.open.push(Open { task, requests });
         }
     }
@@ -188,13 +188,13 @@ impl Connections {
     }
 }
 
-fn acceptor(certificate: watch::Receiver<Option<Arc<CertifiedKey>>>) -> TlsAcceptor {
+fn tls_acceptor(certificate: watch::Receiver<Option<Arc<CertifiedKey>>>) -> TlsAcceptor {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let mut config = ServerConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .expect("the provider has the suites of TLS 1.2 and 1.3")
         .with_no_client_auth()
-        .with_cert_resolver(Arc::new(Newest(certificate)));
+        .with_cert_resolver(Arc::new(LatestCertificate(certificate)));
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     TlsAcceptor::from(Arc::new(config))
 }
@@ -247,7 +247,7 @@ impl Drop for UnderWay {
 }
 
 impl WebhookConnection {
-    async fn serve(self, acceptor: TlsAcceptor, stream: TcpStream) {
+    async fn serve_connection(self, acceptor: TlsAcceptor, stream: TcpStream) {
         // An answer is one small write.
         let _refused = stream.set_nodelay(true);
         let stream = match timeout(HANDSHAKE, acceptor.accept(stream)).await {
@@ -263,12 +263,12 @@ impl WebhookConnection {
             let under_way = UnderWay::new(&self.requests);
             let endpoints = Arc::clone(&self.endpoints);
             async move {
-                let response = endpoints.respond(request).await;
+                let response = endpoints.respond_counted(request).await;
                 drop(under_way);
                 Ok::<_, Infallible>(response)
             }
         });
-        let builder = http();
+        let builder = http_builder();
         let served = builder.serve_connection(TokioIo::new(stream), service);
         tokio::pin!(served);
         let ended = tokio::select! {
@@ -297,12 +297,12 @@ impl WebhookConnection {
         tokio::select! {
             () = self.stop.cancelled() => {}
             () = drained, if is_http2 => {}
-            () = idle(self.requests.counts.subscribe()) => {}
+            () = wait_until_idle(self.requests.counts.subscribe()) => {}
         }
     }
 }
 
-async fn idle(mut requests: watch::Receiver<RequestCounts>) {
+async fn wait_until_idle(mut requests: watch::Receiver<RequestCounts>) {
     loop {
         let silent = timeout(IDLE, requests.changed()).await.is_err();
         if silent && requests.borrow().under_way == 0 {
@@ -311,7 +311,7 @@ async fn idle(mut requests: watch::Receiver<RequestCounts>) {
     }
 }
 
-fn http() -> auto::Builder<TokioExecutor> {
+fn http_builder() -> auto::Builder<TokioExecutor> {
     let mut builder = auto::Builder::new(TokioExecutor::new());
     builder
         .http1()

@@ -20,7 +20,7 @@ use leadsman_process::clock;
 
 use crate::barrier::{StateVersion, StoredBarrier};
 use crate::review::sealed::{ReviewKind, Reviewed, Sealed as _};
-use crate::review::{AdmissionRequest, Cause, ObjectKind, Reviewer};
+use crate::review::{AdmissionRequest, ObjectKind, RefusalCause, Reviewer};
 
 /// A webhook of a feature.
 pub struct Webhook {
@@ -47,7 +47,7 @@ pub struct WebhookFeed<S> {
 pub struct WebhookCalls {
     /// Each call; none if the API server is not to call at all.
     pub specs: Vec<WebhookSpec>,
-    /// The version of the snapshot that they were made from ([`Reviewer::version`]). No replica answers them by an earlier
+    /// The version of the snapshot that they were made from ([`Reviewer::snapshot_version`]). No replica answers them by an earlier
     /// one, as long as its time allows to wait for it.
     pub barrier: Option<StateVersion>,
 }
@@ -70,12 +70,12 @@ pub struct WebhookSpec {
     /// objects is called after all that change them.
     pub reinvoked: bool,
     /// What becomes of an object while no answer comes.
-    pub failure_policy: FailurePolicy,
+    pub failure_policy: WebhookFailurePolicy,
 }
 
 /// What becomes of an object if the API server gets no answer, or none that can be relied on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum FailurePolicy {
+pub enum WebhookFailurePolicy {
     /// It is accepted as it is.
     #[default]
     Ignore,
@@ -85,7 +85,7 @@ pub enum FailurePolicy {
     Fail,
 }
 
-impl FailurePolicy {
+impl WebhookFailurePolicy {
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::Ignore => "Ignore",
@@ -114,12 +114,12 @@ impl<S: Send + Sync + 'static> WebhookFeed<S> {
     }
 
     /// The webhook that is fed.
-    pub fn webhook<R: Reviewer<Snapshot = S>>(&self, name: &'static str) -> Webhook {
+    pub fn fed_webhook<R: Reviewer<Snapshot = S>>(&self, name: &'static str) -> Webhook {
         Webhook::new::<R>(name, self.snapshot.subscribe(), self.calls.subscribe())
     }
 
     /// From now on answers are given by this snapshot, and the API server is told of these calls.
-    pub fn publish(&self, calls: WebhookCalls, snapshot: Arc<S>) {
+    pub fn publish_snapshot(&self, calls: WebhookCalls, snapshot: Arc<S>) {
         // The calls first: without a snapshot the configuration stays as it is.
         self.calls.send_if_modified(|known| {
             let is_new = *known != calls;
@@ -177,7 +177,7 @@ impl Webhook {
 
     /// The barrier of the calls that the API server is told to make; none while it is told of none, or of other calls than
     /// those wanted. From then on every replica that answers has come as far.
-    pub fn in_force(&self) -> watch::Receiver<Option<StateVersion>> {
+    pub fn barrier_in_force(&self) -> watch::Receiver<Option<StateVersion>> {
         self.in_force.subscribe()
     }
 }
@@ -210,7 +210,7 @@ impl ReviewOutcome {
     }
 
     /// What the API server says to whoever creates an object that is refused for it.
-    pub(crate) fn explain(self) -> &'static str {
+    pub(crate) fn refusal_message(self) -> &'static str {
         match self {
             Self::Patched | Self::Unchanged | Self::Refused => "reviewed",
             Self::NotReady => "this replica has not read yet what it reviews by",
@@ -225,15 +225,15 @@ impl ReviewOutcome {
 }
 
 /// An answer with its outcome.
-pub(crate) struct Answer {
+pub(crate) struct ReviewAnswer {
     pub(crate) outcome: ReviewOutcome,
     /// An `AdmissionReview`. None if the request has no uid.
     pub(crate) body: Option<Vec<u8>>,
 }
 
 /// An answer, or a snapshot to wait for first.
-pub(crate) enum Answered {
-    Now(Answer),
+pub(crate) enum ReviewResult {
+    Now(ReviewAnswer),
     /// Resolves when there is something new to answer by.
     Outdated(BoxFuture<'static, ()>),
 }
@@ -252,13 +252,13 @@ pub(crate) struct Terms {
 /// A reviewer, type-erased.
 pub(crate) trait Answers: Send + Sync {
     /// Whether there is a snapshot. Before that, missing calls do not mean that the webhook is not in force.
-    fn is_ready(&self) -> bool;
+    fn has_snapshot(&self) -> bool;
 
     /// Waits for the first snapshot.
-    fn ready(&self) -> BoxFuture<'static, ()>;
+    fn wait_for_snapshot(&self) -> BoxFuture<'static, ()>;
 
     /// Answers an `AdmissionReview`.
-    fn answer(&self, body: &[u8], terms: Terms) -> Answered;
+    fn answer_review(&self, body: &[u8], terms: Terms) -> ReviewResult;
 }
 
 struct Reviewing<R: Reviewer> {
@@ -267,11 +267,11 @@ struct Reviewing<R: Reviewer> {
 }
 
 impl<R: Reviewer> Answers for Reviewing<R> {
-    fn is_ready(&self) -> bool {
+    fn has_snapshot(&self) -> bool {
         self.snapshot.borrow().is_some()
     }
 
-    fn ready(&self) -> BoxFuture<'static, ()> {
+    fn wait_for_snapshot(&self) -> BoxFuture<'static, ()> {
         let mut snapshot = self.snapshot.clone();
         async move {
             if snapshot.wait_for(Option::is_some).await.is_err() {
@@ -282,7 +282,7 @@ impl<R: Reviewer> Answers for Reviewing<R> {
         .boxed()
     }
 
-    fn answer(&self, body: &[u8], terms: Terms) -> Answered {
+    fn answer_review(&self, body: &[u8], terms: Terms) -> ReviewResult {
         // Before they are read, so that no change is missed.
         let (mut snapshots, mut barriers) = (self.snapshot.clone(), self.stored.clone());
         // The lock is held only for a clone, so the control loop never waits for a review.
@@ -291,20 +291,24 @@ impl<R: Reviewer> Answers for Reviewing<R> {
         let reviewed = match &snapshot {
             // A snapshot is immutable, so a panic leaves nothing half written.
             Some(snapshot) => catch_unwind(AssertUnwindSafe(|| {
-                review::<R>(snapshot, stored, body, terms)
+                review_body::<R>(snapshot, stored, body, terms)
             })),
             None if terms.may_wait => Ok(None),
-            None => Ok(Some(no_change(ReviewOutcome::NotReady, body))),
+            None => Ok(Some(answer_no_change(ReviewOutcome::NotReady, body))),
         };
-        let reviewed = reviewed.unwrap_or_else(|_| Some(no_change(ReviewOutcome::Panicked, body)));
+        let reviewed =
+            reviewed.unwrap_or_else(|_| Some(answer_no_change(ReviewOutcome::Panicked, body)));
         reviewed.map_or_else(
-            || Answered::Outdated(changed(snapshots, barriers).boxed()),
-            Answered::Now,
+            || ReviewResult::Outdated(wait_for_either(snapshots, barriers).boxed()),
+            ReviewResult::Now,
         )
     }
 }
 
-async fn changed<S, B>(mut snapshots: watch::Receiver<S>, mut barriers: watch::Receiver<B>) {
+async fn wait_for_either<S, B>(
+    mut snapshots: watch::Receiver<S>,
+    mut barriers: watch::Receiver<B>,
+) {
     tokio::select! {
         Ok(()) = snapshots.changed() => {}
         Ok(()) = barriers.changed() => {}
@@ -313,31 +317,31 @@ async fn changed<S, B>(mut snapshots: watch::Receiver<S>, mut barriers: watch::R
 }
 
 /// The answer to a review; None if it is to wait for another snapshot or barrier.
-fn review<R: Reviewer>(
+fn review_body<R: Reviewer>(
     snapshot: &R::Snapshot,
     stored: StoredBarrier,
     body: &[u8],
     terms: Terms,
-) -> Option<Answer> {
+) -> Option<ReviewAnswer> {
     let late = || clock::monotonic() >= terms.deadline;
     if late() {
-        return Some(no_change(ReviewOutcome::Late, body));
+        return Some(answer_no_change(ReviewOutcome::Late, body));
     }
     let review: ReviewIn<AdmissionRequest<R::Object>> = match serde_json::from_slice(body) {
         Ok(review) => review,
         Err(error) => {
             tracing::debug!(%error, "cannot decode an AdmissionReview, answering with no change");
-            return Some(no_change(ReviewOutcome::Malformed, body));
+            return Some(answer_no_change(ReviewOutcome::Malformed, body));
         }
     };
-    let is_current = stored.is_reached(terms.slot, R::version(snapshot))
+    let is_current = stored.is_reached(terms.slot, R::snapshot_version(snapshot))
         && R::is_sufficient(snapshot, &review.request);
     if !is_current && terms.may_wait {
         return None;
     }
-    let reviewed = R::review(snapshot, &review.request).into_reviewed();
+    let reviewed = R::review_request(snapshot, &review.request).into_reviewed();
     if late() {
-        return Some(no_change(ReviewOutcome::Late, body));
+        return Some(answer_no_change(ReviewOutcome::Late, body));
     }
     let outcome = if !reviewed.causes.is_empty() {
         ReviewOutcome::Refused
@@ -351,20 +355,20 @@ fn review<R: Reviewer>(
     let AdmissionRequest {
         uid, kind, name, ..
     } = &review.request;
-    Some(Answer {
+    Some(ReviewAnswer {
         outcome,
-        body: Some(encode(uid, &reviewed, (kind, name))),
+        body: Some(encode_review(uid, &reviewed, (kind, name))),
     })
 }
 
 /// "No change", for this reason.
-pub(crate) fn no_change(outcome: ReviewOutcome, body: &[u8]) -> Answer {
+pub(crate) fn answer_no_change(outcome: ReviewOutcome, body: &[u8]) -> ReviewAnswer {
     let review = serde_json::from_slice::<ReviewIn<UidOnly>>(body).ok();
     let unchanged = Reviewed::default();
     let of_no_object = (&ObjectKind::default(), "");
-    Answer {
+    ReviewAnswer {
         outcome,
-        body: review.map(|review| encode(&review.request.uid, &unchanged, of_no_object)),
+        body: review.map(|review| encode_review(&review.request.uid, &unchanged, of_no_object)),
     }
 }
 
@@ -403,13 +407,13 @@ struct ResponseOut<'a> {
     warnings: &'a [String],
 }
 
-fn encode(uid: &str, reviewed: &Reviewed, object: (&ObjectKind, &str)) -> Vec<u8> {
+fn encode_review(uid: &str, reviewed: &Reviewed, object: (&ObjectKind, &str)) -> Vec<u8> {
     let json = |value| serde_json::to_vec(value).expect("strings and JSON values always encode");
     let patch = (!reviewed.patch.is_empty()).then(|| {
         let patch = serde_json::to_vec(&reviewed.patch);
         ByteString(patch.expect("strings and JSON values always encode"))
     });
-    let status = (!reviewed.causes.is_empty()).then(|| refusal(&reviewed.causes, object));
+    let status = (!reviewed.causes.is_empty()).then(|| invalid_status(&reviewed.causes, object));
     json(&ReviewOut {
         api_version: "admission.k8s.io/v1",
         kind: "AdmissionReview",
@@ -426,7 +430,7 @@ fn encode(uid: &str, reviewed: &Reviewed, object: (&ObjectKind, &str)) -> Vec<u8
 
 /// As the API server says that an object is invalid (`NewInvalid` in `k8s.io/apimachinery/pkg/api/errors`): so clients
 /// show each cause with its field.
-fn refusal(causes: &[Cause], (kind, name): (&ObjectKind, &str)) -> Status {
+fn invalid_status(causes: &[RefusalCause], (kind, name): (&ObjectKind, &str)) -> Status {
     let ObjectKind { group, kind } = kind;
     let qualified = match group.as_str() {
         "" => kind.clone(),

@@ -90,7 +90,7 @@ fn add_features(
         };
         let rules = SidecarSetRules::new(config, metrics);
         let injection = rules.injection_webhook();
-        let barriers = barrier_events(injection.in_force());
+        let barriers = barrier_events(injection.barrier_in_force());
         let of_sets = [injection, rules.review_webhook()];
         webhooks.extend(of_sets.map(|webhook| webhook.led_by(over_sets.clone())));
         control.add_feature_with_events(rules, over_sets, barriers);
@@ -175,7 +175,7 @@ async fn manage(args: &Args, process: Process) -> Result<(), ManagerError> {
         tokio::select! {
             Err(error) = &mut guard => ManagerError::Guard(error),
             Err(error) = &mut candidate => ManagerError::Candidate(error),
-            error = admission.broken() => error.into(),
+            error = admission.wait_for_failure() => error.into(),
         }
     };
     let ended = run_to_end(control, broken, &process.shutdown).await;
@@ -187,7 +187,7 @@ async fn manage(args: &Args, process: Process) -> Result<(), ManagerError> {
     admission.stop_writing().await;
     shutdown.release.cancel();
     let released = candidate.await.map_err(ManagerError::Candidate);
-    let served = admission.ended().await.map_err(ManagerError::from);
+    let served = admission.join_server().await.map_err(ManagerError::from);
     ended.and(released).and(served)
 }
 

@@ -18,7 +18,7 @@ use tokio::sync::watch;
 
 use super::publish::Publisher;
 use super::{CaBundle, Certificate, CertificateError, Pem};
-use crate::pace::until;
+use crate::pace::sleep_until_time;
 
 /// The interval of checks of the expiry, since the time of day may jump.
 const LOOK: Duration = Duration::from_hours(1);
@@ -51,12 +51,12 @@ pub(crate) struct Directory {
 
 impl Directory {
     /// Watches a directory that has a certificate for these names.
-    pub(crate) fn watch(
+    pub(crate) fn watch_directory(
         path: PathBuf,
         names: Vec<String>,
         publisher: Publisher,
     ) -> Result<Self, DirectoryError> {
-        match follow(&path) {
+        match watch_files(&path) {
             Ok(events) => Ok(Self {
                 path,
                 names,
@@ -71,7 +71,7 @@ impl Directory {
     /// Never returns.
     pub(crate) async fn run(mut self) {
         loop {
-            self.take_over();
+            self.serve_current_files();
             let expires = self.served_until.map(|not_after| {
                 let left = not_after.duration_since(clock::now());
                 clock::monotonic() + Duration::try_from(left).unwrap_or_default().min(LOOK)
@@ -80,7 +80,7 @@ impl Directory {
                 changed = self.events.changed() => if changed.is_err() {
                     break;
                 },
-                () = until(expires) => {}
+                () = sleep_until_time(expires) => {}
             }
         }
         let path = self.path.display();
@@ -89,16 +89,16 @@ impl Directory {
             reason,
             "no longer watching the webhooks' certificate directory; restart the manager when it is back"
         );
-        self.publisher.not_ready(reason);
+        self.publisher.set_not_ready(reason);
     }
 
     /// Serves the certificate in the directory, or keeps the one before. Another event follows when a half-written file
     /// is complete.
-    fn take_over(&mut self) {
-        let read = self.read();
+    fn serve_current_files(&mut self) {
+        let read = self.read_pair();
         let trouble = match read {
             Ok((certificate, bundle)) => {
-                self.publisher.publish(&certificate, bundle);
+                self.publisher.publish_certificate(&certificate, bundle);
                 self.served_until = Some(certificate.not_after);
                 format!("the certificate expired at {}", certificate.not_after)
             }
@@ -110,13 +110,13 @@ impl Directory {
         let now = clock::now();
         self.served_until = self.served_until.filter(|not_after| now < *not_after);
         if self.served_until.is_some() {
-            self.publisher.ready();
+            self.publisher.set_ready();
         } else {
-            self.publisher.not_ready(trouble);
+            self.publisher.set_not_ready(trouble);
         }
     }
 
-    fn read(&self) -> Result<(Certificate, CaBundle), DirectoryError> {
+    fn read_pair(&self) -> Result<(Certificate, CaBundle), DirectoryError> {
         let file = |name: &str| {
             let path = self.path.join(name);
             std::fs::read(&path).map_err(|source| DirectoryError::Read { path, source })
@@ -139,10 +139,10 @@ impl Directory {
             key: file("tls.key")?,
         };
         let usable = || {
-            let certificate = Certificate::read(&pem)?;
-            certificate.names(&self.names)?;
+            let certificate = Certificate::from_pem(&pem)?;
+            certificate.check_names(&self.names)?;
             if let CaBundle::Pem(bundle) = &bundle {
-                certificate.trusted_by(bundle)?;
+                certificate.check_trusted_by(bundle)?;
             }
             Ok(certificate)
         };
@@ -159,7 +159,7 @@ impl Directory {
 /// Starts a thread that waits for events in a directory, and returns a receiver that changes with each event and closes
 /// when the directory is gone. A thread, since registering the descriptor with the runtime would be unsafe (tokio's
 /// `AsyncFd`).
-fn follow(path: &Path) -> io::Result<watch::Receiver<()>> {
+fn watch_files(path: &Path) -> io::Result<watch::Receiver<()>> {
     let inotify = Inotify::init(InitFlags::IN_CLOEXEC)?;
     let changes = AddWatchFlags::IN_CLOSE_WRITE
         | AddWatchFlags::IN_MOVED_TO
@@ -188,12 +188,12 @@ mod tests {
     use leadsman_process::{Metrics as Registry, Readiness};
 
     use super::*;
-    use crate::certificate::issue;
+    use crate::certificate::issue_certificate;
     use crate::certificate::tests::{YEAR, names};
-    use crate::metrics::Metrics;
+    use crate::metrics::AdmissionMetrics;
 
     fn write(folder: &Path, name: &str) -> Vec<u8> {
-        let issued = issue(&names(&[name]), clock::now(), YEAR).unwrap();
+        let issued = issue_certificate(&names(&[name]), clock::now(), YEAR).unwrap();
         fs::create_dir_all(folder).unwrap();
         fs::write(folder.join("tls.crt"), &issued.pem.chain).unwrap();
         fs::write(folder.join("tls.key"), &issued.pem.key).unwrap();
@@ -218,17 +218,20 @@ mod tests {
         }
         let readiness = Readiness::default();
         let check = readiness.add_check("webhook certificates", "not read");
-        let publisher = Publisher::new(Metrics::new(&Registry::default()), check);
-        let (mut bundle, certificate) = (publisher.bundle(), publisher.certificate());
-        let directory = Directory::watch(root.to_owned(), names(&["a.b.svc"]), publisher);
+        let publisher = Publisher::new(AdmissionMetrics::new(&Registry::default()), check);
+        let (mut bundle, certificate) = (
+            publisher.subscribe_to_bundle(),
+            publisher.subscribe_to_certificate(),
+        );
+        let directory = Directory::watch_directory(root.to_owned(), names(&["a.b.svc"]), publisher);
         let mut directory = directory.unwrap();
-        directory.take_over();
+        directory.serve_current_files();
         assert_eq!(*bundle.borrow_and_update(), CaBundle::Pem(first));
         let served = certificate.borrow().clone().unwrap();
 
         write(&root.join("..2"), "another.b.svc");
         swap(root, "..2");
-        directory.take_over();
+        directory.serve_current_files();
         let still = certificate.borrow().clone().unwrap();
         assert_eq!(served.cert, still.cert);
         assert!(readiness.is_ready(), "{}", readiness.text());
@@ -248,13 +251,13 @@ mod tests {
         let root = root.path();
         let first = CaBundle::Pem(write(root, "a.b.svc"));
         let check = Readiness::default().add_check("webhook certificates", "not read");
-        let publisher = Publisher::new(Metrics::new(&Registry::default()), check);
-        let bundle = publisher.bundle();
-        let directory = Directory::watch(root.to_owned(), names(&["a.b.svc"]), publisher);
+        let publisher = Publisher::new(AdmissionMetrics::new(&Registry::default()), check);
+        let bundle = publisher.subscribe_to_bundle();
+        let directory = Directory::watch_directory(root.to_owned(), names(&["a.b.svc"]), publisher);
         let mut directory = directory.unwrap();
         let path = root.join("ca.crt");
         let mut after = |expected: &CaBundle, case| {
-            directory.take_over();
+            directory.serve_current_files();
             assert_eq!(*bundle.borrow(), *expected, "{case}");
         };
         after(&first, "written");
@@ -272,11 +275,12 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let readiness = Readiness::default();
         let check = readiness.add_check("webhook certificates", "not read");
-        let publisher = Publisher::new(Metrics::new(&Registry::default()), check);
-        let mut certificate = publisher.certificate();
-        let directory = Directory::watch(root.path().to_owned(), names(&["a.b.svc"]), publisher);
+        let publisher = Publisher::new(AdmissionMetrics::new(&Registry::default()), check);
+        let mut certificate = publisher.subscribe_to_certificate();
+        let directory =
+            Directory::watch_directory(root.path().to_owned(), names(&["a.b.svc"]), publisher);
         let mut directory = directory.unwrap();
-        directory.take_over();
+        directory.serve_current_files();
         assert!(readiness.text().contains("tls.crt"), "{}", readiness.text());
         let followed = tokio::spawn(directory.run());
         write(root.path(), "a.b.svc");

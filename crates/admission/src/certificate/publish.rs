@@ -7,18 +7,18 @@ use rustls::sign::CertifiedKey;
 use tokio::sync::watch;
 
 use super::{CaBundle, Certificate};
-use crate::metrics::Metrics;
+use crate::metrics::AdmissionMetrics;
 
 /// Publishes certificates.
 pub(crate) struct Publisher {
     certificate: watch::Sender<Option<Arc<CertifiedKey>>>,
     bundle: watch::Sender<CaBundle>,
-    metrics: Metrics,
+    metrics: AdmissionMetrics,
     check: ReadinessCheck,
 }
 
 impl Publisher {
-    pub(crate) fn new(metrics: Metrics, check: ReadinessCheck) -> Self {
+    pub(crate) fn new(metrics: AdmissionMetrics, check: ReadinessCheck) -> Self {
         Self {
             certificate: watch::Sender::new(None),
             bundle: watch::Sender::new(CaBundle::Unknown),
@@ -27,16 +27,16 @@ impl Publisher {
         }
     }
 
-    pub(crate) fn certificate(&self) -> watch::Receiver<Option<Arc<CertifiedKey>>> {
+    pub(crate) fn subscribe_to_certificate(&self) -> watch::Receiver<Option<Arc<CertifiedKey>>> {
         self.certificate.subscribe()
     }
 
-    pub(crate) fn bundle(&self) -> watch::Receiver<CaBundle> {
+    pub(crate) fn subscribe_to_bundle(&self) -> watch::Receiver<CaBundle> {
         self.bundle.subscribe()
     }
 
     /// Serves this certificate from the next handshake on.
-    pub(crate) fn publish(&self, certificate: &Certificate, bundle: CaBundle) {
+    pub(crate) fn publish_certificate(&self, certificate: &Certificate, bundle: CaBundle) {
         let is_new = self.certificate.send_if_modified(|served| {
             let serves = |served: &Arc<CertifiedKey>| served.cert == certificate.key.cert;
             let is_new = !served.as_ref().is_some_and(serves);
@@ -46,7 +46,7 @@ impl Publisher {
         if is_new {
             let not_after = certificate.not_after;
             tracing::info!(%not_after, "serving admission webhooks with a new certificate");
-            self.metrics.serves_until(not_after);
+            self.metrics.set_not_after(not_after);
         }
         self.bundle.send_if_modified(|known| {
             let is_new = *known != bundle;
@@ -55,11 +55,11 @@ impl Publisher {
         });
     }
 
-    pub(crate) fn ready(&self) {
+    pub(crate) fn set_ready(&self) {
         self.check.ready();
     }
 
-    pub(crate) fn not_ready(&self, reason: String) {
+    pub(crate) fn set_not_ready(&self, reason: String) {
         self.check.not_ready(reason);
     }
 }

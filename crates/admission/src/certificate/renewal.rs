@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::{Certificate, CertificateError, Issued, Pem, SKEW, issue};
+use super::{Certificate, CertificateError, Issued, Pem, SKEW, issue_certificate};
 
 /// How long a bundle has to be in force before a certificate relies on it. Each API server watches the configurations
 /// (`k8s.io/apiserver/pkg/admission/configuration`), most within milliseconds.
@@ -91,8 +91,8 @@ impl Stored {
     /// Reads a Secret, whose bundle must contain the CAs of its certificates. Other names than these are no error,
     /// which only the leader changes: replicas with different names would replace each other's certificates without
     /// end.
-    pub(crate) fn read(data: &Data, names: &[String]) -> Self {
-        match Kept::read(data, names) {
+    pub(crate) fn read_secret(data: &Data, names: &[String]) -> Self {
+        match Kept::read_certificate(data, names) {
             Ok(kept) => Self::Usable(Box::new(kept)),
             Err(error) => Self::Unusable(error),
         }
@@ -100,20 +100,21 @@ impl Stored {
 }
 
 impl Kept {
-    fn read(data: &Data, names: &[String]) -> Result<Self, CertificateError> {
+    fn read_certificate(data: &Data, names: &[String]) -> Result<Self, CertificateError> {
         let bundle = data.get("ca.crt").cloned().unwrap_or_default();
         let usable = |pem: Pem| {
-            let certificate = Certificate::read(&pem)?;
-            certificate.trusted_by(&bundle)?;
+            let certificate = Certificate::from_pem(&pem)?;
+            certificate.check_trusted_by(&bundle)?;
             Ok((certificate, pem))
         };
-        let is_named = |(certificate, _): &(Certificate, Pem)| certificate.names(names).is_ok();
-        let (current, pem) = usable(Pem::read(data, ["tls.crt", "tls.key"]))?;
+        let is_named =
+            |(certificate, _): &(Certificate, Pem)| certificate.check_names(names).is_ok();
+        let (current, pem) = usable(Pem::read_entries(data, ["tls.crt", "tls.key"]))?;
         // A successor that cannot be used is ignored: another one is issued.
-        let next = usable(Pem::read(data, ["next.crt", "next.key"])).ok();
+        let next = usable(Pem::read_entries(data, ["next.crt", "next.key"])).ok();
         let next = next.filter(is_named);
         Ok(Self {
-            misnamed: current.names(names).err().map(Arc::new),
+            misnamed: current.check_names(names).err().map(Arc::new),
             current,
             pem,
             next,
@@ -123,7 +124,7 @@ impl Kept {
 
     /// Whether it can be served. A certificate that is not valid yet by this clock can: two replicas whose clocks
     /// differ would replace each other's certificates without end.
-    fn lives(&self, now: Timestamp) -> bool {
+    fn is_servable(&self, now: Timestamp) -> bool {
         now < self.current.not_after
     }
 
@@ -135,24 +136,24 @@ impl Kept {
     /// The bundle to be trusted while this certificate is served and another one waits. None if this one need not or
     /// cannot be served any longer.
     pub(crate) fn bundle_with(&self, successor: &Self, now: Timestamp) -> Option<Vec<u8>> {
-        let goes_on = self.lives(now) && !self.is_premature(now);
-        let is_trusted = successor.current.trusted_by(&self.bundle).is_ok();
-        (goes_on && !is_trusted).then(|| joined(&self.bundle, &successor.bundle))
+        let goes_on = self.is_servable(now) && !self.is_premature(now);
+        let is_trusted = successor.current.check_trusted_by(&self.bundle).is_ok();
+        (goes_on && !is_trusted).then(|| join_pems(&self.bundle, &successor.bundle))
     }
 
-    /// The CA of the served certificate: the last one of the chain, where [`issue`] puts it, or the bundle, where
+    /// The CA of the served certificate: the last one of the chain, where [`issue_certificate`] puts it, or the bundle, where
     /// somebody else has put it.
-    fn ca(&self) -> &[u8] {
-        let mut candidates = certificates(&self.pem.chain);
+    fn ca_of_served(&self) -> &[u8] {
+        let mut candidates = split_certificates(&self.pem.chain);
         candidates.reverse();
-        candidates.extend(certificates(&self.bundle));
+        candidates.extend(split_certificates(&self.bundle));
         let mut candidates = candidates.into_iter();
         candidates
-            .find(|ca| self.current.trusted_by(ca).is_ok())
+            .find(|ca| self.current.check_trusted_by(ca).is_ok())
             .unwrap_or(&self.bundle)
     }
 
-    fn renewed_at(&self) -> Timestamp {
+    fn renewal_time(&self) -> Timestamp {
         let life = self
             .current
             .not_after
@@ -162,7 +163,7 @@ impl Kept {
 }
 
 impl Pem {
-    fn read(data: &Data, [chain, key]: [&str; 2]) -> Self {
+    fn read_entries(data: &Data, [chain, key]: [&str; 2]) -> Self {
         let get = |key| data.get(key).cloned().unwrap_or_default();
         Self {
             chain: get(chain),
@@ -172,7 +173,7 @@ impl Pem {
 }
 
 /// The certificates of a PEM, each as PEM.
-fn certificates(pem: &[u8]) -> Vec<&[u8]> {
+fn split_certificates(pem: &[u8]) -> Vec<&[u8]> {
     const BEGIN: &[u8] = b"-----BEGIN CERTIFICATE-----";
     let places = pem.windows(BEGIN.len()).enumerate();
     let begins = places.filter_map(|(place, text)| (text == BEGIN).then_some(place));
@@ -186,29 +187,33 @@ fn certificates(pem: &[u8]) -> Vec<&[u8]> {
 }
 
 /// Two PEMs as one, the first of which may end without a newline.
-fn joined(one: &[u8], other: &[u8]) -> Vec<u8> {
+fn join_pems(one: &[u8], other: &[u8]) -> Vec<u8> {
     [one.trim_ascii_end(), b"\n", other].concat()
 }
 
 /// Decides about a change of the Secret. `served` is what this replica serves.
-pub(crate) fn decide(stored: &Stored, served: Option<&Kept>, at: Circumstances) -> Decision {
+pub(crate) fn decide_renewal(
+    stored: &Stored,
+    served: Option<&Kept>,
+    at: Circumstances,
+) -> Decision {
     let Stored::Usable(kept) = stored else {
         return Decision::Write(match served {
-            Some(served) if served.lives(at.now) => Renewal::Restore,
+            Some(served) if served.is_servable(at.now) => Renewal::Restore,
             _ => Renewal::Create,
         });
     };
     match &kept.next {
-        _ if !kept.lives(at.now) => match &kept.next {
+        _ if !kept.is_servable(at.now) => match &kept.next {
             Some((next, _)) if at.now < next.not_after => Decision::Write(Renewal::TakeOver),
             _ => Decision::Write(Renewal::Create),
         },
         _ if at.leads && kept.is_premature(at.now) => Decision::Write(Renewal::Create),
         _ if !at.leads => Decision::Wait(kept.current.not_after),
-        None if kept.misnamed.is_some() || at.now >= kept.renewed_at() => {
+        None if kept.misnamed.is_some() || at.now >= kept.renewal_time() => {
             Decision::Write(Renewal::Prepare)
         }
-        None => Decision::Wait(kept.renewed_at()),
+        None => Decision::Wait(kept.renewal_time()),
         Some(_) => match at.bundle_in_force {
             Some(spread) if spread >= SPREAD => Decision::Write(Renewal::TakeOver),
             Some(spread) => Decision::Wait(
@@ -223,14 +228,14 @@ pub(crate) fn decide(stored: &Stored, served: Option<&Kept>, at: Circumstances) 
 
 /// The contents of the Secret after a renewal of `kept`, which is what it contained before, or what is served and has
 /// to be restored.
-pub(crate) fn changed(
+pub(crate) fn renewed_data(
     kept: Option<&Kept>,
     renewal: Renewal,
     names: &[String],
     now: Timestamp,
     life: Duration,
 ) -> Result<Data, rcgen::Error> {
-    let issued = || issue(names, now, life);
+    let issued = || issue_certificate(names, now, life);
     let (pem, next, bundle) = match (renewal, kept) {
         (
             Renewal::TakeOver,
@@ -242,7 +247,11 @@ pub(crate) fn changed(
         ) => (next.clone(), None, bundle.clone()),
         (Renewal::Prepare | Renewal::Restore, Some(kept)) => {
             let Issued { pem: next, ca } = issued()?;
-            (kept.pem.clone(), Some(next), joined(kept.ca(), &ca))
+            (
+                kept.pem.clone(),
+                Some(next),
+                join_pems(kept.ca_of_served(), &ca),
+            )
         }
         _ => {
             let Issued { pem, ca } = issued()?;
@@ -260,7 +269,7 @@ pub(crate) fn changed(
     let data = data.into_iter();
     let data = data.map(|(key, value)| (key.to_owned(), value)).collect();
     debug_assert!(
-        matches!(Stored::read(&data, names), Stored::Usable(_)),
+        matches!(Stored::read_secret(&data, names), Stored::Usable(_)),
         "{renewal:?} makes a Secret that cannot be served"
     );
     Ok(data)

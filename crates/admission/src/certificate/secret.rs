@@ -21,12 +21,13 @@ use tokio::time::Instant;
 
 use super::publish::Publisher;
 use super::renewal::{
-    Circumstances, Data, Decision, KEYS, Kept, Renewal, SPREAD, Stored, changed, decide,
+    Circumstances, Data, Decision, KEYS, Kept, Renewal, SPREAD, Stored, decide_renewal,
+    renewed_data,
 };
 use super::{BundlesInForce, CaBundle};
 use crate::FIELD_MANAGER;
 use crate::owner::read_role;
-use crate::pace::{Pace, describe_failure, until};
+use crate::pace::{Pace, describe_failure, sleep_until_time};
 
 /// The Secret's name.
 pub const SECRET: &str = "leadsman-webhook";
@@ -71,39 +72,41 @@ impl SecretLoop {
         let target = ListTarget::in_namespace::<Secret>(&self.namespace);
         let mut events = watch_object::<Secret>(self.server.clone(), target, SECRET);
         loop {
-            let wake = self.step().await;
-            self.show();
+            let wake = self.carry_out_decision().await;
+            self.update_readiness();
             tokio::select! {
                 Some(event) = events.next() => self.observe_event(event),
                 changed = self.leadership.changed() => if changed.is_err() {
                     return;
                 },
-                () = self.in_force.changed() => {}
-                () = until(wake) => {}
+                () = self.in_force.wait_for_change() => {}
+                () = sleep_until_time(wake) => {}
             }
         }
     }
 
     fn observe_event(&mut self, event: ObjectEvent<Secret>) {
         match event {
-            ObjectEvent::Observed(ObjectState::Present(secret)) => self.observe(Some(secret)),
+            ObjectEvent::Observed(ObjectState::Present(secret)) => {
+                self.observe_secret(Some(secret))
+            }
             ObjectEvent::Observed(ObjectState::Deleted(_) | ObjectState::Absent) => {
-                self.observe(None);
+                self.observe_secret(None);
             }
             ObjectEvent::Following => self.state.trouble = None,
-            ObjectEvent::Failed(disposition) => self.failed("list or watch", &disposition),
+            ObjectEvent::Failed(disposition) => self.report_failure("list or watch", &disposition),
         }
     }
 
-    fn observe(&mut self, secret: Option<Box<Secret>>) {
+    fn observe_secret(&mut self, secret: Option<Box<Secret>>) {
         let stored = match &secret {
             None => Stored::Absent,
-            Some(secret) => Stored::read(&data(secret), &self.names),
+            Some(secret) => Stored::read_secret(&decoded_data(secret), &self.names),
         };
         match &stored {
             Stored::Usable(kept) => self.take_over_if_trusted(kept),
             Stored::Unusable(error) => {
-                let secret = self.object();
+                let secret = self.describe_object();
                 tracing::warn!(%error, "the {secret} holds no certificate that can be served, writing another one");
             }
             Stored::Absent => {}
@@ -115,7 +118,7 @@ impl SecretLoop {
     /// Serves a certificate at once, or, if API servers do not know its CA yet, publishes the CA first.
     fn take_over_if_trusted(&mut self, kept: &Kept) {
         if let Some(error) = &kept.misnamed {
-            let secret = self.object();
+            let secret = self.describe_object();
             tracing::warn!(%error, "the certificate in the {secret} is for another name; the leader will replace it");
         }
         let served = self.state.served.as_ref();
@@ -123,16 +126,16 @@ impl SecretLoop {
             served.and_then(|served| Some((served, served.bundle_with(kept, clock::now())?)));
         if let Some((served, bundle)) = both {
             self.publisher
-                .publish(&served.current, CaBundle::Pem(bundle));
+                .publish_certificate(&served.current, CaBundle::Pem(bundle));
             self.state.waits_since.get_or_insert(clock::monotonic());
         } else {
             let bundle = CaBundle::Pem(kept.bundle.clone());
-            self.take_over(kept.clone(), bundle);
+            self.serve_kept(kept.clone(), bundle);
         }
     }
 
-    fn take_over(&mut self, kept: Kept, bundle: CaBundle) {
-        self.publisher.publish(&kept.current, bundle);
+    fn serve_kept(&mut self, kept: Kept, bundle: CaBundle) {
+        self.publisher.publish_certificate(&kept.current, bundle);
         self.state.served = Some(kept);
         self.state.waits_since = None;
     }
@@ -154,18 +157,18 @@ impl SecretLoop {
         }
         let kept = Kept::clone(kept);
         // The bundle of both: other replicas may still serve the certificate before.
-        let bundle = self.publisher.bundle().borrow().clone();
-        self.take_over(kept, bundle);
+        let bundle = self.publisher.subscribe_to_bundle().borrow().clone();
+        self.serve_kept(kept, bundle);
         None
     }
 
     /// Carries out the decision of this moment. Returns when to decide again at the latest.
-    async fn step(&mut self) -> Option<Instant> {
+    async fn carry_out_decision(&mut self) -> Option<Instant> {
         let now = clock::monotonic();
-        let at = self.circumstances();
+        let at = self.current_circumstances();
         let waits = self.end_wait(at.bundle_in_force);
         let stored = self.state.stored.as_ref()?;
-        match decide(stored, self.state.served.as_ref(), at) {
+        match decide_renewal(stored, self.state.served.as_ref(), at) {
             Decision::Wait(until) => {
                 let wait = Duration::try_from(until.duration_since(at.now)).unwrap_or_default();
                 let wake = now + wait.min(LOOK);
@@ -175,15 +178,15 @@ impl SecretLoop {
                 if let Some(held_until) = self.state.pace.held_until(now) {
                     return Some(held_until);
                 }
-                self.write(renewal, at.now).await;
+                self.write_renewal(renewal, at.now).await;
                 Some(clock::monotonic())
             }
         }
     }
 
-    fn circumstances(&mut self) -> Circumstances {
-        let bundle = self.publisher.bundle();
-        let in_force = self.in_force.all_have_since(&bundle.borrow());
+    fn current_circumstances(&mut self) -> Circumstances {
+        let bundle = self.publisher.subscribe_to_bundle();
+        let in_force = self.in_force.in_all_since(&bundle.borrow());
         let leadership = *self.leadership.borrow_and_update();
         Circumstances {
             leads: leadership.time_left(clock::monotonic()).is_some(),
@@ -192,12 +195,12 @@ impl SecretLoop {
         }
     }
 
-    async fn write(&mut self, renewal: Renewal, now: Timestamp) {
+    async fn write_renewal(&mut self, renewal: Renewal, now: Timestamp) {
         let kept = match &self.state.stored {
             Some(Stored::Usable(kept)) => Some(&**kept),
             _ => self.state.served.as_ref(),
         };
-        let data = match changed(kept, renewal, &self.names, now, self.life) {
+        let data = match renewed_data(kept, renewal, &self.names, now, self.life) {
             Ok(data) => data,
             Err(error) => {
                 let reason = format!("cannot make a certificate for {:?}: {error}", self.names);
@@ -205,16 +208,16 @@ impl SecretLoop {
                 let refused = Disposition::Refused { reason };
                 self.state
                     .pace
-                    .wrote(&refused, clock::monotonic(), fastrand::f64());
+                    .record_write(&refused, clock::monotonic(), fastrand::f64());
                 return;
             }
         };
-        let mut secret = secret(self.state.secret.as_deref(), &self.namespace, data);
-        tracing::info!(?renewal, "writing the {}", self.object());
-        let disposition = self.send(&mut secret).await;
+        let mut secret = secret_with_data(self.state.secret.as_deref(), &self.namespace, data);
+        tracing::info!(?renewal, "writing the {}", self.describe_object());
+        let disposition = self.send_secret(&mut secret).await;
         self.state
             .pace
-            .wrote(&disposition, clock::monotonic(), fastrand::f64());
+            .record_write(&disposition, clock::monotonic(), fastrand::f64());
         match disposition {
             Disposition::Done => self.state.trouble = None,
             // Another replica wrote first, as the watch will show.
@@ -224,23 +227,24 @@ impl SecretLoop {
                 cause: Cause::Conflict,
                 ..
             } => {}
-            failed => self.failed("write", &failed),
+            failed => self.report_failure("write", &failed),
         }
     }
 
     /// Gives a new Secret its owner, and sends it. An old one keeps what it has: to change an owner may take the right to
     /// delete the object (`OwnerReferencesPermissionEnforcement`,
     /// `plugin/pkg/admission/gc/gc_admission.go`).
-    async fn send(&mut self, secret: &mut Secret) -> Disposition {
+    async fn send_secret(&mut self, secret: &mut Secret) -> Disposition {
         if secret.metadata.resource_version.is_none() {
             match read_role(&self.server, &self.namespace, DEADLINE).await {
                 Ok(owner) => {
-                    secret.metadata.owner_references = owner.reference().map(|owner| vec![owner]);
+                    secret.metadata.owner_references =
+                        owner.to_reference().map(|owner| vec![owner]);
                 }
                 Err(failed) => return failed,
             }
         }
-        let (verb, request) = match request(&self.namespace, secret) {
+        let (verb, request) = match secret_request(&self.namespace, secret) {
             Ok(request) => request,
             Err(error) => {
                 let reason = error.to_string();
@@ -251,13 +255,13 @@ impl SecretLoop {
         if reply.disposition == Disposition::Done
             && let Ok(written) = serde_json::from_slice(&reply.body)
         {
-            self.observe(Some(written));
+            self.observe_secret(Some(written));
         }
         reply.disposition
     }
 
-    fn failed(&mut self, action: &str, disposition: &Disposition) {
-        let reason = describe_failure(action, &self.object(), disposition);
+    fn report_failure(&mut self, action: &str, disposition: &Disposition) {
+        let reason = describe_failure(action, &self.describe_object(), disposition);
         tracing::warn!(
             reason,
             "reading or writing the Secret of the webhooks' certificates failed, retrying"
@@ -265,44 +269,44 @@ impl SecretLoop {
         self.state.trouble = Some(reason);
     }
 
-    fn show(&self) {
+    fn update_readiness(&self) {
         let served = self.state.served.as_ref();
         let now = clock::now();
         let lives = served
             .is_some_and(|served| now < served.current.not_after && !served.is_premature(now));
         match (&self.state.trouble, served) {
-            _ if lives => self.publisher.ready(),
-            (Some(trouble), _) => self.publisher.not_ready(trouble.clone()),
+            _ if lives => self.publisher.set_ready(),
+            (Some(trouble), _) => self.publisher.set_not_ready(trouble.clone()),
             (None, Some(served)) if served.is_premature(now) => {
                 let not_before = served.current.not_before;
-                self.publisher.not_ready(format!(
+                self.publisher.set_not_ready(format!(
                     "the certificate is not valid before {not_before}: check the clocks of the nodes"
                 ));
             }
             (None, Some(served)) => {
                 let not_after = served.current.not_after;
                 self.publisher
-                    .not_ready(format!("the certificate expired at {not_after}"));
+                    .set_not_ready(format!("the certificate expired at {not_after}"));
             }
             (None, None) => self
                 .publisher
-                .not_ready("no certificate has been read or made yet".to_owned()),
+                .set_not_ready("no certificate has been read or made yet".to_owned()),
         }
     }
 
-    fn object(&self) -> String {
+    fn describe_object(&self) -> String {
         format!("Secret {}/{SECRET}", self.namespace)
     }
 }
 
-fn data(secret: &Secret) -> Data {
+fn decoded_data(secret: &Secret) -> Data {
     let data = secret.data.iter().flatten();
     data.map(|(key, value)| (key.clone(), value.0.clone()))
         .collect()
 }
 
 /// The Secret with other data. Keys, labels and annotations of others stay.
-fn secret(observed: Option<&Secret>, namespace: &str, data: Data) -> Secret {
+fn secret_with_data(observed: Option<&Secret>, namespace: &str, data: Data) -> Secret {
     let mut secret = observed.cloned().unwrap_or_else(|| {
         let mut secret = Secret {
             type_: Some("kubernetes.io/tls".to_owned()),
@@ -324,7 +328,10 @@ fn secret(observed: Option<&Secret>, namespace: &str, data: Data) -> Secret {
     secret
 }
 
-fn request(namespace: &str, secret: &Secret) -> Result<(Verb, http::Request<Vec<u8>>), BuildError> {
+fn secret_request(
+    namespace: &str,
+    secret: &Secret,
+) -> Result<(Verb, http::Request<Vec<u8>>), BuildError> {
     let secrets = Request::new(Secret::url_path(&(), Some(namespace)));
     let params = PostParams {
         field_manager: Some(FIELD_MANAGER.to_owned()),
@@ -351,7 +358,7 @@ mod tests {
             ..Secret::default()
         };
         let ours = Data::from([("tls.crt".to_owned(), b"new".to_vec())]);
-        let written = secret(Some(&observed), "a", ours).data.unwrap();
+        let written = secret_with_data(Some(&observed), "a", ours).data.unwrap();
         let expected = [("keystore.p12", "old"), ("tls.crt", "new")];
         let expected = expected.map(|(key, value)| (key.to_owned(), bytes(value)));
         assert_eq!(written, expected.into());

@@ -18,14 +18,14 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::{
-    Address, CONFIGURATION, InForceWebhook, Observed, Step, WebhookConfiguration, decide, desired,
-    is_ours,
+    Address, CONFIGURATION, ConfigurationStep, InForceWebhook, Observed, WebhookConfiguration,
+    decide_step, desired_configuration, is_ours,
 };
 use crate::FIELD_MANAGER;
 use crate::barrier::{Barrier, StateVersion, StoredBarrier};
 use crate::certificate::{BundleInForce, CaBundle};
-use crate::owner::{Owner, read_cluster_role};
-use crate::pace::{Pace, describe_failure, until};
+use crate::owner::{OwningRole, read_cluster_role};
+use crate::pace::{Pace, describe_failure, sleep_until_time};
 use crate::webhook::{Answers, WebhookCalls};
 
 const DEADLINE: Duration = Duration::from_secs(10);
@@ -70,7 +70,7 @@ pub(crate) struct ConfigurationLoopState<C> {
     applied: Option<Value>,
     /// The owner that it is applied with. Read again in each term, after a failed apply, and when the configuration has
     /// gone: perhaps with it.
-    owner: Owner,
+    owner: OwningRole,
     term: Option<u64>,
     pace: Pace,
     /// Why the last request failed.
@@ -82,7 +82,7 @@ impl<C> Default for ConfigurationLoopState<C> {
         Self {
             observed: Observed::Unknown,
             applied: None,
-            owner: Owner::Unknown,
+            owner: OwningRole::Unknown,
             term: None,
             pace: Pace::default(),
             trouble: None,
@@ -95,17 +95,17 @@ impl<C: WebhookConfiguration> ConfigurationLoop<C> {
     pub(crate) async fn run(mut self) {
         let all = ListTarget::all::<C>();
         let mut events = watch_object::<C>(self.server.clone(), all, CONFIGURATION);
-        let mut calls = select_all(self.webhooks.iter().map(changes));
+        let mut calls = select_all(self.webhooks.iter().map(webhook_changes));
         loop {
-            let wake = self.step().await;
+            let wake = self.take_step().await;
             tokio::select! {
                 Some(event) = events.next() => self.observe_event(event),
                 changed = self.leadership.changed() => if changed.is_err() {
                     return;
                 },
-                Ok(()) = self.bundle.changed() => self.state.pace.forget(clock::monotonic()),
-                Some(()) = calls.next() => self.state.pace.forget(clock::monotonic()),
-                () = until(wake) => {}
+                Ok(()) = self.bundle.changed() => self.state.pace.end_contest(clock::monotonic()),
+                Some(()) = calls.next() => self.state.pace.end_contest(clock::monotonic()),
+                () = sleep_until_time(wake) => {}
             }
         }
     }
@@ -117,76 +117,84 @@ impl<C: WebhookConfiguration> ConfigurationLoop<C> {
             }
             ObjectEvent::Observed(ObjectState::Deleted(_) | ObjectState::Absent) => {
                 self.state.observed = Observed::Absent;
-                self.state.owner = Owner::Unknown;
+                self.state.owner = OwningRole::Unknown;
             }
             ObjectEvent::Following => self.state.trouble = None,
-            ObjectEvent::Failed(disposition) => self.failed("list or watch", &disposition),
+            ObjectEvent::Failed(disposition) => self.report_failure("list or watch", &disposition),
         }
     }
 
     /// Takes the next step. Returns when to decide again at the latest.
-    async fn step(&mut self) -> Option<Instant> {
+    async fn take_step(&mut self) -> Option<Instant> {
         self.note_absence();
         self.note_barriers();
-        let bundle = self.bundle();
+        let bundle = self.current_bundle();
         let known = self
             .webhooks
             .iter()
-            .all(|webhook| webhook.answers.is_ready());
+            .all(|webhook| webhook.answers.has_snapshot());
         let webhooks = self.in_force_webhooks();
         // Without a CA no call would succeed; and until a feature is ready its webhook must not be removed.
         if !known || (bundle == CaBundle::Unknown && !webhooks.is_empty()) {
-            return self.show(Step::Rest);
+            return self.update_readiness(ConfigurationStep::Rest);
         }
         let leadership = *self.leadership.borrow_and_update();
         if self.state.term != leadership.term() {
             // Between two terms another process may have applied something else.
             self.state.term = leadership.term();
-            (self.state.applied, self.state.owner) = (None, Owner::Unknown);
+            (self.state.applied, self.state.owner) = (None, OwningRole::Unknown);
         }
-        let desired = desired::<C>(&webhooks, &self.address, &bundle);
-        let desired = desired.map(|desired| self.state.owner.added_to(desired));
+        let desired = desired_configuration::<C>(&webhooks, &self.address, &bundle);
+        let desired = desired.map(|desired| self.state.owner.add_to_object(desired));
         self.note_in_force(desired.as_ref(), &bundle);
-        let step = match decide(
+        let step = match decide_step(
             desired.as_ref(),
             &self.state.observed,
             self.state.applied.as_ref(),
         ) {
             // Whether another owner is to be applied is not known before that is read.
-            Step::Rest if desired.is_some() && self.awaits_owner() => Step::Apply,
+            ConfigurationStep::Rest if desired.is_some() && self.awaits_owner() => {
+                ConfigurationStep::Apply
+            }
             step => step,
         };
         let now = clock::monotonic();
-        let Some(left) = leadership.time_left(now).filter(|_| step != Step::Rest) else {
-            return self.show(step);
+        let Some(left) = leadership
+            .time_left(now)
+            .filter(|_| step != ConfigurationStep::Rest)
+        else {
+            return self.update_readiness(step);
         };
         if let Some(held_until) = self.state.pace.held_until(now) {
-            self.show(step);
+            self.update_readiness(step);
             return Some(held_until);
         }
-        if step == Step::Apply {
+        if step == ConfigurationStep::Apply {
             self.absent_since.send_replace(None);
         }
         match (step, desired) {
-            (Step::Apply, _) if self.state.owner == Owner::Unknown => {
+            (ConfigurationStep::Apply, _) if self.state.owner == OwningRole::Unknown => {
                 let left = left.min(DEADLINE);
                 self.state.owner = read_cluster_role(&self.server, C::OWNER, left).await;
             }
-            (Step::Apply, Some(desired)) => self.apply(desired, left.min(DEADLINE)).await,
-            (Step::RemoveConditions, Some(desired)) => {
-                self.remove_conditions(&desired, left.min(DEADLINE)).await;
+            (ConfigurationStep::Apply, Some(desired)) => {
+                self.apply_configuration(desired, left.min(DEADLINE)).await
             }
-            _ => self.delete(left.min(DEADLINE)).await,
+            (ConfigurationStep::RemoveConditions, Some(desired)) => {
+                self.remove_others_conditions(&desired, left.min(DEADLINE))
+                    .await;
+            }
+            _ => self.delete_configuration(left.min(DEADLINE)).await,
         }
         Some(clock::monotonic())
     }
 
     fn awaits_owner(&self) -> bool {
         let is_present = matches!(self.state.observed, Observed::Present(_));
-        is_present && self.state.owner == Owner::Unknown
+        is_present && self.state.owner == OwningRole::Unknown
     }
 
-    fn bundle(&mut self) -> CaBundle {
+    fn current_bundle(&mut self) -> CaBundle {
         let bundle = self.bundle.borrow_and_update().clone();
         if self.mounted && bundle != CaBundle::Unknown && self.state.observed.is_injected() {
             CaBundle::Elsewhere
@@ -200,16 +208,16 @@ impl<C: WebhookConfiguration> ConfigurationLoop<C> {
         webhooks
             .filter_map(|webhook| {
                 let WebhookCalls { specs, barrier } = webhook.calls.borrow().clone();
-                let stored = match self.state.observed.barrier(webhook.name) {
+                let stored = match self.state.observed.barrier_of(webhook.name) {
                     StoredBarrier::At(stored) => Some(stored),
                     StoredBarrier::Unknown | StoredBarrier::None => None,
                 };
-                let leads = |led_by: &watch::Receiver<Leadership>| leads(*led_by.borrow());
+                let leads = |led_by: &watch::Receiver<Leadership>| is_leading(*led_by.borrow());
                 let is_led = webhook.led_by.as_ref().is_none_or(leads);
                 (is_led && !specs.is_empty()).then(|| InForceWebhook {
                     name: webhook.name,
                     specs,
-                    barrier: Barrier::next(stored, barrier),
+                    barrier: Barrier::next_stored(stored, barrier),
                 })
             })
             .collect()
@@ -219,10 +227,10 @@ impl<C: WebhookConfiguration> ConfigurationLoop<C> {
     fn note_in_force(&self, desired: Option<&Value>, bundle: &CaBundle) {
         let observed = &self.state.observed;
         let in_force = desired.map_or(*observed == Observed::Absent, |desired| {
-            observed.says(desired)
+            observed.has_desired(desired)
         });
         for webhook in &self.webhooks {
-            let barrier = match observed.barrier(webhook.name) {
+            let barrier = match observed.barrier_of(webhook.name) {
                 StoredBarrier::At(stored) if in_force => Some(stored.version),
                 _ => None,
             };
@@ -248,7 +256,7 @@ impl<C: WebhookConfiguration> ConfigurationLoop<C> {
     /// Publishes the barriers that replicas have to reach before they answer.
     fn note_barriers(&self) {
         for webhook in &self.webhooks {
-            let stored = self.state.observed.barrier(webhook.name);
+            let stored = self.state.observed.barrier_of(webhook.name);
             webhook.stored.send_if_modified(|known| {
                 let is_new = *known != stored;
                 *known = stored;
@@ -268,24 +276,24 @@ impl<C: WebhookConfiguration> ConfigurationLoop<C> {
         });
     }
 
-    async fn apply(&mut self, desired: Value, deadline: Duration) {
+    async fn apply_configuration(&mut self, desired: Value, deadline: Duration) {
         let path = Request::new(C::url_path(&(), None));
         let params = PatchParams::apply(FIELD_MANAGER).force();
         let request = path.patch(CONFIGURATION, &params, &Patch::Apply(&desired));
-        let (disposition, body) = self.send(Verb::Update, request, deadline).await;
+        let (disposition, body) = self.send_write(Verb::Update, request, deadline).await;
         if disposition != Disposition::Done {
             // What kept this from being written may have kept the owner from being read.
-            self.state.owner = Owner::Unknown;
-            return self.failed("apply", &disposition);
+            self.state.owner = OwningRole::Unknown;
+            return self.report_failure("apply", &disposition);
         }
-        tracing::info!("applied the {}", C::object());
+        tracing::info!("applied the {}", C::describe_object());
         (self.state.applied, self.state.trouble) = (Some(desired), None);
         if let Ok(object) = serde_json::from_slice(&body) {
             self.state.observed = Observed::Present(object);
         }
     }
 
-    async fn remove_conditions(&mut self, desired: &Value, deadline: Duration) {
+    async fn remove_others_conditions(&mut self, desired: &Value, deadline: Duration) {
         let patch = self.state.observed.without_others_conditions(desired);
         let Some(patch) = patch else {
             return;
@@ -296,13 +304,13 @@ impl<C: WebhookConfiguration> ConfigurationLoop<C> {
             ..PatchParams::default()
         };
         let request = requests.patch(CONFIGURATION, &params, &Patch::Merge(&patch));
-        let (disposition, body) = self.send(Verb::Update, request, deadline).await;
+        let (disposition, body) = self.send_write(Verb::Update, request, deadline).await;
         if disposition != Disposition::Done {
-            return self.failed("remove foreign matchConditions from", &disposition);
+            return self.report_failure("remove foreign matchConditions from", &disposition);
         }
         tracing::warn!(
             "removed matchConditions that somebody else had added to our webhooks in the {}",
-            C::object()
+            C::describe_object()
         );
         self.state.trouble = None;
         if let Ok(object) = serde_json::from_slice(&body) {
@@ -310,24 +318,24 @@ impl<C: WebhookConfiguration> ConfigurationLoop<C> {
         }
     }
 
-    async fn delete(&mut self, deadline: Duration) {
+    async fn delete_configuration(&mut self, deadline: Duration) {
         let Observed::Present(observed) = &self.state.observed else {
             return;
         };
-        let request = delete::<C>(observed);
-        let (disposition, _) = self.send(Verb::Delete, request, deadline).await;
+        let request = delete_request::<C>(observed);
+        let (disposition, _) = self.send_write(Verb::Delete, request, deadline).await;
         if !matches!(disposition, Disposition::Done | Disposition::Gone { .. }) {
-            return self.failed("delete", &disposition);
+            return self.report_failure("delete", &disposition);
         }
         tracing::info!(
             "no admission webhook is in force: deleted the {}",
-            C::object()
+            C::describe_object()
         );
-        (self.state.observed, self.state.owner) = (Observed::Absent, Owner::Unknown);
+        (self.state.observed, self.state.owner) = (Observed::Absent, OwningRole::Unknown);
         (self.state.applied, self.state.trouble) = (None, None);
     }
 
-    async fn send(
+    async fn send_write(
         &mut self,
         verb: Verb,
         request: Result<http::Request<Vec<u8>>, BuildError>,
@@ -344,12 +352,14 @@ impl<C: WebhookConfiguration> ConfigurationLoop<C> {
             }
         };
         let now = clock::monotonic();
-        self.state.pace.wrote(&disposition, now, fastrand::f64());
+        self.state
+            .pace
+            .record_write(&disposition, now, fastrand::f64());
         (disposition, body)
     }
 
-    fn failed(&mut self, action: &str, disposition: &Disposition) {
-        let reason = describe_failure(action, &C::object(), disposition);
+    fn report_failure(&mut self, action: &str, disposition: &Disposition) {
+        let reason = describe_failure(action, &C::describe_object(), disposition);
         tracing::warn!(
             reason,
             "reading or writing the webhook configuration failed, webhooks might not be called; retrying"
@@ -357,7 +367,7 @@ impl<C: WebhookConfiguration> ConfigurationLoop<C> {
         self.state.trouble = Some(reason);
     }
 
-    fn show(&self, step: Step) -> Option<Instant> {
+    fn update_readiness(&self, step: ConfigurationStep) -> Option<Instant> {
         let check = self.check.as_ref()?;
         let leads = self.state.term.is_some();
         match (&self.state.trouble, &self.state.observed) {
@@ -365,10 +375,16 @@ impl<C: WebhookConfiguration> ConfigurationLoop<C> {
                 check.not_ready(trouble.clone());
             }
             (None, Observed::Unknown) => {
-                check.not_ready(format!("the {} has not been read yet", C::object()));
+                check.not_ready(format!(
+                    "the {} has not been read yet",
+                    C::describe_object()
+                ));
             }
-            _ if leads && step != Step::Rest => {
-                check.not_ready(format!("the {} has not been applied yet", C::object()));
+            _ if leads && step != ConfigurationStep::Rest => {
+                check.not_ready(format!(
+                    "the {} has not been applied yet",
+                    C::describe_object()
+                ));
             }
             // A standby leaves it to the leader.
             _ => check.ready(),
@@ -391,8 +407,8 @@ pub(crate) async fn delete_leftover<C: WebhookConfiguration>(
         };
         let disposition = read_and_delete::<C>(&server, &leadership).await;
         let now = clock::monotonic();
-        pace.wrote(&disposition, now, fastrand::f64());
-        let reason = || describe_failure("get or delete", &C::object(), &disposition);
+        pace.record_write(&disposition, now, fastrand::f64());
+        let reason = || describe_failure("get or delete", &C::describe_object(), &disposition);
         let retry_at = match &disposition {
             Disposition::Done | Disposition::Gone { .. } => {
                 done = term;
@@ -416,7 +432,7 @@ pub(crate) async fn delete_leftover<C: WebhookConfiguration>(
                 pace.held_until(now)
             }
         };
-        until(retry_at).await;
+        sleep_until_time(retry_at).await;
     }
 }
 
@@ -431,7 +447,7 @@ async fn read_and_delete<C: WebhookConfiguration>(
     }
     match serde_json::from_slice::<C>(&body) {
         Ok(observed) if is_ours(observed.meta()) => {
-            let delete = delete(&observed);
+            let delete = delete_request(&observed);
             let (deleted, _) = send_as_leader(server, leadership, Verb::Delete, delete).await;
             deleted
         }
@@ -467,7 +483,9 @@ async fn send_as_leader(
 }
 
 /// With the uid as a precondition: another object of that name is not ours.
-fn delete<C: WebhookConfiguration>(observed: &C) -> Result<http::Request<Vec<u8>>, BuildError> {
+fn delete_request<C: WebhookConfiguration>(
+    observed: &C,
+) -> Result<http::Request<Vec<u8>>, BuildError> {
     let params = DeleteParams {
         preconditions: Some(Preconditions {
             uid: observed.meta().uid.clone(),
@@ -478,16 +496,16 @@ fn delete<C: WebhookConfiguration>(observed: &C) -> Result<http::Request<Vec<u8>
     Request::new(C::url_path(&(), None)).delete(CONFIGURATION, &params)
 }
 
-fn leads(leadership: Leadership) -> bool {
+fn is_leading(leadership: Leadership) -> bool {
     leadership.term().is_some()
 }
 
 /// The changes of a webhook's desired state.
-fn changes(webhook: &WebhookSource) -> BoxStream<'static, ()> {
+fn webhook_changes(webhook: &WebhookSource) -> BoxStream<'static, ()> {
     let led_by = webhook.led_by.clone().map(|led_by| {
-        let was_led = leads(*led_by.borrow());
+        let was_led = is_leading(*led_by.borrow());
         unfold((led_by, was_led), async |(mut led_by, was_led)| {
-            let changed = led_by.wait_for(|now| leads(*now) != was_led);
+            let changed = led_by.wait_for(|now| is_leading(*now) != was_led);
             changed.await.ok().map(drop)?;
             Some(((), (led_by, !was_led)))
         })
@@ -497,7 +515,7 @@ fn changes(webhook: &WebhookSource) -> BoxStream<'static, ()> {
         calls.changed().await.ok()?;
         Some(((), calls))
     });
-    let ready = webhook.answers.ready().into_stream();
+    let ready = webhook.answers.wait_for_snapshot().into_stream();
     select(led_by, select(calls, ready)).boxed()
 }
 

@@ -37,7 +37,7 @@ fn address() -> Address {
 
 fn wanted() -> Value {
     let bundle = CaBundle::Pem(b"CA".to_vec());
-    desired::<MutatingWebhookConfiguration>(
+    desired_configuration::<MutatingWebhookConfiguration>(
         &[webhook("a.b.c"), webhook("d.e.f")],
         &address(),
         &bundle,
@@ -66,17 +66,21 @@ fn a_service_and_a_url_are_named_with_their_paths() {
     let service =
         json!({"namespace": "leadsman-system", "name": "hook", "port": 8443, "path": "/a.b.c"});
     assert_eq!(config, json!({"service": service, "caBundle": "Q0E="}));
-    assert_eq!(address().names(), ["hook.leadsman-system.svc"]);
+    assert_eq!(address().certificate_names(), ["hook.leadsman-system.svc"]);
     let url = Address::Url("https://127.0.0.1:9443/".parse().unwrap());
     let config = url.client_config("/a.b.c", &CaBundle::Elsewhere);
     assert_eq!(config, json!({"url": "https://127.0.0.1:9443/a.b.c"}));
-    assert_eq!(url.names(), ["127.0.0.1"]);
+    assert_eq!(url.certificate_names(), ["127.0.0.1"]);
 }
 
 #[test]
 fn without_a_webhook_in_force_there_is_to_be_no_configuration() {
     assert_eq!(
-        desired::<MutatingWebhookConfiguration>(&[], &address(), &CaBundle::Elsewhere),
+        desired_configuration::<MutatingWebhookConfiguration>(
+            &[],
+            &address(),
+            &CaBundle::Elsewhere
+        ),
         None
     );
 }
@@ -84,10 +88,16 @@ fn without_a_webhook_in_force_there_is_to_be_no_configuration() {
 #[test]
 fn the_two_kinds_differ_in_their_kind_and_in_reinvocation() {
     let bundle = CaBundle::Elsewhere;
-    let mutating =
-        desired::<MutatingWebhookConfiguration>(&[webhook("a.b.c")], &address(), &bundle);
-    let validating =
-        desired::<ValidatingWebhookConfiguration>(&[webhook("a.b.c")], &address(), &bundle);
+    let mutating = desired_configuration::<MutatingWebhookConfiguration>(
+        &[webhook("a.b.c")],
+        &address(),
+        &bundle,
+    );
+    let validating = desired_configuration::<ValidatingWebhookConfiguration>(
+        &[webhook("a.b.c")],
+        &address(),
+        &bundle,
+    );
     let (mut mutating, validating) = (mutating.unwrap(), validating.unwrap());
     assert_eq!(validating["kind"], "ValidatingWebhookConfiguration");
     mutating["kind"] = validating["kind"].clone();
@@ -101,7 +111,7 @@ fn each_call_has_its_name_its_policy_and_the_barrier() {
     let fails = |fails: bool| {
         let mut spec = webhook("a.b.c").specs.remove(0);
         if fails {
-            spec.failure_policy = FailurePolicy::Fail;
+            spec.failure_policy = WebhookFailurePolicy::Fail;
         }
         spec
     };
@@ -113,9 +123,12 @@ fn each_call_has_its_name_its_policy_and_the_barrier() {
         }),
         ..webhook("a.b.c")
     };
-    let desired =
-        desired::<MutatingWebhookConfiguration>(&[calls], &address(), &CaBundle::Elsewhere)
-            .unwrap();
+    let desired = desired_configuration::<MutatingWebhookConfiguration>(
+        &[calls],
+        &address(),
+        &CaBundle::Elsewhere,
+    )
+    .unwrap();
     let annotations = &desired["metadata"]["annotations"];
     assert_eq!(*annotations, json!({"a.b.c/barrier": "7.5.0/3"}));
     let calls = desired["webhooks"].as_array().unwrap().iter();
@@ -145,32 +158,44 @@ fn what_differs_from_ours_is_applied_and_what_others_add_stays() {
         (
             "/metadata/labels",
             json!({"app.kubernetes.io/name": "leadsman", "x": "y"}),
-            Step::Rest,
+            ConfigurationStep::Rest,
         ),
-        ("/webhooks/-", others_webhook, Step::Rest),
+        ("/webhooks/-", others_webhook, ConfigurationStep::Rest),
         (
             "/webhooks/0/matchConditions/-",
             others_condition,
-            Step::RemoveConditions,
+            ConfigurationStep::RemoveConditions,
         ),
-        ("/metadata/labels", json!({}), Step::Apply),
-        ("/webhooks", json!([wanted["webhooks"][0]]), Step::Apply),
-        ("/webhooks/1/failurePolicy", json!("Fail"), Step::Apply),
+        ("/metadata/labels", json!({}), ConfigurationStep::Apply),
+        (
+            "/webhooks",
+            json!([wanted["webhooks"][0]]),
+            ConfigurationStep::Apply,
+        ),
+        (
+            "/webhooks/1/failurePolicy",
+            json!("Fail"),
+            ConfigurationStep::Apply,
+        ),
         (
             "/webhooks/0/clientConfig/caBundle",
             json!("eA=="),
-            Step::Apply,
+            ConfigurationStep::Apply,
         ),
         (
             "/webhooks/0/rules/-",
             json!({"resources": ["nodes"]}),
-            Step::Apply,
+            ConfigurationStep::Apply,
         ),
-        ("/webhooks/0/objectSelector", narrower, Step::Apply),
+        (
+            "/webhooks/0/objectSelector",
+            narrower,
+            ConfigurationStep::Apply,
+        ),
         (
             "/webhooks/1/matchConditions/0/expression",
             json!("false"),
-            Step::Apply,
+            ConfigurationStep::Apply,
         ),
     ];
     for (path, value, expected) in table {
@@ -180,7 +205,7 @@ fn what_differs_from_ours_is_applied_and_what_others_add_stays() {
             None => *object.pointer_mut(path).unwrap() = value,
         });
         assert_eq!(
-            decide(Some(&wanted), &observed, Some(&wanted)),
+            decide_step(Some(&wanted), &observed, Some(&wanted)),
             expected,
             "{case}"
         );
@@ -188,7 +213,10 @@ fn what_differs_from_ours_is_applied_and_what_others_add_stays() {
     let reversed = stored(&wanted, |object| {
         object["webhooks"].as_array_mut().unwrap().reverse();
     });
-    assert_eq!(decide(Some(&wanted), &reversed, Some(&wanted)), Step::Rest);
+    assert_eq!(
+        decide_step(Some(&wanted), &reversed, Some(&wanted)),
+        ConfigurationStep::Rest
+    );
 }
 
 fn push(list: &mut Value, item: Value) {
@@ -201,16 +229,16 @@ fn it_is_made_again_when_deleted_and_goes_when_nothing_is_in_force() {
     let ours = stored(&wanted, |_| {});
     let others = stored(&wanted, |o| o["metadata"]["managedFields"] = json!([]));
     let table = [
-        (None, Observed::Unknown, Step::Rest),
-        (Some(&wanted), Observed::Unknown, Step::Rest),
-        (None, Observed::Absent, Step::Rest),
-        (Some(&wanted), Observed::Absent, Step::Apply),
-        (None, ours, Step::Delete),
-        (None, others, Step::Rest),
+        (None, Observed::Unknown, ConfigurationStep::Rest),
+        (Some(&wanted), Observed::Unknown, ConfigurationStep::Rest),
+        (None, Observed::Absent, ConfigurationStep::Rest),
+        (Some(&wanted), Observed::Absent, ConfigurationStep::Apply),
+        (None, ours, ConfigurationStep::Delete),
+        (None, others, ConfigurationStep::Rest),
     ];
     for (desired, observed, expected) in table {
         assert_eq!(
-            decide(desired, &observed, desired),
+            decide_step(desired, &observed, desired),
             expected,
             "{observed:?}"
         );
@@ -223,15 +251,21 @@ fn what_is_not_wanted_any_more_goes_with_another_apply() {
     let bundle = CaBundle::Pem(b"CA".to_vec());
     let mut fewer = webhook("a.b.c");
     fewer.specs[0].match_conditions.pop();
-    let now =
-        desired::<MutatingWebhookConfiguration>(&[fewer, webhook("d.e.f")], &address(), &bundle)
-            .unwrap();
+    let now = desired_configuration::<MutatingWebhookConfiguration>(
+        &[fewer, webhook("d.e.f")],
+        &address(),
+        &bundle,
+    )
+    .unwrap();
     let observed = stored(&before, |_| {});
-    assert!(observed.says(&now), "the difference does not show");
-    assert_eq!(decide(Some(&now), &observed, Some(&before)), Step::Apply);
+    assert!(observed.has_desired(&now), "the difference does not show");
     assert_eq!(
-        decide(Some(&before), &observed, None),
-        Step::Apply,
+        decide_step(Some(&now), &observed, Some(&before)),
+        ConfigurationStep::Apply
+    );
+    assert_eq!(
+        decide_step(Some(&before), &observed, None),
+        ConfigurationStep::Apply,
         "a new leader"
     );
 }
@@ -304,23 +338,27 @@ fn a_leader_applies_nothing_that_an_earlier_one_has_applied() {
     let condition = json!({"k:{\"name\":\"x\"}": {".": {}, "f:expression": {}, "f:name": {}}});
     // Where the entry of our field manager differs, and what is there then.
     let table = [
-        ("/manager", json!(FIELD_MANAGER), Step::Rest),
-        ("/manager", json!("somebody"), Step::Apply),
-        ("/operation", json!("Update"), Step::Apply),
-        ("/fieldsV1", Value::Null, Step::Apply),
+        ("/manager", json!(FIELD_MANAGER), ConfigurationStep::Rest),
+        ("/manager", json!("somebody"), ConfigurationStep::Apply),
+        ("/operation", json!("Update"), ConfigurationStep::Apply),
+        ("/fieldsV1", Value::Null, ConfigurationStep::Apply),
         (
             "/fieldsV1/f:webhooks",
             json!({"k:{\"name\":\"a.b.c\"}": {}}),
-            Step::Apply,
+            ConfigurationStep::Apply,
         ),
         (
             LABELS,
             json!({"f:app.kubernetes.io/name": {}, "f:x": {}}),
-            Step::Apply,
+            ConfigurationStep::Apply,
         ),
-        (LABELS, json!({"f:x": {}}), Step::Apply),
-        (OWNERS, json!({"k:{\"uid\":\"v\"}": {}}), Step::Apply),
-        (CONDITIONS, condition, Step::Apply),
+        (LABELS, json!({"f:x": {}}), ConfigurationStep::Apply),
+        (
+            OWNERS,
+            json!({"k:{\"uid\":\"v\"}": {}}),
+            ConfigurationStep::Apply,
+        ),
+        (CONDITIONS, condition, ConfigurationStep::Apply),
     ];
     for (path, value, expected) in table {
         let mut entry =
@@ -330,6 +368,10 @@ fn a_leader_applies_nothing_that_an_earlier_one_has_applied() {
         let observed = stored(&wanted, |object| {
             object["metadata"]["managedFields"] = json!([{"manager": "kubectl"}, entry]);
         });
-        assert_eq!(decide(Some(&wanted), &observed, None), expected, "{case}");
+        assert_eq!(
+            decide_step(Some(&wanted), &observed, None),
+            expected,
+            "{case}"
+        );
     }
 }

@@ -17,10 +17,10 @@ use tokio_rustls::client::TlsStream;
 
 use super::*;
 use crate::certificate::publish::Publisher;
-use crate::certificate::renewal::{Kept, Renewal, Stored, changed};
+use crate::certificate::renewal::{Kept, Renewal, Stored, renewed_data};
 use crate::certificate::tests::{YEAR, names};
 use crate::certificate::{CaBundle, read_chain};
-use crate::metrics::Metrics;
+use crate::metrics::AdmissionMetrics;
 use crate::webhook::WebhookCalls;
 use crate::webhook::tests::{echo, pod_review};
 
@@ -45,7 +45,7 @@ impl Loopback {
 
     async fn start_for(connections: usize) -> Self {
         let check = Readiness::default().add_check("webhook certificates", "not read");
-        let metrics = Metrics::new(&Registry::default());
+        let metrics = AdmissionMetrics::new(&Registry::default());
         let publisher = Publisher::new(metrics.clone(), check);
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
@@ -54,13 +54,13 @@ impl Loopback {
         let absent_since = watch::Sender::new(None);
         let server = Server {
             endpoints: Arc::new(Endpoints::new(vec![echo(calls)], metrics, draining.clone())),
-            certificate: publisher.certificate(),
+            certificate: publisher.subscribe_to_certificate(),
             shutdown: shutdown.clone(),
             draining,
             absent_since: absent_since.subscribe(),
             connections,
         };
-        let ended = tokio::spawn(server.serve(listener));
+        let ended = tokio::spawn(server.serve_until_stopped(listener));
         let kept = renewed(None, Renewal::Create);
         let mut loopback = Self {
             address,
@@ -77,21 +77,21 @@ impl Loopback {
     /// As the loops do when they have read the Secret.
     fn serve(&mut self, kept: Kept) {
         let bundle = CaBundle::Pem(kept.bundle.clone());
-        self.publisher.publish(&kept.current, bundle);
+        self.publisher.publish_certificate(&kept.current, bundle);
         self.kept = kept;
     }
 
     fn client(&self) -> Client {
         Client {
             address: self.address,
-            bundle: self.publisher.bundle(),
+            bundle: self.publisher.subscribe_to_bundle(),
         }
     }
 }
 
 fn renewed(kept: Option<&Kept>, renewal: Renewal) -> Kept {
-    let data = changed(kept, renewal, &names(&[NAME]), clock::now(), YEAR).unwrap();
-    match Stored::read(&data, &names(&[NAME])) {
+    let data = renewed_data(kept, renewal, &names(&[NAME]), clock::now(), YEAR).unwrap();
+    match Stored::read_secret(&data, &names(&[NAME])) {
         Stored::Usable(kept) => *kept,
         other => panic!("{other:?}"),
     }
@@ -306,7 +306,7 @@ async fn load_by_one_connection(
 #[tokio::test]
 async fn a_certificate_whose_ca_is_not_known_yet_is_refused() {
     let mut loopback = Loopback::start().await;
-    let before = loopback.publisher.bundle().borrow().clone();
+    let before = loopback.publisher.subscribe_to_bundle().borrow().clone();
     let prepared = renewed(Some(&loopback.kept), Renewal::Prepare);
     loopback.serve(renewed(Some(&prepared), Renewal::TakeOver));
     let error = loopback
@@ -470,7 +470,7 @@ async fn bodies_that_never_come_keep_no_review_out() {
 
 /// Sends the beginning of something and says what the server makes of it in the end.
 async fn send_and_wait(loopback: &Loopback, protocol: Protocol, beginning: &[u8]) {
-    let bundle = loopback.publisher.bundle().borrow().clone();
+    let bundle = loopback.publisher.subscribe_to_bundle().borrow().clone();
     let client = loopback.client();
     let mut stream = client.connect(&bundle, protocol).await.unwrap();
     stream.write_all(beginning).await.unwrap();

@@ -27,7 +27,7 @@ impl Reviewer for Echo {
     type Snapshot = String;
     type Response = Mutation;
 
-    fn review(snapshot: &String, request: &AdmissionRequest<Named>) -> Mutation {
+    fn review_request(snapshot: &String, request: &AdmissionRequest<Named>) -> Mutation {
         let metadata = &request.object.metadata;
         match metadata.name.as_str() {
             "panics" => panic!("as the test wants"),
@@ -37,12 +37,12 @@ impl Reviewer for Echo {
         let patch = if metadata.annotations.contains_key("echo") {
             Vec::new()
         } else if metadata.annotations.is_empty() {
-            vec![PatchOperation::add(
+            vec![PatchOperation::add_at(
                 ["metadata", "annotations"],
                 json!({"echo": snapshot}),
             )]
         } else {
-            vec![PatchOperation::add(
+            vec![PatchOperation::add_at(
                 ["metadata", "annotations", "echo"],
                 snapshot.as_str(),
             )]
@@ -70,15 +70,15 @@ pub(crate) fn pod_review(name: &str, annotations: &Value) -> Vec<u8> {
     serde_json::to_vec(&review).unwrap()
 }
 
-fn answer_now(webhook: &Webhook, body: &[u8], patience: Duration) -> Answer {
+fn answer_now(webhook: &Webhook, body: &[u8], patience: Duration) -> ReviewAnswer {
     let terms = Terms {
         slot: None,
         deadline: clock::monotonic() + patience,
         may_wait: false,
     };
-    match webhook.answers.answer(body, terms) {
-        Answered::Now(answer) => answer,
-        Answered::Outdated(_) => panic!("it may not wait"),
+    match webhook.answers.answer_review(body, terms) {
+        ReviewResult::Now(answer) => answer,
+        ReviewResult::Outdated(_) => panic!("it may not wait"),
     }
 }
 
@@ -187,7 +187,7 @@ impl Reviewer for Versioned {
     type Snapshot = u64;
     type Response = Mutation;
 
-    fn version(snapshot: &u64) -> Option<StateVersion> {
+    fn snapshot_version(snapshot: &u64) -> Option<StateVersion> {
         Some(StateVersion([*snapshot, 0, 0]))
     }
 
@@ -195,7 +195,7 @@ impl Reviewer for Versioned {
         *snapshot >= 2
     }
 
-    fn review(_: &u64, _: &AdmissionRequest<Named>) -> Mutation {
+    fn review_request(_: &u64, _: &AdmissionRequest<Named>) -> Mutation {
         Mutation::default()
     }
 }
@@ -212,7 +212,7 @@ async fn a_review_waits_for_a_snapshot_that_suffices_and_for_the_barrier() {
             deadline: clock::monotonic() + PATIENCE,
             may_wait,
         };
-        webhook.answers.answer(&body, terms)
+        webhook.answers.answer_review(&body, terms)
     };
     let at = |version| {
         let version = StateVersion([version, 0, 0]);
@@ -227,10 +227,10 @@ async fn a_review_waits_for_a_snapshot_that_suffices_and_for_the_barrier() {
         &|| drop(snapshots.send_replace(Some(Arc::new(3)))),
     ];
     for (step, next) in next.into_iter().enumerate() {
-        let Answered::Outdated(changed) = ask(true) else {
+        let ReviewResult::Outdated(changed) = ask(true) else {
             panic!("step {step} is answered too early")
         };
-        let Answered::Now(answer) = ask(false) else {
+        let ReviewResult::Now(answer) = ask(false) else {
             panic!("step {step} may not wait")
         };
         let expected = match step {
@@ -241,7 +241,7 @@ async fn a_review_waits_for_a_snapshot_that_suffices_and_for_the_barrier() {
         next();
         tokio::time::timeout(PATIENCE, changed).await.unwrap();
     }
-    let Answered::Now(answer) = ask(true) else {
+    let ReviewResult::Now(answer) = ask(true) else {
         panic!("it has all that it needs")
     };
     assert_eq!(answer.outcome, ReviewOutcome::Unchanged);
@@ -260,16 +260,20 @@ impl Reviewer for Strict {
         *snapshot >= 2 || request.object.metadata.annotations.is_empty()
     }
 
-    fn review(_: &u64, request: &AdmissionRequest<Named>) -> Validation {
+    fn review_request(_: &u64, request: &AdmissionRequest<Named>) -> Validation {
         let metadata = &request.object.metadata;
         let former = request.old_object.as_ref();
         let is_new = |key: &&String| {
             former.is_none_or(|former| !former.metadata.annotations.contains_key(*key))
         };
-        let causes = metadata.annotations.keys().filter(is_new).map(|key| Cause {
-            field: format!("metadata.annotations[{key}]"),
-            message: "is not wanted".to_owned(),
-        });
+        let causes = metadata
+            .annotations
+            .keys()
+            .filter(is_new)
+            .map(|key| RefusalCause {
+                field: format!("metadata.annotations[{key}]"),
+                message: "is not wanted".to_owned(),
+            });
         Validation {
             causes: causes.collect(),
             warnings: vec![format!("{:?} is a name", metadata.name)],
@@ -374,14 +378,14 @@ async fn a_refusal_that_is_not_certain_waits_and_is_given_in_the_end() {
             may_wait,
         };
         let body = strict_review(annotations, &json!(null));
-        webhook.answers.answer(&body, terms)
+        webhook.answers.answer_review(&body, terms)
     };
     let one = json!({"x": "1"});
-    assert!(matches!(ask(&json!({}), true), Answered::Now(_)));
-    assert!(matches!(ask(&one, true), Answered::Outdated(_)));
+    assert!(matches!(ask(&json!({}), true), ReviewResult::Now(_)));
+    assert!(matches!(ask(&one, true), ReviewResult::Outdated(_)));
     for (version, may_wait) in [(1, false), (2, true)] {
         snapshots.send_replace(Some(Arc::new(version)));
-        let Answered::Now(answer) = ask(&one, may_wait) else {
+        let ReviewResult::Now(answer) = ask(&one, may_wait) else {
             panic!("version {version} waits")
         };
         assert_eq!(answer.outcome, ReviewOutcome::Refused);

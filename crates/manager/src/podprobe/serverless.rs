@@ -42,7 +42,7 @@ impl InjectionWebhook {
 
     /// The webhook that answers by these markers.
     pub(crate) fn webhook(&self) -> Webhook {
-        self.feed.webhook::<Injector>(WEBHOOK)
+        self.feed.fed_webhook::<Injector>(WEBHOOK)
     }
 
     /// Takes over the changed markers. `lists_all` says whether the last event was the end of their list.
@@ -68,7 +68,7 @@ impl InjectionWebhook {
         }
         self.was_widened = is_widened;
         let snapshot = Arc::new(self.markers.clone());
-        self.feed.publish(scope.map(spec).into(), snapshot);
+        self.feed.publish_snapshot(scope.map(spec).into(), snapshot);
     }
 }
 
@@ -113,7 +113,7 @@ impl Reviewer for Injector {
     type Snapshot = Snapshot;
     type Response = Mutation;
 
-    fn review(snapshot: &Snapshot, request: &AdmissionRequest<slim::Pod>) -> Mutation {
+    fn review_request(snapshot: &Snapshot, request: &AdmissionRequest<slim::Pod>) -> Mutation {
         let changes = snapshot.review_pod(&request.namespace, &request.object);
         Mutation {
             patch: patch(&request.object, changes),
@@ -128,14 +128,14 @@ fn patch(pod: &slim::Pod, changes: Changes) -> Vec<PatchOperation> {
         let pairs =
             pairs.filter_map(|(key, value)| Some(((*key).to_owned(), json!(value.as_ref()?))));
         let all: Map<String, Value> = pairs.collect();
-        return vec![PatchOperation::add(["metadata", "annotations"], all)];
+        return vec![PatchOperation::add_at(["metadata", "annotations"], all)];
     }
     let changes = changes.into_iter();
     let operations = changes.map(|(key, value)| {
         let path = ["metadata", "annotations", key];
         match value {
-            Some(value) => PatchOperation::add(path, &*value),
-            None => PatchOperation::remove(path),
+            Some(value) => PatchOperation::add_at(path, &*value),
+            None => PatchOperation::remove_at(path),
         }
     });
     operations.collect()

@@ -62,7 +62,7 @@ impl SidecarSetRules {
     }
 }
 
-/// How far the sets are in force in what API servers are told ([`Webhook::in_force`]), as events.
+/// How far the sets are in force in what API servers are told ([`Webhook::barrier_in_force`]), as events.
 pub(crate) fn barrier_events(
     in_force: watch::Receiver<Option<StateVersion>>,
 ) -> impl Stream<Item = Event> {

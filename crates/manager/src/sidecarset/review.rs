@@ -8,7 +8,8 @@ use std::sync::Arc;
 
 use k8s_openapi::api::admissionregistration::v1::{MatchCondition, RuleWithOperations};
 use leadsman_admission::{
-    AdmissionRequest, Cause, Reviewer, Validation, Webhook, WebhookCalls, WebhookFeed, WebhookSpec,
+    AdmissionRequest, RefusalCause, Reviewer, Validation, Webhook, WebhookCalls, WebhookFeed,
+    WebhookSpec,
 };
 use leadsman_api::{GROUP, SidecarSet};
 use leadsman_core::sidecarset::review::judge;
@@ -35,7 +36,7 @@ impl SetReview {
 
     /// The webhook that judges by it.
     pub(super) fn webhook(&self) -> Webhook {
-        self.feed.webhook::<Judge>(WEBHOOK)
+        self.feed.fed_webhook::<Judge>(WEBHOOK)
     }
 
     /// Takes over what has changed.
@@ -44,7 +45,7 @@ impl SetReview {
             specs: vec![spec()],
             barrier: None,
         };
-        self.feed.publish(calls, snapshot);
+        self.feed.publish_snapshot(calls, snapshot);
     }
 }
 
@@ -96,9 +97,9 @@ impl Reviewer for Judge {
         !judge(&request.object, request.old_object.as_ref(), known).depends_on_others
     }
 
-    fn review(known: &Snapshot, request: &AdmissionRequest<SidecarSet>) -> Validation {
+    fn review_request(known: &Snapshot, request: &AdmissionRequest<SidecarSet>) -> Validation {
         let judgement = judge(&request.object, request.old_object.as_ref(), known);
-        let causes = judgement.errors.into_iter().map(|invalid| Cause {
+        let causes = judgement.errors.into_iter().map(|invalid| RefusalCause {
             field: invalid.path,
             message: invalid.message,
         });

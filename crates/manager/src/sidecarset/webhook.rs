@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use k8s_openapi::api::admissionregistration::v1::{MatchCondition, RuleWithOperations};
 use leadsman_admission::{
-    AdmissionRequest, FailurePolicy, Mutation, Operation, PatchOperation, Reviewer, StateVersion,
-    Webhook, WebhookCalls, WebhookFeed, WebhookSpec,
+    AdmissionRequest, Mutation, PatchOperation, ReviewOperation, Reviewer, StateVersion, Webhook,
+    WebhookCalls, WebhookFailurePolicy, WebhookFeed, WebhookSpec,
 };
 use leadsman_core::cluster::ResourceVersion;
 use leadsman_core::sidecarset::render::Remark;
@@ -57,7 +57,7 @@ impl SetInjection {
 
     /// The webhook that answers by these sets.
     pub(super) fn webhook(&self) -> Webhook {
-        self.feed.webhook::<Injector>(WEBHOOK)
+        self.feed.fed_webhook::<Injector>(WEBHOOK)
     }
 
     /// Takes over what has changed.
@@ -74,7 +74,7 @@ impl SetInjection {
         self.known = snapshot.clone();
         let remarks = self.remarks.clone();
         self.feed
-            .publish(calls, Arc::new(Injectable { snapshot, remarks }));
+            .publish_snapshot(calls, Arc::new(Injectable { snapshot, remarks }));
     }
 
     fn warn(&self, scope: &Scope) {
@@ -144,8 +144,8 @@ fn spec(call: &ScopeCall) -> WebhookSpec {
         // to the containers would be missing from containers that are rendered anew.
         reinvoked: false,
         failure_policy: match call.failure_policy {
-            set::FailurePolicy::Ignore => FailurePolicy::Ignore,
-            set::FailurePolicy::Fail => FailurePolicy::Fail,
+            set::FailurePolicy::Ignore => WebhookFailurePolicy::Ignore,
+            set::FailurePolicy::Fail => WebhookFailurePolicy::Fail,
         },
         ..WebhookSpec::default()
     }
@@ -165,7 +165,7 @@ impl Reviewer for Injector {
     type Snapshot = Injectable;
     type Response = Mutation;
 
-    fn version(known: &Injectable) -> Option<StateVersion> {
+    fn snapshot_version(known: &Injectable) -> Option<StateVersion> {
         // A kind whose version is not known cannot be compared.
         Some(write_version(known.snapshot.version, u64::MAX))
     }
@@ -176,8 +176,8 @@ impl Reviewer for Injector {
             .knows_namespace(&request.object, &request.namespace)
     }
 
-    fn review(known: &Injectable, request: &AdmissionRequest<JsonObject>) -> Mutation {
-        if request.operation != Operation::Create {
+    fn review_request(known: &Injectable, request: &AdmissionRequest<JsonObject>) -> Mutation {
+        if request.operation != ReviewOperation::Create {
             return Mutation::default();
         }
         let AdmissionRequest {

@@ -6,11 +6,11 @@ const NAMES: [&str; 1] = ["leadsman-webhook.leadsman-system.svc"];
 const MADE: &str = "2026-01-01T00:00:00Z";
 
 fn after(kept: Option<&Kept>, renewal: Renewal) -> Data {
-    changed(kept, renewal, &names(&NAMES), time(MADE), YEAR).unwrap()
+    renewed_data(kept, renewal, &names(&NAMES), time(MADE), YEAR).unwrap()
 }
 
 fn read(data: &Data) -> Stored {
-    Stored::read(data, &names(&NAMES))
+    Stored::read_secret(data, &names(&NAMES))
 }
 
 fn kept(data: &Data) -> Kept {
@@ -41,7 +41,7 @@ fn usable() -> Stored {
 
 fn misnamed() -> Stored {
     let data = after(None, Renewal::Create);
-    Stored::read(&data, &names(&["another.leadsman-system.svc"]))
+    Stored::read_secret(&data, &names(&["another.leadsman-system.svc"]))
 }
 
 fn two_cas() -> Stored {
@@ -124,21 +124,25 @@ fn what_is_to_be_done() {
             }),
             now: time(now),
         };
-        assert_eq!(decide(&stored, current.as_ref(), at), expected, "{case}");
+        assert_eq!(
+            decide_renewal(&stored, current.as_ref(), at),
+            expected,
+            "{case}"
+        );
     }
 }
 
 #[test]
 fn a_successor_takes_over_from_what_has_expired_before_it() {
     let old = fresh();
-    let made = old.renewed_at();
-    let data = changed(Some(&old), Renewal::Prepare, &names(&NAMES), made, YEAR).unwrap();
+    let made = old.renewal_time();
+    let data = renewed_data(Some(&old), Renewal::Prepare, &names(&NAMES), made, YEAR).unwrap();
     let at = Circumstances {
         leads: false,
         bundle_in_force: None,
         now: old.current.not_after,
     };
-    let decision = decide(&read(&data), None, at);
+    let decision = decide_renewal(&read(&data), None, at);
     assert_eq!(decision, Decision::Write(Renewal::TakeOver));
 }
 
@@ -147,16 +151,16 @@ fn every_certificate_of_a_renewal_is_trusted_by_the_bundles_before_and_after() {
     let first = fresh();
     let second = kept(&after(Some(&first), Renewal::Prepare));
     // What replicas serve that have not read of it.
-    first.current.trusted_by(&second.bundle).unwrap();
+    first.current.check_trusted_by(&second.bundle).unwrap();
     let third = kept(&after(Some(&second), Renewal::TakeOver));
-    third.current.trusted_by(&second.bundle).unwrap();
-    second.current.trusted_by(&third.bundle).unwrap();
+    third.current.check_trusted_by(&second.bundle).unwrap();
+    second.current.check_trusted_by(&third.bundle).unwrap();
     assert_eq!(third.bundle, second.bundle, "API servers learn of nothing");
     assert!(third.next.is_none());
     // The oldest CA goes with the next renewal, so the bundle does not grow.
     let fourth = kept(&after(Some(&third), Renewal::Prepare));
-    third.current.trusted_by(&fourth.bundle).unwrap();
-    assert!(second.current.trusted_by(&fourth.bundle).is_err());
+    third.current.check_trusted_by(&fourth.bundle).unwrap();
+    assert!(second.current.check_trusted_by(&fourth.bundle).is_err());
 }
 
 #[test]
@@ -174,8 +178,8 @@ fn other_names_come_with_a_successor_that_is_trusted_before_it_serves() {
         panic!("a follower serves it");
     };
     let change = |kept: &Kept, renewal| {
-        let data = changed(Some(kept), renewal, &others, time(MADE), YEAR).unwrap();
-        match Stored::read(&data, &others) {
+        let data = renewed_data(Some(kept), renewal, &others, time(MADE), YEAR).unwrap();
+        match Stored::read_secret(&data, &others) {
             Stored::Usable(kept) => *kept,
             other => panic!("{other:?}"),
         }
@@ -184,29 +188,29 @@ fn other_names_come_with_a_successor_that_is_trusted_before_it_serves() {
     assert_eq!(prepared.pem, before.pem);
     let after = change(&prepared, Renewal::TakeOver);
     assert!(after.misnamed.is_none());
-    after.current.trusted_by(&prepared.bundle).unwrap();
+    after.current.check_trusted_by(&prepared.bundle).unwrap();
 }
 
 /// What cert-manager and others write: the root is in `ca.crt` alone.
 #[test]
 fn a_chain_without_its_root_is_renewed_by_what_the_bundle_holds() {
     let mut data = after(None, Renewal::Create);
-    let leaf = certificates(&data["tls.crt"])[0].to_vec();
+    let leaf = split_certificates(&data["tls.crt"])[0].to_vec();
     data.insert("tls.crt".to_owned(), leaf);
     let trimmed = data["ca.crt"].trim_ascii_end().to_vec();
     data.insert("ca.crt".to_owned(), trimmed);
     let prepared = kept(&after(Some(&kept(&data)), Renewal::Prepare));
     assert!(prepared.next.is_some());
     let after = kept(&after(Some(&prepared), Renewal::TakeOver));
-    after.current.trusted_by(&prepared.bundle).unwrap();
+    after.current.check_trusted_by(&prepared.bundle).unwrap();
 }
 
 #[test]
 fn what_is_served_goes_on_until_another_ca_is_known() {
     let (served, other) = (fresh(), fresh());
     let both = served.bundle_with(&other, time(MADE)).unwrap();
-    served.current.trusted_by(&both).unwrap();
-    other.current.trusted_by(&both).unwrap();
+    served.current.check_trusted_by(&both).unwrap();
+    other.current.check_trusted_by(&both).unwrap();
     assert!(served.bundle_with(&other, time(END)).is_none(), "expired");
     assert!(
         served.bundle_with(&other, time(EARLY)).is_none(),

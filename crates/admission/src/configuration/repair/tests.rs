@@ -55,12 +55,12 @@ async fn first_requests(owner_code: u16) -> Vec<(Method, bool)> {
             ..ConfigurationLoopState::default()
         },
     };
-    repair.step().await;
+    repair.take_step().await;
     advance(WITHOUT_RIGHT).await;
     assert!(absent_since.borrow().is_some(), "nobody needs it yet");
     calls.send_replace(Some(WebhookSpec::default()).into());
-    repair.step().await;
-    repair.step().await;
+    repair.take_step().await;
+    repair.take_step().await;
     requests.lock().unwrap().clone()
 }
 
@@ -125,7 +125,7 @@ async fn requests_of_a_later_leader(uid_of_role: &'static str) -> Vec<Method> {
         check: Some(Readiness::default().add_check("webhook configuration", "not read")),
         state: ConfigurationLoopState::default(),
     };
-    let mut object = desired::<MutatingWebhookConfiguration>(
+    let mut object = desired_configuration::<MutatingWebhookConfiguration>(
         &repair.in_force_webhooks(),
         &repair.address,
         &bundle,
@@ -146,7 +146,7 @@ async fn requests_of_a_later_leader(uid_of_role: &'static str) -> Vec<Method> {
         json!([{"manager": FIELD_MANAGER, "operation": "Apply", "fieldsV1": fields}]);
     repair.state.observed = Observed::Present(serde_json::from_value(object).unwrap());
     for _ in 0..3 {
-        repair.step().await;
+        repair.take_step().await;
     }
     requests.lock().unwrap().clone()
 }
