@@ -77,7 +77,7 @@ impl FromStr for Gates {
 
     fn from_str(text: &str) -> Result<Self, GatesError> {
         let mut gates = Self::default();
-        for setting in settings(text) {
+        for setting in split_settings(text) {
             let (name, value) = setting.map_err(|text| GatesError::Malformed(text.to_owned()))?;
             let gate = match name {
                 POD_PROBE_MARKER => &mut gates.pod_probe_marker,
@@ -119,9 +119,9 @@ impl fmt::Display for Gates {
 /// Whether these `--feature-gates` of an `OpenKruise` make it act on `PodProbeMarker`s. A gate that is not named is on.
 /// Without its daemon it switches the feature off (`pkg/features/kruise_features.go`, `SetDefaultFeatureGates`), and
 /// `AllBeta` stands for each beta gate that is not named itself.
-pub fn openkruise_probes(text: &str) -> bool {
+pub fn openkruise_acts_on_markers(text: &str) -> bool {
     let (mut daemon, mut marker, mut beta) = (None, None, None);
-    for (name, value) in settings(text).flatten() {
+    for (name, value) in split_settings(text).flatten() {
         let gate = match name {
             "KruiseDaemon" => &mut daemon,
             "PodProbeMarkerGate" => &mut marker,
@@ -136,7 +136,7 @@ pub fn openkruise_probes(text: &str) -> bool {
 
 /// The settings of a list, trimmed and without empty ones: name and value, or an error with the text if there is no
 /// `=`.
-fn settings(text: &str) -> impl Iterator<Item = Result<(&str, &str), &str>> {
+fn split_settings(text: &str) -> impl Iterator<Item = Result<(&str, &str), &str>> {
     let settings = text.split(',').map(str::trim);
     let settings = settings.filter(|setting| !setting.is_empty());
     settings.map(|setting| {
@@ -256,7 +256,7 @@ mod tests {
             ),
             ("nonsense,PodProbeMarkerGate=perhaps", true),
         ] {
-            assert_eq!(openkruise_probes(text), expected, "{text:?}");
+            assert_eq!(openkruise_acts_on_markers(text), expected, "{text:?}");
         }
     }
 }

@@ -3,7 +3,7 @@
 use leadsman_lease::{Candidate, LeadershipObserver, LeaseConfig};
 use leadsman_process::{ApiServer, ReadinessCheck};
 
-use crate::metrics::Metrics;
+use crate::metrics::LeadershipMetrics;
 
 /// The name of the Lease by which managers lead.
 pub const LEASE: &str = "leadsman-manager";
@@ -26,18 +26,18 @@ pub const LEASE_RIGHTS: [(&str, bool); 5] = [
 
 /// This manager as a candidate. Its identity contains the namespace of the installation, which tells a second
 /// installation from a second replica.
-pub(crate) fn candidate(
+pub(crate) fn new_candidate(
     server: ApiServer,
     namespace: &str,
     duration_seconds: u16,
     check: ReadinessCheck,
-    metrics: Metrics,
+    metrics: LeadershipMetrics,
 ) -> Candidate<Observer> {
     let unique = fastrand::Rng::new().u64(..);
     let config = LeaseConfig {
         namespace: LEASE_NAMESPACE.to_owned(),
         name: LEASE.to_owned(),
-        identity: format!("{namespace}/{}_{unique:016x}", hostname()),
+        identity: format!("{namespace}/{}_{unique:016x}", read_hostname()),
         duration_seconds,
         field_manager: LEASE.to_owned(),
     };
@@ -48,28 +48,28 @@ pub(crate) fn candidate(
 /// Counts changes of leadership, and makes a standby of another installation's leader not ready.
 pub(crate) struct Observer {
     namespace: String,
-    metrics: Metrics,
+    metrics: LeadershipMetrics,
 }
 
 impl LeadershipObserver for Observer {
     fn leading(&self, leading: bool) {
-        self.metrics.leads(leading);
+        self.metrics.record_leadership(leading);
     }
 
     fn objection(&self, holder: &str) -> Option<String> {
-        other_install(holder, &self.namespace)
+        objection_to_other_install(holder, &self.namespace)
     }
 }
 
 /// The namespace of the installation that a holder of the Lease belongs to: its identity is `NAMESPACE/HOST_RANDOM`. None for
 /// one that is no manager of leadsman.
-pub(crate) fn installation(holder: &str) -> Option<&str> {
+pub(crate) fn installation_of_holder(holder: &str) -> Option<&str> {
     holder.split_once('/').map(|(namespace, _)| namespace)
 }
 
 /// The objection to a leader of another installation.
-fn other_install(leader: &str, namespace: &str) -> Option<String> {
-    let other = installation(leader)?;
+fn objection_to_other_install(leader: &str, namespace: &str) -> Option<String> {
+    let other = installation_of_holder(leader)?;
     (other != namespace).then(|| {
         format!(
             "another installation of leadsman leads: {leader}, in namespace {other}; this one, in namespace {namespace}, writes \
@@ -79,7 +79,7 @@ fn other_install(leader: &str, namespace: &str) -> Option<String> {
 }
 
 /// The host name, which in a pod is the name of the pod.
-fn hostname() -> String {
+fn read_hostname() -> String {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let name = name.trim();
     if name.is_empty() {
@@ -95,12 +95,16 @@ mod tests {
 
     #[test]
     fn a_leader_of_another_install_is_named_with_both_namespaces() {
-        let objection = other_install("games/host_1", "leadsman-system").unwrap();
+        let objection = objection_to_other_install("games/host_1", "leadsman-system").unwrap();
         assert!(
             objection.contains("games/host_1") && objection.contains("namespace leadsman-system"),
             "{objection}"
         );
-        assert_eq!(other_install("games/host_1", "games"), None, "a replica");
-        assert_eq!(other_install("by hand", "games"), None);
+        assert_eq!(
+            objection_to_other_install("games/host_1", "games"),
+            None,
+            "a replica"
+        );
+        assert_eq!(objection_to_other_install("by hand", "games"), None);
     }
 }

@@ -29,8 +29,8 @@ mod sidecarset;
 mod webhook_rights;
 
 pub use args::{Args, CompatibleWith};
-pub use gates::{Gates, GatesError, openkruise_probes};
+pub use gates::{Gates, GatesError, openkruise_acts_on_markers};
 pub use leader::{LEASE, LEASE_NAMESPACE, LEASE_RIGHTS};
 pub use leadsman_control::{FeatureRights, Right};
-pub use run::{ManagerError, feature_rights, run};
+pub use run::{ManagerError, feature_rights, run_manager};
 pub use webhook_rights::{leftover_rights, webhook_rights};

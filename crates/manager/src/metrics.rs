@@ -7,14 +7,14 @@ use prometheus_client::metrics::gauge::Gauge;
 
 /// The manager's metrics.
 #[derive(Clone, Debug)]
-pub(crate) struct Metrics {
+pub(crate) struct LeadershipMetrics {
     /// By the name of the Lease, as client-go has it (`k8s.io/component-base/metrics/prometheus/clientgo/leaderelection`).
     master_status: Family<Labels<1>, Gauge>,
     leadership_changes: Counter,
     lease: &'static str,
 }
 
-impl Metrics {
+impl LeadershipMetrics {
     /// Registers them, under the name of the Lease.
     pub(crate) fn new(registry: &leadsman_process::Metrics, lease: &'static str) -> Self {
         let metrics = Self {
@@ -22,7 +22,7 @@ impl Metrics {
             leadership_changes: Counter::default(),
             lease,
         };
-        metrics.set_leads(false);
+        metrics.set_leading_gauges(false);
         registry.register(|registry| {
             registry.register(
                 "leader_election_master_status",
@@ -39,12 +39,12 @@ impl Metrics {
     }
 
     /// Records that this manager has gained or lost leadership.
-    pub(crate) fn leads(&self, leads: bool) {
-        self.set_leads(leads);
+    pub(crate) fn record_leadership(&self, leads: bool) {
+        self.set_leading_gauges(leads);
         self.leadership_changes.inc();
     }
 
-    fn set_leads(&self, leads: bool) {
+    fn set_leading_gauges(&self, leads: bool) {
         let status = self.master_status.get_or_create(&[("name", self.lease)]);
         status.set(leads.into());
     }

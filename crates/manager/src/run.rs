@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 use crate::args::{Args, CompatibleWith};
 use crate::gates::Gates;
 use crate::leader;
-use crate::metrics::Metrics;
+use crate::metrics::LeadershipMetrics;
 use crate::openkruise::OpenKruiseGuard;
 use crate::podprobe::PodProbeRules;
 use crate::sidecarset::{SidecarSetRules, barrier_events};
@@ -42,16 +42,16 @@ pub enum ManagerError {
 }
 
 /// Runs the manager until SIGTERM or SIGINT.
-pub fn run(args: &Args) -> Result<(), RunError<ManagerError>> {
+pub fn run_manager(args: &Args) -> Result<(), RunError<ManagerError>> {
     leadsman_process::run(&args.process, Component::Manager, async move |process| {
         if !args.feature_gates.pod_probe_marker {
             warn_that_markers_stay();
         }
         if args.feature_gates.are_all_off() {
-            idle(&process).await;
+            run_without_features(&process).await;
             Ok(())
         } else {
-            manage(args, process).await
+            run_features(args, process).await
         }
     })
 }
@@ -122,7 +122,7 @@ fn warn_that_markers_stay() {
 }
 
 /// Runs without a feature: nothing is watched, written or removed.
-async fn idle(process: &Process) {
+async fn run_without_features(process: &Process) {
     tracing::warn!(
         "all feature gates are off. If EnablePodProbeMarkerOnServerless or SidecarSetGate was on before, API servers may still \
          call a webhook that nobody serves, and refuse pods of SidecarSets with failure-policy: Fail: run \
@@ -133,15 +133,15 @@ async fn idle(process: &Process) {
     process.shutdown.cancelled().await;
 }
 
-async fn manage(args: &Args, process: Process) -> Result<(), ManagerError> {
-    let candidate = leader::candidate(
+async fn run_features(args: &Args, process: Process) -> Result<(), ManagerError> {
+    let candidate = leader::new_candidate(
         process.server.clone(),
         &args.namespace,
         args.lease_duration,
         process
             .readiness
             .add_check("leadership", "the Lease has not been read yet"),
-        Metrics::new(&process.metrics, leader::LEASE),
+        LeadershipMetrics::new(&process.metrics, leader::LEASE),
     );
     let guard = OpenKruiseGuard::new(
         process.server.clone(),
@@ -152,15 +152,15 @@ async fn manage(args: &Args, process: Process) -> Result<(), ManagerError> {
             "its Lease has not been read yet",
         ),
     );
-    let mut control = Control::new(&process, guard.for_probes(), &args.namespace);
+    let mut control = Control::new(&process, guard.leadership_over_markers(), &args.namespace);
     let webhooks = add_features(
         &mut control,
         args,
-        guard.for_sidecar_sets(),
+        guard.leadership_over_sets(),
         (&process.metrics, &process.tracer),
     );
     let namespace = &args.namespace;
-    let leadership = guard.for_probes();
+    let leadership = guard.leadership_over_markers();
     let mut admission =
         Admission::start(&args.admission, namespace, webhooks, &process, leadership).await?;
     let mut guard = tokio::spawn(guard.run());

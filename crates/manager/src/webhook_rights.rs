@@ -23,14 +23,14 @@ pub fn webhook_rights(gates: Gates) -> Vec<(&'static str, FeatureRights)> {
             Right::new("", "secrets", name, verb)
         });
         let rights = FeatureRights {
-            cluster: with_owner(MUTATING, OWNER),
-            own_namespace: [&secret[..], &owner("roles", OWNER)].concat(),
+            cluster: configuration_and_owner_rights(MUTATING, OWNER),
+            own_namespace: [&secret[..], &owner_rights("roles", OWNER)].concat(),
         };
         roles.push((OWNER, rights));
     }
     if gates.sidecar_set {
         let rights = FeatureRights {
-            cluster: with_owner(VALIDATING, VALIDATING_OWNER),
+            cluster: configuration_and_owner_rights(VALIDATING, VALIDATING_OWNER),
             own_namespace: Vec::new(),
         };
         roles.push((VALIDATING_OWNER, rights));
@@ -43,12 +43,12 @@ pub fn leftover_rights() -> [Right; 2] {
     LEFTOVER_RIGHTS.map(|verb| Right::new(ADMISSION, MUTATING, CONFIGURATION, verb))
 }
 
-fn with_owner(configuration: &'static str, name: &'static str) -> Vec<Right> {
+fn configuration_and_owner_rights(configuration: &'static str, name: &'static str) -> Vec<Right> {
     let configuration =
         CONFIGURATION_RIGHTS.map(|verb| Right::new(ADMISSION, configuration, CONFIGURATION, verb));
-    [&configuration[..], &owner("clusterroles", name)].concat()
+    [&configuration[..], &owner_rights("clusterroles", name)].concat()
 }
 
-fn owner(kind: &'static str, name: &'static str) -> [Right; 1] {
+fn owner_rights(kind: &'static str, name: &'static str) -> [Right; 1] {
     OWNER_RIGHTS.map(|verb| Right::new(RBAC, kind, name, verb))
 }

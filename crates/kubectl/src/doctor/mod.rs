@@ -73,7 +73,7 @@ async fn examine(reader: &Reader) -> Report {
     let cluster = match preflight::read_facts(client, &scope).await {
         Ok(facts) => preflight::evaluate(&facts, &scope),
         Err(error) => {
-            let nobody = vec![Finding::no_answer(&error)];
+            let nobody = vec![Finding::no_answer_finding(&error)];
             return Report::of(vec![(Group::Cluster, nobody)]);
         }
     };

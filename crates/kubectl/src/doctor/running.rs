@@ -55,7 +55,7 @@ impl InstallHealth {
             let message = "the manager runs with PodProbeMarkerGate=false: it acts on no marker";
             findings.push(
                 problem("gate", message)
-                    .then("remove it from --feature-gates (chart: featureGates)"),
+                    .with_command("remove it from --feature-gates (chart: featureGates)"),
             );
         }
         let found_pods = self
@@ -86,18 +86,18 @@ impl InstallHealth {
                 CHECK,
                 format!("{holder} holds the Lease kube-system/leadsman-manager and is no manager of leadsman: nothing is written"),
             )
-            .then("kubectl -n kube-system delete lease leadsman-manager"),
+            .with_command("kubectl -n kube-system delete lease leadsman-manager"),
             Ok(ManagerState::Leads(holder)) => ok(CHECK, format!("{holder} leads")),
             Ok(ManagerState::Expired(holder, renewed)) => {
                 let age = format_age(*renewed, self.now);
-                problem(CHECK, format!("no manager leads: {holder} last renewed the Lease kube-system/leadsman-manager {age} ago")).then(look)
+                problem(CHECK, format!("no manager leads: {holder} last renewed the Lease kube-system/leadsman-manager {age} ago")).with_command(look)
             }
             Ok(ManagerState::Absent) => problem(
                 CHECK,
                 "no manager leads: nobody holds the Lease kube-system/leadsman-manager",
             )
-            .then(look)
-            .then("or install leadsman, if it is not there: docs/install.md"),
+            .with_command(look)
+            .with_command("or install leadsman, if it is not there: docs/install.md"),
         }
     }
 
@@ -108,7 +108,7 @@ impl InstallHealth {
             Ok(ManagerState::Leads(holder)) => {
                 note(CHECK, format!("{message}: {holder} runs elsewhere"))
             }
-            _ => problem(CHECK, message).then(format!(
+            _ => problem(CHECK, message).with_command(format!(
                 "kubectl -n {} describe deployment leadsman-manager",
                 self.namespace()
             )),
@@ -127,7 +127,7 @@ impl InstallHealth {
             };
             let place = pods::node(pod).map(|node| format!(" on node {node}"));
             let message = format!("{name}{} is not Ready: {why}", place.unwrap_or_default());
-            findings.push(problem(check, message).then(format!(
+            findings.push(problem(check, message).with_command(format!(
                 "kubectl -n {namespace} describe pod {name}; kubectl -n {namespace} logs {name}"
             )));
         }
@@ -184,11 +184,11 @@ impl InstallHealth {
             .iter()
             .any(|pod| pods::last_end(pod) == Some("OOMKilled"));
         Some(if killed {
-            problem(check, message).then(format!(
+            problem(check, message).with_command(format!(
                 "give it more memory (chart: {component}.resources.limits.memory)"
             ))
         } else {
-            note(check, message).then(format!(
+            note(check, message).with_command(format!(
                 "kubectl -n {} logs POD --previous says why",
                 self.namespace()
             ))
@@ -226,12 +226,12 @@ impl InstallHealth {
                 format!("{message}: agents, if there are any, run as something else"),
             ),
             Ok(None) => problem(CHECK, format!("{message} and no DaemonSet {DAEMON_SET}"))
-                .then("install leadsman's agents: docs/install.md"),
+                .with_command("install leadsman's agents: docs/install.md"),
             Ok(Some(_)) => problem(
                 CHECK,
                 format!("{message}, though it has the DaemonSet {DAEMON_SET}"),
             )
-            .then(format!(
+            .with_command(format!(
                 "kubectl -n {namespace} describe daemonset {DAEMON_SET}"
             )),
         }
@@ -273,7 +273,7 @@ impl InstallHealth {
             lacking.len(),
             kept.len()
         );
-        problem(CHECK, message).then(format!(
+        problem(CHECK, message).with_command(format!(
             "compare tolerations and affinity with these nodes: kubectl -n {} describe daemonset {DAEMON_SET}",
             self.namespace()
         ))
@@ -305,7 +305,7 @@ impl InstallHealth {
                     "the agents of these nodes do not report, so their verdicts are old: {}",
                     named(nodes.iter().map(String::as_str))
                 );
-                problem(CHECK, message).then(format!(
+                problem(CHECK, message).with_command(format!(
                     "look at the agent's pod and log there: kubectl -n {} get pods -o wide -l app.kubernetes.io/component=agent",
                     self.namespace()
                 ))
@@ -335,7 +335,7 @@ impl InstallHealth {
                 LATE_AFTER.as_secs()
             );
             problem("marks", message)
-                .then("kubectl leadsman explain pod/NAME -n NAMESPACE says why")
+                .with_command("kubectl leadsman explain pod/NAME -n NAMESPACE says why")
         };
         let wrong = reports.markers.iter().filter(|marker| !marker.ready);
         let wrong: Vec<_> = wrong
@@ -349,8 +349,9 @@ impl InstallHealth {
                 reports.markers.len(),
                 wrong.len()
             );
-            findings
-                .push(note("marker-status", message).then("kubectl leadsman status -A says what"));
+            findings.push(
+                note("marker-status", message).with_command("kubectl leadsman status -A says what"),
+            );
         }
         findings
     }
@@ -384,13 +385,13 @@ impl InstallHealth {
         if all.len() > 1 {
             let namespace = self.namespace();
             problem(CHECK, format!("{message}: a roll-out goes on or is stuck"))
-                .then(format!("kubectl -n {namespace} rollout status deployment/leadsman-manager daemonset/{DAEMON_SET}"))
+                .with_command(format!("kubectl -n {namespace} rollout status deployment/leadsman-manager daemonset/{DAEMON_SET}"))
         } else if all.iter().any(|tag| is_version(tag) && **tag != OWN) {
             note(
                 CHECK,
                 format!("{message}: this program explains by its own rules, which may differ"),
             )
-            .then("use the program of the cluster's version")
+            .with_command("use the program of the cluster's version")
         } else {
             ok(CHECK, message)
         }

@@ -286,7 +286,7 @@ fn text_and_json_say_the_same() {
             CheckResult::Unread,
             "missing right: list pods",
         ),
-        Finding::new("gate", CheckResult::Todo, "off").then("switch it on"),
+        Finding::new("gate", CheckResult::Todo, "off").with_command("switch it on"),
     ];
     let report = Report::of(vec![
         (Group::Cluster, Vec::new()),

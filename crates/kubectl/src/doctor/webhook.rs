@@ -60,7 +60,7 @@ impl InstallHealth {
             )],
             Ok(None) => vec![
                 problem(CHECK, format!("there is no MutatingWebhookConfiguration {CONFIGURATION}: new pods of virtual nodes get no probes"))
-                    .then(self.log_of_the_leader()),
+                    .with_command(self.log_of_the_leader()),
             ],
             Err(why) => vec![unread(CHECK, why)],
         }
@@ -86,7 +86,7 @@ impl InstallHealth {
                          its status says why nothing comes of it"
                     ),
                 )
-                .then(self.log_of_the_leader()),
+                .with_command(self.log_of_the_leader()),
             ],
             Some(Ok(Some(found))) => {
                 let hooks = found.webhooks.iter().flatten();
@@ -120,12 +120,14 @@ impl InstallHealth {
             Some(validity) => validity,
         };
         match known {
-            Err(error) => problem(CERTIFICATE, format!("of webhook {name}: {error}")).then(look()),
+            Err(error) => {
+                problem(CERTIFICATE, format!("of webhook {name}: {error}")).with_command(look())
+            }
             Ok(None) => problem(
                 CERTIFICATE,
                 format!("webhook {name} has no CA bundle, so the API server cannot call it"),
             )
-            .then(look()),
+            .with_command(look()),
             Ok(Some(known)) => validity(name, known, self.now, look),
         }
     }
@@ -144,7 +146,7 @@ fn validity(
         let message = format!(
             "of webhook {name}: the CA expired {age} ago, so the API server cannot call it"
         );
-        return problem(CERTIFICATE, message).then(look());
+        return problem(CERTIFICATE, message).with_command(look());
     }
     let message = format!(
         "of webhook {name}: the CA expires in {}, at {until}",
@@ -155,7 +157,7 @@ fn validity(
             CERTIFICATE,
             format!("{message}, and was not renewed in time"),
         )
-        .then(look());
+        .with_command(look());
     }
     ok(CERTIFICATE, message)
 }
@@ -171,9 +173,9 @@ fn service(service: &Result<ServiceHealth, Unread>) -> Finding {
     );
     match service.ready_endpoints {
         _ if !service.exists => problem(CHECK, format!("the Service {name} by which the API server calls it does not exist"))
-            .then("install leadsman's objects with this gate: helm upgrade, or leadsman manifests --feature-gates=GATES"),
+            .with_command("install leadsman's objects with this gate: helm upgrade, or leadsman manifests --feature-gates=GATES"),
         0 => problem(CHECK, format!("no ready endpoint serves it by the Service {name}: new pods get neither probes nor sidecars by it"))
-            .then(format!("kubectl -n {namespace} get endpointslices -l kubernetes.io/service-name={short}")),
+            .with_command(format!("kubectl -n {namespace} get endpointslices -l kubernetes.io/service-name={short}")),
         count => ok(CHECK, format!("{count} ready endpoints serve it by the Service {name}")),
     }
 }

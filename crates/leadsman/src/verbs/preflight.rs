@@ -86,7 +86,7 @@ fn find(args: &Args) -> io::Result<Vec<Finding>> {
         let client = client.map_err(io::Error::other)?;
         let mut findings = match read_facts(&client, &scope).await {
             Ok(facts) => evaluate(&facts, &scope),
-            Err(error) => vec![Finding::no_answer(&error)],
+            Err(error) => vec![Finding::no_answer_finding(&error)],
         };
         if let Some(endpoint) = &args.runtime_endpoint {
             findings.push(container_runtime(endpoint).await);
@@ -104,7 +104,7 @@ async fn container_runtime(endpoint: &str) -> Finding {
             format!("{version} answers at {endpoint}"),
         ),
         Err(why) => Finding::new(CHECK, CheckResult::Todo, why)
-            .then("give the socket that the kubelet uses (--runtime-endpoint), and run preflight as root on the node"),
+            .with_command("give the socket that the kubelet uses (--runtime-endpoint), and run preflight as root on the node"),
     }
 }
 
@@ -168,7 +168,7 @@ mod tests {
     fn findings() -> Vec<Finding> {
         vec![
             Finding::new("api-server", CheckResult::Ok, "Kubernetes v1.34.4"),
-            Finding::new("crds", CheckResult::Todo, "not installed").then("install it"),
+            Finding::new("crds", CheckResult::Todo, "not installed").with_command("install it"),
         ]
     }
 

@@ -5,7 +5,7 @@ use kube::api::ListParams;
 use kube::{Api, Client};
 
 use super::manager::GateState;
-use crate::gates::openkruise_probes;
+use crate::gates::openkruise_acts_on_markers;
 
 /// The flag.
 pub const GATES_FLAG: &str = "--feature-gates";
@@ -26,28 +26,28 @@ pub async fn read_gates(client: &Client, namespace: &str, holder: &str) -> kube:
         let holder = ListParams::default().fields(&format!("metadata.name={name}"));
         let holder = pods.list(&holder).await?.items;
         if !holder.is_empty() {
-            return Ok(gate_state(&holder));
+            return Ok(gate_state_of_pods(&holder));
         }
     }
     let managers = ListParams::default().labels(super::PODS).limit(100);
-    Ok(gate_state(&pods.list(&managers).await?.items))
+    Ok(gate_state_of_pods(&pods.list(&managers).await?.items))
 }
 
 /// Off if it is off in all pods.
-fn gate_state(pods: &[Pod]) -> GateState {
+fn gate_state_of_pods(pods: &[Pod]) -> GateState {
     let specs: Vec<_> = pods.iter().filter_map(|pod| pod.spec.as_ref()).collect();
     if specs.is_empty() {
         return GateState::NoPod;
     }
     let mut gates = specs
         .iter()
-        .map(|spec| feature_gates(spec).unwrap_or_default());
-    let on = gates.find(|gates| openkruise_probes(gates));
+        .map(|spec| feature_gates_flag(spec).unwrap_or_default());
+    let on = gates.find(|gates| openkruise_acts_on_markers(gates));
     on.map_or(GateState::Off, GateState::On)
 }
 
 /// The value of the flag in the commands and arguments of a pod's containers; the last one counts.
-pub fn feature_gates(pod: &PodSpec) -> Option<String> {
+pub fn feature_gates_flag(pod: &PodSpec) -> Option<String> {
     let arguments = pod.containers.iter().flat_map(|container| {
         let command = container.command.iter().flatten();
         command.chain(container.args.iter().flatten())
@@ -101,7 +101,7 @@ mod tests {
     #[case::beside_another_container(json!([{"name": "proxy"}, {"name": "m", "args": ["--feature-gates=A=true"]}]), Some("A=true"))]
     #[case::another_flag(json!([{"name": "m", "args": ["--feature-gates-file=A"]}]), None)]
     fn the_flag_is_found(#[case] containers: Value, #[case] expected: Option<&str>) {
-        let found = feature_gates(&pod(&containers).spec.unwrap());
+        let found = feature_gates_flag(&pod(&containers).spec.unwrap());
         assert_eq!(found.as_deref(), expected);
     }
 
@@ -112,10 +112,10 @@ mod tests {
             pod(&json!([{"name": "m", "args": ["--feature-gates=PodProbeMarkerGate=false"]}]));
         let silent = pod(&json!([{"name": "m"}]));
         let on = GateState::On(String::new());
-        assert_eq!(gate_state(&[]), GateState::NoPod);
-        assert_eq!(gate_state(slice::from_ref(&off)), GateState::Off);
-        assert_eq!(gate_state(slice::from_ref(&silent)), on);
-        assert_eq!(gate_state(&[off, silent]), on);
+        assert_eq!(gate_state_of_pods(&[]), GateState::NoPod);
+        assert_eq!(gate_state_of_pods(slice::from_ref(&off)), GateState::Off);
+        assert_eq!(gate_state_of_pods(slice::from_ref(&silent)), on);
+        assert_eq!(gate_state_of_pods(&[off, silent]), on);
     }
 
     #[test]

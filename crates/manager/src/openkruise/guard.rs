@@ -73,12 +73,12 @@ impl OpenKruiseGuard {
     }
 
     /// Leadership, as far as it is passed on to what acts on `PodProbeMarker`s.
-    pub(crate) fn for_probes(&self) -> watch::Receiver<Leadership> {
+    pub(crate) fn leadership_over_markers(&self) -> watch::Receiver<Leadership> {
         self.probes.passed_on.subscribe()
     }
 
     /// Leadership, as far as it is passed on to what acts on `SidecarSet`s.
-    pub(crate) fn for_sidecar_sets(&self) -> watch::Receiver<Leadership> {
+    pub(crate) fn leadership_over_sets(&self) -> watch::Receiver<Leadership> {
         self.sets.passed_on.subscribe()
     }
 
@@ -93,11 +93,11 @@ impl OpenKruiseGuard {
                 && !in_flight
                 && let Some(holder) = self.manager.holder_to_inspect(clock::monotonic())
             {
-                reading = read(self.server.client.clone(), holder).boxed();
+                reading = read_gate(self.server.client.clone(), holder).boxed();
                 in_flight = true;
             }
             renewed = false;
-            self.publish();
+            self.publish_leadership();
             let expires_at = self.manager.expires_at(clock::monotonic());
             tokio::select! {
                 Some(event) = events.next() => {
@@ -148,7 +148,7 @@ impl OpenKruiseGuard {
 
     fn on_gate_read(&mut self, holder: &str, gate: kube::Result<GateState>) {
         match gate {
-            Ok(gate) => self.manager.set_gate(holder, gate),
+            Ok(gate) => self.manager.record_gate(holder, gate),
             Err(error) => {
                 tracing::info!(holder, %error, "reading the feature gates of OpenKruise's manager failed, retrying");
             }
@@ -156,18 +156,19 @@ impl OpenKruiseGuard {
     }
 
     /// Passes leadership on or withholds it, and reports why.
-    fn publish(&mut self) {
-        let state = self.manager.state(clock::monotonic());
+    fn publish_leadership(&mut self) {
+        let state = self.manager.state_at(clock::monotonic());
         let leadership = *self.leadership.borrow_and_update();
-        self.probes.publish(leadership, &state);
-        self.sets.publish(leadership, &for_sets(&state));
+        self.probes.publish_leadership(leadership, &state);
+        self.sets
+            .publish_leadership(leadership, &state_for_sets(&state));
         if state != self.reported {
-            self.report(&state);
+            self.report_state(&state);
             self.reported = state;
         }
     }
 
-    fn report(&self, state: &OpenKruiseState) {
+    fn report_state(&self, state: &OpenKruiseState) {
         match state {
             OpenKruiseState::Unknown => {}
             OpenKruiseState::Absent => {
@@ -196,7 +197,7 @@ impl OpenKruiseGuard {
 }
 
 /// The state as it is to what acts on `SidecarSet`s.
-fn for_sets(state: &OpenKruiseState) -> OpenKruiseState {
+fn state_for_sets(state: &OpenKruiseState) -> OpenKruiseState {
     match state {
         OpenKruiseState::GateOff { holder } => OpenKruiseState::Active {
             holder: holder.clone(),
@@ -222,8 +223,8 @@ impl Passage {
         self.current = None;
     }
 
-    fn publish(&mut self, leadership: Leadership, state: &OpenKruiseState) {
-        let passed_on = self.pass(leadership, state);
+    fn publish_leadership(&mut self, leadership: Leadership, state: &OpenKruiseState) {
+        let passed_on = self.leadership_to_pass_on(leadership, state);
         self.passed_on.send_if_modified(|published| {
             let changed = *published != passed_on;
             *published = passed_on;
@@ -232,7 +233,11 @@ impl Passage {
     }
 
     /// Our own leadership as far as it is passed on in this state.
-    fn pass(&mut self, leadership: Leadership, state: &OpenKruiseState) -> Leadership {
+    fn leadership_to_pass_on(
+        &mut self,
+        leadership: Leadership,
+        state: &OpenKruiseState,
+    ) -> Leadership {
         let passed_on = match state {
             OpenKruiseState::Unknown => Leadership::Unknown,
             OpenKruiseState::Active { .. } => {
@@ -254,7 +259,7 @@ impl Passage {
     }
 }
 
-async fn read(client: Client, holder: String) -> GateRead {
+async fn read_gate(client: Client, holder: String) -> GateRead {
     let gate = timeout(READ_TIMEOUT, read_gates(&client, NAMESPACE, &holder)).await;
     let late = |_| {
         Err(kube::Error::Service(
@@ -309,10 +314,16 @@ mod tests {
             holder: "one".to_owned(),
         };
         let (mut probes, mut sets) = (Passage::new(), Passage::new());
-        assert_eq!(probes.pass(leads, &off), leads);
-        assert_eq!(sets.pass(leads, &for_sets(&off)), Leadership::Standby);
-        let absent = for_sets(&OpenKruiseState::Absent);
-        assert_eq!(sets.pass(leads, &absent), leads.after_others());
+        assert_eq!(probes.leadership_to_pass_on(leads, &off), leads);
+        assert_eq!(
+            sets.leadership_to_pass_on(leads, &state_for_sets(&off)),
+            Leadership::Standby
+        );
+        let absent = state_for_sets(&OpenKruiseState::Absent);
+        assert_eq!(
+            sets.leadership_to_pass_on(leads, &absent),
+            leads.after_others()
+        );
     }
 
     // PPM-19
@@ -330,7 +341,8 @@ mod tests {
         };
         let absent = OpenKruiseState::Absent;
         let mut passage = Passage::new();
-        let mut pass = |leadership, state: &OpenKruiseState| passage.pass(leadership, state);
+        let mut pass =
+            |leadership, state: &OpenKruiseState| passage.leadership_to_pass_on(leadership, state);
         let (first, second) = (leads(1, false), leads(2, false));
         assert_eq!(pass(first, &OpenKruiseState::Unknown), Leadership::Unknown);
         assert_eq!(pass(first, &absent), leads(1, false));
@@ -346,6 +358,9 @@ mod tests {
         assert_eq!(pass(leads(3, false), &absent), leads(4, true));
         // It was active while its Lease was not watched.
         passage.end_term();
-        assert_eq!(passage.pass(leads(3, false), &absent), leads(5, true));
+        assert_eq!(
+            passage.leadership_to_pass_on(leads(3, false), &absent),
+            leads(5, true)
+        );
     }
 }

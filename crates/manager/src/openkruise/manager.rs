@@ -89,7 +89,9 @@ impl OpenKruiseManager {
             && match &self.lease {
                 // Whoever takes a Lease over adds to its transitions, and leaves them when it gives it back (`tryAcquireOrRenew`
                 // and `release`, k8s.io/client-go/tools/leaderelection).
-                SeenLease::Seen { lease, .. } => transitions(lease) != transitions(&seen),
+                SeenLease::Seen { lease, .. } => {
+                    lease_transitions(lease) != lease_transitions(&seen)
+                }
                 SeenLease::Absent => true,
                 SeenLease::Unread => false,
             };
@@ -155,7 +157,7 @@ impl OpenKruiseManager {
     }
 
     /// Records the gates of this holder.
-    pub fn set_gate(&mut self, of: &str, read: GateState) {
+    pub fn record_gate(&mut self, of: &str, read: GateState) {
         if let SeenLease::Seen { lease, gate, .. } = &mut self.lease
             && record::holder(lease) == Some(of)
         {
@@ -178,7 +180,7 @@ impl OpenKruiseManager {
             GateState::On(_) | GateState::NoPod => !self.gate_read_at.is_some_and(is_recent),
             GateState::Off => false,
         };
-        let runs = self.blind && until.is_some() || is_left(*until, now);
+        let runs = self.blind && until.is_some() || is_time_left(*until, now);
         let holder = record::holder(lease).filter(|_| is_due && runs)?.to_owned();
         self.gate_read_at = Some(now);
         Some(holder)
@@ -193,13 +195,13 @@ impl OpenKruiseManager {
     }
 
     /// The state at this time.
-    pub fn state(&self, now: Instant) -> OpenKruiseState {
+    pub fn state_at(&self, now: Instant) -> OpenKruiseState {
         let (lease, until, gate) = match &self.lease {
             SeenLease::Unread => return OpenKruiseState::Unknown,
             SeenLease::Absent => return OpenKruiseState::Absent,
             SeenLease::Seen { lease, until, gate } => (lease, until, gate),
         };
-        let runs = self.blind && until.is_some() || is_left(*until, now);
+        let runs = self.blind && until.is_some() || is_time_left(*until, now);
         let Some(holder) = record::holder(lease).filter(|_| runs) else {
             return OpenKruiseState::Absent;
         };
@@ -214,11 +216,11 @@ impl OpenKruiseManager {
     }
 }
 
-fn transitions(lease: &Lease) -> Option<i32> {
+fn lease_transitions(lease: &Lease) -> Option<i32> {
     lease.spec.as_ref()?.lease_transitions
 }
 
-fn is_left(until: Option<Instant>, now: Instant) -> bool {
+fn is_time_left(until: Option<Instant>, now: Instant) -> bool {
     until.is_some_and(|until| until > now)
 }
 
@@ -285,9 +287,9 @@ mod tests {
         } else {
             OpenKruiseState::Absent
         };
-        assert_eq!(manager.state(now), expected);
+        assert_eq!(manager.state_at(now), expected);
         assert_eq!(manager.holder_to_inspect(now).is_some(), alive);
-        assert_eq!(manager.state(now + seconds(15)), OpenKruiseState::Absent);
+        assert_eq!(manager.state_at(now + seconds(15)), OpenKruiseState::Absent);
     }
 
     // PPM-19
@@ -304,14 +306,14 @@ mod tests {
         };
         // The same record is no renewal: a new list delivers it again.
         again(&mut manager, "2025-12-31T23:59:59Z", 10);
-        assert_eq!(manager.state(now + seconds(15)), OpenKruiseState::Absent);
+        assert_eq!(manager.state_at(now + seconds(15)), OpenKruiseState::Absent);
         again(&mut manager, "2026-01-01T00:00:09Z", 14);
         assert_eq!(manager.expires_at(now), Some(now + seconds(29)));
-        assert_ne!(manager.state(now + seconds(28)), OpenKruiseState::Absent);
+        assert_ne!(manager.state_at(now + seconds(28)), OpenKruiseState::Absent);
         // Renewed after it had expired.
         again(&mut manager, "2026-01-01T00:01:00Z", 60);
         assert_eq!(
-            manager.state(now + seconds(60)),
+            manager.state_at(now + seconds(60)),
             active("one", GateState::Unread)
         );
     }
@@ -345,13 +347,13 @@ mod tests {
     fn a_deleted_lease_counts_until_it_expires() {
         let now = Instant::now();
         let mut manager = OpenKruiseManager::default();
-        assert_eq!(manager.state(now), OpenKruiseState::Unknown);
+        assert_eq!(manager.state_at(now), OpenKruiseState::Unknown);
         manager.observe_no_lease();
-        assert_eq!(manager.state(now), OpenKruiseState::Absent);
+        assert_eq!(manager.state_at(now), OpenKruiseState::Absent);
         manager.observe_lease(lease("one", WALL), now, WALL.parse().unwrap());
         manager.observe_no_lease();
-        assert_eq!(manager.state(now), active("one", GateState::Unread));
-        assert_eq!(manager.state(now + seconds(15)), OpenKruiseState::Absent);
+        assert_eq!(manager.state_at(now), active("one", GateState::Unread));
+        assert_eq!(manager.state_at(now + seconds(15)), OpenKruiseState::Absent);
     }
 
     // PPM-19
@@ -359,22 +361,22 @@ mod tests {
     fn the_gates_of_a_holder_count_for_that_holder() {
         let now = Instant::now();
         let mut manager = seen(lease("one", WALL), now);
-        manager.set_gate("another", GateState::Off);
+        manager.record_gate("another", GateState::Off);
         assert_eq!(manager.holder_to_inspect(now).as_deref(), Some("one"));
-        manager.set_gate("one", GateState::Off);
+        manager.record_gate("one", GateState::Off);
         assert_eq!(manager.holder_to_inspect(now), None);
         let holder = "one".to_owned();
-        assert_eq!(manager.state(now), OpenKruiseState::GateOff { holder });
+        assert_eq!(manager.state_at(now), OpenKruiseState::GateOff { holder });
         // The next holder may have other gates.
         manager.observe_lease(
             lease("two", "2026-01-01T00:00:02Z"),
             now,
             WALL.parse().unwrap(),
         );
-        assert_eq!(manager.state(now), active("two", GateState::Unread));
+        assert_eq!(manager.state_at(now), active("two", GateState::Unread));
         for gate in [GateState::On(String::new()), GateState::NoPod] {
-            manager.set_gate("two", gate.clone());
-            assert_eq!(manager.state(now), active("two", gate));
+            manager.record_gate("two", gate.clone());
+            assert_eq!(manager.state_at(now), active("two", gate));
         }
     }
 
@@ -386,16 +388,16 @@ mod tests {
         manager.watch_lost(now + seconds(10));
         manager.watch_lost(now + seconds(20));
         let unread = active("one", GateState::Unread);
-        assert_eq!(manager.state(now + seconds(60)), unread);
+        assert_eq!(manager.state_at(now + seconds(60)), unread);
         assert_eq!(manager.expires_at(now + seconds(60)), None);
         manager.watch_resumed(now + seconds(60));
         assert_eq!(manager.expires_at(now), Some(now + seconds(75)));
-        assert_eq!(manager.state(now + seconds(74)), unread);
-        assert_eq!(manager.state(now + seconds(75)), OpenKruiseState::Absent);
+        assert_eq!(manager.state_at(now + seconds(74)), unread);
+        assert_eq!(manager.state_at(now + seconds(75)), OpenKruiseState::Absent);
         // It had expired before: a watch that fails does not bring it back.
         manager.watch_lost(now + seconds(80));
         manager.watch_resumed(now + seconds(81));
-        assert_eq!(manager.state(now + seconds(81)), OpenKruiseState::Absent);
+        assert_eq!(manager.state_at(now + seconds(81)), OpenKruiseState::Absent);
     }
 
     // PPM-19
@@ -405,11 +407,11 @@ mod tests {
         for gate in [GateState::On(String::new()), GateState::NoPod] {
             let mut manager = seen(lease("one", WALL), now);
             assert_eq!(manager.holder_to_inspect(now).as_deref(), Some("one"));
-            manager.set_gate("one", gate);
+            manager.record_gate("one", gate);
             assert_eq!(manager.holder_to_inspect(now + seconds(9)), None);
             let later = now + seconds(10);
             assert_eq!(manager.holder_to_inspect(later).as_deref(), Some("one"));
-            manager.set_gate("one", GateState::Off);
+            manager.record_gate("one", GateState::Off);
             assert_eq!(manager.holder_to_inspect(now + seconds(14)), None);
         }
     }

@@ -11,7 +11,7 @@ mod gates;
 mod guard;
 mod manager;
 
-pub use gates::{GATES_FLAG, feature_gates, read_gates, switch_off_command};
+pub use gates::{GATES_FLAG, feature_gates_flag, read_gates, switch_off_command};
 pub(crate) use guard::OpenKruiseGuard;
 pub(crate) use manager::was_left_behind;
 pub use manager::{GateState, OpenKruiseManager, OpenKruiseState};

@@ -51,19 +51,19 @@ pub(super) const KINDS: &[Kind<PodProbeRules>] = &[
 
 impl Observe<PodProbeMarker> for PodProbeRules {
     fn event_from_observation(observation: Observation<PodProbeMarker>) -> Event {
-        event(observation, event::WatchedKind::Marker, Event::Marker)
+        map_observation(observation, event::WatchedKind::Marker, Event::Marker)
     }
 }
 
 impl Observe<Pod> for PodProbeRules {
     fn event_from_observation(observation: Observation<Pod>) -> Event {
-        event(observation, event::WatchedKind::Pod, Event::Pod)
+        map_observation(observation, event::WatchedKind::Pod, Event::Pod)
     }
 }
 
 impl Observe<Node> for PodProbeRules {
     fn event_from_observation(observation: Observation<Node>) -> Event {
-        event(observation, event::WatchedKind::Node, Event::Node)
+        map_observation(observation, event::WatchedKind::Node, Event::Node)
     }
 }
 
@@ -81,7 +81,7 @@ impl Observe<NodePodProbe> for PodProbeRules {
             }
             observation => observation,
         };
-        event(
+        map_observation(
             observation,
             event::WatchedKind::NodePodProbe,
             Event::NodePodProbe,
@@ -89,7 +89,7 @@ impl Observe<NodePodProbe> for PodProbeRules {
     }
 }
 
-fn event<K>(
+fn map_observation<K>(
     observation: Observation<K>,
     kind: event::WatchedKind,
     object: fn(Arc<K>, Source) -> Event,

@@ -9,7 +9,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 
 /// Gauges by one label.
-type Gauges = Family<Labels<1>, Gauge>;
+type MarkerGauges = Family<Labels<1>, Gauge>;
 
 /// The metrics of all markers.
 pub(super) struct MarkerMetrics {
@@ -28,7 +28,7 @@ pub(super) struct MarkerMetrics {
 impl MarkerMetrics {
     /// Registers them.
     pub(super) fn new(registry: &Metrics) -> Self {
-        let (markers, verdicts): (Gauges, Gauges) = Default::default();
+        let (markers, verdicts): (MarkerGauges, MarkerGauges) = Default::default();
         let state = |state| verdicts.get_or_create_owned(&[("state", state)]);
         let metrics = Self {
             mark_latency: LatencyHistogram::new(
@@ -74,7 +74,7 @@ impl MarkerMetrics {
     }
 
     /// Shows the totals if they have changed.
-    pub(super) fn show(&mut self, totals: StatusTotals) {
+    pub(super) fn publish_totals(&mut self, totals: StatusTotals) {
         if self.shown == totals {
             return;
         }

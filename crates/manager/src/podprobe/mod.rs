@@ -62,7 +62,7 @@ impl PodProbeRules {
     /// The webhooks of the feature.
     pub(crate) fn webhooks(&self) -> Vec<Webhook> {
         let injection = self.injection.iter();
-        injection.map(InjectionWebhook::webhook).collect()
+        injection.map(InjectionWebhook::injection_webhook).collect()
     }
 }
 
@@ -95,10 +95,10 @@ impl Rules for PodProbeRules {
 
     fn observe_event(&mut self, event: Event, now: Now) -> Effects<WriteTarget> {
         let lists_markers = matches!(event, Event::Listed(event::WatchedKind::Marker, ..));
-        let effects = effects(self.index.observe(event, now));
-        self.metrics.show(self.index.status_totals());
+        let effects = to_effects(self.index.observe(event, now));
+        self.metrics.publish_totals(self.index.status_totals());
         if let Some(injection) = &mut self.injection {
-            injection.follow(&mut self.index, lists_markers);
+            injection.take_over_changes(&mut self.index, lists_markers);
         }
         effects
     }
@@ -118,7 +118,7 @@ impl Rules for PodProbeRules {
             latency: self.metrics.mark_latency.clone(),
             spans: self.open_spans(target),
         });
-        let request = requests::request(target.clone(), write);
+        let request = requests::build_request(target.clone(), write);
         Some(Request {
             measured,
             ..request
@@ -135,7 +135,7 @@ impl Rules for PodProbeRules {
     }
 }
 
-fn effects(effects: event::IndexEffects) -> Effects<WriteTarget> {
+fn to_effects(effects: event::IndexEffects) -> Effects<WriteTarget> {
     Effects {
         dirty: effects.dirty,
         deadline: effects.deadline,

@@ -79,19 +79,19 @@ pub(super) const ALL: &[RequestKind] = &[
 ];
 
 /// The request of a write that is due for a target.
-pub(super) fn request(target: WriteTarget, write: Write) -> Request<Event> {
+pub(super) fn build_request(target: WriteTarget, write: Write) -> Request<Event> {
     Request {
-        kind: kind(&write),
-        steps: steps(&write),
-        reply: reply(&write),
-        read_back: read_back(&write),
+        kind: request_kind(&write),
+        steps: request_steps(&write),
+        reply: reply_decoder(&write),
+        read_back: read_back_request(&write),
         measured: None,
         written: Event::Written(target.clone()),
         refused: Box::new(move |reason| Event::Refused(target, Box::new(write), reason)),
     }
 }
 
-fn kind(write: &Write) -> RequestKind {
+fn request_kind(write: &Write) -> RequestKind {
     match write {
         Write::CreateNodePodProbe(_) => CREATE_NODE_POD_PROBE,
         Write::ReplaceNodePodProbe(_) => REPLACE_NODE_POD_PROBE,
@@ -104,7 +104,7 @@ fn kind(write: &Write) -> RequestKind {
 
 /// How to read the object in a reply. None for a deletion, and for a write that removes the last finalizer: the watch
 /// shows when the object is gone, in order with later events.
-fn reply(write: &Write) -> Option<DecodeReply<Event>> {
+fn reply_decoder(write: &Write) -> Option<DecodeReply<Event>> {
     match write {
         Write::CreateNodePodProbe(_) | Write::ReplaceNodePodProbe(_) => Some(|body| {
             serde_json::from_slice(body)
@@ -122,20 +122,22 @@ fn reply(write: &Write) -> Option<DecodeReply<Event>> {
     }
 }
 
-fn read_back(write: &Write) -> Option<HttpRequest<Vec<u8>>> {
+fn read_back_request(write: &Write) -> Option<HttpRequest<Vec<u8>>> {
     let Write::CreateNodePodProbe(object) = write else {
         return None;
     };
     let name = object.metadata.name.as_deref()?;
-    node_pod_probes().get(name, &GetParams::default()).ok()
+    node_pod_probes_builder()
+        .get(name, &GetParams::default())
+        .ok()
 }
 
-fn node_pod_probes() -> Builder {
+fn node_pod_probes_builder() -> Builder {
     Builder::new(NodePodProbe::url_path(&(), None))
 }
 
 /// The requests of a write, in the order in which they are sent.
-fn steps(write: &Write) -> Result<Vec<HttpRequest<Vec<u8>>>, BuildError> {
+fn request_steps(write: &Write) -> Result<Vec<HttpRequest<Vec<u8>>>, BuildError> {
     let post = PostParams {
         field_manager: Some(FIELD_MANAGER.to_owned()),
         ..PostParams::default()
@@ -143,17 +145,17 @@ fn steps(write: &Write) -> Result<Vec<HttpRequest<Vec<u8>>>, BuildError> {
     let body =
         |object: &NodePodProbe| serde_json::to_vec(object).map_err(BuildError::SerializeBody);
     let request = match write {
-        Write::CreateNodePodProbe(object) => node_pod_probes().create(&post, body(object)?),
+        Write::CreateNodePodProbe(object) => node_pod_probes_builder().create(&post, body(object)?),
         Write::ReplaceNodePodProbe(object) => {
             let name = object.metadata.name.as_deref().unwrap_or_default();
-            node_pod_probes().replace(name, &post, body(object)?)
+            node_pod_probes_builder().replace(name, &post, body(object)?)
         }
         Write::DeleteNodePodProbe { name, uid } => {
             let delete = DeleteParams::default().preconditions(Preconditions {
                 uid: Some(uid.clone()),
                 resource_version: None,
             });
-            node_pod_probes().delete(name, &delete)
+            node_pod_probes_builder().delete(name, &delete)
         }
         Write::PodMarks(marks) => return marks_steps(marks),
         Write::MarkerStatus {

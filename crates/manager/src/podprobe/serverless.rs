@@ -41,12 +41,12 @@ impl InjectionWebhook {
     }
 
     /// The webhook that answers by these markers.
-    pub(crate) fn webhook(&self) -> Webhook {
-        self.feed.fed_webhook::<Injector>(WEBHOOK)
+    pub(crate) fn injection_webhook(&self) -> Webhook {
+        self.feed.fed_webhook::<ServerlessInjector>(WEBHOOK)
     }
 
     /// Takes over the changed markers. `lists_all` says whether the last event was the end of their list.
-    pub(crate) fn follow(&mut self, index: &mut Index, lists_all: bool) {
+    pub(crate) fn take_over_changes(&mut self, index: &mut Index, lists_all: bool) {
         let changed = index.take_changed_markers();
         let is_changed = !changed.is_empty();
         for (name, marker) in changed {
@@ -68,12 +68,13 @@ impl InjectionWebhook {
         }
         self.was_widened = is_widened;
         let snapshot = Arc::new(self.markers.clone());
-        self.feed.publish_snapshot(scope.map(spec).into(), snapshot);
+        self.feed
+            .publish_snapshot(scope.map(webhook_spec).into(), snapshot);
     }
 }
 
 /// The pods for which the API server calls the webhook.
-fn spec(scope: Scope) -> WebhookSpec {
+fn webhook_spec(scope: Scope) -> WebhookSpec {
     let namespaces = scope.namespaces.map(|names| LabelSelectorRequirement {
         // Every namespace has its name as this label (KEP-2161).
         key: "kubernetes.io/metadata.name".to_owned(),
@@ -106,9 +107,9 @@ fn spec(scope: Scope) -> WebhookSpec {
 }
 
 /// Injects the probes into a pod.
-struct Injector;
+struct ServerlessInjector;
 
-impl Reviewer for Injector {
+impl Reviewer for ServerlessInjector {
     type Object = slim::Pod;
     type Snapshot = Snapshot;
     type Response = Mutation;
@@ -116,13 +117,13 @@ impl Reviewer for Injector {
     fn review_request(snapshot: &Snapshot, request: &AdmissionRequest<slim::Pod>) -> Mutation {
         let changes = snapshot.review_pod(&request.namespace, &request.object);
         Mutation {
-            patch: patch(&request.object, changes),
+            patch: patch_pod(&request.object, changes),
             warnings: Vec::new(),
         }
     }
 }
 
-fn patch(pod: &slim::Pod, changes: Changes) -> Vec<PatchOperation> {
+fn patch_pod(pod: &slim::Pod, changes: Changes) -> Vec<PatchOperation> {
     if pod.annotations.is_empty() && !changes.is_empty() {
         let pairs = changes.iter();
         let pairs =
@@ -149,7 +150,7 @@ mod tests {
 
     fn patch_of(annotations: &Value, changes: Changes) -> Value {
         let pod = json!({"metadata": {"annotations": annotations}});
-        let patch = patch(&serde_json::from_value(pod).unwrap(), changes);
+        let patch = patch_pod(&serde_json::from_value(pod).unwrap(), changes);
         serde_json::to_value(patch).unwrap()
     }
 

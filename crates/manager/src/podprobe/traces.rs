@@ -13,11 +13,11 @@ pub(super) fn open_spans(
 ) -> Vec<OpenSpan> {
     let spans = transitions
         .iter()
-        .map(|transition| open_span(pod, transition));
+        .map(|transition| open_span_of_transition(pod, transition));
     spans.filter(|span| tracer.samples(span.trace)).collect()
 }
 
-fn open_span(pod: &ObjectName, transition: &ObservedTransition) -> OpenSpan {
+fn open_span_of_transition(pod: &ObjectName, transition: &ObservedTransition) -> OpenSpan {
     let ObservedTransition {
         pod_uid,
         entry,

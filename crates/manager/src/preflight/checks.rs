@@ -7,8 +7,8 @@ use super::facts::{
 };
 use super::marks::{MarkOwner, MarkerFacts, MarkerSurvey};
 use super::openkruise::{BlockingWebhook, OpenKruiseFacts};
-use crate::gates::openkruise_probes;
-use crate::leader::{LEASE as OWN_LEASE, LEASE_NAMESPACE, installation};
+use crate::gates::openkruise_acts_on_markers;
+use crate::leader::{LEASE as OWN_LEASE, LEASE_NAMESPACE, installation_of_holder};
 use crate::openkruise::{
     GATES_FLAG, GateState, LEASE, NAMESPACE, OpenKruiseState, switch_off_command,
 };
@@ -58,60 +58,67 @@ impl Finding {
 
     /// Adds something to do.
     #[must_use]
-    pub fn then(mut self, command: impl Into<String>) -> Self {
+    pub fn with_command(mut self, command: impl Into<String>) -> Self {
         self.commands.push(command.into());
         self
     }
 
     /// The only finding where no API server answers.
-    pub fn no_answer(error: &NoAnswer) -> Self {
-        Self::new("api-server", CheckResult::Todo, error.to_string())
-            .then("name a cluster that can be reached from here, with --kubeconfig and --context")
+    pub fn no_answer_finding(error: &NoAnswer) -> Self {
+        Self::new("api-server", CheckResult::Todo, error.to_string()).with_command(
+            "name a cluster that can be reached from here, with --kubeconfig and --context",
+        )
     }
 
     /// A finding that something cannot be read. Before an installation it is in the way: nobody knows what it would say.
-    fn unreadable(check: &'static str, what: &str, why: &str) -> Self {
+    fn unreadable_finding(check: &'static str, what: &str, why: &str) -> Self {
         Self::new(
             check,
             CheckResult::Unread,
             format!("cannot read {what}: {why}"),
         )
-        .then("run this with an account that may read it")
+        .with_command("run this with an account that may read it")
     }
 }
 
 /// All findings, in the order in which they are printed.
 pub fn evaluate(facts: &ClusterFacts, scope: &PreflightScope) -> Vec<Finding> {
-    let mut findings = vec![version(&facts.version), policies(&facts.policies)];
+    let mut findings = vec![
+        check_version(&facts.version),
+        check_policies(&facts.policies),
+    ];
     let install = facts.install.as_ref();
     let is_person = matches!(scope.part, InstallPart::Person);
-    findings.push(identity(&facts.identity, install.is_some() && !is_person));
+    findings.push(check_identity(
+        &facts.identity,
+        install.is_some() && !is_person,
+    ));
     let crds = install.into_iter().flat_map(|install| &install.crds);
-    findings.extend(crds.map(|(name, seen)| crd(name, seen)));
+    findings.extend(crds.map(|(name, seen)| check_crd(name, seen)));
     if !is_person {
-        findings.push(leader(&facts.leader, scope));
+        findings.push(check_leader(&facts.leader, scope));
     }
-    findings.extend(openkruise(&facts.openkruise));
+    findings.extend(check_openkruise(&facts.openkruise));
     if scope.gates.sidecar_set {
-        findings.extend(sidecar_sets(&facts.openkruise));
+        findings.extend(check_sidecar_sets(&facts.openkruise));
     }
     if let Some(install) = install {
-        findings.extend(markers(&install.markers));
+        findings.extend(check_markers(&install.markers));
         if !is_person {
-            findings.extend(rights(&install.rights, scope));
+            findings.extend(check_rights(&install.rights, scope));
         }
     }
     findings
 }
 
-fn version(seen: &Lookup<(u32, u32, String)>) -> Finding {
+fn check_version(seen: &Lookup<(u32, u32, String)>) -> Finding {
     const CHECK: &str = "api-server";
     match seen {
-        Err(why) => Finding::unreadable(CHECK, "the version of the API server", why),
+        Err(why) => Finding::unreadable_finding(CHECK, "the version of the API server", why),
         Ok((major, minor, name)) if (*major, *minor) < OLDEST => {
             let (major, minor) = OLDEST;
             let message = format!("Kubernetes {name} is older than {major}.{minor}");
-            Finding::new(CHECK, CheckResult::Todo, message).then("upgrade the cluster")
+            Finding::new(CHECK, CheckResult::Todo, message).with_command("upgrade the cluster")
         }
         Ok((.., name)) => {
             let message = format!(
@@ -122,25 +129,27 @@ fn version(seen: &Lookup<(u32, u32, String)>) -> Finding {
     }
 }
 
-fn policies(seen: &Lookup<bool>) -> Finding {
+fn check_policies(seen: &Lookup<bool>) -> Finding {
     const CHECK: &str = "admission-policies";
     match seen {
-        Err(why) => Finding::unreadable(CHECK, "admissionregistration.k8s.io/v1", why),
+        Err(why) => Finding::unreadable_finding(CHECK, "admissionregistration.k8s.io/v1", why),
         Ok(true) => Finding::new(CHECK, CheckResult::Ok, "ValidatingAdmissionPolicy is served"),
         Ok(false) => Finding::new(
             CHECK,
             CheckResult::Todo,
             "ValidatingAdmissionPolicy is not served: an agent could report for nodes that are not its own",
         )
-        .then("serve admissionregistration.k8s.io/v1 (kube-apiserver --runtime-config)"),
+        .with_command("serve admissionregistration.k8s.io/v1 (kube-apiserver --runtime-config)"),
     }
 }
 
-fn identity(seen: &Lookup<Identity>, are_rights_checked: bool) -> Finding {
+fn check_identity(seen: &Lookup<Identity>, are_rights_checked: bool) -> Finding {
     const CHECK: &str = "identity";
     let identity = match seen {
         Ok(identity) => identity,
-        Err(why) => return Finding::unreadable(CHECK, "the account that this runs as", why),
+        Err(why) => {
+            return Finding::unreadable_finding(CHECK, "the account that this runs as", why);
+        }
     };
     let user = &identity.user;
     match &identity.node {
@@ -154,13 +163,14 @@ fn identity(seen: &Lookup<Identity>, are_rights_checked: bool) -> Finding {
     }
 }
 
-fn crd(name: &str, seen: &Lookup<Option<CrdFacts>>) -> Finding {
+fn check_crd(name: &str, seen: &Lookup<Option<CrdFacts>>) -> Finding {
     const CHECK: &str = "crds";
     let crd = match seen {
-        Err(why) => return Finding::unreadable(CHECK, name, why),
+        Err(why) => return Finding::unreadable_finding(CHECK, name, why),
         Ok(None) => {
             let message = format!("{name} is not installed");
-            return Finding::new(CHECK, CheckResult::Todo, message).then(install(name));
+            return Finding::new(CHECK, CheckResult::Todo, message)
+                .with_command(install_command(name));
         }
         Ok(Some(crd)) => crd,
     };
@@ -173,7 +183,7 @@ fn crd(name: &str, seen: &Lookup<Option<CrdFacts>>) -> Finding {
     let release = release.unwrap_or_default();
     if let Some(why) = unreadable_objects(crd) {
         let message = format!("{name} is OpenKruise's or an older one: {why}{release}");
-        return Finding::new(CHECK, CheckResult::Todo, message).then(install(name));
+        return Finding::new(CHECK, CheckResult::Todo, message).with_command(install_command(name));
     }
     if crd.drops.is_empty() && crd.rules {
         return Finding::new(
@@ -186,7 +196,7 @@ fn crd(name: &str, seen: &Lookup<Option<CrdFacts>>) -> Finding {
             format!("{name} is leadsman's{release}"),
         );
     }
-    let drops = named(&crd.drops);
+    let drops = name_first_of(&crd.drops);
     let rules = if crd.rules {
         ""
     } else {
@@ -197,11 +207,11 @@ fn crd(name: &str, seen: &Lookup<Option<CrdFacts>>) -> Finding {
         CheckResult::Note,
         format!("{name} is OpenKruise's or an older one: it drops {drops}{rules}{release}"),
     )
-    .then(install(name))
+    .with_command(install_command(name))
 }
 
 /// How to install a CRD.
-fn install(name: &str) -> String {
+fn install_command(name: &str) -> String {
     let gate = if name.starts_with("sidecarsets.") {
         " --feature-gates=SidecarSetGate=true"
     } else {
@@ -225,18 +235,18 @@ fn unreadable_objects(crd: &CrdFacts) -> Option<String> {
 
 /// A second install would take over the cluster-wide roles, bindings and policy of the first, which have fixed names.
 /// Once it is there, it writes nothing while the first one leads.
-fn leader(seen: &Lookup<Option<String>>, scope: &PreflightScope) -> Finding {
+fn check_leader(seen: &Lookup<Option<String>>, scope: &PreflightScope) -> Finding {
     const CHECK: &str = "leader";
     let lease = format!("{LEASE_NAMESPACE}/{OWN_LEASE}");
     let holder = match seen {
-        Err(why) => return Finding::unreadable(CHECK, &format!("the Lease {lease}"), why),
+        Err(why) => return Finding::unreadable_finding(CHECK, &format!("the Lease {lease}"), why),
         Ok(None) => {
             let message = format!("no manager of leadsman holds the Lease {lease}");
             return Finding::new(CHECK, CheckResult::Ok, message);
         }
         Ok(Some(holder)) => holder,
     };
-    let Some(namespace) = installation(holder) else {
+    let Some(namespace) = installation_of_holder(holder) else {
         let message = format!(
             "{holder} holds the Lease {lease} and is no manager of leadsman: managers write nothing until that Lease has \
              expired or is deleted"
@@ -251,10 +261,10 @@ fn leader(seen: &Lookup<Option<String>>, scope: &PreflightScope) -> Finding {
              Another one in namespace {here} would take over its roles, bindings and policy"
         );
         return Finding::new(CHECK, CheckResult::Todo, message)
-            .then(format!(
+            .with_command(format!(
                 "to upgrade that install, name its namespace: --namespace {namespace}"
             ))
-            .then(format!(
+            .with_command(format!(
                 "to replace it, remove it first (with Helm: helm uninstall RELEASE --namespace {namespace})"
             ));
     }
@@ -264,13 +274,13 @@ fn leader(seen: &Lookup<Option<String>>, scope: &PreflightScope) -> Finding {
     Finding::new(CHECK, CheckResult::Note, message)
 }
 
-fn openkruise(seen: &OpenKruiseFacts) -> Vec<Finding> {
+fn check_openkruise(seen: &OpenKruiseFacts) -> Vec<Finding> {
     const CHECK: &str = "openkruise";
     let mut findings = Vec::new();
     let (finding, serves) = match &seen.manager {
         Err(why) => {
             let what = format!("the Lease {NAMESPACE}/{LEASE}");
-            (Finding::unreadable(CHECK, &what, why), true)
+            (Finding::unreadable_finding(CHECK, &what, why), true)
         }
         Ok(OpenKruiseState::Unknown | OpenKruiseState::Absent) => {
             let message = format!("no OpenKruise manager holds the Lease {NAMESPACE}/{LEASE}");
@@ -281,29 +291,31 @@ fn openkruise(seen: &OpenKruiseFacts) -> Vec<Finding> {
                 format!("OpenKruise's manager {holder} runs with PodProbeMarkerGate=false");
             (Finding::new(CHECK, CheckResult::Ok, message), true)
         }
-        Ok(OpenKruiseState::Active { holder, gate }) => (active(CHECK, holder, gate), true),
+        Ok(OpenKruiseState::Active { holder, gate }) => {
+            (openkruise_active_finding(CHECK, holder, gate), true)
+        }
     };
     findings.push(finding);
     findings.push(match &seen.daemon {
-        Err(why) => Finding::unreadable("openkruise-daemon", "OpenKruise's DaemonSet kruise-daemon", why),
+        Err(why) => Finding::unreadable_finding("openkruise-daemon", "OpenKruise's DaemonSet kruise-daemon", why),
         Ok(None) => Finding::new("openkruise-daemon", CheckResult::Ok, "there is no kruise-daemon"),
-        Ok(Some(gates)) if openkruise_probes(gates) => Finding::new(
+        Ok(Some(gates)) if openkruise_acts_on_markers(gates) => Finding::new(
             "openkruise-daemon",
             CheckResult::Todo,
             "kruise-daemon runs with PodProbeMarkerGate on: it would report the same probes as leadsman's agents",
         )
-        .then(switch_off_command(gates)),
+        .with_command(switch_off_command(gates)),
         Ok(Some(_)) => Finding::new(
             "openkruise-daemon",
             CheckResult::Ok,
             "kruise-daemon runs with PodProbeMarkerGate=false",
         ),
     });
-    findings.extend(webhooks(&seen.webhooks, serves));
+    findings.extend(check_webhooks(&seen.webhooks, serves));
     findings
 }
 
-fn active(check: &'static str, holder: &str, gate: &GateState) -> Finding {
+fn openkruise_active_finding(check: &'static str, holder: &str, gate: &GateState) -> Finding {
     let both = "both managers would write the same objects, and leadsman's writes nothing while that one runs";
     match gate {
         GateState::On(gates) => Finding::new(
@@ -311,7 +323,7 @@ fn active(check: &'static str, holder: &str, gate: &GateState) -> Finding {
             CheckResult::Todo,
             format!("OpenKruise's manager {holder} runs with PodProbeMarkerGate on: {both}"),
         )
-        .then(switch_off_command(gates)),
+        .with_command(switch_off_command(gates)),
         GateState::Unread | GateState::Off | GateState::NoPod => Finding::new(
             check,
             CheckResult::Todo,
@@ -319,12 +331,12 @@ fn active(check: &'static str, holder: &str, gate: &GateState) -> Finding {
                 "OpenKruise's manager {holder} runs, and no pod in {NAMESPACE} shows its {GATES_FLAG}: {both}"
             ),
         )
-        .then("stop it, or run it in a pod with PodProbeMarkerGate=false"),
+        .with_command("stop it, or run it in a pod with PodProbeMarkerGate=false"),
     }
 }
 
-/// An `OpenKruise` acts on `SidecarSet`s whatever its gates are. That its Lease cannot be read, [`openkruise`] says.
-fn sidecar_sets(seen: &OpenKruiseFacts) -> Option<Finding> {
+/// An `OpenKruise` acts on `SidecarSet`s whatever its gates are. That its Lease cannot be read, [`check_openkruise`] says.
+fn check_sidecar_sets(seen: &OpenKruiseFacts) -> Option<Finding> {
     let (OpenKruiseState::GateOff { holder } | OpenKruiseState::Active { holder, .. }) =
         seen.manager.as_ref().ok()?
     else {
@@ -335,14 +347,20 @@ fn sidecar_sets(seen: &OpenKruiseFacts) -> Option<Finding> {
          them while that one runs"
     );
     let finding = Finding::new("openkruise-sidecarsets", CheckResult::Todo, message);
-    Some(finding.then("stop it, or install leadsman with SidecarSetGate=false"))
+    Some(finding.with_command("stop it, or install leadsman with SidecarSetGate=false"))
 }
 
 /// Webhooks with failurePolicy Fail are in the way when nobody serves them any more.
-fn webhooks(seen: &Lookup<Vec<BlockingWebhook>>, serves: bool) -> Vec<Finding> {
+fn check_webhooks(seen: &Lookup<Vec<BlockingWebhook>>, serves: bool) -> Vec<Finding> {
     const CHECK: &str = "openkruise-webhooks";
     let hooks = match seen {
-        Err(why) => return vec![Finding::unreadable(CHECK, "webhook configurations", why)],
+        Err(why) => {
+            return vec![Finding::unreadable_finding(
+                CHECK,
+                "webhook configurations",
+                why,
+            )];
+        }
         Ok(hooks) if hooks.is_empty() => {
             let message = "no webhook of OpenKruise for pods or markers has failurePolicy Fail";
             return vec![Finding::new(CHECK, CheckResult::Ok, message)];
@@ -353,7 +371,7 @@ fn webhooks(seen: &Lookup<Vec<BlockingWebhook>>, serves: bool) -> Vec<Finding> {
         .iter()
         .map(|hook| format!("{} ({})", hook.name, hook.about))
         .collect();
-    let names = named(&names);
+    let names = name_first_of(&names);
     if serves {
         let message = format!(
             "OpenKruise serves the webhooks {names} with failurePolicy Fail: while it does not answer, none of these can be written"
@@ -372,16 +390,22 @@ fn webhooks(seen: &Lookup<Vec<BlockingWebhook>>, serves: bool) -> Vec<Finding> {
     );
     let finding = Finding::new(CHECK, CheckResult::Todo, message);
     let remove = |finding: Finding, (kind, configuration): &(&str, &str)| {
-        finding.then(format!("kubectl delete {kind} {configuration}"))
+        finding.with_command(format!("kubectl delete {kind} {configuration}"))
     };
     vec![configurations.keys().fold(finding, remove)]
 }
 
-fn markers(seen: &Lookup<MarkerSurvey>) -> Vec<Finding> {
+fn check_markers(seen: &Lookup<MarkerSurvey>) -> Vec<Finding> {
     const CHECK: &str = "markers";
     let seen = match seen {
         Ok(seen) => seen,
-        Err(why) => return vec![Finding::unreadable(CHECK, "markers and their pods", why)],
+        Err(why) => {
+            return vec![Finding::unreadable_finding(
+                CHECK,
+                "markers and their pods",
+                why,
+            )];
+        }
     };
     let mut findings = Vec::new();
     let which = |is: fn(&MarkerFacts) -> bool| -> Vec<String> {
@@ -402,15 +426,18 @@ fn markers(seen: &Lookup<MarkerSurvey>) -> Vec<Finding> {
         let message = format!(
             "{} is invalid, so leadsman would not act on it: {}",
             marker.name,
-            named(&marker.faults)
+            name_first_of(&marker.faults)
         );
-        findings
-            .push(Finding::new(CHECK, CheckResult::Todo, message).then("correct it, or delete it"));
+        findings.push(
+            Finding::new(CHECK, CheckResult::Todo, message)
+                .with_command("correct it, or delete it"),
+        );
     }
     if !seen.undecodable.is_empty() {
-        let message = format!("cannot be decoded: {}", named(&seen.undecodable));
+        let message = format!("cannot be decoded: {}", name_first_of(&seen.undecodable));
         findings.push(
-            Finding::new(CHECK, CheckResult::Todo, message).then("correct them, or delete them"),
+            Finding::new(CHECK, CheckResult::Todo, message)
+                .with_command("correct them, or delete them"),
         );
     }
     let timing = which(|marker| marker.timing_left_out);
@@ -418,21 +445,21 @@ fn markers(seen: &Lookup<MarkerSurvey>) -> Vec<Finding> {
         let message = format!(
             "{} leave timing out, which means the defaults of a container's probes (period 10 s, failure threshold 3) \
              and not OpenKruise's (1 s, 1)",
-            named(&timing)
+            name_first_of(&timing)
         );
         let command = "leadsman manager --compatibility=openkruise, to keep OpenKruise's";
-        findings.push(Finding::new(CHECK, CheckResult::Note, message).then(command));
+        findings.push(Finding::new(CHECK, CheckResult::Note, message).with_command(command));
     }
     findings.extend(
         seen.owners
             .iter()
-            .map(|(owner, counts)| owned(owner, *counts)),
+            .map(|(owner, counts)| describe_owned_marks(owner, *counts)),
     );
     findings
 }
 
 /// What leadsman does with the marks of a field manager.
-fn owned(owner: &MarkOwner, (marks, pods): (usize, usize)) -> Finding {
+fn describe_owned_marks(owner: &MarkOwner, (marks, pods): (usize, usize)) -> Finding {
     let MarkOwner {
         manager,
         operation,
@@ -451,7 +478,7 @@ fn owned(owner: &MarkOwner, (marks, pods): (usize, usize)) -> Finding {
     Finding::new("field-managers", CheckResult::Ok, message)
 }
 
-fn rights(seen: &[(RequiredRight, Lookup<bool>)], scope: &PreflightScope) -> Vec<Finding> {
+fn check_rights(seen: &[(RequiredRight, Lookup<bool>)], scope: &PreflightScope) -> Vec<Finding> {
     const CHECK: &str = "rights";
     let mut findings = Vec::new();
     let mut lacking = Vec::new();
@@ -459,7 +486,11 @@ fn rights(seen: &[(RequiredRight, Lookup<bool>)], scope: &PreflightScope) -> Vec
         match allowed {
             Ok(true) => {}
             Ok(false) => lacking.push(describe_right(right)),
-            Err(why) => findings.push(Finding::unreadable(CHECK, &describe_right(right), why)),
+            Err(why) => findings.push(Finding::unreadable_finding(
+                CHECK,
+                &describe_right(right),
+                why,
+            )),
         }
     }
     if lacking.is_empty() && findings.is_empty() {
@@ -468,7 +499,7 @@ fn rights(seen: &[(RequiredRight, Lookup<bool>)], scope: &PreflightScope) -> Vec
     } else if !lacking.is_empty() {
         let message = format!("missing rights: {}", lacking.join(", "));
         let command = grant_command(scope);
-        findings.push(Finding::new(CHECK, CheckResult::Todo, message).then(command));
+        findings.push(Finding::new(CHECK, CheckResult::Todo, message).with_command(command));
     }
     findings
 }
@@ -499,7 +530,7 @@ fn describe_right(right: &RequiredRight) -> String {
 }
 
 /// The first of a list, and how many more there are.
-fn named(all: &[String]) -> String {
+fn name_first_of(all: &[String]) -> String {
     let first = all
         .iter()
         .take(NAMED)

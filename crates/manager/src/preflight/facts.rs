@@ -127,18 +127,24 @@ pub struct NoAnswer(String);
 
 /// Reads everything that is checked; nothing if the first request has no answer, since no other would have one.
 pub async fn read_facts(client: &Client, scope: &PreflightScope) -> Result<ClusterFacts, NoAnswer> {
-    let version = version(client).await?;
+    let version = read_version(client).await?;
     let resources = client.list_api_group_resources("admissionregistration.k8s.io/v1");
-    let policies = lookup(resources).await.map(|list| {
+    let policies = lookup_reply(resources).await.map(|list| {
         let mut resources = list.resources.iter();
         resources.any(|resource| resource.name == "validatingadmissionpolicies")
     });
     Ok(ClusterFacts {
-        version: version.map(|info| (number(&info.major), number(&info.minor), info.git_version)),
+        version: version.map(|info| {
+            (
+                parse_leading_number(&info.major),
+                parse_leading_number(&info.minor),
+                info.git_version,
+            )
+        }),
         policies,
-        identity: lookup(identity(client)).await,
+        identity: lookup_reply(read_identity(client)).await,
         openkruise: read_openkruise(client).await,
-        leader: lookup(read_leader(client)).await,
+        leader: lookup_reply(read_leader(client)).await,
         install: match &scope.part {
             InstallPart::BeforeInstall => None,
             InstallPart::Manager => {
@@ -146,7 +152,7 @@ pub async fn read_facts(client: &Client, scope: &PreflightScope) -> Result<Clust
                 Some(read_install(client, scope.gates, rights).await)
             }
             InstallPart::Agent(rights) => {
-                let rights = rights.iter().copied().map(on).collect();
+                let rights = rights.iter().copied().map(right_on_all).collect();
                 Some(read_install(client, scope.gates, rights).await)
             }
             InstallPart::Person => Some(read_install(client, scope.gates, Vec::new()).await),
@@ -155,49 +161,49 @@ pub async fn read_facts(client: &Client, scope: &PreflightScope) -> Result<Clust
 }
 
 /// The version, or why an API server that answers does not tell it.
-async fn version(client: &Client) -> Result<Lookup<Info>, NoAnswer> {
+async fn read_version(client: &Client) -> Result<Lookup<Info>, NoAnswer> {
     match timeout(TIMEOUT, client.apiserver_version()).await {
         Ok(Ok(version)) => Ok(Ok(version)),
         Ok(Err(kube::Error::Api(status))) => Ok(Err(status.message)),
         Ok(Err(error)) => Err(NoAnswer(error_chain(&error))),
-        Err(_elapsed) => Err(NoAnswer(late())),
+        Err(_elapsed) => Err(NoAnswer(late_reply_reason())),
     }
 }
 
 async fn read_install(client: &Client, gates: Gates, required: Vec<RequiredRight>) -> InstallFacts {
     let mut rights = Vec::new();
     for right in required {
-        let allowed = lookup(may(client, &right)).await;
+        let allowed = lookup_reply(review_access(client, &right)).await;
         rights.push((right, allowed));
     }
     InstallFacts {
-        crds: crds(client, gates).await,
-        markers: lookup(marks::read_markers(client)).await,
+        crds: read_crds(client, gates).await,
+        markers: lookup_reply(marks::read_markers(client)).await,
         rights,
     }
 }
 
 /// The reply, or why there is none.
-pub(super) async fn lookup<T>(reply: impl Future<Output = kube::Result<T>>) -> Lookup<T> {
+pub(super) async fn lookup_reply<T>(reply: impl Future<Output = kube::Result<T>>) -> Lookup<T> {
     match timeout(TIMEOUT, reply).await {
         Ok(Ok(reply)) => Ok(reply),
         Ok(Err(kube::Error::Api(status))) => Err(status.message),
         Ok(Err(error)) => Err(error_chain(&error)),
-        Err(_elapsed) => Err(late()),
+        Err(_elapsed) => Err(late_reply_reason()),
     }
 }
 
-fn late() -> String {
+fn late_reply_reason() -> String {
     format!("no reply within {} s", TIMEOUT.as_secs())
 }
 
 /// The number in `34+`; some providers append to it.
-fn number(text: &str) -> u32 {
+fn parse_leading_number(text: &str) -> u32 {
     let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
     digits.parse().unwrap_or_default()
 }
 
-async fn identity(client: &Client) -> kube::Result<Identity> {
+async fn read_identity(client: &Client) -> kube::Result<Identity> {
     let reviews: Api<SelfSubjectReview> = Api::all(client.clone());
     let review = reviews
         .create(&PostParams::default(), &SelfSubjectReview::default())
@@ -221,7 +227,7 @@ async fn read_leader(client: &Client) -> kube::Result<Option<String>> {
     Ok(lease.and_then(|lease| record::holder(&lease).map(str::to_owned)))
 }
 
-async fn crds(client: &Client, gates: Gates) -> Vec<(String, Lookup<Option<CrdFacts>>)> {
+async fn read_crds(client: &Client, gates: Gates) -> Vec<(String, Lookup<Option<CrdFacts>>)> {
     let api: Api<CustomResourceDefinition> = Api::all(client.clone());
     let mut crds = Vec::new();
     let of_sets = gates.sidecar_set.then(leadsman_api::crd::sidecar_set_crd);
@@ -230,14 +236,14 @@ async fn crds(client: &Client, gates: Gates) -> Vec<(String, Lookup<Option<CrdFa
         .chain(of_sets)
     {
         let name = ours.metadata.name.clone().unwrap_or_default();
-        let theirs = lookup(api.get_opt(&name)).await;
-        let seen = theirs.map(|theirs| theirs.map(|theirs| compared(&ours, &theirs)));
+        let theirs = lookup_reply(api.get_opt(&name)).await;
+        let seen = theirs.map(|theirs| theirs.map(|theirs| compare_crds(&ours, &theirs)));
         crds.push((name, seen));
     }
     crds
 }
 
-fn compared(ours: &CustomResourceDefinition, theirs: &CustomResourceDefinition) -> CrdFacts {
+fn compare_crds(ours: &CustomResourceDefinition, theirs: &CustomResourceDefinition) -> CrdFacts {
     let schema = |crd: &CustomResourceDefinition| {
         let versions = crd.spec.versions.iter();
         let mut versions = versions.filter(|version| version.name == leadsman_api::VERSION);
@@ -255,7 +261,7 @@ fn compared(ours: &CustomResourceDefinition, theirs: &CustomResourceDefinition) 
     let our_versions = our_versions.into_iter();
     let (ours, crd, theirs) = (schema(ours), theirs, schema(theirs));
     let mut drops = Vec::new();
-    missing(&ours, &theirs, "", &mut drops);
+    collect_missing_properties(&ours, &theirs, "", &mut drops);
     let annotation = |key: &str| crd.metadata.annotations.as_ref()?.get(key).cloned();
     // What Helm is to keep, as leadsman's chart says of its CRDs, outlives the release.
     let is_kept = annotation("helm.sh/resource-policy").is_some_and(|policy| policy == "keep");
@@ -279,7 +285,7 @@ fn compared(ours: &CustomResourceDefinition, theirs: &CustomResourceDefinition) 
 }
 
 /// Collects the paths of properties that only the first schema has, the outermost of each.
-fn missing(ours: &Value, theirs: &Value, place: &str, into: &mut Vec<String>) {
+fn collect_missing_properties(ours: &Value, theirs: &Value, place: &str, into: &mut Vec<String>) {
     if theirs["x-kubernetes-preserve-unknown-fields"] == json!(true) {
         return;
     }
@@ -287,12 +293,12 @@ fn missing(ours: &Value, theirs: &Value, place: &str, into: &mut Vec<String>) {
         let dot = if place.is_empty() { "" } else { "." };
         let place = format!("{place}{dot}{name}");
         match theirs["properties"].get(name) {
-            Some(theirs) => missing(schema, theirs, &place, into),
+            Some(theirs) => collect_missing_properties(schema, theirs, &place, into),
             None => into.push(place),
         }
     }
     if ours["items"].is_object() {
-        missing(
+        collect_missing_properties(
             &ours["items"],
             &theirs["items"],
             &format!("{place}[]"),
@@ -302,7 +308,9 @@ fn missing(ours: &Value, theirs: &Value, place: &str, into: &mut Vec<String>) {
 }
 
 /// A right on all objects of a resource, in all namespaces.
-fn on((group, resource, verb): (&'static str, &'static str, &'static str)) -> RequiredRight {
+fn right_on_all(
+    (group, resource, verb): (&'static str, &'static str, &'static str),
+) -> RequiredRight {
     RequiredRight {
         verb,
         group: group.into(),
@@ -316,7 +324,7 @@ fn manager_rights(namespace: &str, gates: Gates) -> Vec<RequiredRight> {
     let on_one = |right: (_, _, _), name: &'static str, namespace: &str| RequiredRight {
         name: name.into(),
         namespace: namespace.to_owned(),
-        ..on(right)
+        ..right_on_all(right)
     };
     let lease = |verb, name, namespace: &str| {
         on_one(("coordination.k8s.io", "leases", verb), name, namespace)
@@ -365,7 +373,7 @@ pub fn before_install_rights() -> Vec<Right> {
     all.map(right).collect()
 }
 
-async fn may(client: &Client, right: &RequiredRight) -> kube::Result<bool> {
+async fn review_access(client: &Client, right: &RequiredRight) -> kube::Result<bool> {
     let (resource, subresource) = right
         .resource
         .split_once('/')
@@ -398,7 +406,7 @@ mod tests {
             .into_iter()
             .chain([of_sets])
         {
-            let seen = compared(&ours, &ours);
+            let seen = compare_crds(&ours, &ours);
             assert_eq!((seen.not_served.len(), &seen.converter), (0, &None));
             assert!(seen.drops.is_empty() && seen.release.is_none(), "{seen:?}");
             assert!(seen.rules, "{seen:?}");
@@ -406,7 +414,7 @@ mod tests {
             theirs["metadata"]["annotations"] = json!({"meta.helm.sh/release-name": "kruise"});
             let status = "/spec/versions/0/schema/openAPIV3Schema/properties/status";
             theirs.pointer_mut(status).unwrap()["properties"] = json!({});
-            let seen = compared(&ours, &serde_json::from_value(theirs.clone()).unwrap());
+            let seen = compare_crds(&ours, &serde_json::from_value(theirs.clone()).unwrap());
             assert!(
                 seen.drops.iter().all(|place| place.starts_with("status.")),
                 "{seen:?}"
@@ -414,7 +422,7 @@ mod tests {
             assert!(!seen.drops.is_empty());
             assert_eq!(seen.release.as_deref(), Some("kruise"));
             theirs["metadata"]["annotations"]["helm.sh/resource-policy"] = json!("keep");
-            let seen = compared(&ours, &serde_json::from_value(theirs).unwrap());
+            let seen = compare_crds(&ours, &serde_json::from_value(theirs).unwrap());
             assert_eq!(seen.release, None);
         }
     }
@@ -428,7 +436,7 @@ mod tests {
         let service = json!({"namespace": "kruise-system", "name": "kruise-webhook-service"});
         theirs["spec"]["conversion"] = json!({"strategy": "Webhook", "webhook": {
             "clientConfig": {"service": service}, "conversionReviewVersions": ["v1"]}});
-        let seen = compared(&ours, &serde_json::from_value(theirs).unwrap());
+        let seen = compare_crds(&ours, &serde_json::from_value(theirs).unwrap());
         assert_eq!(seen.not_served, ["v1beta1"]);
         assert_eq!(
             seen.converter.as_deref(),
@@ -458,7 +466,10 @@ mod tests {
 
     #[test]
     fn a_version_is_read_with_what_providers_append() {
-        assert_eq!(["34", "31+", "30-gke", ""].map(number), [34, 31, 30, 0]);
+        assert_eq!(
+            ["34", "31+", "30-gke", ""].map(parse_leading_number),
+            [34, 31, 30, 0]
+        );
     }
 
     #[test]

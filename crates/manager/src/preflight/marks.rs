@@ -58,12 +58,12 @@ pub(super) async fn read_markers(client: &Client) -> kube::Result<MarkerSurvey> 
             page => page?,
         };
         for marker in page.items {
-            let name = name_of(&marker);
+            let name = namespaced_name(&marker);
             let Guarded::Decoded(marker) = marker else {
                 all.undecodable.push(name);
                 continue;
             };
-            let (fact, marker) = examine(name, &marker);
+            let (fact, marker) = examine_marker(name, &marker);
             all.markers.push(fact);
             if let Some(marker) = marker {
                 let namespace = marker.name.namespace.clone();
@@ -81,7 +81,7 @@ pub(super) async fn read_markers(client: &Client) -> kube::Result<MarkerSurvey> 
     Ok(all)
 }
 
-fn name_of(object: &impl ResourceExt) -> String {
+fn namespaced_name(object: &impl ResourceExt) -> String {
     format!(
         "{}/{}",
         object.namespace().unwrap_or_default(),
@@ -89,7 +89,7 @@ fn name_of(object: &impl ResourceExt) -> String {
     )
 }
 
-fn examine(name: String, marker: &PodProbeMarker) -> (MarkerFacts, Option<Marker>) {
+fn examine_marker(name: String, marker: &PodProbeMarker) -> (MarkerFacts, Option<Marker>) {
     let parse = |compatibility| Marker::parse(marker, compatibility);
     let (ours, theirs) = (
         parse(Compatibility::Kubernetes),
@@ -118,7 +118,7 @@ async fn count_owners(
         for pod in page.items {
             match pod {
                 Guarded::Decoded(pod) => count_marks(&pod, markers, &mut all.owners),
-                Guarded::Undecodable { .. } => all.undecodable.push(name_of(&pod)),
+                Guarded::Undecodable { .. } => all.undecodable.push(namespaced_name(&pod)),
             }
         }
         match page.metadata.continue_.filter(|next| !next.is_empty()) {
@@ -150,7 +150,7 @@ fn count_marks(pod: &Pod, markers: &[Marker], owners: &mut BTreeMap<MarkOwner, (
         }
     }
     for owner in &pod.owners {
-        let marks = owned_marks(owner, &named);
+        let marks = count_owned_marks(owner, &named);
         if marks > 0 {
             let owner = MarkOwner {
                 manager: owner.manager.clone(),
@@ -164,7 +164,7 @@ fn count_marks(pod: &Pod, markers: &[Marker], owners: &mut BTreeMap<MarkOwner, (
 }
 
 /// How many of the named labels, annotations and conditions this owner has.
-fn owned_marks(owner: &FieldOwner, named: &[BTreeSet<&str>; 3]) -> usize {
+fn count_owned_marks(owner: &FieldOwner, named: &[BTreeSet<&str>; 3]) -> usize {
     let all = [
         &owner.owned.labels,
         &owner.owned.annotations,
@@ -201,22 +201,22 @@ mod tests {
     fn a_marker_that_leaves_timing_out_is_recognised() {
         let all = json!({"initialDelaySeconds": 1, "periodSeconds": 5, "failureThreshold": 2,
             "timeoutSeconds": 1, "successThreshold": 1});
-        let (whole, parsed) = examine("ns/m".into(), &marker(&all));
+        let (whole, parsed) = examine_marker("ns/m".into(), &marker(&all));
         assert!(
             parsed.is_some() && whole.finalizer && !whole.timing_left_out,
             "{whole:?}"
         );
-        let (part, _) = examine("ns/m".into(), &marker(&json!({"periodSeconds": 5})));
+        let (part, _) = examine_marker("ns/m".into(), &marker(&json!({"periodSeconds": 5})));
         assert!(part.timing_left_out, "{part:?}");
         let mut bad = marker(&all);
         bad.spec.probes[0].name = String::new();
-        let (bad, parsed) = examine("ns/m".into(), &bad);
+        let (bad, parsed) = examine_marker("ns/m".into(), &bad);
         assert!(parsed.is_none() && !bad.faults.is_empty(), "{bad:?}");
     }
 
     #[test]
     fn marks_are_counted_by_their_owners_on_matching_pods() {
-        let (_, parsed) = examine("ns/m".into(), &marker(&json!({})));
+        let (_, parsed) = examine_marker("ns/m".into(), &marker(&json!({})));
         let entry = |manager: &str, subresource: &str, labels: serde_json::Value| {
             json!({"manager": manager, "operation": "Update", "subresource": subresource, "fieldsV1": {
                 "f:metadata": {"f:labels": labels, "f:annotations": {"f:a": {}}},

@@ -9,9 +9,9 @@ use kube::{Api, Client};
 use leadsman_lease::{LeaseEvent, LeaseState, watch_lease};
 use leadsman_process::{ApiServer, clock};
 
-use super::facts::{Lookup, lookup};
+use super::facts::{Lookup, lookup_reply};
 use crate::openkruise::{
-    GateState, LEASE, NAMESPACE, OpenKruiseManager, OpenKruiseState, feature_gates, read_gates,
+    GateState, LEASE, NAMESPACE, OpenKruiseManager, OpenKruiseState, feature_gates_flag, read_gates,
 };
 
 /// The DaemonSet of its agents.
@@ -61,31 +61,31 @@ pub struct BlockingWebhook {
 /// Reads all of it. The Lease is watched until it was renewed or has expired.
 pub(super) async fn read_openkruise(client: &Client) -> OpenKruiseFacts {
     let daemons: Api<DaemonSet> = Api::namespaced(client.clone(), NAMESPACE);
-    let daemon = lookup(daemons.get_opt(DAEMON)).await.map(|daemon| {
+    let daemon = lookup_reply(daemons.get_opt(DAEMON)).await.map(|daemon| {
         let template = daemon?.spec?.template;
-        Some(feature_gates(&template.spec?).unwrap_or_default())
+        Some(feature_gates_flag(&template.spec?).unwrap_or_default())
     });
     OpenKruiseFacts {
-        manager: manager(client).await,
+        manager: read_manager_state(client).await,
         daemon,
-        webhooks: lookup(webhooks(client)).await,
+        webhooks: lookup_reply(read_blocking_webhooks(client)).await,
     }
 }
 
-async fn manager(client: &Client) -> Lookup<OpenKruiseState> {
+async fn read_manager_state(client: &Client) -> Lookup<OpenKruiseState> {
     let mut events = watch_lease(ApiServer::new(client.clone()), NAMESPACE, LEASE);
     let mut manager = OpenKruiseManager::default();
     let mut first_expiry = None;
     loop {
         let now = clock::monotonic();
         if let Some(holder) = manager.holder_to_inspect(now) {
-            let gate = lookup(read_gates(client, NAMESPACE, &holder)).await;
-            manager.set_gate(&holder, gate.unwrap_or(GateState::NoPod));
+            let gate = lookup_reply(read_gates(client, NAMESPACE, &holder)).await;
+            manager.record_gate(&holder, gate.unwrap_or(GateState::NoPod));
         }
         let expires_at = manager.expires_at(now);
         // A renewal moves the expiry.
         let renewed = first_expiry.is_some() && expires_at != first_expiry;
-        match manager.state(now) {
+        match manager.state_at(now) {
             OpenKruiseState::Unknown => {}
             state @ OpenKruiseState::Absent => return Ok(state),
             state @ (OpenKruiseState::GateOff { .. } | OpenKruiseState::Active { .. })
@@ -113,13 +113,13 @@ async fn manager(client: &Client) -> Lookup<OpenKruiseState> {
     }
 }
 
-async fn webhooks(client: &Client) -> kube::Result<Vec<BlockingWebhook>> {
+async fn read_blocking_webhooks(client: &Client) -> kube::Result<Vec<BlockingWebhook>> {
     let mut found = Vec::new();
     let validating: Api<ValidatingWebhookConfiguration> = Api::all(client.clone());
     let configuration = validating.get_opt(VALIDATING).await?;
     for hook in configuration.and_then(|it| it.webhooks).unwrap_or_default() {
         let (policy, rules) = (hook.failure_policy, hook.rules.unwrap_or_default());
-        let hooks = blocking(
+        let hooks = blocking_webhooks(
             "validatingwebhookconfiguration",
             VALIDATING,
             &hook.name,
@@ -132,7 +132,7 @@ async fn webhooks(client: &Client) -> kube::Result<Vec<BlockingWebhook>> {
     let configuration = mutating.get_opt(MUTATING).await?;
     for hook in configuration.and_then(|it| it.webhooks).unwrap_or_default() {
         let (policy, rules) = (hook.failure_policy, hook.rules.unwrap_or_default());
-        let hooks = blocking(
+        let hooks = blocking_webhooks(
             "mutatingwebhookconfiguration",
             MUTATING,
             &hook.name,
@@ -146,7 +146,7 @@ async fn webhooks(client: &Client) -> kube::Result<Vec<BlockingWebhook>> {
 
 /// What cannot be written while nobody answers a webhook. Its failurePolicy defaults to `Fail`
 /// (`SetDefaults_ValidatingWebhook`, `pkg/apis/admissionregistration/v1/defaults.go`).
-fn blocking(
+fn blocking_webhooks(
     kind: &'static str,
     configuration: &'static str,
     name: &str,
@@ -196,7 +196,7 @@ mod tests {
         };
         let about = |policy: Option<&str>, rules: &[RuleWithOperations]| -> Vec<&str> {
             let policy = policy.map(ToOwned::to_owned);
-            let found = blocking(
+            let found = blocking_webhooks(
                 "validatingwebhookconfiguration",
                 VALIDATING,
                 "n",

@@ -44,31 +44,31 @@ pub(super) const KINDS: &[Kind<SidecarSetRules>] = &[
 
 impl Observe<SidecarSet> for SidecarSetRules {
     fn event_from_observation(observation: Observation<SidecarSet>) -> Event {
-        event(observation, WatchedKind::Set, Event::Set)
+        map_observation(observation, WatchedKind::Set, Event::Set)
     }
 }
 
 impl Observe<WorkloadPod> for SidecarSetRules {
     fn event_from_observation(observation: Observation<WorkloadPod>) -> Event {
-        event(observation, WatchedKind::Pod, Event::Pod)
+        map_observation(observation, WatchedKind::Pod, Event::Pod)
     }
 }
 
 impl Observe<Namespace> for SidecarSetRules {
     fn event_from_observation(observation: Observation<Namespace>) -> Event {
-        event(observation, WatchedKind::Namespace, Event::Namespace)
+        map_observation(observation, WatchedKind::Namespace, Event::Namespace)
     }
 }
 
 impl Observe<ControllerRevision> for SidecarSetRules {
     fn event_from_observation(observation: Observation<ControllerRevision>) -> Event {
-        event(observation, WatchedKind::Revision, Event::Revision)
+        map_observation(observation, WatchedKind::Revision, Event::Revision)
     }
 }
 
 impl Observe<ConfigMap> for SidecarSetRules {
     fn event_from_observation(observation: Observation<ConfigMap>) -> Event {
-        event(
+        map_observation(
             observation,
             WatchedKind::Configuration,
             Event::Configuration,
@@ -76,7 +76,7 @@ impl Observe<ConfigMap> for SidecarSetRules {
     }
 }
 
-fn event<K>(
+fn map_observation<K>(
     observation: Observation<K>,
     kind: WatchedKind,
     object: fn(Arc<K>, Source) -> Event,

@@ -9,7 +9,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 
 /// Gauges by one label.
-type Gauges = Family<Labels<1>, Gauge>;
+type SetGauges = Family<Labels<1>, Gauge>;
 
 /// The metrics of all sets.
 pub(super) struct SetMetrics {
@@ -36,7 +36,7 @@ const STATES: [(&str, PodsInState); 8] = [
 impl SetMetrics {
     /// Registers them.
     pub(super) fn new(registry: &Metrics) -> Self {
-        let (sets, pods): (Gauges, Gauges) = Default::default();
+        let (sets, pods): (SetGauges, SetGauges) = Default::default();
         let metrics = Self {
             sets: array::from_fn(|place| sets.get_or_create_owned(&[("reason", REASONS[place])])),
             pods: STATES.map(|(state, _)| pods.get_or_create_owned(&[("state", state)])),
@@ -58,7 +58,7 @@ impl SetMetrics {
     }
 
     /// Shows the totals.
-    pub(super) fn show(&self, totals: &SetTotals) {
+    pub(super) fn publish_totals(&self, totals: &SetTotals) {
         let number = |count| i64::try_from(count).unwrap_or(i64::MAX);
         for (gauge, count) in self.sets.iter().zip(totals.sets) {
             gauge.set(number(count));

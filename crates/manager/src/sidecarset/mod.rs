@@ -53,12 +53,12 @@ impl SidecarSetRules {
 
     /// The webhook for pods, whose barrier tells how far sets are in force.
     pub(crate) fn injection_webhook(&self) -> Webhook {
-        self.injection.webhook()
+        self.injection.injection_webhook()
     }
 
     /// The webhook for sets.
     pub(crate) fn review_webhook(&self) -> Webhook {
-        self.review.webhook()
+        self.review.review_webhook()
     }
 }
 
@@ -69,7 +69,7 @@ pub(crate) fn barrier_events(
     unfold(in_force, async |mut in_force| {
         in_force.changed().await.ok()?;
         let barrier = *in_force.borrow_and_update();
-        let barrier = barrier.map(webhook::read_version);
+        let barrier = barrier.map(webhook::from_state_version);
         Some((Event::WebhookBarrier(barrier), in_force))
     })
 }
@@ -112,13 +112,13 @@ impl Rules for SidecarSetRules {
                 | Event::Listed(WatchedKind::Set, ..)
                 | Event::Deleted(WatchedKind::Set, ..)
         );
-        let effects = effects(self.index.observe(event, now));
+        let effects = to_effects(self.index.observe(event, now));
         if is_of_sets {
-            self.metrics.show(&self.index.totals());
+            self.metrics.publish_totals(&self.index.totals());
         }
         if let Some(snapshot) = self.index.take_changed_snapshot() {
-            self.review.follow(snapshot.clone());
-            self.injection.follow(snapshot);
+            self.review.publish_snapshot(snapshot.clone());
+            self.injection.publish_snapshot(snapshot);
         }
         effects
     }
@@ -133,7 +133,7 @@ impl Rules for SidecarSetRules {
 
     fn due_request(&mut self, target: &WriteTarget, now: Now) -> Option<Request<Event>> {
         let write = self.index.due(target, now)?;
-        Some(requests::request(
+        Some(requests::build_request(
             target.clone(),
             write,
             &self.namespace,
@@ -153,7 +153,7 @@ impl Rules for SidecarSetRules {
     }
 }
 
-fn effects(effects: IndexEffects) -> Effects<WriteTarget> {
+fn to_effects(effects: IndexEffects) -> Effects<WriteTarget> {
     Effects {
         dirty: effects.dirty,
         deadline: effects.deadline,

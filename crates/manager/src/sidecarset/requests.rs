@@ -23,7 +23,7 @@ pub(super) const FIELD_MANAGER: &str = "leadsman-sidecarset";
 /// The controller that events name, as `OpenKruise`'s do.
 const EVENT_SOURCE: &str = "sidecarset-controller";
 
-const fn kind_of(
+const fn cluster_request_kind(
     label: &'static str,
     group: &'static str,
     resource: &'static str,
@@ -38,23 +38,27 @@ const fn kind_of(
     }
 }
 
-const fn revision(label: &'static str, verb: &'static str) -> RequestKind {
+const fn revision_request_kind(label: &'static str, verb: &'static str) -> RequestKind {
     RequestKind {
         scope: RightScope::OwnNamespace,
-        ..kind_of(label, "apps", "controllerrevisions", verb)
+        ..cluster_request_kind(label, "apps", "controllerrevisions", verb)
     }
 }
 
-const UPGRADE_POD: RequestKind = kind_of("upgrade_pod", "", "pods", "patch");
-const POD_CONDITION: RequestKind = kind_of("pod_upgradable_condition", "", "pods/status", "patch");
-const SET_STATUS: RequestKind = kind_of("sidecarset_status", GROUP, "sidecarsets/status", "patch");
-const SET_HASHES: RequestKind = kind_of("sidecarset_hashes", GROUP, "sidecarsets", "patch");
-const EVENT: RequestKind = kind_of("sidecarset_event", "events.k8s.io", "events", "create");
-const CREATE_REVISION: RequestKind = revision("create_revision", "create");
+const UPGRADE_POD: RequestKind = cluster_request_kind("upgrade_pod", "", "pods", "patch");
+const POD_CONDITION: RequestKind =
+    cluster_request_kind("pod_upgradable_condition", "", "pods/status", "patch");
+const SET_STATUS: RequestKind =
+    cluster_request_kind("sidecarset_status", GROUP, "sidecarsets/status", "patch");
+const SET_HASHES: RequestKind =
+    cluster_request_kind("sidecarset_hashes", GROUP, "sidecarsets", "patch");
+const EVENT: RequestKind =
+    cluster_request_kind("sidecarset_event", "events.k8s.io", "events", "create");
+const CREATE_REVISION: RequestKind = revision_request_kind("create_revision", "create");
 /// Of the object that is in the way of a creation.
-const READ_REVISION: RequestKind = revision("read_revision", "get");
-const PATCH_REVISION: RequestKind = revision("patch_revision", "patch");
-const DELETE_REVISION: RequestKind = revision("delete_revision", "delete");
+const READ_REVISION: RequestKind = revision_request_kind("read_revision", "get");
+const PATCH_REVISION: RequestKind = revision_request_kind("patch_revision", "patch");
+const DELETE_REVISION: RequestKind = revision_request_kind("delete_revision", "delete");
 
 /// All of them.
 pub(super) const ALL: &[RequestKind] = &[
@@ -70,24 +74,24 @@ pub(super) const ALL: &[RequestKind] = &[
 ];
 
 /// The request of a write that is due for a target. Revisions are in `namespace`.
-pub(super) fn request(
+pub(super) fn build_request(
     target: WriteTarget,
     write: Write,
     namespace: &str,
     now: Timestamp,
 ) -> Request<Event> {
     Request {
-        kind: kind(&write),
-        steps: step(&write, namespace, now).map(|step| vec![step]),
-        reply: reply(&write),
-        read_back: read_back(&write, namespace),
+        kind: request_kind(&write),
+        steps: request_of_write(&write, namespace, now).map(|step| vec![step]),
+        reply: reply_decoder(&write),
+        read_back: read_back_request(&write, namespace),
         measured: None,
         written: Event::Written(target.clone()),
         refused: Box::new(move |reason| Event::Refused(target, Box::new(write), reason)),
     }
 }
 
-fn kind(write: &Write) -> RequestKind {
+fn request_kind(write: &Write) -> RequestKind {
     match write {
         Write::Pod { .. } => UPGRADE_POD,
         Write::PodCondition { .. } => POD_CONDITION,
@@ -102,7 +106,7 @@ fn kind(write: &Write) -> RequestKind {
 
 /// How to read the object in a reply. None for a deletion: the watch shows when the object is gone, in order with later
 /// events.
-fn reply(write: &Write) -> Option<DecodeReply<Event>> {
+fn reply_decoder(write: &Write) -> Option<DecodeReply<Event>> {
     match write {
         Write::Pod { .. } | Write::PodCondition { .. } => Some(|body| {
             serde_json::from_slice::<WorkloadPod>(body)
@@ -120,25 +124,25 @@ fn reply(write: &Write) -> Option<DecodeReply<Event>> {
     }
 }
 
-fn read_back(write: &Write, namespace: &str) -> Option<HttpRequest<Vec<u8>>> {
+fn read_back_request(write: &Write, namespace: &str) -> Option<HttpRequest<Vec<u8>>> {
     let Write::CreateRevision(object) = write else {
         return None;
     };
     let name = object["metadata"]["name"].as_str()?;
-    let revisions = objects::<ControllerRevision>(namespace);
+    let revisions = objects_builder::<ControllerRevision>(namespace);
     revisions.get(name, &GetParams::default()).ok()
 }
 
 /// Requests for objects of a namespace.
-fn objects<K: Resource<DynamicType = ()>>(namespace: &str) -> Builder {
+fn objects_builder<K: Resource<DynamicType = ()>>(namespace: &str) -> Builder {
     Builder::new(K::url_path(&(), Some(namespace)))
 }
 
-fn sets() -> Builder {
+fn sets_builder() -> Builder {
     Builder::new(SidecarSet::url_path(&(), None))
 }
 
-fn step(
+fn request_of_write(
     write: &Write,
     namespace: &str,
     now: Timestamp,
@@ -147,7 +151,7 @@ fn step(
         field_manager: Some(FIELD_MANAGER.to_owned()),
         ..PatchParams::default()
     };
-    let pods = |pod: &ObjectName| objects::<WorkloadPod>(&pod.namespace);
+    let pods = |pod: &ObjectName| objects_builder::<WorkloadPod>(&pod.namespace);
     match write {
         Write::Pod { pod, patch } => {
             pods(pod).patch(&pod.name, &patch_params, &Patch::Strategic(patch))
@@ -159,12 +163,16 @@ fn step(
             &Patch::Strategic(patch),
         ),
         Write::SetStatus { set, patch } => {
-            sets().patch_subresource("status", set, &patch_params, &Patch::Merge(patch))
+            sets_builder().patch_subresource("status", set, &patch_params, &Patch::Merge(patch))
         }
-        Write::SetHashes { set, patch } => sets().patch(set, &patch_params, &Patch::Merge(patch)),
-        Write::CreateRevision(object) => create(&objects::<ControllerRevision>(namespace), object),
+        Write::SetHashes { set, patch } => {
+            sets_builder().patch(set, &patch_params, &Patch::Merge(patch))
+        }
+        Write::CreateRevision(object) => {
+            create_request(&objects_builder::<ControllerRevision>(namespace), object)
+        }
         Write::PatchRevision { revision, patch } => {
-            let revisions = objects::<ControllerRevision>(&revision.namespace);
+            let revisions = objects_builder::<ControllerRevision>(&revision.namespace);
             revisions.patch(&revision.name, &patch_params, &Patch::Merge(patch))
         }
         Write::DeleteRevision {
@@ -176,17 +184,18 @@ fn step(
                 uid: Some(uid.clone()),
                 resource_version: resource_version.clone(),
             });
-            objects::<ControllerRevision>(&revision.namespace).delete(&revision.name, &delete)
+            objects_builder::<ControllerRevision>(&revision.namespace)
+                .delete(&revision.name, &delete)
         }
         Write::Event(note) => {
-            let event = event(note, now);
+            let event = event_object(note, now);
             let namespace = event["metadata"]["namespace"].as_str().unwrap_or_default();
-            create(&objects::<KubernetesEvent>(namespace), &event)
+            create_request(&objects_builder::<KubernetesEvent>(namespace), &event)
         }
     }
 }
 
-fn create(objects: &Builder, object: &Value) -> Result<HttpRequest<Vec<u8>>, BuildError> {
+fn create_request(objects: &Builder, object: &Value) -> Result<HttpRequest<Vec<u8>>, BuildError> {
     let post = PostParams {
         field_manager: Some(FIELD_MANAGER.to_owned()),
         ..PostParams::default()
@@ -197,7 +206,7 @@ fn create(objects: &Builder, object: &Value) -> Result<HttpRequest<Vec<u8>>, Bui
 
 /// An event about a set is in `default`, as of each object without a namespace
 /// (`k8s.io/client-go/tools/events/event_recorder.go`, `makeEvent`).
-fn event(note: &EventNote, now: Timestamp) -> Value {
+fn event_object(note: &EventNote, now: Timestamp) -> Value {
     let EventNote {
         regarding,
         uid,

@@ -35,14 +35,14 @@ impl SetReview {
     }
 
     /// The webhook that judges by it.
-    pub(super) fn webhook(&self) -> Webhook {
-        self.feed.fed_webhook::<Judge>(WEBHOOK)
+    pub(super) fn review_webhook(&self) -> Webhook {
+        self.feed.fed_webhook::<SetReviewer>(WEBHOOK)
     }
 
     /// Takes over what has changed.
-    pub(super) fn follow(&self, snapshot: Arc<Snapshot>) {
+    pub(super) fn publish_snapshot(&self, snapshot: Arc<Snapshot>) {
         let calls = WebhookCalls {
-            specs: vec![spec()],
+            specs: vec![webhook_spec()],
             barrier: None,
         };
         self.feed.publish_snapshot(calls, snapshot);
@@ -51,7 +51,7 @@ impl SetReview {
 
 /// The writes of sets that may be refused. Of others, such as those of finalizers, of a status or of our own hashes, the API
 /// server knows by itself that they say nothing else about pods than before.
-fn spec() -> WebhookSpec {
+fn webhook_spec() -> WebhookSpec {
     let text = |text: &[&str]| Some(text.iter().map(ToString::to_string).collect());
     let annotation =
         |object: &str, key: &str| format!("{object}.metadata.?annotations[?'{key}'].orValue('')");
@@ -84,9 +84,9 @@ fn spec() -> WebhookSpec {
 }
 
 /// Judges a set.
-struct Judge;
+struct SetReviewer;
 
-impl Reviewer for Judge {
+impl Reviewer for SetReviewer {
     type Object = SidecarSet;
     type Snapshot = Snapshot;
     type Response = Validation;

@@ -56,20 +56,20 @@ impl SetInjection {
     }
 
     /// The webhook that answers by these sets.
-    pub(super) fn webhook(&self) -> Webhook {
-        self.feed.fed_webhook::<Injector>(WEBHOOK)
+    pub(super) fn injection_webhook(&self) -> Webhook {
+        self.feed.fed_webhook::<SidecarInjector>(WEBHOOK)
     }
 
     /// Takes over what has changed.
-    pub(super) fn follow(&mut self, snapshot: Arc<Snapshot>) {
+    pub(super) fn publish_snapshot(&mut self, snapshot: Arc<Snapshot>) {
         if !Arc::ptr_eq(&snapshot.sets, &self.known.sets) {
             let scope = Scope::new(&snapshot, &self.protected);
-            self.warn(&scope);
+            self.warn_of_scope(&scope);
             self.scope = scope;
         }
         let calls = WebhookCalls {
-            specs: self.scope.calls.iter().map(spec).collect(),
-            barrier: Some(write_version(snapshot.barrier(), 0)),
+            specs: self.scope.calls.iter().map(webhook_spec).collect(),
+            barrier: Some(to_state_version(snapshot.barrier(), 0)),
         };
         self.known = snapshot.clone();
         let remarks = self.remarks.clone();
@@ -77,7 +77,7 @@ impl SetInjection {
             .publish_snapshot(calls, Arc::new(Injectable { snapshot, remarks }));
     }
 
-    fn warn(&self, scope: &Scope) {
+    fn warn_of_scope(&self, scope: &Scope) {
         if scope.is_widened && !self.scope.is_widened {
             tracing::warn!(
                 webhook = WEBHOOK,
@@ -99,7 +99,7 @@ impl SetInjection {
 }
 
 /// A version as the webhook has it, with a number for what is not known.
-fn write_version(version: SnapshotVersion, unknown: u64) -> StateVersion {
+fn to_state_version(version: SnapshotVersion, unknown: u64) -> StateVersion {
     let SnapshotVersion {
         sets,
         revisions,
@@ -110,7 +110,7 @@ fn write_version(version: SnapshotVersion, unknown: u64) -> StateVersion {
 }
 
 /// The same, read.
-pub(super) fn read_version(StateVersion(kinds): StateVersion) -> SnapshotVersion {
+pub(super) fn from_state_version(StateVersion(kinds): StateVersion) -> SnapshotVersion {
     let [sets, revisions, whitelist] = kinds.map(ResourceVersion::from);
     SnapshotVersion {
         sets,
@@ -120,7 +120,7 @@ pub(super) fn read_version(StateVersion(kinds): StateVersion) -> SnapshotVersion
 }
 
 /// The pods for which the API server calls.
-fn spec(call: &ScopeCall) -> WebhookSpec {
+fn webhook_spec(call: &ScopeCall) -> WebhookSpec {
     let text = |text: &str| Some(vec![text.to_owned()]);
     let condition = |name: &str, expression| MatchCondition {
         name: name.to_owned(),
@@ -158,16 +158,16 @@ struct Injectable {
 }
 
 /// Injects containers into a pod.
-struct Injector;
+struct SidecarInjector;
 
-impl Reviewer for Injector {
+impl Reviewer for SidecarInjector {
     type Object = JsonObject;
     type Snapshot = Injectable;
     type Response = Mutation;
 
     fn snapshot_version(known: &Injectable) -> Option<StateVersion> {
         // A kind whose version is not known cannot be compared.
-        Some(write_version(known.snapshot.version, u64::MAX))
+        Some(to_state_version(known.snapshot.version, u64::MAX))
     }
 
     fn is_sufficient(known: &Injectable, request: &AdmissionRequest<JsonObject>) -> bool {
@@ -189,7 +189,7 @@ impl Reviewer for Injector {
         if !injected.additions.is_empty() || injected.sets.is_empty() {
             // Otherwise another call for the same pod has counted them.
             for (_, remark) in remarks {
-                known.remarks.count(remark);
+                known.remarks.count_remark(remark);
             }
         }
         let warnings = remarks.iter().take(WARNINGS);
@@ -222,7 +222,7 @@ const REASONS: [&str; 13] = [
     "would_be_invalid",
 ];
 
-fn reason(remark: &Remark) -> &'static str {
+fn remark_reason(remark: &Remark) -> &'static str {
     match remark {
         Remark::OwnContainer(_) => REASONS[0],
         Remark::Overlap { .. } => REASONS[1],
@@ -259,16 +259,16 @@ impl RemarkCounters {
         });
         let counters = Self(counters);
         for reason in REASONS {
-            drop(counters.counter(reason));
+            drop(counters.remark_counter(reason));
         }
         counters
     }
 
-    fn counter(&self, reason: &'static str) -> Counter {
+    fn remark_counter(&self, reason: &'static str) -> Counter {
         self.0.get_or_create_owned(&[("reason", reason)])
     }
 
-    fn count(&self, remark: &Remark) {
-        self.counter(reason(remark)).inc();
+    fn count_remark(&self, remark: &Remark) {
+        self.remark_counter(remark_reason(remark)).inc();
     }
 }

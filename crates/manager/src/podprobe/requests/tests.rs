@@ -49,7 +49,7 @@ fn shown(write: &Write) -> Vec<(String, String, String, Value)> {
             serde_json::from_slice(request.body()).unwrap(),
         )
     };
-    steps(write).unwrap().iter().map(shown).collect()
+    request_steps(write).unwrap().iter().map(shown).collect()
 }
 
 #[test]
@@ -201,7 +201,7 @@ fn every_request_is_of_a_declared_kind() {
             finalizers: Vec::new(),
         },
     ];
-    let create = request(
+    let create = build_request(
         WriteTarget::NodePodProbe("node-1".into()),
         writes[0].clone(),
     );
@@ -248,7 +248,7 @@ fn a_write_and_its_request_are_of_the_same_kind() {
         name: "node-1".into(),
         uid: "u".into(),
     };
-    let request = request(WriteTarget::NodePodProbe("node-1".into()), write.clone());
+    let request = build_request(WriteTarget::NodePodProbe("node-1".into()), write.clone());
     assert_eq!(request.kind, DELETE_NODE_POD_PROBE);
     assert!(request.reply.is_none(), "the watch tells of its end");
     let Event::Refused(WriteTarget::NodePodProbe(name), refused, reason) =
@@ -262,7 +262,7 @@ fn a_write_and_its_request_are_of_the_same_kind() {
 #[test]
 fn what_is_in_the_way_of_a_creation_is_read_back() {
     let create = Write::CreateNodePodProbe(Box::new(object(None)));
-    let request = request(WriteTarget::NodePodProbe("node-1".into()), create);
+    let request = build_request(WriteTarget::NodePodProbe("node-1".into()), create);
     let get = request.read_back.unwrap();
     assert_eq!(get.method(), "GET");
     let path = "/apis/apps.kruise.io/v1alpha1/nodepodprobes/node-1";

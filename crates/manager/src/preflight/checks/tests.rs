@@ -214,7 +214,7 @@ fn a_leader_elsewhere_stops_an_install(
     #[case] part: InstallPart,
     #[case] result: CheckResult,
 ) {
-    let found = leader(&Ok(Some(holder.into())), &scope(part));
+    let found = check_leader(&Ok(Some(holder.into())), &scope(part));
     assert_eq!(found.result, result, "{found:?}");
     if result == CheckResult::Todo {
         let namespaces = ["namespace games", "namespace leadsman-system"];
@@ -232,7 +232,7 @@ fn a_leader_elsewhere_stops_an_install(
 #[test]
 fn a_holder_that_is_no_manager_names_no_namespace() {
     for part in [InstallPart::BeforeInstall, InstallPart::Manager] {
-        let found = leader(&Ok(Some("by-hand".into())), &scope(part));
+        let found = check_leader(&Ok(Some("by-hand".into())), &scope(part));
         assert_eq!(found.result, CheckResult::Note, "{found:?}");
         assert!(found.message.starts_with("by-hand holds the Lease"));
         assert!(!found.message.contains("namespace"), "{found:?}");
@@ -263,7 +263,7 @@ fn rights_are_granted_to_the_install_that_lacks_them(
         gates: gates.parse().unwrap(),
         part,
     };
-    let found = rights(&[(right(), Ok(false))], &scope);
+    let found = check_rights(&[(right(), Ok(false))], &scope);
     assert!(found[0].commands[0].contains(flags), "{found:?}");
 }
 
@@ -275,7 +275,7 @@ fn the_fate_of_marks_depends_on_how_they_were_written() {
             operation: operation.into(),
             subresource: subresource.into(),
         };
-        owned(&owner, (3, 2)).message
+        describe_owned_marks(&owner, (3, 2)).message
     };
     assert!(fate("kruise-manager", "Update", "status").ends_with("removed with their marker"));
     assert!(fate("manager", "Update", "").ends_with("stay when the marker is deleted"));

@@ -66,7 +66,7 @@ fn writes() -> Vec<Write> {
 }
 
 fn sent(write: &Write) -> HttpRequest<Vec<u8>> {
-    step(write, "leadsman-system", NOW.parse().unwrap()).unwrap()
+    request_of_write(write, "leadsman-system", NOW.parse().unwrap()).unwrap()
 }
 
 fn body(request: &HttpRequest<Vec<u8>>) -> Value {
@@ -162,7 +162,7 @@ fn an_event_of_a_set_is_in_the_default_namespace() {
 /// Only rights for what is sent, and a right for all that is.
 #[test]
 fn what_is_declared_is_what_is_sent() {
-    let mut kinds: Vec<_> = writes().iter().map(kind).collect();
+    let mut kinds: Vec<_> = writes().iter().map(request_kind).collect();
     kinds.dedup();
     kinds.insert(6, READ_REVISION);
     let in_order = |mut kinds: Vec<RequestKind>| {
@@ -170,6 +170,6 @@ fn what_is_declared_is_what_is_sent() {
         kinds
     };
     assert_eq!(in_order(kinds), in_order(ALL.to_vec()));
-    let read = read_back(&writes()[4], "leadsman-system").unwrap();
+    let read = read_back_request(&writes()[4], "leadsman-system").unwrap();
     assert!(read.uri().path().ends_with("/controllerrevisions/log-1"));
 }
