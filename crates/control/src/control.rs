@@ -206,6 +206,8 @@ async fn join_until_ended(
 ) -> Result<(), ControlError> {
     loop {
         tokio::select! {
+            // Features first: a watch also ends because the feature that listens to it has ended or panicked, and the
+            // cause is to be reported.
             biased;
             ended = features.join_next() => match ended {
                 None => return Ok(()),

@@ -108,14 +108,17 @@ impl<R: Rules> Feature<R> {
         stop: CancellationToken,
     ) {
         let mut batch = Vec::with_capacity(BATCH);
+        // The loop below wakes for changes only, and this process may lead already.
         self.follow_leadership();
         loop {
             let looked = self.begin_writes();
+            // Only a write can be due then; a process that may not write is woken by the change of leadership.
             let wake = self.queue.next_wake(looked).filter(|_| self.may_write());
             tokio::select! {
                 () = stop.cancelled() => break,
                 Some(answered) = self.in_flight.next() => self.end_write(answered),
                 received = arrivals.recv_many(&mut batch, BATCH) => {
+                    // Every sender is gone, so no watch is left.
                     if received == 0 {
                         break;
                     }
@@ -142,6 +145,7 @@ impl<R: Rules> Feature<R> {
         let Some(completed) = arrival.completes else {
             return;
         };
+        // After the event: the rules must know the whole list when writing begins.
         if self.missing.remove(&completed) && self.missing.is_empty() {
             tracing::info!(feature = R::NAME, "initial lists complete, schemas read");
             if let Stage::Listing { term } = self.stage {
@@ -163,6 +167,7 @@ impl<R: Rules> Feature<R> {
     }
 
     fn apply_effects(&mut self, effects: Effects<R::Target>) {
+        // The rules return their next deadline with every event, so it replaces the one before.
         let deadline = effects.deadline;
         self.deadline = deadline.and_then(|deadline| self.start.checked_add(deadline));
         // A standby finds its targets when it becomes the leader, however much has changed by then.
@@ -180,6 +185,8 @@ impl<R: Rules> Feature<R> {
             return;
         }
         self.stage = Stage::Standby;
+        // What was dirty in the last term is found again by `Rules::synced` of the next one. A standby sends nothing, so
+        // nothing that it was forbidden may keep it from being ready.
         self.queue.forget_idle();
         self.shared.permissions.note_idle(R::NAME);
         let Leadership::Leads {
@@ -188,6 +195,7 @@ impl<R: Rules> Feature<R> {
         else {
             return;
         };
+        // Never cleared here: a term that ends during its re-list leaves the need for one to the next.
         self.must_relist |= after_others;
         if self.missing.is_empty() {
             self.begin_term(term);
@@ -252,6 +260,7 @@ impl<R: Rules> Feature<R> {
             let Some(target) = target else {
                 break now;
             };
+            // Asked only once there is a place: what the rules plan here is sent, and is no older than the request.
             if let Some(request) = self.rules.due_request(&target, self.rules_time()) {
                 self.begin_write(target, request);
                 continue;
@@ -306,6 +315,8 @@ impl<R: Rules> Feature<R> {
             .permissions
             .note_reply(R::NAME, kind, &disposition);
         let shows = outcome.observed.is_some();
+        // In this order: the rules judge that the write was carried out by the object that its reply shows, and the
+        // target is released last, so that what the reply made dirty is reconsidered with it.
         if let Some(observed) = outcome.observed {
             self.observe_event(observed);
         }
@@ -367,6 +378,7 @@ impl<R: Rules> Feature<R> {
 
 impl<R: Rules> Drop for Feature<R> {
     fn drop(&mut self) {
+        // Also after a panic: the other features go on until they have ended, with all places and gauges that are right.
         self.gauges.update_gauges(0, R::CLASSES.iter().map(|_| 0));
         let places = &mut self.shared.places;
         places.update_and_wake(|places| self.queue.give_back_in_flight(places));

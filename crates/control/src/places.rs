@@ -47,6 +47,7 @@ impl SharedPlaces {
         if places.take_changed() {
             self.wakes.send_replace(());
         }
+        // The caller has tried already; only later changes may give it a place.
         self.changed.mark_unchanged();
         updated
     }
@@ -96,6 +97,7 @@ impl Places {
     /// The number of places of each flow's own: a quarter of an equal share, at least one.
     fn guaranteed_per_flow(&self) -> usize {
         let flows = self.flows.len().max(1);
+        // With more flows than places, no flow has one of its own.
         (self.limit / (4 * flows)).max(1).min(self.limit / flows)
     }
 
@@ -124,6 +126,7 @@ impl Places {
         if in_flight < own {
             return true;
         }
+        // The places of the other flows count as taken while they are unused too: they are kept for them.
         let taken: usize = self.flows.iter().map(|flow| flow.in_flight.max(own)).sum();
         let is_next = self
             .flows

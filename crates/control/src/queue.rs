@@ -146,6 +146,7 @@ impl<T: Target> WriteQueue<T> {
                 vacant.insert(TargetState::Ready { failures });
             }
             Entry::Occupied(mut occupied) => match occupied.get_mut() {
+                // A waiting target keeps its time: a change of the object must not shorten the back-off of its writes.
                 TargetState::Ready { .. } | TargetState::Waiting { .. } => {}
                 TargetState::InFlight { dirty, .. } => *dirty = true,
             },
@@ -178,9 +179,11 @@ impl<T: Target> WriteQueue<T> {
             if self.may_begin(class, now) {
                 able.push(class);
             } else {
+                // A class that waits for a place which it cannot use would hold up the others.
                 places.stop_waiting(self.first_flow + class);
             }
         }
+        // The sort is stable, so classes with equally many keep the order of the feature.
         able.sort_by_key(|class| self.classes[*class].pace.in_flight);
         let first_flow = self.first_flow;
         able.into_iter()
@@ -192,6 +195,7 @@ impl<T: Target> WriteQueue<T> {
         let after = self.classes[class].class.after;
         let is_after = after.is_some_and(|after| self.is_busy(after.class));
         let queue = &mut self.classes[class];
+        // The class with precedence has come to rest: the next wait for it has its own limit.
         if !is_after {
             queue.held_until = None;
         }
@@ -229,6 +233,7 @@ impl<T: Target> WriteQueue<T> {
         };
         let class = (self.class_of)(&target);
         places.give_back(self.first_flow + class);
+        debug_assert!(self.is_balanced(), "before the end of {target}");
         self.in_flight -= 1;
         let random = self.random.f64();
         let queue = &mut self.classes[class];
@@ -242,6 +247,7 @@ impl<T: Target> WriteQueue<T> {
             // The state in the reply may no longer be the wanted one.
             WriteResult::Written if queue.class.spacing.is_zero() => self.mark_dirty(target),
             WriteResult::Written => {
+                // From beginning to beginning, so that slow answers do not lower the rate.
                 let until = began + queue.class.spacing;
                 self.wait_until(target, until, Failures::default());
             }
@@ -254,6 +260,8 @@ impl<T: Target> WriteQueue<T> {
                     return Retried::GivenUp;
                 }
                 let backoff = cause.backoff().delay(failures.count, self.random.f64());
+                // The back-off is added to Retry-After, since all clients that were told the same second would come back
+                // in it.
                 self.wait_until(target, now + after.unwrap_or_default() + backoff, failures);
             }
         }
@@ -264,6 +272,7 @@ impl<T: Target> WriteQueue<T> {
     /// meanwhile.
     pub(crate) fn forget_idle(&mut self) {
         self.waiting.clear();
+        // The paces stay: the API server has asked this process to slow down, whatever it writes next.
         for queue in &mut self.classes {
             queue.ready.clear();
             queue.waiting = 0;
@@ -314,6 +323,18 @@ impl<T: Target> WriteQueue<T> {
     pub(crate) fn class_depths(&self) -> impl Iterator<Item = usize> {
         let classes = self.classes.iter();
         classes.map(|queue| queue.ready.len() + queue.waiting)
+    }
+
+    /// Whether the counters agree with what they count.
+    fn is_balanced(&self) -> bool {
+        let classes = || self.classes.iter();
+        let in_flight: usize = classes().map(|queue| queue.pace.in_flight).sum();
+        let waiting: usize = classes().map(|queue| queue.waiting).sum();
+        let ready: usize = classes().map(|queue| queue.ready.len()).sum();
+        // The target whose write ends is in flight and has been taken out already.
+        self.in_flight == in_flight
+            && self.waiting.len() == waiting
+            && self.targets.len() + 1 == in_flight + waiting + ready
     }
 
     fn wait_until(&mut self, target: T, until: Instant, failures: Failures) {

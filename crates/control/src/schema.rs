@@ -82,6 +82,7 @@ impl Schema {
 
     fn observe_crd(&mut self, event: WatchEvent<CustomResourceDefinition>) -> Option<bool> {
         match event {
+            // A CRD that was deleted while the watch was broken is missing from the list, and no event tells of it.
             WatchEvent::ListStarted => self.exists = false,
             WatchEvent::ListPage(_) => {}
             WatchEvent::ListItem(crd) | WatchEvent::Changed(crd) => {
@@ -92,6 +93,8 @@ impl Schema {
             }
             WatchEvent::ListComplete(_) => self.update_check(),
             WatchEvent::Deleted(_) => {
+                // What the fields were stays: without a CRD there is no object to write, and a new CRD is compared with
+                // the last.
                 self.exists = false;
                 self.update_check();
             }
@@ -158,6 +161,8 @@ fn keeps_field(crd: &CustomResourceDefinition, version: &str, path: &str) -> boo
         let Some(at) = schema else {
             return false;
         };
+        // `x-kubernetes-preserve-unknown-fields` keeps whatever is below it (`pkg/apiserver/schema/pruning` of
+        // k8s.io/apiextensions-apiserver).
         if at.preserves_unknown {
             return true;
         }

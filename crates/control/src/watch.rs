@@ -90,6 +90,7 @@ impl WatchesByType {
         let watch: &mut dyn Any = watch.as_mut();
         let watch = watch.downcast_mut::<KindWatch<K>>();
         let watch = watch.expect("a watch is filed under its type");
+        // A page is decoded in one piece for all subscribers, so the one that allows the least memory decides.
         watch.page = watch.page.min(page);
         watch.fan_out.0.push(subscriber);
     }
@@ -104,6 +105,7 @@ impl WatchesByType {
     {
         let of_all = |of| (of, Selection::All);
         let both = [TypeId::of::<A>(), TypeId::of::<B>()].map(of_all);
+        // Before either is taken: a watch that is taken and finds no other to be joined with would be lost.
         if !both.iter().all(|of| self.0.contains_key(of)) {
             return;
         }
@@ -216,6 +218,8 @@ async fn follow_paired_watch<A: Watchable, B: Watchable, R>(
         let Some((of_first, of_second)) = split_event(event) else {
             continue;
         };
+        // Both halves are handed over even if no feature is left that reads one of them: the other half is still
+        // observed.
         let is_first_left = first.fan_out_event(of_first).await;
         let is_second_left = second.fan_out_event(of_second).await;
         if !is_first_left && !is_second_left {
@@ -459,6 +463,7 @@ impl<K: Watchable> Follower<K> {
     fn observe_object(&mut self, object: Guarded<K>, source: Source) -> Observation<K> {
         match object {
             Guarded::Decoded(object) => {
+                // Nearly always there is none, and then no name need be made of each object.
                 if !self.undecodable.is_empty() {
                     self.undecodable.remove(&ObjectName::of(object.meta()));
                 }
