@@ -86,7 +86,7 @@ pub(crate) async fn a_change_of_a_verdict_is_one_trace_of_both_processes(
         scene.wait_for_marks(PROBED.1, marked(state)).await?;
         let all = collector.wait_for(|spans| Trace::of(spans, state).is_some());
         let all = timeout(PATIENCE, all).await;
-        let all = all.with_context(|| format!("{state}: {:#?}", collector.spans()))?;
+        let all = all.with_context(|| format!("{state}: {:#?}", collector.collected_spans()))?;
         let trace = Trace::of(&all, state).context("waited for")?;
         trace.is_linked()?;
         let common = [

@@ -108,7 +108,7 @@ impl Replica {
             context: None,
         };
         let process = Process {
-            server: ApiServer::new(connection.client(Component::Manager).await?),
+            server: ApiServer::new(connection.build_client(Component::Manager).await?),
             shutdown: CancellationToken::new(),
             readiness: Readiness::default(),
             metrics: Metrics::default(),
@@ -149,7 +149,7 @@ impl Replica {
             Ok(self.process.readiness.is_ready().then_some(()))
         })
         .await
-        .with_context(|| self.process.readiness.text())
+        .with_context(|| self.process.readiness.to_text())
     }
 
     async fn end(self) -> Result<()> {

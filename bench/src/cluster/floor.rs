@@ -44,7 +44,7 @@ pub(crate) async fn run(order: Order, questions: Questions) -> Result<()> {
         kubeconfig: Some(order.kubeconfig),
         context: None,
     };
-    let client = client.client(Component::Manager).await?;
+    let client = client.build_client(Component::Manager).await?;
     if order.lists {
         let watches = KINDS.map(|(path, page)| ObjectWatch::begin(&client, path, page));
         let watches: Vec<ObjectWatch<NameAndLabels>> = try_join_all(watches).await?;

@@ -112,7 +112,7 @@ where
     let request = get.map_err(|error| Disposition::Refused {
         reason: error.to_string(),
     })?;
-    let reply = server.send(Verb::Get, request, deadline).await;
+    let reply = server.send_request(Verb::Get, request, deadline).await;
     match reply.disposition {
         Disposition::Done => Ok(decode_owner::<R>(name, &reply.body)),
         failed => Err(failed),

@@ -85,7 +85,10 @@ pub(crate) fn describe_failure(action: &str, object: &str, disposition: &Disposi
         } => {
             format!("cannot {action} the {object}: there is no such namespace or kind ({reason})")
         }
-        _ => format!("cannot {action} the {object}: {}", disposition.explain()),
+        _ => format!(
+            "cannot {action} the {object}: {}",
+            disposition.explain_reason()
+        ),
     }
 }
 

@@ -28,7 +28,7 @@ pub enum AgentError {
 
 /// Runs the agent until SIGTERM or SIGINT.
 pub fn run(args: &Args) -> Result<(), RunError<AgentError>> {
-    leadsman_process::run(&args.process, Component::Agent, async |process| {
+    leadsman_process::run_process(&args.process, Component::Agent, async |process| {
         let context = task_context(args, &process)?;
         let mut tasks = Tasks::new(&context);
         let (sender, questions) = mpsc::channel(1);

@@ -69,7 +69,7 @@ impl Health {
     pub(crate) fn succeeded(&self) {
         let mut state = lock(&self.0);
         state.last = LastAttempt::Succeeded;
-        state.check.ready();
+        state.check.set_ready();
     }
 
     /// Records a failure; `worked` is when the dependency last worked, if it ever did. Returns whether it is the first
@@ -82,7 +82,7 @@ impl Health {
             LastAttempt::Failed { worked, .. } => (false, *worked),
         };
         if worked.is_none() {
-            state.check.not_ready(reason);
+            state.check.set_not_ready(reason);
         }
         let reason = reason.to_owned();
         state.last = LastAttempt::Failed { worked, reason };
@@ -101,7 +101,7 @@ impl Health {
         } = &state.last
             && now.saturating_sub(*worked) >= PATIENCE
         {
-            state.check.not_ready(reason);
+            state.check.set_not_ready(reason);
         }
     }
 }
@@ -131,7 +131,7 @@ mod tests {
         assert!(readiness.is_ready());
         assert!(!health.failed("still away", seconds(130)));
         checks.check(seconds(130));
-        assert_eq!(readiness.text(), "[-] thing: still away\n");
+        assert_eq!(readiness.to_text(), "[-] thing: still away\n");
         health.succeeded();
         assert!(readiness.is_ready());
     }
@@ -142,10 +142,10 @@ mod tests {
         let checks = HealthChecks::new(readiness.clone());
         let health = checks.register("thing", "not tried yet");
         assert!(health.failed("away", seconds(0)));
-        assert_eq!(readiness.text(), "[-] thing: away\n");
+        assert_eq!(readiness.to_text(), "[-] thing: away\n");
         assert!(!health.failed("forbidden", seconds(0)));
         checks.check(seconds(1));
-        assert_eq!(readiness.text(), "[-] thing: forbidden\n");
+        assert_eq!(readiness.to_text(), "[-] thing: forbidden\n");
         health.succeeded();
         assert!(health.failed("away", seconds(2)));
         assert!(readiness.is_ready(), "it has worked a moment ago");

@@ -30,6 +30,6 @@ pub(crate) async fn send(
     } else {
         Verb::Update
     };
-    let reply = server.send(verb, request, DEADLINE).await;
+    let reply = server.send_request(verb, request, DEADLINE).await;
     (reply.disposition, reply.body)
 }

@@ -343,11 +343,11 @@ impl<R: Rules> Feature<R> {
         let ended = clock::now();
         let is_done = *disposition == Disposition::Done;
         if is_done {
-            measured.latency.observe(measured.since, ended);
+            measured.latency.observe_latency(measured.since, ended);
         }
         for work in measured.spans {
             let tracer = &self.shared.tracer;
-            tracer.record(work.trace, || Span {
+            tracer.record_span(work.trace, || Span {
                 trace: work.trace,
                 id: SpanId::random(),
                 parent: Some(work.id),
@@ -357,12 +357,12 @@ impl<R: Rules> Feature<R> {
                 ended,
                 attributes: vec![
                     ("leadsman.write", kind.label.to_owned()),
-                    ("leadsman.result", disposition.label().to_owned()),
+                    ("leadsman.result", disposition.as_label().to_owned()),
                 ],
-                error: (!is_done).then(|| disposition.explain()),
+                error: (!is_done).then(|| disposition.explain_reason()),
             });
             if is_done {
-                tracer.record(work.trace, || work.end(ended));
+                tracer.record_span(work.trace, || work.end_at(ended));
             }
         }
     }
@@ -428,7 +428,7 @@ fn report_unwritten<T: std::fmt::Display>(
     retried: Retried,
 ) -> Option<String> {
     // By the names and values of the labels of the metric `writes_total`.
-    let (write, result) = (kind.label, disposition.label());
+    let (write, result) = (kind.label, disposition.as_label());
     match (disposition, retried) {
         (Disposition::Done, _) => {}
         (Disposition::Gone { reason } | Disposition::Expired { reason }, _) => {

@@ -108,7 +108,7 @@ impl<R: Rules> Kind<R> {
 
     /// What is listed and watched, by a manager of this namespace.
     pub(crate) fn list_target(&self, own_namespace: &str) -> ListTarget {
-        (self.list_target)(self.selection, own_namespace).page(self.page)
+        (self.list_target)(self.selection, own_namespace).with_page_size(self.page)
     }
 
     /// The resource, which the feature needs the rights to list and watch.

@@ -60,7 +60,7 @@ impl ControlMetrics {
     /// Shows what a feature may write, each 0 so far.
     pub(crate) fn declare_requests(&self, requests: &[RequestKind]) {
         let writes = requests.iter().filter(|request| request.verb != "get");
-        writes.for_each(|write| self.writes.declare(write.label));
+        writes.for_each(|write| self.writes.declare_write(write.label));
     }
 
     /// The targets of a class that are to be written, now or later.
@@ -70,7 +70,7 @@ impl ControlMetrics {
 
     /// Counts a request that has ended.
     pub(crate) fn count_write(&self, kind: RequestKind, disposition: &Disposition) {
-        self.writes.count(kind.label, disposition);
+        self.writes.count_write(kind.label, disposition);
     }
 
     /// The observations of objects of a kind that do not decode.

@@ -21,7 +21,7 @@ struct Forbidden {
 impl Permissions {
     /// No request has been forbidden yet.
     pub(crate) fn new(check: ReadinessCheck) -> Self {
-        check.ready();
+        check.set_ready();
         let reasons = BTreeMap::new();
         Self(Arc::new(Mutex::new(Forbidden { reasons, check })))
     }
@@ -72,10 +72,10 @@ impl Permissions {
 impl Forbidden {
     fn update_check(&self) {
         if self.reasons.is_empty() {
-            self.check.ready();
+            self.check.set_ready();
             return;
         }
         let reasons: BTreeSet<_> = self.reasons.values().map(String::as_str).collect();
-        self.check.not_ready(describe_missing_rights(reasons));
+        self.check.set_not_ready(describe_missing_rights(reasons));
     }
 }

@@ -97,7 +97,9 @@ impl Listing {
     ) -> ListPage<Guarded<K>> {
         let (mut failures, mut late) = (0, 0);
         loop {
-            let page = target.read(server, self.token.clone(), &mut late).await;
+            let page = target
+                .read_page(server, self.token.clone(), &mut late)
+                .await;
             let failed = match page {
                 Ok(page) => {
                     let names = page.objects.iter().map(Guarded::meta);

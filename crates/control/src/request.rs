@@ -122,7 +122,7 @@ pub(crate) async fn send_request<E>(
 
 /// Only somebody who grants the right can help, so that is told where people look; the watch shows the object later.
 fn report_unread(kind: RequestKind, failed: &Disposition) {
-    let (write, result, reason) = (kind.label, failed.label(), failed.explain());
+    let (write, result, reason) = (kind.label, failed.as_label(), failed.explain_reason());
     let message = "reading back an object that already exists failed, waiting for the watch";
     if let Disposition::Retry {
         cause: Cause::NoRight,
@@ -148,7 +148,7 @@ async fn send_step(
     };
     let verb = verb_of_method(request.method());
     let timeout = time_left.min(deadline.saturating_duration_since(now));
-    let reply = server.send(verb, request, timeout).await;
+    let reply = server.send_request(verb, request, timeout).await;
     (reply.disposition, reply.body)
 }
 

@@ -23,7 +23,7 @@ pub(crate) async fn follow_schema<E>(
     events: Sender<Arrival<E>>,
 ) {
     let name = format!("metadata.name={}", schema.crd);
-    let only = ListTarget::all::<CustomResourceDefinition>().fields(name);
+    let only = ListTarget::all_of::<CustomResourceDefinition>().with_field_selector(name);
     let crds = list_and_watch(context.server, only, fastrand::Rng::new());
     let changes = schema.changes_of_kept(crds);
     let mut changes = pin!(changes);
@@ -104,7 +104,8 @@ impl Schema {
             }
             WatchEvent::Failed(failure) => {
                 self.is_receiving = false;
-                self.check.not_ready(explain_failure(&self.crd, &failure));
+                self.check
+                    .set_not_ready(explain_failure(&self.crd, &failure));
             }
         }
         None
@@ -134,11 +135,11 @@ impl Schema {
     fn update_check(&self) {
         if !self.exists {
             let crd = &self.crd;
-            self.check.not_ready(format!(
+            self.check.set_not_ready(format!(
                 "there is no CRD {crd}: install leadsman's CRDs, by its Helm chart or `leadsman manifests`"
             ));
         } else if self.is_receiving {
-            self.check.ready();
+            self.check.set_ready();
         }
     }
 }
@@ -183,7 +184,7 @@ fn explain_failure(name: &str, failure: &WatchFailure) -> String {
     };
     format!(
         "cannot {verb} the CRD {name}: {}",
-        failure.disposition.explain()
+        failure.disposition.explain_reason()
     )
 }
 

@@ -47,9 +47,9 @@ impl Selection {
     pub(crate) fn list_target<K: Watchable>(self, own_namespace: &str) -> ListTarget {
         let own = || ListTarget::in_namespace::<K>(own_namespace);
         match self {
-            Self::All => ListTarget::all::<K>(),
-            Self::Labelled(key) => own().labels(key.to_owned()),
-            Self::Named(name) => own().named(name),
+            Self::All => ListTarget::all_of::<K>(),
+            Self::Labelled(key) => own().with_label_selector(key.to_owned()),
+            Self::Named(name) => own().only_named(name),
         }
     }
 

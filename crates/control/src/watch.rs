@@ -150,7 +150,7 @@ impl<K: Watchable> Spawn for KindWatch<K> {
         let target = self
             .selection
             .list_target::<K>(own_namespace)
-            .page(self.page);
+            .with_page_size(self.page);
         let reception = Reception::new(&resource, &context.readiness);
         let follower = Follower::new(&resource, self.fan_out, &context.metrics);
         tasks.spawn(async move {
@@ -176,7 +176,7 @@ where
 {
     fn spawn_watch(self: Box<Self>, tasks: &mut JoinSet<()>, context: WatchContext) {
         let resource = GroupResource::of::<A>().full_name();
-        let target = ListTarget::all::<A>().page(self.page);
+        let target = ListTarget::all_of::<A>().with_page_size(self.page);
         let reception = Reception::new(&resource, &context.readiness);
         let first = Follower::new(&resource, self.first, &context.metrics);
         let second = Follower::new(&resource, self.second, &context.metrics);
@@ -368,7 +368,7 @@ impl Reception {
         match event {
             WatchEvent::Following => {
                 self.is_receiving = true;
-                self.check.ready();
+                self.check.set_ready();
             }
             WatchEvent::Failed(failure) => self.report_failure(failure),
             _ => {}
@@ -378,7 +378,7 @@ impl Reception {
     /// Reports why changes of a kind are not received; at info only once until they are again.
     fn report_failure(&mut self, failure: &WatchFailure) {
         let resource = &self.resource;
-        let reason = failure.explain(resource);
+        let reason = failure.explain_failure(resource);
         let retry_in = failure.retry_in;
         if matches!(failure.disposition, Disposition::Expired { .. }) {
             tracing::info!(
@@ -392,7 +392,7 @@ impl Reception {
             tracing::debug!(resource, reason, ?retry_in, "watch still fails, retrying");
         }
         self.is_receiving = false;
-        self.check.not_ready(reason);
+        self.check.set_not_ready(reason);
     }
 }
 

@@ -166,7 +166,7 @@ async fn a_kind_that_is_missing_stops_the_features_that_need_it_and_no_other() {
     seconds(30).await;
     assert_eq!(colours(&cluster), ["red", "red", ""]);
     assert_eq!(cluster.count_requests("POST"), 0);
-    let text = running.process.readiness.text();
+    let text = running.process.readiness.to_text();
     assert!(text.contains("[+] pods\n"), "{text}");
     assert!(text.contains("does not serve secrets"), "{text}");
     cluster.serve_resource("secrets");
@@ -315,7 +315,7 @@ async fn a_kind_may_be_observed_in_part_in_the_own_namespace() {
             assert!(address.contains(selector), "{address}");
         }
     }
-    let text = running.process.readiness.text();
+    let text = running.process.readiness.to_text();
     for check in [
         "[+] configmaps/colours in namespace leadsman-system",
         "[+] secrets in namespace leadsman-system",

@@ -6,7 +6,7 @@ use clap::builder::ValueHint;
 use clap_complete::engine::ArgValueCompleter;
 use kube::Config;
 use kube::config::{InClusterError, KubeConfigOptions, Kubeconfig, KubeconfigError};
-use leadsman_process::client::{ClientError, connect};
+use leadsman_process::client::{ClientError, connect_client};
 use leadsman_process::{ApiServer, Component};
 
 use crate::reader::Reader;
@@ -81,7 +81,7 @@ impl Connection {
             .namespace
             .clone()
             .unwrap_or_else(|| config.default_namespace.clone());
-        let client = connect(config, Component::Kubectl)?;
+        let client = connect_client(config, Component::Kubectl)?;
         Ok(Connected {
             server: ApiServer::new(client),
             namespace,

@@ -172,7 +172,7 @@ impl<'a> Changes<'a> {
     /// Prints each change until whoever asked has seen enough.
     async fn watch(mut self, reader: Reader) -> Result<(), VerbError> {
         let target = ListTarget::in_namespace::<Event>(&self.history.namespace);
-        let target = target.fields(events_of(&self.history.name));
+        let target = target.with_field_selector(events_of(&self.history.name));
         let events = list_and_watch::<Event>(reader.server.clone(), target, fastrand::Rng::new());
         let mut events = pin!(events);
         while let Some(event) = events.next().await {
@@ -187,7 +187,7 @@ impl<'a> Changes<'a> {
                     self.told.remove(&event.metadata.name.unwrap_or_default());
                 }
                 WatchEvent::Failed(failure) => {
-                    let why = failure.disposition.explain();
+                    let why = failure.disposition.explain_reason();
                     output::print_remark(&format!("{why}; trying again"));
                 }
                 WatchEvent::ListStarted

@@ -81,7 +81,7 @@ impl Reader {
     /// Sends a request.
     async fn send(&self, verb: Verb, request: http::Request<Vec<u8>>) -> Reply {
         let began = clock::now();
-        let reply = self.server.send(verb, request, DEADLINE).await;
+        let reply = self.server.send_request(verb, request, DEADLINE).await;
         self.clock.observe(reply.date.as_ref(), began, clock::now());
         reply
     }

@@ -286,13 +286,13 @@ async fn watch(args: &Args, reader: Reader, namespace: Option<&str>) -> Result<(
     let _known = read_markers(args, &reader, namespace).await?;
     let mut target = match namespace {
         Some(namespace) => ListTarget::in_namespace::<PodProbeMarker>(namespace),
-        None => ListTarget::all::<PodProbeMarker>(),
+        None => ListTarget::all_of::<PodProbeMarker>(),
     };
     if let Some(name) = &args.marker {
-        target = target.fields(format!("metadata.name={name}"));
+        target = target.with_field_selector(format!("metadata.name={name}"));
     }
     if let Some(selector) = &args.selector {
-        target = target.labels(selector.clone());
+        target = target.with_label_selector(selector.clone());
     }
     let events = list_and_watch::<Guarded<PodProbeMarker>>(
         reader.server.clone(),
@@ -316,7 +316,7 @@ async fn watch(args: &Args, reader: Reader, namespace: Option<&str>) -> Result<(
                 output::print(&format!("{name} was deleted\n"))?;
             }
             WatchEvent::Failed(failure) => {
-                let why = failure.disposition.explain();
+                let why = failure.disposition.explain_reason();
                 output::print_remark(&format!("{why}; trying again"));
             }
             WatchEvent::ListStarted => is_listing = true,

@@ -195,7 +195,7 @@ impl LeaseClient {
                 return (LeaseReply::Refused, Disposition::Refused { reason });
             }
         };
-        let reply = server.send(verb, built, self.timeout).await;
+        let reply = server.send_request(verb, built, self.timeout).await;
         interpret(&request, reply.disposition, &reply.body)
     }
 

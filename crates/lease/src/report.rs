@@ -62,8 +62,8 @@ impl<O: LeadershipObserver> LeadershipReport<O> {
     fn update_check(&self) {
         let reasons = [&self.request_failure, &self.watch_failure, &self.objection];
         match reasons.into_iter().flatten().next() {
-            Some(reason) => self.check.not_ready(reason),
-            None => self.check.ready(),
+            Some(reason) => self.check.set_not_ready(reason),
+            None => self.check.set_ready(),
         }
     }
 

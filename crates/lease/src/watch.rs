@@ -39,7 +39,7 @@ pub fn describe_lease_failure(
         ),
         _ => format!(
             "cannot {action} the Lease {namespace}/{name}: {}",
-            disposition.explain()
+            disposition.explain_reason()
         ),
     }
 }

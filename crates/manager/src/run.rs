@@ -43,7 +43,7 @@ pub enum ManagerError {
 
 /// Runs the manager until SIGTERM or SIGINT.
 pub fn run_manager(args: &Args) -> Result<(), RunError<ManagerError>> {
-    leadsman_process::run(&args.process, Component::Manager, async move |process| {
+    leadsman_process::run_process(&args.process, Component::Manager, async move |process| {
         if !args.feature_gates.pod_probe_marker {
             warn_that_markers_stay();
         }
@@ -71,7 +71,7 @@ fn add_features(
             agent_namespace: args.namespace.clone(),
             former_field_managers: args.former_field_managers.clone(),
             serverless: args.feature_gates.serverless,
-            traces: tracer.is_on(),
+            traces: tracer.is_enabled(),
             ..Config::default()
         };
         let rules = PodProbeRules::new(config, metrics, tracer.clone());
@@ -129,7 +129,7 @@ async fn run_without_features(process: &Process) {
          `kubectl delete mutatingwebhookconfiguration leadsman`"
     );
     let switched_off = "all feature gates are off: idle by configuration";
-    process.readiness.add_check(switched_off, "").ready();
+    process.readiness.add_check(switched_off, "").set_ready();
     process.shutdown.cancelled().await;
 }
 

@@ -70,11 +70,11 @@ impl Args {
     /// A client by these flags. No request is sent.
     ///
     /// Its user agent is `leadsman/VERSION (COMPONENT)`, which the API server's audit log shows (`userAgent`).
-    pub async fn client(&self, component: Component) -> Result<Client, ClientError> {
-        connect(self.config().await?, component).map_err(|error| *error)
+    pub async fn build_client(&self, component: Component) -> Result<Client, ClientError> {
+        connect_client(self.load_config().await?, component).map_err(|error| *error)
     }
 
-    async fn config(&self) -> Result<Config, ClientError> {
+    async fn load_config(&self) -> Result<Config, ClientError> {
         let Some(path) = &self.kubeconfig else {
             return Ok(Config::infer().await?);
         };
@@ -94,7 +94,10 @@ impl Args {
 }
 
 /// A client of the API server that a configuration names, with our deadlines and user agent. No request is sent.
-pub fn connect(mut config: Config, component: Component) -> Result<Client, Box<ClientError>> {
+pub fn connect_client(
+    mut config: Config,
+    component: Component,
+) -> Result<Client, Box<ClientError>> {
     // An error means that a provider is installed already, and any one will do.
     let _installed = rustls::crypto::ring::default_provider().install_default();
     config.connect_timeout = Some(CONNECT_TIMEOUT);
@@ -133,7 +136,7 @@ mod tests {
             kubeconfig: Some("/nowhere/kubeconfig".into()),
             context: None,
         };
-        let error = args.client(Component::Agent).await.err().unwrap();
+        let error = args.build_client(Component::Agent).await.err().unwrap();
         assert!(error.to_string().contains("/nowhere/kubeconfig"), "{error}");
     }
 }

@@ -1,7 +1,7 @@
 //! Infrastructure that all processes of leadsman share: the client of the API server, the clocks, signals, the log,
 //! metrics and readiness.
 //!
-//! One mechanism per module, and [`run`] puts them together. No rule of any feature and no Kubernetes kind lives
+//! One mechanism per module, and [`run_process`] puts them together. No rule of any feature and no Kubernetes kind lives
 //! here; the crates of the project are unknown to it.
 //!
 //! | module | holds |
@@ -41,6 +41,6 @@ pub mod watcher;
 
 pub use backoff::Backoff;
 pub use metrics::Metrics;
-pub use process::{Args, Component, Process, RunError, run};
+pub use process::{Args, Component, Process, RunError, run_process};
 pub use readiness::{Readiness, ReadinessCheck};
 pub use server::ApiServer;

@@ -46,7 +46,7 @@ pub struct ListPage<K> {
 
 impl ListTarget {
     /// All objects of a kind, in all namespaces.
-    pub fn all<K: Resource<DynamicType = ()>>() -> Self {
+    pub fn all_of<K: Resource<DynamicType = ()>>() -> Self {
         Self {
             path: K::url_path(&(), None),
             resource: K::plural(&()).into_owned(),
@@ -60,13 +60,13 @@ impl ListTarget {
     pub fn in_namespace<K: Resource<DynamicType = ()>>(namespace: &str) -> Self {
         Self {
             path: K::url_path(&(), Some(namespace)),
-            ..Self::all::<K>()
+            ..Self::all_of::<K>()
         }
     }
 
     /// Restricts the list by a field selector.
     #[must_use]
-    pub fn fields(self, fields: String) -> Self {
+    pub fn with_field_selector(self, fields: String) -> Self {
         let fields = Some(fields);
         Self { fields, ..self }
     }
@@ -74,17 +74,17 @@ impl ListTarget {
     /// Restricts the list to the object of this name. Metrics name it `resource/name`, so that watches of two objects of a
     /// resource are told apart: the names must be few.
     #[must_use]
-    pub fn named(self, name: &str) -> Self {
+    pub fn only_named(self, name: &str) -> Self {
         let resource = format!("{}/{name}", self.resource);
         Self {
             resource,
-            ..self.fields(format!("metadata.name={name}"))
+            ..self.with_field_selector(format!("metadata.name={name}"))
         }
     }
 
     /// Restricts the list by a label selector.
     #[must_use]
-    pub fn labels(self, labels: String) -> Self {
+    pub fn with_label_selector(self, labels: String) -> Self {
         let labels = Some(labels);
         Self { labels, ..self }
     }
@@ -92,13 +92,13 @@ impl ListTarget {
     /// Sets the number of objects in a page; 500 by default (`defaultPageSize` in
     /// `k8s.io/client-go/tools/pager/pager.go`).
     #[must_use]
-    pub fn page(self, page: u32) -> Self {
+    pub fn with_page_size(self, page: u32) -> Self {
         Self { page, ..self }
     }
 
     /// Reads the first page, or the one of a continue token. `timeouts` counts the pages in a row whose deadline
     /// passed. A refused connection does not count: it says nothing about how long a list takes.
-    pub async fn read<K: DeserializeOwned + Clone>(
+    pub async fn read_page<K: DeserializeOwned + Clone>(
         &self,
         server: &ApiServer,
         token: Option<String>,
@@ -112,12 +112,14 @@ impl ListTarget {
             ..ListParams::default()
         };
         let request = Request::new(&self.path).list(&params);
-        let request = request.map_err(|error| unreadable(&error))?;
+        let request = request.map_err(|error| unreadable_body(&error))?;
         let (began, deadline) = (
             clock::monotonic(),
             DEADLINES[(*timeouts).min(DEADLINES.len() - 1)],
         );
-        let reply = server.send(Verb::ListOrWatch, request, deadline).await;
+        let reply = server
+            .send_request(Verb::ListOrWatch, request, deadline)
+            .await;
         if reply.disposition != Disposition::Done {
             let no_answer = matches!(
                 &reply.disposition,
@@ -133,19 +135,19 @@ impl ListTarget {
         }
         *timeouts = 0;
         let list: ObjectList<K> =
-            serde_json::from_slice(&reply.body).map_err(|error| unreadable(&error))?;
+            serde_json::from_slice(&reply.body).map_err(|error| unreadable_body(&error))?;
         let filled = |text: Option<String>| text.filter(|text| !text.is_empty());
         let version = filled(list.metadata.resource_version);
         Ok(ListPage {
             objects: list.items,
             token: filled(list.metadata.continue_),
-            version: version.ok_or_else(|| unreadable(&"a list without a resourceVersion"))?,
+            version: version.ok_or_else(|| unreadable_body(&"a list without a resourceVersion"))?,
         })
     }
 }
 
 /// The disposition of a success whose body cannot be decoded.
-pub(crate) fn unreadable(error: &dyn Display) -> Disposition {
+pub(crate) fn unreadable_body(error: &dyn Display) -> Disposition {
     Disposition::Refused {
         reason: format!("the reply cannot be decoded: {error}"),
     }

@@ -28,12 +28,12 @@ pub struct Args {
         value_name = "FORMAT",
         default_value = "text"
     )]
-    pub log_format: Format,
+    pub log_format: LogFormat,
 }
 
 /// The form of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Format {
+pub enum LogFormat {
     /// One line of text
     Text,
     /// One JSON object a line
@@ -58,7 +58,7 @@ pub enum LogError {
 
 impl Args {
     /// Sets up the log of this process, once.
-    pub fn init(&self) -> Result<(), LogError> {
+    pub fn init_subscriber(&self) -> Result<(), LogError> {
         // Not `EnvFilter`: its filters by field values depend on a regular expression engine.
         let filter: Targets = self.log.parse().map_err(|source| LogError::Filter {
             filter: self.log.clone(),
@@ -68,8 +68,8 @@ impl Args {
             .with_writer(std::io::stderr)
             .with_ansi(std::io::stderr().is_terminal());
         let lines = match self.log_format {
-            Format::Text => lines.boxed(),
-            Format::Json => lines.json().flatten_event(true).boxed(),
+            LogFormat::Text => lines.boxed(),
+            LogFormat::Json => lines.json().flatten_event(true).boxed(),
         };
         let log = tracing_subscriber::registry().with(lines.with_filter(filter));
         log.try_init()?;

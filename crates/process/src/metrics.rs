@@ -61,19 +61,19 @@ impl Default for Metrics {
 impl Metrics {
     /// Registers metrics. Names are without the prefix.
     pub fn register<T>(&self, register: impl FnOnce(&mut Registry) -> T) -> T {
-        register(&mut self.lock())
+        register(&mut self.lock_registry())
     }
 
     /// All metrics in the text format of Prometheus ([`CONTENT_TYPE`]).
     pub fn text(&self) -> Result<String, std::fmt::Error> {
         let mut open_metrics = String::new();
-        encode_registry(&mut open_metrics, &self.lock())?;
+        encode_registry(&mut open_metrics, &self.lock_registry())?;
         let mut text = text::from_open_metrics(&open_metrics);
-        self.operating_system.encode(&mut text)?;
+        self.operating_system.encode_into(&mut text)?;
         Ok(text)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Registry> {
+    fn lock_registry(&self) -> MutexGuard<'_, Registry> {
         // A panic leaves a registry whole: registering pushes one entry.
         self.registry.lock().unwrap_or_else(PoisonError::into_inner)
     }

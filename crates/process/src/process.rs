@@ -104,7 +104,7 @@ pub enum RunError<E: Error + 'static> {
 /// Runs `work` on a runtime of one thread until it returns, or until the grace period after a signal is over.
 ///
 /// Tasks that `work` spawned are dropped when this returns. The caller turns the result into the exit status.
-pub fn run<F, E>(
+pub fn run_process<F, E>(
     args: &Args,
     component: Component,
     work: impl FnOnce(Process) -> F,
@@ -113,7 +113,7 @@ where
     F: Future<Output = Result<(), E>>,
     E: Error + 'static,
 {
-    args.logs.init()?;
+    args.logs.init_subscriber()?;
     tracing::info!(
         version = env!("CARGO_PKG_VERSION"),
         "leadsman {}",
@@ -142,11 +142,11 @@ where
     F: Future<Output = Result<(), E>>,
     E: Error + 'static,
 {
-    let mut signals = Signals::catch().map_err(RunError::Start)?;
-    let client = args.client.client(component).await;
+    let mut signals = Signals::catch_signals().map_err(RunError::Start)?;
+    let client = args.client.build_client(component).await;
     let client = client.map_err(|error| RunError::Client(Box::new(error)))?;
     let metrics = Metrics::default();
-    let (tracer, exporter) = args.traces.start(component, &metrics);
+    let (tracer, exporter) = args.traces.start_tracer(component, &metrics);
     let process = Process {
         server: ApiServer::new(client),
         shutdown: CancellationToken::new(),
@@ -154,7 +154,10 @@ where
         metrics,
         tracer,
     };
-    process.server.metrics.register(&process.metrics);
+    process
+        .server
+        .metrics
+        .register_client_metrics(&process.metrics);
     let served = serve_beside(args, process.clone()).await?;
     let token = process.shutdown.clone();
     let readiness = process.readiness.clone();
@@ -164,20 +167,20 @@ where
             worked = worked => worked.map_err(RunError::Work),
             error = served => Err(RunError::Serve(error)),
         };
-        exporter.flush().await;
+        exporter.flush_queue().await;
         ended
     };
-    let grace = args.shutdown.grace();
+    let grace = args.shutdown.grace_period();
     shutdown::until_stopped(
         work_and_serving,
-        async || signals.next().await,
+        async || signals.next_signal().await,
         token,
         grace,
         |signal| {
             // Not ready, so that no Service sends requests here from now on.
             readiness
                 .add_check("running", format!("stopping after {signal}"))
-                .not_ready(format!("stopping after {signal}"));
+                .set_not_ready(format!("stopping after {signal}"));
         },
     )
     .await?
@@ -188,12 +191,12 @@ async fn serve_beside(
     args: &Args,
     process: Process,
 ) -> Result<impl Future<Output = std::io::Error>, ListenError> {
-    let listener = serve::listen(args.serve.metrics_bind_address).await?;
+    let listener = serve::listen_and_log(args.serve.metrics_bind_address).await?;
     Ok(async move {
         let Some(listener) = listener else {
             return std::future::pending().await;
         };
-        match serve::serve(listener, process.readiness, process.metrics).await {
+        match serve::serve_endpoints(listener, process.readiness, process.metrics).await {
             Ok(()) => std::io::Error::other("the listener closed"),
             Err(error) => error,
         }

@@ -46,7 +46,7 @@ impl Default for Reachability {
 impl Reachability {
     /// Records the outcome of a request that began at `began`. A failure is no outage if another request was answered
     /// meanwhile: a slow webhook delays a single request.
-    pub fn record(&self, disposition: &Disposition, began: Instant, now: Instant) {
+    pub fn record_outcome(&self, disposition: &Disposition, began: Instant, now: Instant) {
         match disposition {
             Disposition::Retry {
                 cause: Cause::NoAnswer,
@@ -93,7 +93,7 @@ impl Reachability {
 
 impl RecoveryListener {
     /// Waits for the next recovery; returns when its outage began.
-    pub async fn recovered(&mut self) -> Instant {
+    pub async fn wait_for_recovery(&mut self) -> Instant {
         let seen = self.seen;
         let recovered = self.state.wait_for(|state| state.recoveries > seen).await;
         let state = recovered.ok().map(|state| *state);
@@ -133,10 +133,11 @@ mod tests {
     async fn only_the_first_reply_after_an_outage_is_a_recovery() {
         let reach = Reachability::default();
         let mut listener = reach.subscribe();
-        let recovered = |listener: &mut RecoveryListener| listener.recovered().now_or_never();
+        let recovered =
+            |listener: &mut RecoveryListener| listener.wait_for_recovery().now_or_never();
         let record = |disposition: &Disposition| {
             let now = clock::monotonic();
-            reach.record(disposition, now, now);
+            reach.record_outcome(disposition, now, now);
         };
         record(&Disposition::Done);
         assert_eq!(recovered(&mut listener), None, "nothing was lost");
@@ -169,16 +170,16 @@ mod tests {
         let slow = clock::monotonic();
         second().await;
         let now = clock::monotonic();
-        reach.record(&Disposition::Done, now, now);
+        reach.record_outcome(&Disposition::Done, now, now);
         second().await;
-        reach.record(&timed_out(Duration::from_secs(2)), slow, clock::monotonic());
-        reach.record(&Disposition::Done, now, clock::monotonic());
-        assert_eq!(listener.recovered().now_or_never(), None);
+        reach.record_outcome(&timed_out(Duration::from_secs(2)), slow, clock::monotonic());
+        reach.record_outcome(&Disposition::Done, now, clock::monotonic());
+        assert_eq!(listener.wait_for_recovery().now_or_never(), None);
         // This request begins after the last reply, and gets none.
         second().await;
         let lost = clock::monotonic();
-        reach.record(&timed_out(Duration::ZERO), lost, lost);
-        reach.record(&Disposition::Done, lost, lost);
-        assert_eq!(listener.recovered().now_or_never(), Some(lost));
+        reach.record_outcome(&timed_out(Duration::ZERO), lost, lost);
+        reach.record_outcome(&Disposition::Done, lost, lost);
+        assert_eq!(listener.wait_for_recovery().now_or_never(), Some(lost));
     }
 }

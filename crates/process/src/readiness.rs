@@ -34,7 +34,7 @@ impl Readiness {
     ) -> ReadinessCheck {
         let name = name.into();
         let reason = reason.into();
-        self.lock()
+        self.lock_checks()
             .insert(name.clone(), CheckState::Fails { reason });
         ReadinessCheck {
             name,
@@ -44,13 +44,13 @@ impl Readiness {
 
     /// Whether there are checks, and all of them pass.
     pub fn is_ready(&self) -> bool {
-        let checks = self.lock();
+        let checks = self.lock_checks();
         !checks.is_empty() && checks.values().all(|state| *state == CheckState::Passes)
     }
 
     /// The body of `/readyz`: a line for each check, with the reason if it fails.
-    pub fn text(&self) -> String {
-        let checks = self.lock();
+    pub fn to_text(&self) -> String {
+        let checks = self.lock_checks();
         if checks.is_empty() {
             return "nothing has started yet\n".to_owned();
         }
@@ -66,13 +66,13 @@ impl Readiness {
     }
 
     /// Sets a check. Returns whether that changed anything.
-    fn set(&self, name: &str, state: &CheckState) -> bool {
-        let mut checks = self.lock();
+    fn set_check(&self, name: &str, state: &CheckState) -> bool {
+        let mut checks = self.lock_checks();
         let registered = checks.get_mut(name).filter(|known| *known != state);
         registered.map(|known| *known = state.clone()).is_some()
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<Cow<'static, str>, CheckState>> {
+    fn lock_checks(&self) -> MutexGuard<'_, BTreeMap<Cow<'static, str>, CheckState>> {
         // Each change is one insertion, so a panic leaves no half-made state.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -80,19 +80,19 @@ impl Readiness {
 
 impl ReadinessCheck {
     /// Records that the check passes.
-    pub fn ready(&self) {
-        if self.readiness.set(&self.name, &CheckState::Passes) {
+    pub fn set_ready(&self) {
+        if self.readiness.set_check(&self.name, &CheckState::Passes) {
             tracing::info!(check = &*self.name, "ready");
         }
     }
 
     /// Records that the check fails for this reason. Logged when the reason is another one than before.
-    pub fn not_ready(&self, reason: impl Into<String>) {
+    pub fn set_not_ready(&self, reason: impl Into<String>) {
         let reason = reason.into();
         let state = CheckState::Fails {
             reason: reason.clone(),
         };
-        if self.readiness.set(&self.name, &state) {
+        if self.readiness.set_check(&self.name, &state) {
             tracing::warn!(check = &*self.name, reason, "not ready");
         }
     }
@@ -108,20 +108,23 @@ mod tests {
         assert!(!readiness.is_ready(), "nothing has started");
         let pods = readiness.add_check("pods", "not listed yet");
         let nodes = readiness.add_check("nodes", "not listed yet");
-        pods.ready();
+        pods.set_ready();
         assert!(!readiness.is_ready());
-        assert_eq!(readiness.text(), "[-] nodes: not listed yet\n[+] pods\n");
-        nodes.ready();
+        assert_eq!(readiness.to_text(), "[-] nodes: not listed yet\n[+] pods\n");
+        nodes.set_ready();
         assert!(readiness.is_ready());
-        pods.not_ready("the watch failed");
+        pods.set_not_ready("the watch failed");
         assert!(!readiness.is_ready());
-        assert_eq!(readiness.text(), "[+] nodes\n[-] pods: the watch failed\n");
+        assert_eq!(
+            readiness.to_text(),
+            "[+] nodes\n[-] pods: the watch failed\n"
+        );
     }
 
     #[test]
     fn a_dropped_check_keeps_its_last_state() {
         let readiness = Readiness::default();
         drop(readiness.add_check("pods", "not listed yet"));
-        assert_eq!(readiness.text(), "[-] pods: not listed yet\n");
+        assert_eq!(readiness.to_text(), "[-] pods: not listed yet\n");
     }
 }

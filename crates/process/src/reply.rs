@@ -117,7 +117,7 @@ impl Cause {
 }
 
 impl Disposition {
-    /// The values of [`Disposition::label`].
+    /// The values of [`Disposition::as_label`].
     pub const LABELS: [&'static str; 12] = [
         "done",
         "already_exists",
@@ -134,7 +134,7 @@ impl Disposition {
     ];
 
     /// The outcome, as metrics label it.
-    pub fn label(&self) -> &'static str {
+    pub fn as_label(&self) -> &'static str {
         match self {
             Self::Done => "done",
             Self::AlreadyExists { .. } => "already_exists",
@@ -166,7 +166,7 @@ impl Disposition {
     }
 
     /// The reply's message, after what to do about it where a right is missing. Empty for a success.
-    pub fn explain(&self) -> String {
+    pub fn explain_reason(&self) -> String {
         let reason = self.reason().unwrap_or_default();
         match self {
             Self::Retry {
@@ -178,7 +178,7 @@ impl Disposition {
     }
 
     /// How long the API server asked to wait, which concerns all requests of a kind, not only this one.
-    pub fn slow_down(&self) -> Option<Duration> {
+    pub fn retry_after(&self) -> Option<Duration> {
         match self {
             Self::Retry {
                 cause: Cause::Throttled,
@@ -192,7 +192,7 @@ impl Disposition {
 }
 
 /// The disposition of a request, from its reply.
-pub fn judge(verb: Verb, code: StatusCode, headers: &HeaderMap, body: &[u8]) -> Disposition {
+pub fn judge_reply(verb: Verb, code: StatusCode, headers: &HeaderMap, body: &[u8]) -> Disposition {
     if code.is_success() {
         return Disposition::Done;
     }
@@ -215,7 +215,7 @@ fn judge_failure(
     status: Option<&Status>,
     body: &[u8],
 ) -> Disposition {
-    let reason = reason(code, status, body);
+    let reason = reply_message(code, status, body);
     if verb == Verb::ListOrWatch
         && (code == StatusCode::GONE || status.is_some_and(is_version_too_large))
     {
@@ -277,7 +277,7 @@ fn no_answer(reason: String) -> Disposition {
     }
 }
 
-fn reason(code: StatusCode, status: Option<&Status>, body: &[u8]) -> String {
+fn reply_message(code: StatusCode, status: Option<&Status>, body: &[u8]) -> String {
     match status {
         Some(status) if !status.message.is_empty() => status.message.clone(),
         _ => {

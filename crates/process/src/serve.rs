@@ -113,7 +113,7 @@ pub struct ListenError {
 }
 
 /// Listens, and logs the address. `None` for [`BindAddress::Nowhere`].
-pub async fn listen(address: BindAddress) -> Result<Option<TcpListener>, ListenError> {
+pub async fn listen_and_log(address: BindAddress) -> Result<Option<TcpListener>, ListenError> {
     let listener = address
         .listen()
         .await
@@ -128,34 +128,34 @@ pub async fn listen(address: BindAddress) -> Result<Option<TcpListener>, ListenE
 }
 
 /// Serves until dropped. Open connections are dropped too: no shutdown waits for a scrape.
-pub async fn serve(
+pub async fn serve_endpoints(
     listener: TcpListener,
     readiness: Readiness,
     metrics: Metrics,
 ) -> std::io::Result<()> {
     let listener = BoundedListener::new(listener, CONNECTIONS);
-    axum::serve(listener, router(readiness, metrics)).await
+    axum::serve(listener, endpoints_router(readiness, metrics)).await
 }
 
-fn router(readiness: Readiness, metrics: Metrics) -> Router {
-    let ready = async move || readyz(&readiness);
-    let scraped = async move || scrape(&metrics);
+fn endpoints_router(readiness: Readiness, metrics: Metrics) -> Router {
+    let ready = async move || readyz_response(&readiness);
+    let scraped = async move || metrics_response(&metrics);
     Router::new()
         .route("/healthz", get(async || Ok::<_, Infallible>("ok\n")))
         .route("/readyz", get(ready))
         .route("/metrics", get(scraped))
 }
 
-fn readyz(readiness: &Readiness) -> Response {
+fn readyz_response(readiness: &Readiness) -> Response {
     let status = if readiness.is_ready() {
         StatusCode::OK
     } else {
         StatusCode::SERVICE_UNAVAILABLE
     };
-    (status, readiness.text()).into_response()
+    (status, readiness.to_text()).into_response()
 }
 
-fn scrape(metrics: &Metrics) -> Response {
+fn metrics_response(metrics: &Metrics) -> Response {
     match metrics.text() {
         Ok(text) => ([(CONTENT_TYPE, metrics::CONTENT_TYPE)], text).into_response(),
         Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
@@ -203,11 +203,11 @@ mod tests {
     #[tokio::test]
     async fn readyz_names_each_check_that_fails() {
         let listen_on = "127.0.0.1:0".parse().unwrap();
-        let listener = listen(listen_on).await.unwrap().unwrap();
+        let listener = listen_and_log(listen_on).await.unwrap().unwrap();
         let address = listener.local_addr().unwrap();
         let readiness = Readiness::default();
         let pods = readiness.add_check("pods", "not listed yet");
-        let served = tokio::spawn(serve(listener, readiness, Metrics::default()));
+        let served = tokio::spawn(serve_endpoints(listener, readiness, Metrics::default()));
 
         assert!(
             get(address, "/healthz")
@@ -217,7 +217,7 @@ mod tests {
         let unready = get(address, "/readyz").await;
         assert!(unready.starts_with("HTTP/1.0 503"), "{unready}");
         assert!(unready.ends_with("[-] pods: not listed yet\n"), "{unready}");
-        pods.ready();
+        pods.set_ready();
         assert!(get(address, "/readyz").await.starts_with("HTTP/1.0 200 OK"));
         let scraped = get(address, "/metrics").await;
         assert!(scraped.contains("leadsman_build_info"), "{scraped}");
@@ -228,9 +228,13 @@ mod tests {
     #[tokio::test]
     async fn idle_connections_make_room_for_others_the_oldest_first() {
         let listen_on = "127.0.0.1:0".parse().unwrap();
-        let listener = listen(listen_on).await.unwrap().unwrap();
+        let listener = listen_and_log(listen_on).await.unwrap().unwrap();
         let address = listener.local_addr().unwrap();
-        let served = tokio::spawn(serve(listener, Readiness::default(), Metrics::default()));
+        let served = tokio::spawn(serve_endpoints(
+            listener,
+            Readiness::default(),
+            Metrics::default(),
+        ));
         let mut idle = Vec::new();
         for _ in 0..=CONNECTIONS {
             let mut stream = TcpStream::connect(address).await.unwrap();

@@ -49,7 +49,12 @@ impl ApiServer {
 
     /// Sends a request and reads the whole reply, both within the deadline. Not `kube::Api`, which drops the headers of
     /// a reply: `Retry-After` is one of them.
-    pub async fn send(&self, verb: Verb, request: Request<Vec<u8>>, deadline: Duration) -> Reply {
+    pub async fn send_request(
+        &self,
+        verb: Verb,
+        request: Request<Vec<u8>>,
+        deadline: Duration,
+    ) -> Reply {
         let began = clock::monotonic();
         let method = request.method().clone();
         let exchange = async {
@@ -67,7 +72,7 @@ impl ApiServer {
                 Ok((head, body)) => {
                     status = Some(head.status);
                     date = head.headers.get(DATE).cloned();
-                    let disposition = reply::judge(verb, head.status, &head.headers, &body);
+                    let disposition = reply::judge_reply(verb, head.status, &head.headers, &body);
                     (disposition, Vec::from(body))
                 }
                 Err(error) => (reply::no_reply(&error), Vec::new()),
@@ -75,7 +80,7 @@ impl ApiServer {
         };
         let now = clock::monotonic();
         self.metrics.observe_request(&method, status, now - began);
-        self.reachability.record(&disposition, began, now);
+        self.reachability.record_outcome(&disposition, began, now);
         Reply {
             disposition,
             body,

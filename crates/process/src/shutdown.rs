@@ -37,7 +37,7 @@ pub struct Args {
 
 impl Args {
     /// The grace period.
-    pub fn grace(&self) -> Duration {
+    pub fn grace_period(&self) -> Duration {
         Duration::from_secs(self.shutdown_grace_seconds)
     }
 }
@@ -85,7 +85,7 @@ pub struct Signals {
 
 impl Signals {
     /// Catches both signals from now on, in place of their default action.
-    pub fn catch() -> std::io::Result<Self> {
+    pub fn catch_signals() -> std::io::Result<Self> {
         Ok(Self {
             terminate: signal(SignalKind::terminate())?,
             interrupt: signal(SignalKind::interrupt())?,
@@ -93,7 +93,7 @@ impl Signals {
     }
 
     /// Waits for the next signal.
-    pub async fn next(&mut self) -> Signal {
+    pub async fn next_signal(&mut self) -> Signal {
         tokio::select! {
             _ = self.terminate.recv() => Signal::Terminate,
             _ = self.interrupt.recv() => Signal::Interrupt,

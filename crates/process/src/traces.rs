@@ -1,6 +1,6 @@
 //! Traces, sent to an OpenTelemetry collector by OTLP over gRPC, if one is named.
 //!
-//! Without a collector there is no task and no connection, and [`Tracer::record`] does not even make the span. With one, a
+//! Without a collector there is no task and no connection, and [`Tracer::record_span`] does not even make the span. With one, a
 //! span is put into a bounded queue, or counted as dropped: neither a probe nor a write ever waits for the collector.
 //!
 //! The flags are the fields of Kubernetes' `TracingConfiguration` (`k8s.io/component-base/tracing/api/v1`), and as there the
@@ -118,13 +118,13 @@ impl Args {
     ///
     /// # Panics
     /// With an endpoint, outside of a tokio runtime.
-    pub fn start(&self, component: Component, metrics: &Metrics) -> (Tracer, Exporter) {
+    pub fn start_tracer(&self, component: Component, metrics: &Metrics) -> (Tracer, Exporter) {
         let Some(endpoint) = &self.tracing_endpoint else {
             return (Tracer::default(), Exporter::default());
         };
         let counters = SpanCounters::new(metrics);
         let (sender, spans) = mpsc::channel(QUEUE);
-        let exporter = Exporter::start(endpoint, component, spans, counters.clone());
+        let exporter = Exporter::start_exporter(endpoint, component, spans, counters.clone());
         tracing::info!(%endpoint, sampling_rate_per_million = self.tracing_sampling_rate_per_million, "sending traces");
         let queue = Queue {
             spans: sender,
@@ -137,20 +137,20 @@ impl Args {
 
 impl Tracer {
     /// Whether any trace is sent.
-    pub fn is_on(&self) -> bool {
+    pub fn is_enabled(&self) -> bool {
         self.0.is_some()
     }
 
     /// Whether a trace is among those that are sent. By its id, so that all processes choose the same ones (OpenTelemetry's
     /// `TraceIdRatioBased`).
-    pub fn samples(&self, trace: TraceId) -> bool {
+    pub fn is_sampled(&self, trace: TraceId) -> bool {
         let queue = self.0.as_deref();
         queue.is_some_and(|queue| trace.is_among(queue.sampling_rate_per_million))
     }
 
     /// Hands over a span of a trace that is sampled. If the queue is full, the span is dropped and counted.
-    pub fn record(&self, trace: TraceId, span: impl FnOnce() -> Span) {
-        let Some(queue) = self.0.as_deref().filter(|_| self.samples(trace)) else {
+    pub fn record_span(&self, trace: TraceId, span: impl FnOnce() -> Span) {
+        let Some(queue) = self.0.as_deref().filter(|_| self.is_sampled(trace)) else {
             return;
         };
         let dropped = match queue.spans.try_send(span()) {

@@ -24,10 +24,10 @@ use kube::core::{Request, WatchEvent as WireEvent};
 use serde::de::DeserializeOwned;
 use tokio::time::{Instant, sleep};
 
-use self::lines::Lines;
+use self::lines::LineStream;
 use crate::backoff::Backoff;
 use crate::clock;
-use crate::list::{ListTarget, unreadable};
+use crate::list::{ListTarget, unreadable_body};
 use crate::metrics::WatchMetrics;
 use crate::reach::RecoveryListener;
 use crate::reply::{Cause, Disposition, judge_watch_error, timed_out};
@@ -97,7 +97,7 @@ pub struct WatchFailure {
 
 impl WatchFailure {
     /// Why changes of this resource are not delivered, beginning with what an operator can do about it.
-    pub fn explain(&self, resource: &str) -> String {
+    pub fn explain_failure(&self, resource: &str) -> String {
         let reply = self.disposition.reason().unwrap_or_default();
         let cause = match self.disposition {
             Disposition::Retry { cause, .. } => Some(cause),
@@ -107,7 +107,7 @@ impl WatchFailure {
             Some(Cause::NoSuchKind) => format!(
                 "the API server does not serve {resource}: install leadsman's CRDs, by its Helm chart or `leadsman manifests` ({reply})"
             ),
-            Some(Cause::NoRight) => self.disposition.explain(),
+            Some(Cause::NoRight) => self.disposition.explain_reason(),
             _ if self.phase == WatchPhase::Listing => format!("cannot list {resource}: {reply}"),
             _ => format!("cannot watch {resource}: {reply}"),
         }
@@ -135,7 +135,7 @@ where
 {
     let watch = Watch {
         recoveries: server.reachability.subscribe(),
-        metrics: server.metrics.watch(&target.resource),
+        metrics: server.metrics.watch_metrics(&target.resource),
         server,
         target,
         random,
@@ -145,7 +145,9 @@ where
         timeouts: 0,
         delay: None,
     };
-    unfold(watch, async |mut watch| Some((watch.next().await, watch)))
+    unfold(watch, async |mut watch| {
+        Some((watch.next_event().await, watch))
+    })
 }
 
 struct Watch<K> {
@@ -192,7 +194,7 @@ enum AfterPage {
 
 /// The reply of an established watch.
 struct EstablishedWatch {
-    lines: Lines,
+    lines: LineStream,
     began: Instant,
     /// When the last line came.
     last_line: Option<Instant>,
@@ -211,7 +213,7 @@ impl<K> Watch<K>
 where
     K: Resource + DeserializeOwned + Clone,
 {
-    async fn next(&mut self) -> WatchEvent<K> {
+    async fn next_event(&mut self) -> WatchEvent<K> {
         loop {
             self.wait_for_retry().await;
             let event = match std::mem::replace(&mut self.state, WatchState::Unlisted) {
@@ -222,7 +224,9 @@ where
                 }
                 WatchState::Listing { objects, then } => self.continue_list(objects, then).await,
                 WatchState::Listed { version } => Some(self.start_watch(version).await),
-                WatchState::Following { version, stream } => self.follow(version, stream).await,
+                WatchState::Following { version, stream } => {
+                    self.follow_watch(version, stream).await
+                }
             };
             if let Some(event) = event {
                 return event;
@@ -235,7 +239,7 @@ where
         if let Some(delay) = self.delay {
             tokio::select! {
                 () = sleep(delay) => {}
-                _ = self.recoveries.recovered() => {}
+                _ = self.recoveries.wait_for_recovery() => {}
             }
             self.delay = None;
         }
@@ -262,7 +266,7 @@ where
         };
         let read = self
             .target
-            .read(&self.server, token.clone(), &mut self.timeouts);
+            .read_page(&self.server, token.clone(), &mut self.timeouts);
         let page = unless_stalled(read, &mut self.recoveries, STALLED_PAGE).await;
         match page.and_then(|page| page) {
             Ok(page) => {
@@ -282,7 +286,7 @@ where
                     objects: Vec::new().into_iter(),
                     then: AfterPage::Page { token },
                 };
-                Some(self.fail(WatchPhase::Listing, disposition, retry))
+                Some(self.fail_attempt(WatchPhase::Listing, disposition, retry))
             }
         }
     }
@@ -303,7 +307,7 @@ where
         }
     }
 
-    async fn send_watch(&mut self, version: &str) -> Result<Lines, Disposition> {
+    async fn send_watch(&mut self, version: &str) -> Result<LineStream, Disposition> {
         let began = clock::monotonic();
         let params = WatchParams {
             field_selector: self.target.fields.clone(),
@@ -312,34 +316,36 @@ where
             ..WatchParams::default()
         };
         let request = Request::new(&self.target.path).watch(&params, version);
-        let request = request.map_err(|error| unreadable(&error))?;
+        let request = request.map_err(|error| unreadable_body(&error))?;
         let started = async {
-            let started = Lines::start(&self.server, request);
+            let started = LineStream::start_lines(&self.server, request);
             let started = tokio::time::timeout(HEADER_DEADLINE, started).await;
             started.unwrap_or_else(|_| Err(timed_out(HEADER_DEADLINE)))
         };
         let lines = unless_stalled(started, &mut self.recoveries, STALLED_HEADER).await?;
         let disposition = lines.as_ref().err().unwrap_or(&Disposition::Done);
         let now = clock::monotonic();
-        self.server.reachability.record(disposition, began, now);
+        self.server
+            .reachability
+            .record_outcome(disposition, began, now);
         self.recoveries.skip_past();
         lines
     }
 
-    async fn follow(
+    async fn follow_watch(
         &mut self,
         version: String,
         mut stream: EstablishedWatch,
     ) -> Option<WatchEvent<K>> {
-        let received = self.receive(&mut stream).await;
+        let received = self.receive_line(&mut stream).await;
         match received {
-            Received::Line(line) => return self.decode(version, stream, &line),
+            Received::Line(line) => return self.decode_line(version, stream, &line),
             // Neither is a failure: an end after a while was asked for, and of a stalled connection nobody knows
             // whether it lives.
             Received::Ended | Received::Stalled if stream.was_useful() => self.reset_failures(),
             Received::Stalled => {}
             Received::Ended => {
-                let disposition = unavailable("the API server ended the watch at once");
+                let disposition = unavailable_disposition("the API server ended the watch at once");
                 return Some(self.fail_watch(disposition, version));
             }
             Received::Broken(disposition) => {
@@ -347,7 +353,9 @@ where
                     self.reset_failures();
                 }
                 let (heard, now) = (stream.last_heard(), clock::monotonic());
-                self.server.reachability.record(&disposition, heard, now);
+                self.server
+                    .reachability
+                    .record_outcome(&disposition, heard, now);
                 return Some(self.fail_watch(disposition, version));
             }
         }
@@ -359,17 +367,17 @@ where
         (self.failures, self.expired) = (0, 0);
     }
 
-    async fn receive(&mut self, stream: &mut EstablishedWatch) -> Received {
+    async fn receive_line(&mut self, stream: &mut EstablishedWatch) -> Received {
         let heard = stream.last_heard();
         loop {
             tokio::select! {
                 biased;
-                line = stream.lines.next() => return match line {
+                line = stream.lines.next_line() => return match line {
                     Ok(Some(line)) => Received::Line(line),
                     Ok(None) => Received::Ended,
                     Err(disposition) => Received::Broken(disposition),
                 },
-                lost = self.recoveries.recovered() => if heard <= lost {
+                lost = self.recoveries.wait_for_recovery() => if heard <= lost {
                     return Received::Stalled;
                 },
                 () = tokio::time::sleep_until(heard + LONGEST_SILENCE) => return Received::Stalled,
@@ -377,7 +385,7 @@ where
         }
     }
 
-    fn decode(
+    fn decode_line(
         &mut self,
         version: String,
         stream: EstablishedWatch,
@@ -386,8 +394,12 @@ where
         let event = match serde_json::from_slice::<WireEvent<K>>(line) {
             Ok(event) => event,
             Err(error) => {
-                let disposition = unreadable(&error);
-                return Some(self.fail(WatchPhase::Watching, disposition, WatchState::Unlisted));
+                let disposition = unreadable_body(&error);
+                return Some(self.fail_attempt(
+                    WatchPhase::Watching,
+                    disposition,
+                    WatchState::Unlisted,
+                ));
             }
         };
         let (version, event) = match event {
@@ -401,8 +413,12 @@ where
             WireEvent::Deleted(object) => (version_of(&object), Some(WatchEvent::Deleted(object))),
         };
         if version.is_empty() {
-            let disposition = unreadable(&"an event without a resourceVersion");
-            return Some(self.fail(WatchPhase::Watching, disposition, WatchState::Unlisted));
+            let disposition = unreadable_body(&"an event without a resourceVersion");
+            return Some(self.fail_attempt(
+                WatchPhase::Watching,
+                disposition,
+                WatchState::Unlisted,
+            ));
         }
         self.reset_failures();
         self.metrics.note_sync();
@@ -415,7 +431,7 @@ where
     }
 
     fn fail_watch(&mut self, disposition: Disposition, version: String) -> WatchEvent<K> {
-        self.fail(
+        self.fail_attempt(
             WatchPhase::Watching,
             disposition,
             WatchState::Listed { version },
@@ -423,7 +439,7 @@ where
     }
 
     /// Decides what is tried next, and when. `retry` repeats what failed.
-    fn fail(
+    fn fail_attempt(
         &mut self,
         phase: WatchPhase,
         disposition: Disposition,
@@ -487,14 +503,14 @@ async fn unless_stalled<T>(
     let began = clock::monotonic();
     recoveries.skip_past();
     let given_up = async {
-        recoveries.recovered().await;
+        recoveries.wait_for_recovery().await;
         tokio::time::sleep_until(began + age).await;
     };
     tokio::select! {
         // A reply that is there counts, also at the moment when the request would be given up.
         biased;
         reply = request => Ok(reply),
-        () = given_up => Err(unavailable("no reply since before an outage")),
+        () = given_up => Err(unavailable_disposition("no reply since before an outage")),
     }
 }
 
@@ -502,7 +518,7 @@ fn version_of(object: &impl Resource) -> String {
     object.meta().resource_version.clone().unwrap_or_default()
 }
 
-fn unavailable(reason: &str) -> Disposition {
+fn unavailable_disposition(reason: &str) -> Disposition {
     Disposition::Retry {
         cause: Cause::Unavailable,
         after: None,

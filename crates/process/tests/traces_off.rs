@@ -23,8 +23,8 @@ struct Program {
 fn record(tracer: &Tracer) {
     for last in 0..=255 {
         let trace = TraceId([last; 16]);
-        assert!(!tracer.samples(trace));
-        tracer.record(trace, || unreachable!("no span is made"));
+        assert!(!tracer.is_sampled(trace));
+        tracer.record_span(trace, || unreachable!("no span is made"));
     }
 }
 
@@ -35,9 +35,9 @@ fn without_an_endpoint_there_is_no_task_no_allocation_and_no_metric() {
     let runtime = Builder::new_current_thread().enable_all().build().unwrap();
     let (tasks, allocations) = runtime.block_on(async {
         let region = Region::new(ALLOCATOR);
-        let (tracer, exporter) = args.start(Component::Agent, &metrics);
+        let (tracer, exporter) = args.start_tracer(Component::Agent, &metrics);
         record(&tracer);
-        exporter.flush().await;
+        exporter.flush_queue().await;
         let allocations = region.change().allocations;
         (Handle::current().metrics().num_alive_tasks(), allocations)
     });

@@ -67,7 +67,7 @@ pub(crate) async fn run(order: Order, questions: Questions) -> Result<()> {
         kubeconfig: Some(order.kubeconfig),
         context: None,
     };
-    let client = client.client(Component::Manager).await?;
+    let client = client.build_client(Component::Manager).await?;
     let mut pods = Pods {
         watch: ObjectWatch::begin(&client, PODS, PAGE).await?,
         versions: HashMap::new(),

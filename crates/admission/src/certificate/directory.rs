@@ -234,7 +234,7 @@ mod tests {
         directory.serve_current_files();
         let still = certificate.borrow().clone().unwrap();
         assert_eq!(served.cert, still.cert);
-        assert!(readiness.is_ready(), "{}", readiness.text());
+        assert!(readiness.is_ready(), "{}", readiness.to_text());
 
         let followed = tokio::spawn(directory.run());
         let third = write(&root.join("..3"), "a.b.svc");
@@ -281,7 +281,11 @@ mod tests {
             Directory::watch_directory(root.path().to_owned(), names(&["a.b.svc"]), publisher);
         let mut directory = directory.unwrap();
         directory.serve_current_files();
-        assert!(readiness.text().contains("tls.crt"), "{}", readiness.text());
+        assert!(
+            readiness.to_text().contains("tls.crt"),
+            "{}",
+            readiness.to_text()
+        );
         let followed = tokio::spawn(directory.run());
         write(root.path(), "a.b.svc");
         certificate.wait_for(Option::is_some).await.unwrap();

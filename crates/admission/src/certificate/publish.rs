@@ -56,10 +56,10 @@ impl Publisher {
     }
 
     pub(crate) fn set_ready(&self) {
-        self.check.ready();
+        self.check.set_ready();
     }
 
     pub(crate) fn set_not_ready(&self, reason: String) {
-        self.check.not_ready(reason);
+        self.check.set_not_ready(reason);
     }
 }

@@ -251,7 +251,7 @@ impl SecretLoop {
                 return Disposition::Refused { reason };
             }
         };
-        let reply = self.server.send(verb, request, DEADLINE).await;
+        let reply = self.server.send_request(verb, request, DEADLINE).await;
         if reply.disposition == Disposition::Done
             && let Ok(written) = serde_json::from_slice(&reply.body)
         {

@@ -93,7 +93,7 @@ impl<C> Default for ConfigurationLoopState<C> {
 impl<C: WebhookConfiguration> ConfigurationLoop<C> {
     /// Runs until the sender of leadership is dropped.
     pub(crate) async fn run(mut self) {
-        let all = ListTarget::all::<C>();
+        let all = ListTarget::all_of::<C>();
         let mut events = watch_object::<C>(self.server.clone(), all, CONFIGURATION);
         let mut calls = select_all(self.webhooks.iter().map(webhook_changes));
         loop {
@@ -343,7 +343,7 @@ impl<C: WebhookConfiguration> ConfigurationLoop<C> {
     ) -> (Disposition, Vec<u8>) {
         let (disposition, body) = match request {
             Ok(request) => {
-                let reply = self.server.send(verb, request, deadline).await;
+                let reply = self.server.send_request(verb, request, deadline).await;
                 (reply.disposition, reply.body)
             }
             Err(error) => {
@@ -372,22 +372,22 @@ impl<C: WebhookConfiguration> ConfigurationLoop<C> {
         let leads = self.state.term.is_some();
         match (&self.state.trouble, &self.state.observed) {
             (Some(trouble), _) if leads || self.state.observed == Observed::Unknown => {
-                check.not_ready(trouble.clone());
+                check.set_not_ready(trouble.clone());
             }
             (None, Observed::Unknown) => {
-                check.not_ready(format!(
+                check.set_not_ready(format!(
                     "the {} has not been read yet",
                     C::describe_object()
                 ));
             }
             _ if leads && step != ConfigurationStep::Rest => {
-                check.not_ready(format!(
+                check.set_not_ready(format!(
                     "the {} has not been applied yet",
                     C::describe_object()
                 ));
             }
             // A standby leaves it to the leader.
-            _ => check.ready(),
+            _ => check.set_ready(),
         }
         None
     }
@@ -467,7 +467,7 @@ async fn send_as_leader(
     let left = leadership.borrow().time_left(clock::monotonic());
     let disposition = match (left, request) {
         (Some(left), Ok(request)) => {
-            let reply = server.send(verb, request, left.min(DEADLINE)).await;
+            let reply = server.send_request(verb, request, left.min(DEADLINE)).await;
             return (reply.disposition, reply.body);
         }
         (None, _) => Disposition::Retry {

@@ -60,7 +60,7 @@ const PULL: Duration = Duration::from_secs(2);
 /// Pulls the images of the node's `NodeImage`, and writes into its status which are there.
 async fn pull_images(context: TaskContext) -> Result<(), Infallible> {
     let health = context.health.register("nodeimage", "not read yet");
-    let target = ListTarget::all::<NodeImage>();
+    let target = ListTarget::all_of::<NodeImage>();
     let server = context.server.clone();
     let mut events = watch_object::<NodeImage>(server, target, &context.node_name);
     let mut pulls = JoinSet::new();
@@ -152,7 +152,7 @@ async fn a_second_task_is_started_checked_and_drained() {
     tasks.start("image pulls", pull_images(context.clone()));
     let stop = async {
         tokio::time::sleep(PULL / 2).await;
-        assert!(readiness.is_ready(), "{}", readiness.text());
+        assert!(readiness.is_ready(), "{}", readiness.to_text());
         assert!(patches.lock().unwrap().is_empty());
         context.stop.cancel();
     };

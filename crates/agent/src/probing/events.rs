@@ -95,7 +95,7 @@ async fn send_all(
             _ => EventResult::Failed,
         });
         if disposition != Disposition::Done {
-            let error = disposition.explain();
+            let error = disposition.explain_reason();
             tracing::warn!(probe = %change.key, error, "sending an event failed, it is dropped");
         }
     }
@@ -118,7 +118,7 @@ async fn send_with_retries(
         if failures >= MAX_ATTEMPTS || !may_pass_by_retry(&disposition) {
             return disposition;
         }
-        let asked = disposition.slow_down().unwrap_or_default();
+        let asked = disposition.retry_after().unwrap_or_default();
         tokio::time::sleep(asked.max(BACKOFF.delay(failures, fastrand::f64()))).await;
     }
 }

@@ -138,7 +138,7 @@ impl ProbingMetrics {
             lag: seconds(),
         };
         metrics.register(registry);
-        metrics.writes.declare(STATUS);
+        metrics.writes.declare_write(STATUS);
         declare(&metrics.cannot_probe, "cause", &CAUSES);
         declare(&metrics.verdicts, "to", &STATES);
         declare(&metrics.lists, "result", &ENDS);
@@ -217,7 +217,7 @@ impl ProbingMetrics {
     }
 
     pub(crate) fn count_write(&self, disposition: &Disposition) {
-        self.writes.count(STATUS, disposition);
+        self.writes.count_write(STATUS, disposition);
     }
 
     pub(crate) fn count_list(&self, succeeded: bool) {

@@ -58,7 +58,8 @@ pub(crate) fn watch_plan(
     server: ApiServer,
     node_name: &str,
 ) -> impl Stream<Item = PlanEvent> + use<> {
-    let target = ListTarget::all::<NodePodProbe>().fields(format!("metadata.name={node_name}"));
+    let target = ListTarget::all_of::<NodePodProbe>()
+        .with_field_selector(format!("metadata.name={node_name}"));
     let mut listed = ListedObject::None;
     // Guarded: an object that cannot be decoded is reported, and does not end the watch.
     list_and_watch::<Guarded<NodePodProbe>>(server, target, fastrand::Rng::new())
@@ -90,7 +91,7 @@ fn plan_event(
             ListedObject::Undecodable => return None,
         },
         WatchEvent::Following => PlanEvent::Following,
-        WatchEvent::Failed(failure) => PlanEvent::Failed(failure.explain(RESOURCE)),
+        WatchEvent::Failed(failure) => PlanEvent::Failed(failure.explain_failure(RESOURCE)),
     })
 }
 

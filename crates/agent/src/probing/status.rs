@@ -19,7 +19,7 @@ const BACKOFF: Backoff = Backoff::new(Duration::from_millis(200), Duration::from
 /// Why a status is not written, or not known to be.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum StatusWriteError {
-    #[error("writing the status of NodePodProbe {node} failed: {}", disposition.explain())]
+    #[error("writing the status of NodePodProbe {node} failed: {}", disposition.explain_reason())]
     Failed {
         node: String,
         disposition: Disposition,
@@ -85,7 +85,7 @@ pub(crate) fn shows_unprobed(object: &NodePodProbe) -> bool {
 /// The end of a write that has failed so many times in a row.
 pub(crate) fn failed_write(error: &StatusWriteError, failures: u32) -> StatusWriteEnd {
     let retry_after = match error {
-        StatusWriteError::Failed { disposition, .. } => disposition.slow_down(),
+        StatusWriteError::Failed { disposition, .. } => disposition.retry_after(),
         StatusWriteError::Undecodable { .. } | StatusWriteError::Lost(_) => None,
     };
     StatusWriteEnd::Failed {

@@ -57,10 +57,12 @@ impl VerdictTraces {
     /// The run whose end this event is.
     pub(super) fn run_of(&self, event: &NodeEvent<'_>, now: Timestamp) -> Option<TracedRun> {
         match event {
-            NodeEvent::RunFinished { result, took, .. } if self.tracer.is_on() => Some(TracedRun {
-                began: before(now, *took),
-                result: result_label(result),
-            }),
+            NodeEvent::RunFinished { result, took, .. } if self.tracer.is_enabled() => {
+                Some(TracedRun {
+                    began: before(now, *took),
+                    result: result_label(result),
+                })
+            }
             _ => None,
         }
     }
@@ -72,17 +74,17 @@ impl VerdictTraces {
         run: Option<&TracedRun>,
         now: Timestamp,
     ) {
-        let Some(since) = change.since.filter(|_| self.tracer.is_on()) else {
+        let Some(since) = change.since.filter(|_| self.tracer.is_enabled()) else {
             return;
         };
         let entry = change.key.id.to_string();
         let trace = VerdictTrace::new(&change.key.pod.uid, &entry, change.to, since);
-        if !self.tracer.samples(TraceId(trace.id)) {
+        if !self.tracer.is_sampled(TraceId(trace.id)) {
             return;
         }
         let began = run.map_or(now, |run| run.began);
         if let Some(run) = run {
-            self.tracer.record(TraceId(trace.id), || Span {
+            self.tracer.record_span(TraceId(trace.id), || Span {
                 trace: TraceId(trace.id),
                 id: SpanId::random(),
                 parent: Some(SpanId(trace.change)),
@@ -137,7 +139,7 @@ impl VerdictTraces {
         for (key, change) in self.writing.drain() {
             let trace = TraceId(change.trace.id);
             let write_began = self.write_began;
-            self.tracer.record(trace, || Span {
+            self.tracer.record_span(trace, || Span {
                 trace,
                 id: SpanId::random(),
                 parent: Some(SpanId(change.trace.change)),
@@ -153,7 +155,7 @@ impl VerdictTraces {
                 self.changes.entry(key).or_insert(change);
                 continue;
             }
-            self.tracer.record(trace, || Span {
+            self.tracer.record_span(trace, || Span {
                 trace,
                 id: SpanId(change.trace.change),
                 parent: None,

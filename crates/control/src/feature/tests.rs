@@ -451,13 +451,13 @@ async fn a_missing_right_is_named_until_it_is_granted() {
     bench.list_all().await;
     bench.due("a").await;
     after(1).await;
-    let text = bench.readiness.text();
+    let text = bench.readiness.to_text();
     assert!(
         text.contains("leadsman manifests") && text.contains("cannot patch"),
         "{text}"
     );
     after(60).await;
-    assert_eq!(bench.readiness.text(), "[+] rights to write\n");
+    assert_eq!(bench.readiness.to_text(), "[+] rights to write\n");
     assert_eq!(bench.server.seconds("a").len(), 7);
 }
 
@@ -476,11 +476,11 @@ async fn a_missing_right_that_nothing_needs_any_more_is_forgotten() {
     after(1).await;
     bench.script.due.lock().unwrap().remove("a");
     after(600).await;
-    let text = bench.readiness.text();
+    let text = bench.readiness.to_text();
     assert!(text.contains("cannot patch"), "b needs it still: {text}");
     bench.script.due.lock().unwrap().remove("b");
     after(600).await;
-    assert_eq!(bench.readiness.text(), "[+] rights to write\n");
+    assert_eq!(bench.readiness.to_text(), "[+] rights to write\n");
 }
 
 #[tokio::test(start_paused = true)]

@@ -80,7 +80,7 @@ fn followed(items: impl IntoIterator<Item = Item>) -> Vec<(Option<bool>, String)
     let mut schema = Schema::new(CRD.to_owned(), "v1".into(), FIELDS, check);
     let changes = items.into_iter().map(|item| {
         let change = schema.observe_crd(item);
-        (change, readiness.text().trim_end().to_owned())
+        (change, readiness.to_text().trim_end().to_owned())
     });
     changes.collect()
 }

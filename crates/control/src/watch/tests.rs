@@ -107,7 +107,7 @@ async fn follow_items(items: Vec<(u64, Item)>) -> (Vec<String>, Vec<String>) {
         let (readiness, texts) = (readiness.clone(), Arc::clone(&texts));
         async move {
             tokio::time::sleep(Duration::from_secs(seconds)).await;
-            let text = readiness.text().trim_end().to_owned();
+            let text = readiness.to_text().trim_end().to_owned();
             texts.lock().unwrap().push(text);
             item
         }

@@ -81,7 +81,7 @@ async fn ask_once(
         // A name that no path can hold.
         Err(error) => return Ok(Answer::Refused(vec![invalid("metadata.name", error)])),
     };
-    let reply = reader.server.send(kind, request, DEADLINE).await;
+    let reply = reader.server.send_request(kind, request, DEADLINE).await;
     Ok(match &reply.disposition {
         Disposition::AlreadyExists { reason }
         | Disposition::Gone { reason }

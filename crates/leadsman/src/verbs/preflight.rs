@@ -82,7 +82,7 @@ fn find(args: &Args) -> io::Result<Vec<Finding>> {
         part,
     };
     runtime.block_on(async {
-        let client = args.client.client(Component::Preflight).await;
+        let client = args.client.build_client(Component::Preflight).await;
         let client = client.map_err(io::Error::other)?;
         let mut findings = match read_facts(&client, &scope).await {
             Ok(facts) => evaluate(&facts, &scope),

@@ -138,7 +138,7 @@ impl OpenKruiseGuard {
                 let reason =
                     describe_lease_failure("list or watch OpenKruise's", NAMESPACE, LEASE, &error);
                 if self.reported == OpenKruiseState::Unknown {
-                    self.check.not_ready(reason);
+                    self.check.set_not_ready(reason);
                 } else {
                     tracing::info!(reason, "watch of OpenKruise's Lease failed, retrying");
                 }
@@ -175,18 +175,18 @@ impl OpenKruiseGuard {
                 if self.sets.was_active {
                     tracing::info!("OpenKruise's manager has stopped");
                 }
-                self.check.ready();
+                self.check.set_ready();
             }
             OpenKruiseState::GateOff { holder } => {
                 tracing::info!(holder, "OpenKruise runs with PodProbeMarkerGate=false");
                 if self.gates.sidecar_set {
-                    self.check.not_ready(sets_conflict_message(holder));
+                    self.check.set_not_ready(sets_conflict_message(holder));
                 } else {
-                    self.check.ready();
+                    self.check.set_ready();
                 }
             }
             OpenKruiseState::Active { holder, gate } => {
-                self.check.not_ready(if self.gates.pod_probe_marker {
+                self.check.set_not_ready(if self.gates.pod_probe_marker {
                     conflict_message(holder, gate)
                 } else {
                     sets_conflict_message(holder)

@@ -27,7 +27,7 @@ async fn without_its_crds_it_waits_and_the_other_feature_goes_on() {
     assert_eq!(colour.as_deref(), Some("red"));
     assert_eq!(cluster.count_requests("LIST pods"), 1, "one watch for both");
     assert_eq!(cluster.count_requests("PATCH"), 1);
-    let text = running.process.readiness.text();
+    let text = running.process.readiness.to_text();
     for expected in [
         "[+] pods\n",
         "does not serve podprobemarkers.apps.kruise.io",

@@ -14,7 +14,7 @@ pub(super) fn open_spans(
     let spans = transitions
         .iter()
         .map(|transition| open_span_of_transition(pod, transition));
-    spans.filter(|span| tracer.samples(span.trace)).collect()
+    spans.filter(|span| tracer.is_sampled(span.trace)).collect()
 }
 
 fn open_span_of_transition(pod: &ObjectName, transition: &ObservedTransition) -> OpenSpan {

@@ -47,7 +47,7 @@ impl Default for ClientMetrics {
 
 impl ClientMetrics {
     /// Registers them.
-    pub fn register(&self, registry: &Metrics) {
+    pub fn register_client_metrics(&self, registry: &Metrics) {
         registry.register(|registry| {
             self.register_requests(registry);
             self.register_watches(registry);
@@ -109,7 +109,7 @@ impl ClientMetrics {
     }
 
     /// The metrics of a watch, by its resource: the plural, or `plural/name` of one object.
-    pub(crate) fn watch(&self, resource: &str) -> WatchMetrics {
+    pub(crate) fn watch_metrics(&self, resource: &str) -> WatchMetrics {
         let labels = [("resource", resource.to_owned())];
         let failures = |phase: &str| {
             let [resource] = labels.clone();
@@ -168,10 +168,10 @@ mod tests {
     #[test]
     fn requests_and_watches_are_shown_by_clientgos_names() {
         let (metrics, client) = (Metrics::default(), ClientMetrics::default());
-        client.register(&metrics);
+        client.register_client_metrics(&metrics);
         client.observe_request(&Method::PATCH, Some(StatusCode::CONFLICT), Duration::ZERO);
         client.observe_request(&Method::GET, None, Duration::from_secs(7));
-        let watch = client.watch("pods");
+        let watch = client.watch_metrics("pods");
         watch.count_failed_list();
         watch.count_list();
         let text = metrics.text().unwrap();

@@ -38,7 +38,7 @@ impl LatencyHistogram {
     }
 
     /// Observes what has been carried out now.
-    pub fn observe(&self, since: Timestamp, now: Timestamp) {
+    pub fn observe_latency(&self, since: Timestamp, now: Timestamp) {
         let took = now.duration_since(since);
         if took.is_negative() {
             self.negative.inc();
@@ -56,8 +56,8 @@ mod tests {
         let metrics = Metrics::default();
         let latency = LatencyHistogram::new(&metrics, "mark_latency", "Time");
         let at = |second| Timestamp::from_second(second).unwrap();
-        latency.observe(at(100), at(104));
-        latency.observe(at(105), at(104));
+        latency.observe_latency(at(100), at(104));
+        latency.observe_latency(at(105), at(104));
         let text = metrics.text().unwrap();
         for line in [
             "leadsman_mark_latency_seconds_sum 4.0",

@@ -24,7 +24,7 @@ impl OperatingSystemMetrics {
     }
 
     /// Appends them in Prometheus' text format. What cannot be read is left out.
-    pub(super) fn encode(self, text: &mut String) -> Result {
+    pub(super) fn encode_into(self, text: &mut String) -> Result {
         let stat = fs::read_to_string("/proc/self/stat").ok();
         let status = fs::read_to_string("/proc/self/status").ok();
         let files = fs::read_dir("/proc/self/fd").ok();
@@ -94,7 +94,9 @@ mod tests {
         let status = "Name:\tleadsman\nVmRSS:\t   10240 kB\nThreads:\t1\n";
         assert_eq!(resident_bytes(status), Some(10_485_760));
         let mut text = String::new();
-        OperatingSystemMetrics::new().encode(&mut text).unwrap();
+        OperatingSystemMetrics::new()
+            .encode_into(&mut text)
+            .unwrap();
         for name in [
             "start_time_seconds",
             "cpu_seconds_total",

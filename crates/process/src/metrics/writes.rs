@@ -19,7 +19,7 @@ impl WriteCounters {
     }
 
     /// Shows a write with all results, each 0 so far.
-    pub fn declare(&self, write: &'static str) {
+    pub fn declare_write(&self, write: &'static str) {
         for result in Disposition::LABELS {
             let labels = [("write", write), ("result", result)];
             drop(self.0.get_or_create(&labels));
@@ -27,8 +27,8 @@ impl WriteCounters {
     }
 
     /// Counts a write that has ended.
-    pub fn count(&self, write: &'static str, disposition: &Disposition) {
-        let labels = [("write", write), ("result", disposition.label())];
+    pub fn count_write(&self, write: &'static str, disposition: &Disposition) {
+        let labels = [("write", write), ("result", disposition.as_label())];
         self.0.get_or_create(&labels).inc();
     }
 }

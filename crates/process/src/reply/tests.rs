@@ -8,7 +8,7 @@ fn judged(verb: Verb, code: u16, headers: &[(&str, &str)], body: &str) -> Dispos
         .map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap()))
         .collect();
     let code = StatusCode::from_u16(code).unwrap();
-    judge(verb, code, &headers, body.as_bytes())
+    judge_reply(verb, code, &headers, body.as_bytes())
 }
 
 fn status(reason: &str, message: &str, details: &Value) -> String {
@@ -56,7 +56,7 @@ fn each_disposition_has_one_of_the_labels() {
         retry(Cause::Denied),
     ];
     assert_eq!(
-        all.map(|disposition| disposition.label()),
+        all.map(|disposition| disposition.as_label()),
         Disposition::LABELS
     );
 }
@@ -216,7 +216,7 @@ fn a_429_or_a_retry_after_slows_all_requests_of_a_kind() {
     let slow = |code, header: Option<&str>| {
         let header = header.map(|seconds| ("retry-after", seconds));
         judged(Verb::Update, code, header.as_slice(), "")
-            .slow_down()
+            .retry_after()
             .map(|asked| asked.as_secs())
     };
     assert_eq!(slow(429, None), Some(0));

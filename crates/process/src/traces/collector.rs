@@ -53,12 +53,12 @@ pub struct CollectedSpan {
 pub struct FakeCollector {
     /// Where it listens.
     pub address: SocketAddr,
-    shared: Arc<Shared>,
+    shared: Arc<CollectorState>,
     serving: JoinHandle<()>,
 }
 
 #[derive(Debug, Default)]
-struct Shared {
+struct CollectorState {
     spans: watch::Sender<Vec<CollectedSpan>>,
     /// How many requests it still answers with `UNAVAILABLE`, and how many it has answered so.
     refusals: watch::Sender<(u32, u32)>,
@@ -75,9 +75,9 @@ impl FakeCollector {
     pub async fn start() -> std::io::Result<Self> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
         let address = listener.local_addr()?;
-        let shared = Arc::new(Shared::default());
+        let shared = Arc::new(CollectorState::default());
         let router = Router::new()
-            .route(otlp::PATH.as_str(), post(export))
+            .route(otlp::PATH.as_str(), post(receive_export))
             .with_state(shared.clone());
         let serving = tokio::spawn(async move {
             if let Err(error) = axum::serve(listener, router).await {
@@ -92,19 +92,19 @@ impl FakeCollector {
     }
 
     /// Answers the next requests with `UNAVAILABLE`.
-    pub fn refuse(&self, requests: u32) {
+    pub fn refuse_next(&self, requests: u32) {
         self.shared
             .refusals
             .send_modify(|refusals| refusals.0 = requests);
     }
 
     /// The number of requests that were answered with `UNAVAILABLE`.
-    pub fn refused(&self) -> u32 {
+    pub fn refused_count(&self) -> u32 {
         self.shared.refusals.borrow().1
     }
 
     /// All spans so far.
-    pub fn spans(&self) -> Vec<CollectedSpan> {
+    pub fn collected_spans(&self) -> Vec<CollectedSpan> {
         self.shared.spans.borrow().clone()
     }
 
@@ -116,7 +116,7 @@ impl FakeCollector {
     }
 }
 
-async fn export(State(shared): State<Arc<Shared>>, body: Bytes) -> Response {
+async fn receive_export(State(shared): State<Arc<CollectorState>>, body: Bytes) -> Response {
     let mut is_refused = false;
     shared.refusals.send_modify(|(left, done)| {
         is_refused = *left > 0;
@@ -124,17 +124,17 @@ async fn export(State(shared): State<Arc<Shared>>, body: Bytes) -> Response {
         *done += u32::from(is_refused);
     });
     if is_refused {
-        return reply(UNAVAILABLE);
+        return grpc_response(UNAVAILABLE);
     }
     let message = body.slice(PREFIX_BYTES.min(body.len())..);
     let request = ExportTraceServiceRequest::decode(message).expect("a request of ours");
-    let spans = request.collected();
+    let spans = request.collected_spans();
     shared.spans.send_modify(|known| known.extend(spans));
-    reply(OK)
+    grpc_response(OK)
 }
 
 /// An empty message, and the status.
-fn reply(status: u32) -> Response {
+fn grpc_response(status: u32) -> Response {
     let mut trailers = HeaderMap::new();
     trailers.insert("grpc-status", HeaderValue::from(status));
     let message = Full::new(Bytes::from_static(&[0; PREFIX_BYTES]));

@@ -74,7 +74,7 @@ impl SpanCounters {
 pub struct Exporter(Option<(JoinHandle<()>, CancellationToken)>);
 
 impl Exporter {
-    pub(super) fn start(
+    pub(super) fn start_exporter(
         endpoint: &CollectorEndpoint,
         component: Component,
         spans: Receiver<Span>,
@@ -97,7 +97,7 @@ impl Exporter {
     }
 
     /// Sends what is in the queue, for [`FLUSH`] at most.
-    pub async fn flush(self) {
+    pub async fn flush_queue(self) {
         let Some((mut task, flush)) = self.0 else {
             return;
         };
@@ -127,8 +127,8 @@ struct BatchSender {
 impl BatchSender {
     async fn run(mut self) {
         while let Some(batch) = self.next_batch().await {
-            let request = otlp::request(&self.service, &batch);
-            self.send(request, batch.len()).await;
+            let request = otlp::export_request(&self.service, &batch);
+            self.send_batch(request, batch.len()).await;
         }
     }
 
@@ -161,10 +161,10 @@ impl BatchSender {
     }
 
     /// Sends a batch until the collector has taken or rejected it, or too often.
-    async fn send(&mut self, request: ExportTraceServiceRequest, spans: usize) {
+    async fn send_batch(&mut self, request: ExportTraceServiceRequest, spans: usize) {
         let spans = u64::try_from(spans).unwrap_or(u64::MAX);
         for attempt in 1..=ATTEMPTS {
-            let unsent = match self.export(request.clone()).await {
+            let unsent = match self.export_once(request.clone()).await {
                 Ok(reply) => return self.count_taken(spans, &reply),
                 Err(unsent) => unsent,
             };
@@ -189,7 +189,7 @@ impl BatchSender {
         self.counters.unsent.inc_by(spans);
     }
 
-    async fn export(
+    async fn export_once(
         &self,
         request: ExportTraceServiceRequest,
     ) -> Result<ExportTraceServiceResponse, Unsent> {

@@ -118,11 +118,11 @@ pub(super) struct ExportTracePartialSuccess {
 }
 
 /// The request that exports these spans as those of a service.
-pub(super) fn request(service: &str, spans: &[Span]) -> ExportTraceServiceRequest {
+pub(super) fn export_request(service: &str, spans: &[Span]) -> ExportTraceServiceRequest {
     let version = env!("CARGO_PKG_VERSION");
     let attributes = vec![
-        attribute("service.name", service),
-        attribute("service.version", version),
+        to_attribute("service.name", service),
+        to_attribute("service.version", version),
     ];
     let scope = InstrumentationScope {
         name: "leadsman".to_owned(),
@@ -140,7 +140,7 @@ pub(super) fn request(service: &str, spans: &[Span]) -> ExportTraceServiceReques
 }
 
 fn wire_span(span: &Span) -> WireSpan {
-    let began = unix_nanoseconds(span.began);
+    let began = to_unix_nanoseconds(span.began);
     let attributes = span.attributes.iter();
     WireSpan {
         trace_id: span.trace.0.to_vec(),
@@ -155,9 +155,9 @@ fn wire_span(span: &Span) -> WireSpan {
         },
         start_time_unix_nano: began,
         // The time of day may have been set back meanwhile.
-        end_time_unix_nano: unix_nanoseconds(span.ended).max(began),
+        end_time_unix_nano: to_unix_nanoseconds(span.ended).max(began),
         attributes: attributes
-            .map(|(key, value)| attribute(key, value))
+            .map(|(key, value)| to_attribute(key, value))
             .collect(),
         status: span.error.as_ref().map(|error| Status {
             message: error.clone(),
@@ -166,7 +166,7 @@ fn wire_span(span: &Span) -> WireSpan {
     }
 }
 
-fn attribute(key: &str, value: &str) -> KeyValue {
+fn to_attribute(key: &str, value: &str) -> KeyValue {
     KeyValue {
         key: key.to_owned(),
         value: Some(AnyValue {
@@ -175,7 +175,7 @@ fn attribute(key: &str, value: &str) -> KeyValue {
     }
 }
 
-fn unix_nanoseconds(time: Timestamp) -> u64 {
+fn to_unix_nanoseconds(time: Timestamp) -> u64 {
     u64::try_from(time.as_nanosecond()).unwrap_or_default()
 }
 
@@ -189,33 +189,37 @@ mod collected {
 
     impl ExportTraceServiceRequest {
         /// Its spans, as a collector reads them.
-        pub(in crate::traces) fn collected(&self) -> Vec<CollectedSpan> {
+        pub(in crate::traces) fn collected_spans(&self) -> Vec<CollectedSpan> {
             let resources = self.resource_spans.iter();
             let spans = resources.flat_map(|resource| {
                 let attributes = resource.resource.iter().flat_map(|it| &it.attributes);
-                let service = map(attributes).remove("service.name").unwrap_or_default();
+                let service = attribute_map(attributes)
+                    .remove("service.name")
+                    .unwrap_or_default();
                 let spans = resource.scope_spans.iter().flat_map(|scope| &scope.spans);
-                spans.map(move |span| collected(span, service.clone()))
+                spans.map(move |span| collected_span(span, service.clone()))
             });
             spans.collect()
         }
     }
 
-    fn collected(span: &WireSpan, service: String) -> CollectedSpan {
+    fn collected_span(span: &WireSpan, service: String) -> CollectedSpan {
         CollectedSpan {
             service,
-            trace: hexadecimal(&span.trace_id),
-            id: hexadecimal(&span.span_id),
-            parent: hexadecimal(&span.parent_span_id),
+            trace: to_hexadecimal(&span.trace_id),
+            id: to_hexadecimal(&span.span_id),
+            parent: to_hexadecimal(&span.parent_span_id),
             name: span.name.clone(),
-            began: time(span.start_time_unix_nano),
-            ended: time(span.end_time_unix_nano),
-            attributes: map(&span.attributes),
+            began: from_unix_nanoseconds(span.start_time_unix_nano),
+            ended: from_unix_nanoseconds(span.end_time_unix_nano),
+            attributes: attribute_map(&span.attributes),
             error: span.status.as_ref().map(|status| status.message.clone()),
         }
     }
 
-    fn map<'a>(attributes: impl IntoIterator<Item = &'a KeyValue>) -> BTreeMap<String, String> {
+    fn attribute_map<'a>(
+        attributes: impl IntoIterator<Item = &'a KeyValue>,
+    ) -> BTreeMap<String, String> {
         let pairs = attributes.into_iter().filter_map(|attribute| {
             let Value::String(value) = attribute.value.as_ref()?.value.as_ref()?;
             Some((attribute.key.clone(), value.clone()))
@@ -223,7 +227,7 @@ mod collected {
         pairs.collect()
     }
 
-    fn hexadecimal(bytes: &[u8]) -> String {
+    fn to_hexadecimal(bytes: &[u8]) -> String {
         bytes.iter().fold(String::new(), |mut digits, byte| {
             // Writing to a string does not fail.
             let _written = write!(digits, "{byte:02x}");
@@ -231,7 +235,7 @@ mod collected {
         })
     }
 
-    fn time(nanoseconds: u64) -> Timestamp {
+    fn from_unix_nanoseconds(nanoseconds: u64) -> Timestamp {
         Timestamp::from_nanosecond(nanoseconds.into()).expect("a time that was a Timestamp before")
     }
 }

@@ -81,7 +81,7 @@ pub struct OpenSpan {
 
 impl OpenSpan {
     /// The span of work that has succeeded.
-    pub fn end(self, ended: Timestamp) -> Span {
+    pub fn end_at(self, ended: Timestamp) -> Span {
         Span {
             trace: self.trace,
             id: self.id,

@@ -76,9 +76,9 @@ async fn a_span_arrives_with_all_that_it_says_and_the_last_ones_at_the_end() {
     let collector = FakeCollector::start().await.unwrap();
     let metrics = Metrics::default();
     let args = args(&collector.address.to_string(), ALL);
-    let (tracer, exporter) = args.start(Component::Agent, &metrics);
-    tracer.record(trace(255), || span(trace(255), "first"));
-    exporter.flush().await;
+    let (tracer, exporter) = args.start_tracer(Component::Agent, &metrics);
+    tracer.record_span(trace(255), || span(trace(255), "first"));
+    exporter.flush_queue().await;
     let expected = CollectedSpan {
         service: "leadsman-agent".to_owned(),
         trace: "070707070707070707ffffffffffffff".to_owned(),
@@ -90,10 +90,10 @@ async fn a_span_arrives_with_all_that_it_says_and_the_last_ones_at_the_end() {
         attributes: [("k8s.pod.name".to_owned(), "one".to_owned())].into(),
         error: Some("it failed".to_owned()),
     };
-    assert_eq!(collector.spans(), [expected]);
+    assert_eq!(collector.collected_spans(), [expected]);
     assert_eq!(count(&metrics, "exported"), 1);
     // Nobody takes it any more.
-    tracer.record(trace(255), || span(trace(255), "late"));
+    tracer.record_span(trace(255), || span(trace(255), "late"));
     assert_eq!(count(&metrics, "unsent"), 1);
 }
 
@@ -101,17 +101,20 @@ async fn a_span_arrives_with_all_that_it_says_and_the_last_ones_at_the_end() {
 async fn all_processes_sample_the_same_traces_about_as_many_as_are_wanted() {
     let metrics = Metrics::default();
     let half = args("127.0.0.1:1", ALL / 2);
-    let [(one, _), (other, _)] =
-        [Component::Agent, Component::Manager].map(|component| half.start(component, &metrics));
+    let [(one, _), (other, _)] = [Component::Agent, Component::Manager]
+        .map(|component| half.start_tracer(component, &metrics));
     let ids = (0..=255).map(trace);
-    let sampled: Vec<_> = ids.clone().filter(|id| one.samples(*id)).collect();
+    let sampled: Vec<_> = ids.clone().filter(|id| one.is_sampled(*id)).collect();
     assert_eq!(sampled.len(), 128);
-    assert!(ids.clone().all(|id| one.samples(id) == other.samples(id)));
-    let (none, _) = args("127.0.0.1:1", 0).start(Component::Agent, &metrics);
-    assert!(!ids.clone().any(|id| none.samples(id)));
-    let (all, _) = args("127.0.0.1:1", ALL).start(Component::Agent, &metrics);
-    assert!(ids.clone().all(|id| all.samples(id)));
-    none.record(trace(0), || {
+    assert!(
+        ids.clone()
+            .all(|id| one.is_sampled(id) == other.is_sampled(id))
+    );
+    let (none, _) = args("127.0.0.1:1", 0).start_tracer(Component::Agent, &metrics);
+    assert!(!ids.clone().any(|id| none.is_sampled(id)));
+    let (all, _) = args("127.0.0.1:1", ALL).start_tracer(Component::Agent, &metrics);
+    assert!(ids.clone().all(|id| all.is_sampled(id)));
+    none.record_span(trace(0), || {
         unreachable!("a span that is not sampled is not made")
     });
 }
@@ -119,25 +122,25 @@ async fn all_processes_sample_the_same_traces_about_as_many_as_are_wanted() {
 #[tokio::test(start_paused = true)]
 async fn a_full_queue_drops_spans_and_counts_them_and_nobody_waits() {
     let metrics = Metrics::default();
-    let (tracer, exporter) = args("127.0.0.1:1", ALL).start(Component::Agent, &metrics);
+    let (tracer, exporter) = args("127.0.0.1:1", ALL).start_tracer(Component::Agent, &metrics);
     for _ in 0..QUEUE + 10 {
         // The exporter gets no turn: nothing here waits.
-        tracer.record(trace(0), || span(trace(0), "one of many"));
+        tracer.record_span(trace(0), || span(trace(0), "one of many"));
     }
     assert_eq!(count(&metrics, "queue_full"), 10);
-    exporter.flush().await;
+    exporter.flush_queue().await;
     assert_eq!(count(&metrics, "exported"), 0);
 }
 
 #[tokio::test]
 async fn what_a_collector_does_not_take_is_sent_again() {
     let collector = FakeCollector::start().await.unwrap();
-    collector.refuse(2);
+    collector.refuse_next(2);
     let metrics = Metrics::default();
     let args = args(&collector.address.to_string(), ALL);
-    let (tracer, _exporter) = args.start(Component::Manager, &metrics);
-    tracer.record(trace(0), || span(trace(0), "refused"));
+    let (tracer, _exporter) = args.start_tracer(Component::Manager, &metrics);
+    tracer.record_span(trace(0), || span(trace(0), "refused"));
     let spans = collected(&collector, 1).await;
     assert_eq!(spans[0].service, "leadsman-manager");
-    assert_eq!(collector.refused(), 2);
+    assert_eq!(collector.refused_count(), 2);
 }

@@ -6,7 +6,7 @@ use http_body_util::BodyExt;
 use kube::client::Body;
 
 use crate::clock;
-use crate::reply::{Disposition, Verb, judge, no_reply};
+use crate::reply::{Disposition, Verb, judge_reply, no_reply};
 use crate::server::ApiServer;
 
 /// A line is an object, and no API server stores larger ones than a few megabytes
@@ -14,16 +14,16 @@ use crate::server::ApiServer;
 const LONGEST_LINE: usize = 16 << 20;
 
 /// The body of a watch that was accepted.
-pub(super) struct Lines {
+pub(super) struct LineStream {
     body: Body,
     /// Bytes of lines that were not returned yet, and how many of them were searched for a line's end.
     received: Vec<u8>,
     searched: usize,
 }
 
-impl Lines {
+impl LineStream {
     /// Sends the request; returns when the header of the reply has come.
-    pub(super) async fn start(
+    pub(super) async fn start_lines(
         server: &ApiServer,
         request: Request<Vec<u8>>,
     ) -> Result<Self, Disposition> {
@@ -36,7 +36,12 @@ impl Lines {
         if !head.status.is_success() {
             let body = body.collect_bytes().await;
             let body = body.map_err(|error| no_reply(&error))?;
-            return Err(judge(Verb::ListOrWatch, head.status, &head.headers, &body));
+            return Err(judge_reply(
+                Verb::ListOrWatch,
+                head.status,
+                &head.headers,
+                &body,
+            ));
         }
         let received = Vec::new();
         Ok(Self {
@@ -47,7 +52,7 @@ impl Lines {
     }
 
     /// The next line; none when the watch has ended. Cancel safe: no byte is lost if the future is dropped.
-    pub(super) async fn next(&mut self) -> Result<Option<Vec<u8>>, Disposition> {
+    pub(super) async fn next_line(&mut self) -> Result<Option<Vec<u8>>, Disposition> {
         loop {
             let found = self.received[self.searched..]
                 .iter()

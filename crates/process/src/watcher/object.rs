@@ -35,7 +35,7 @@ pub enum ObjectState<K> {
     Absent,
 }
 
-/// Watches one object of the target, which metrics name (see [`ListTarget::named`]), through every outage. The stream never
+/// Watches one object of the target, which metrics name (see [`ListTarget::only_named`]), through every outage. The stream never
 /// ends.
 pub fn watch_object<K>(
     server: ApiServer,
@@ -45,7 +45,7 @@ pub fn watch_object<K>(
 where
     K: Resource + DeserializeOwned + Clone + Send + 'static,
 {
-    let target = target.named(name);
+    let target = target.only_named(name);
     // That a list does not contain the object is known only at its end.
     let mut listed = false;
     let events =

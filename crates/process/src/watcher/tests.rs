@@ -22,9 +22,9 @@ async fn watches_of_two_objects_of_a_resource_have_metrics_of_their_own() {
     });
     let server = ApiServer::new(Client::new(service, "default"));
     let metrics = crate::Metrics::default();
-    server.metrics.register(&metrics);
+    server.metrics.register_client_metrics(&metrics);
     let _watches = ["a", "b"]
-        .map(|name| watch_object::<Node>(server.clone(), ListTarget::all::<Node>(), name));
+        .map(|name| watch_object::<Node>(server.clone(), ListTarget::all_of::<Node>(), name));
     let text = metrics.text().unwrap();
     for name in ["a", "b"] {
         let line = format!("leadsman_reflector_lists_total{{resource=\"nodes/{name}\"}} 0");
@@ -80,7 +80,7 @@ fn scripted_watch(script: Vec<Answer>) -> (ScriptedApi, Events) {
         answer_with(answer.unwrap_or(Answer::Refuse))
     });
     let server = ApiServer::new(Client::new(service, "default"));
-    let target = ListTarget::all::<Node>().page(2);
+    let target = ListTarget::all_of::<Node>().with_page_size(2);
     let random = fastrand::Rng::with_seed(7);
     let events = list_and_watch::<Node>(server.clone(), target, random).boxed();
     let api = ScriptedApi {
@@ -182,7 +182,9 @@ impl ScriptedApi {
     /// Another request that begins now and comes to this at once.
     fn record(&self, disposition: &Disposition) {
         let now = clock::monotonic();
-        self.server.reachability.record(disposition, now, now);
+        self.server
+            .reachability
+            .record_outcome(disposition, now, now);
     }
 
     fn asked(&self) -> Vec<String> {
@@ -327,7 +329,9 @@ async fn the_success_of_another_request_wakes_it() {
         .lock()
         .unwrap()
         .push_back(Answer::Stream(vec![], End::Silent));
-    api.server.reachability.record(&Disposition::Done, now, now);
+    api.server
+        .reachability
+        .record_outcome(&Disposition::Done, now, now);
     let lines = tokio::time::timeout(Duration::from_millis(1), events.next()).await;
     assert!(
         matches!(lines, Ok(Some(WatchEvent::Following))),
@@ -371,7 +375,7 @@ async fn a_request_that_hangs_since_an_outage_is_sent_again_when_others_are_answ
         let lost = clock::monotonic();
         api.server
             .reachability
-            .record(&timed_out(Duration::ZERO), lost, lost);
+            .record_outcome(&timed_out(Duration::ZERO), lost, lost);
         api.until(&mut events, 8).await;
         let script = [page(&[], "", "10"), Answer::Stream(vec![], End::Silent)];
         *api.script.lock().unwrap() = script
@@ -379,7 +383,9 @@ async fn a_request_that_hangs_since_an_outage_is_sent_again_when_others_are_answ
             .skip(usize::from(asked != "list"))
             .collect();
         let now = clock::monotonic();
-        api.server.reachability.record(&Disposition::Done, now, now);
+        api.server
+            .reachability
+            .record_outcome(&Disposition::Done, now, now);
         api.until(&mut events, 10).await;
         let asks = api.asked();
         assert!(
