@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result};
 use kube::Client;
-use leadsman_cri::fake::{Answer, Fake};
+use leadsman_cri::fake::{Fake, ScriptedAnswer};
 use leadsman_cri::wire::{ContainerState, ExecSyncResponse, NamespaceMode};
 use leadsman_tests::Scene;
 use serde_json::json;
@@ -25,9 +25,9 @@ pub(crate) async fn probed_pod(client: &Client, runtime: &Fake) -> Result<Scene>
     let pod = scene.pod(PROBED.1).await?;
     let uid = pod.metadata.uid.context("a pod has a uid")?;
     let id = {
-        let mut world = runtime.world();
-        world.network(&uid, &["10.1.2.3"], NamespaceMode::Pod);
-        world.container(&uid, "main", 1, ContainerState::ContainerRunning)
+        let mut world = runtime.lock_world();
+        world.set_network(&uid, &["10.1.2.3"], NamespaceMode::Pod);
+        world.set_container(&uid, "main", 1, ContainerState::ContainerRunning)
     };
     commands_exit_with(runtime, 0);
     scene
@@ -47,7 +47,7 @@ pub(crate) async fn probed_pod(client: &Client, runtime: &Fake) -> Result<Scene>
 
 /// What every command ends with from now on.
 pub(crate) fn commands_exit_with(runtime: &Fake, exit_code: i32) {
-    runtime.world().exec = Some(Answer::Ok(ExecSyncResponse {
+    runtime.lock_world().exec = Some(ScriptedAnswer::Ok(ExecSyncResponse {
         exit_code,
         ..ExecSyncResponse::default()
     }));

@@ -200,7 +200,7 @@ impl Bench {
         }
         let gates = Given::WithWebhooks;
         let manager = Started::manager(plane, "all-manager", &manager_token, gates, true).await?;
-        let socket = self.runtime.socket();
+        let socket = self.runtime.socket_path();
         let agent = Started::agent(plane, "all-agent", &agent_token, NODE, &socket).await?;
         for exit_code in [0, 1, 0, 1] {
             commands_exit_with(&self.runtime, exit_code);
@@ -379,7 +379,7 @@ impl Bench {
         let plan = serde_json::from_value(plan)?;
         objects.create(&PostParams::default(), &plan).await?;
         let plane = &self.installation.plane;
-        let socket = self.runtime.socket();
+        let socket = self.runtime.socket_path();
         let agent =
             Started::agent(plane, &user.name, &user.kubeconfig, &user.name, &socket).await?;
         agent

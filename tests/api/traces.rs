@@ -79,7 +79,7 @@ pub(crate) async fn a_change_of_a_verdict_is_one_trace_of_both_processes(
     let scene = probed_pod(&installation.client, &runtime).await?;
     let plane = &installation.plane;
     let kubeconfig = plane.kubeconfig_for("system:admin", &["system:masters"])?;
-    let socket = runtime.socket();
+    let socket = runtime.socket_path();
     let agent = Started::traced_agent(plane, &kubeconfig, NODE, &socket, &endpoint).await?;
     for (exit_code, state) in [(0, "Succeeded"), (1, "Failed")] {
         commands_exit_with(&runtime, exit_code);

@@ -151,7 +151,7 @@ impl<'a> Engine<'a> {
             let timeout = Duration::from_secs(run.probe.timeout_seconds.get().into());
             let began = clock::monotonic();
             let result =
-                leadsman_probe::run(&run.probe.handler, &target, timeout, &NoRuntime).await;
+                leadsman_probe::run_probe(&run.probe.handler, &target, timeout, &NoRuntime).await;
             (run.id, result, clock::monotonic() - began)
         });
     }

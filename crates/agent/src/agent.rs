@@ -27,16 +27,16 @@ pub enum AgentError {
 }
 
 /// Runs the agent until SIGTERM or SIGINT.
-pub fn run(args: &Args) -> Result<(), RunError<AgentError>> {
+pub fn run_agent(args: &Args) -> Result<(), RunError<AgentError>> {
     leadsman_process::run_process(&args.process, Component::Agent, async |process| {
         let context = task_context(args, &process)?;
         let mut tasks = Tasks::new(&context);
         let (sender, questions) = mpsc::channel(1);
-        let history = match history_socket(args) {
+        let history = match bind_history_socket(args) {
             Some(socket) => {
                 let stop = context.stop.clone();
                 tasks.start("history", async {
-                    socket.serve(sender, stop).await;
+                    socket.serve_queries(sender, stop).await;
                     Ok::<_, Infallible>(())
                 });
                 HistoryLimits::with_runs_per_probe(args.history.into())
@@ -44,16 +44,16 @@ pub fn run(args: &Args) -> Result<(), RunError<AgentError>> {
             // What nobody can ask for is not kept.
             None => HistoryLimits::NONE,
         };
-        let probing = probing::run(context, args.probing(history), questions);
+        let probing = probing::run_probing(context, args.probing_config(history), questions);
         tasks.start("probing", probing);
         Ok(tasks.run().await?)
     })
 }
 
 /// The socket for questions about recent runs. Probing does not depend on it.
-fn history_socket(args: &Args) -> Option<HistorySocket> {
+fn bind_history_socket(args: &Args) -> Option<HistorySocket> {
     let path = args.history_socket.as_ref().filter(|_| args.history > 0)?;
-    HistorySocket::bind(path, args.history.into())
+    HistorySocket::bind_in_place(path, args.history.into())
         .inspect_err(|error| tracing::warn!(%error, "keeping no recent runs of probes"))
         .ok()
 }
@@ -63,7 +63,7 @@ fn task_context(args: &Args, process: &Process) -> Result<TaskContext, AgentErro
         node_name: args.node_name.as_str().into(),
         start: clock::monotonic(),
         server: process.server.clone(),
-        runtime: Runtime::connect(&args.runtime_endpoint)?,
+        runtime: Runtime::connect_lazily(&args.runtime_endpoint)?,
         health: HealthChecks::new(process.readiness.clone()),
         metrics: process.metrics.clone(),
         tracer: process.tracer.clone(),

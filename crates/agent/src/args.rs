@@ -70,7 +70,7 @@ pub struct Args {
 }
 
 impl Args {
-    pub(crate) fn probing(&self, history: HistoryLimits) -> ProbingConfig {
+    pub(crate) fn probing_config(&self, history: HistoryLimits) -> ProbingConfig {
         let execs = self.exec_concurrency.get();
         ProbingConfig {
             exec_limits: ExecLimits {

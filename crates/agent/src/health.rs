@@ -47,35 +47,35 @@ impl HealthChecks {
     }
 
     /// Registers a check, which fails `/readyz` for this reason until its first success.
-    pub(crate) fn register(&self, name: &'static str, reason: &str) -> Health {
+    pub(crate) fn register_check(&self, name: &'static str, reason: &str) -> Health {
         let health = Health(Arc::new(Mutex::new(HealthState {
             check: self.readiness.add_check(name, reason),
             last: LastAttempt::Untried,
         })));
-        lock(&self.checks).push(health.clone());
+        lock_mutex(&self.checks).push(health.clone());
         health
     }
 
     /// Fails `/readyz` for each check that has been failing for too long.
-    pub(crate) fn check(&self, now: Duration) {
-        for health in &*lock(&self.checks) {
-            health.check(now);
+    pub(crate) fn fail_overdue_checks(&self, now: Duration) {
+        for health in &*lock_mutex(&self.checks) {
+            health.fail_if_overdue(now);
         }
     }
 }
 
 impl Health {
     /// Records a success.
-    pub(crate) fn succeeded(&self) {
-        let mut state = lock(&self.0);
+    pub(crate) fn record_success(&self) {
+        let mut state = lock_mutex(&self.0);
         state.last = LastAttempt::Succeeded;
         state.check.set_ready();
     }
 
     /// Records a failure; `worked` is when the dependency last worked, if it ever did. Returns whether it is the first
     /// failure after a success, or at all.
-    pub(crate) fn failed(&self, reason: &str, worked: Duration) -> bool {
-        let mut state = lock(&self.0);
+    pub(crate) fn record_failure(&self, reason: &str, worked: Duration) -> bool {
+        let mut state = lock_mutex(&self.0);
         let (is_first, worked) = match &state.last {
             LastAttempt::Untried => (true, None),
             LastAttempt::Succeeded => (true, Some(worked)),
@@ -90,11 +90,11 @@ impl Health {
     }
 
     pub(crate) fn is_failing(&self) -> bool {
-        matches!(lock(&self.0).last, LastAttempt::Failed { .. })
+        matches!(lock_mutex(&self.0).last, LastAttempt::Failed { .. })
     }
 
-    fn check(&self, now: Duration) {
-        let state = lock(&self.0);
+    fn fail_if_overdue(&self, now: Duration) {
+        let state = lock_mutex(&self.0);
         if let LastAttempt::Failed {
             worked: Some(worked),
             reason,
@@ -106,7 +106,7 @@ impl Health {
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+fn lock_mutex<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     // Each change is one assignment, so a panic leaves no half-made state.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -123,16 +123,16 @@ mod tests {
     fn readiness_is_lost_after_half_a_minute_and_regained_by_one_success() {
         let readiness = Readiness::default();
         let checks = HealthChecks::new(readiness.clone());
-        let health = checks.register("thing", "not tried yet");
+        let health = checks.register_check("thing", "not tried yet");
         assert!(!readiness.is_ready());
-        health.succeeded();
-        assert!(health.failed("away", seconds(100)));
-        checks.check(seconds(129));
+        health.record_success();
+        assert!(health.record_failure("away", seconds(100)));
+        checks.fail_overdue_checks(seconds(129));
         assert!(readiness.is_ready());
-        assert!(!health.failed("still away", seconds(130)));
-        checks.check(seconds(130));
+        assert!(!health.record_failure("still away", seconds(130)));
+        checks.fail_overdue_checks(seconds(130));
         assert_eq!(readiness.to_text(), "[-] thing: still away\n");
-        health.succeeded();
+        health.record_success();
         assert!(readiness.is_ready());
     }
 
@@ -140,14 +140,14 @@ mod tests {
     fn what_has_never_worked_says_why_at_once() {
         let readiness = Readiness::default();
         let checks = HealthChecks::new(readiness.clone());
-        let health = checks.register("thing", "not tried yet");
-        assert!(health.failed("away", seconds(0)));
+        let health = checks.register_check("thing", "not tried yet");
+        assert!(health.record_failure("away", seconds(0)));
         assert_eq!(readiness.to_text(), "[-] thing: away\n");
-        assert!(!health.failed("forbidden", seconds(0)));
-        checks.check(seconds(1));
+        assert!(!health.record_failure("forbidden", seconds(0)));
+        checks.fail_overdue_checks(seconds(1));
         assert_eq!(readiness.to_text(), "[-] thing: forbidden\n");
-        health.succeeded();
-        assert!(health.failed("away", seconds(2)));
+        health.record_success();
+        assert!(health.record_failure("away", seconds(2)));
         assert!(readiness.is_ready(), "it has worked a moment ago");
     }
 
@@ -155,12 +155,12 @@ mod tests {
     fn silence_is_no_success() {
         let readiness = Readiness::default();
         let checks = HealthChecks::new(readiness.clone());
-        let health = checks.register("watch", "not listed yet");
-        health.succeeded();
-        health.failed("away", seconds(0));
-        checks.check(seconds(30));
+        let health = checks.register_check("watch", "not listed yet");
+        health.record_success();
+        health.record_failure("away", seconds(0));
+        checks.fail_overdue_checks(seconds(30));
         assert!(!readiness.is_ready());
-        checks.check(seconds(3600));
+        checks.fail_overdue_checks(seconds(3600));
         assert!(!readiness.is_ready());
     }
 }

@@ -27,7 +27,7 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-pub use client::{Args, HistoryError, print};
+pub use client::{Args, HistoryError, print_history};
 
 /// Where the agent's pod has the socket.
 pub(crate) const SOCKET: &str = "/run/leadsman/history.sock";
@@ -79,8 +79,8 @@ pub(crate) struct HistorySocket {
 
 impl HistorySocket {
     /// Listens there, in the place of an agent that has ended.
-    pub(crate) fn bind(path: &Path, runs_kept: usize) -> Result<Self, SocketError> {
-        let listener = bind(path).map_err(|source| SocketError {
+    pub(crate) fn bind_in_place(path: &Path, runs_kept: usize) -> Result<Self, SocketError> {
+        let listener = bind_socket(path).map_err(|source| SocketError {
             path: path.to_owned(),
             source,
         })?;
@@ -92,7 +92,7 @@ impl HistorySocket {
     }
 
     /// Answers until the agent is to stop.
-    pub(crate) async fn serve(
+    pub(crate) async fn serve_queries(
         self,
         requests: mpsc::Sender<HistoryRequest>,
         stop: CancellationToken,
@@ -119,7 +119,7 @@ impl HistorySocket {
                     }
                     let (requests, runs_kept) = (requests.clone(), self.runs_kept);
                     answers.spawn(async move {
-                        let answered = timeout(DEADLINE, answer(stream, runs_kept, &requests)).await;
+                        let answered = timeout(DEADLINE, answer_query(stream, runs_kept, &requests)).await;
                         match answered {
                             Ok(Ok(())) => {}
                             Ok(Err(error)) => tracing::debug!(%error, "a question about recent runs has no answer"),
@@ -132,7 +132,7 @@ impl HistorySocket {
     }
 }
 
-fn bind(path: &Path) -> io::Result<UnixListener> {
+fn bind_socket(path: &Path) -> io::Result<UnixListener> {
     match std::fs::symlink_metadata(path) {
         // Of a container before this one in the same pod. Anything else is not ours to remove.
         Ok(known) if known.file_type().is_socket() => std::fs::remove_file(path)?,
@@ -143,7 +143,7 @@ fn bind(path: &Path) -> io::Result<UnixListener> {
     Ok(listener)
 }
 
-async fn answer(
+async fn answer_query(
     stream: UnixStream,
     runs_kept: usize,
     requests: &mpsc::Sender<HistoryRequest>,

@@ -83,7 +83,7 @@ impl Tasks {
             tokio::select! {
                 () = self.stop.cancelled() => break Ok(()),
                 Some(ended) = self.running.join_next_with_id() => break self.judge_end(ended),
-                now = checks.tick() => self.health.check(now.saturating_duration_since(self.start)),
+                now = checks.tick() => self.health.fail_overdue_checks(now.saturating_duration_since(self.start)),
             }
         };
         self.stop.cancel();

@@ -79,7 +79,7 @@ pub(crate) struct ProbingConfig {
 }
 
 /// Probes the pods of the node until the task has to stop; then writes the last verdicts.
-pub(crate) async fn run(
+pub(crate) async fn run_probing(
     context: TaskContext,
     config: ProbingConfig,
     mut questions: HistoryRequests,
@@ -88,7 +88,7 @@ pub(crate) async fn run(
     let mut probing = Probing::new(&context, config);
     let (sender, mut lists) = mpsc::channel(1);
     let view = View::new(context.runtime.clone());
-    let polled = probing.lists.subscribe();
+    let polled = probing.lists.subscribe_to_pods();
     let mut polling = JoinSet::new();
     polling.spawn(poll_containers(view, context.start, polled, sender));
     let stopped = context.stop.cancelled();
@@ -126,24 +126,24 @@ impl Probing {
             ..
         } = context;
         let metrics = ProbingMetrics::new(&context.metrics);
-        let plan_health = health.register(
+        let plan_health = health.register_check(
             "nodepodprobe",
             "this node's NodePodProbe has not been read yet",
         );
-        let write_health = health.register("status", "");
-        write_health.succeeded();
+        let write_health = health.register_check("status", "");
+        write_health.record_success();
         Self {
             node: NodeProbes::new(config.exec_limits, config.history, now_since(context.start)),
             plan: PlanFollower::new(node_name, plan_health),
             lists: ContainerLists::new(
-                health.register("runtime", "the container runtime has not answered yet"),
+                health.register_check("runtime", "the container runtime has not answered yet"),
             ),
             targets: ProbeTargets::new(config.node_ips),
             prober: Prober::new(context.runtime.clone()),
             writes: JoinSet::new(),
             write_failures: 0,
             write_health,
-            events: EventSender::start(server.clone(), node_name, &metrics),
+            events: EventSender::start_sender(server.clone(), node_name, &metrics),
             metrics,
             traces: VerdictTraces::new(context.tracer.clone(), context.node_name.clone()),
             context: context.clone(),
@@ -177,18 +177,18 @@ impl Probing {
                     // Who asked may have gone.
                     let _sent = question.reply.send(self.node.answer_history_query(&question.query));
                 }
-                () = &mut alarm => self.apply(NodeEvent::Tick),
+                () = &mut alarm => self.apply_event(NodeEvent::Tick),
             }
-            self.write();
+            self.begin_write();
         }
     }
 
-    fn now(&self) -> Now {
+    fn now_since_start(&self) -> Now {
         now_since(self.context.start)
     }
 
-    fn apply(&mut self, event: NodeEvent<'_>) {
-        let now = self.now();
+    fn apply_event(&mut self, event: NodeEvent<'_>) {
+        let now = self.now_since_start();
         let run = self.traces.run_of(&event, now.wall);
         for action in self.node.apply_event(event, now) {
             match action {
@@ -219,8 +219,8 @@ impl Probing {
 
     fn start_run(&mut self, run: ProbeRun) {
         self.metrics.observe_start(&run);
-        let target = self.targets.target_of(&run, self.lists.last());
-        self.prober.start(run, target);
+        let target = self.targets.target_of(&run, self.lists.last_containers());
+        self.prober.start_run(run, target);
     }
 
     fn publish_change(&mut self, change: VerdictChange, run: Option<&TracedRun>, now: Now) {
@@ -231,34 +231,37 @@ impl Probing {
         self.metrics.count_change(change.to);
         self.traces.note_change(&change, run, now.wall);
         if change.send_event {
-            self.events.enqueue(change, now.wall);
+            self.events.enqueue_change(change, now.wall);
         }
     }
 
     fn follow_plan(&mut self, event: PlanEvent) {
-        let now = self.now().monotonic;
-        let object = match self.plan.follow(event, now) {
+        let now = self.now_since_start().monotonic;
+        let object = match self.plan.follow_event(event, now) {
             Some(Plan::Object(object)) => Some(object),
             Some(Plan::Absent) => None,
             None => return,
         };
         let object = object.as_deref();
         self.targets.follow_plan(object.map(|object| &object.spec));
-        self.apply(NodeEvent::Plan(object));
+        self.apply_event(NodeEvent::Plan(object));
         let containers = self.node.probed_containers();
         let uids: HashSet<Arc<str>> = containers.map(|name| name.pod.uid).collect();
         self.metrics
             .set_probes(self.node.probed_containers().count());
-        self.lists
-            .follow_plan(uids, self.node.count_added_probes(), self.now().monotonic);
+        self.lists.follow_plan(
+            uids,
+            self.node.count_added_probes(),
+            self.now_since_start().monotonic,
+        );
     }
 
     fn observe_list(&mut self, list: ContainerList) {
         self.metrics.count_list(list.succeeded());
-        let now = self.now().monotonic;
+        let now = self.now_since_start().monotonic;
         let names = self.node.probed_containers();
-        if let Some(event) = self.lists.observe(list, names, now) {
-            self.apply(event);
+        if let Some(event) = self.lists.observe_list(list, names, now) {
+            self.apply_event(event);
         }
     }
 
@@ -279,11 +282,11 @@ impl Probing {
         } = finished;
         let result = self.node.classify_result(run, result);
         self.metrics.count_run(handler, &result, took);
-        self.apply(NodeEvent::RunFinished { run, result, took });
+        self.apply_event(NodeEvent::RunFinished { run, result, took });
     }
 
-    fn write(&mut self) {
-        let now = self.now();
+    fn begin_write(&mut self) {
+        let now = self.now_since_start();
         if let Some(status) = self.node.begin_due_write(now) {
             self.traces.begin_write(&status, now.wall);
             let node_name = self.context.node_name.to_string();
@@ -291,7 +294,7 @@ impl Probing {
             self.writes.spawn(write);
         } else if self.write_health.is_failing() && self.node.write_overdue_since().is_none() {
             // What could not be written need not be written any more.
-            self.write_health.succeeded();
+            self.write_health.record_success();
         }
     }
 
@@ -301,27 +304,28 @@ impl Probing {
             self.metrics.count_write(disposition);
         }
         let error = written.as_ref().err().map(ToString::to_string);
-        self.traces.end_write(error.as_deref(), self.now().wall);
+        self.traces
+            .end_write(error.as_deref(), self.now_since_start().wall);
         let end = match written {
             Ok(object) => {
                 let shows_unprobed = shows_unprobed(&object);
                 // The object first, or the write would seem to be due again.
                 self.follow_plan(PlanEvent::Replied(object));
-                self.write_health.succeeded();
+                self.write_health.record_success();
                 self.write_failures = 0;
                 StatusWriteEnd::Written { shows_unprobed }
             }
             Err(error) => {
-                let now = self.now().monotonic;
+                let now = self.now_since_start().monotonic;
                 let since = self.node.write_overdue_since().unwrap_or(now);
-                if self.write_health.failed(&error.to_string(), since) {
+                if self.write_health.record_failure(&error.to_string(), since) {
                     tracing::warn!(%error, "writing the verdicts failed, retrying; none is lost");
                 }
                 self.write_failures = self.write_failures.saturating_add(1);
                 failed_write(&error, self.write_failures)
             }
         };
-        self.apply(NodeEvent::StatusWritten(end));
+        self.apply_event(NodeEvent::StatusWritten(end));
     }
 
     /// Writes the verdicts that are not written yet, as far as that is due soon. Runs under way are dropped.
@@ -331,8 +335,8 @@ impl Probing {
                 self.end_write(written);
                 continue;
             }
-            self.write();
-            let soon = self.now().monotonic + DRAIN;
+            self.begin_write();
+            let soon = self.now_since_start().monotonic + DRAIN;
             match self.node.write_at().filter(|at| *at < soon) {
                 _ if !self.writes.is_empty() => {}
                 Some(at) => sleep_until(self.context.start + at).await,

@@ -14,7 +14,7 @@ pub(crate) const FIELD_MANAGER: &str = "leadsman-agent";
 const DEADLINE: Duration = Duration::from_secs(10);
 
 /// Sends a request. Returns its disposition and the body of the reply, which is empty if none came.
-pub(crate) async fn send(
+pub(crate) async fn send_request(
     server: &ApiServer,
     request: Result<Request<Vec<u8>>, BuildError>,
 ) -> (Disposition, Vec<u8>) {

@@ -7,7 +7,10 @@ use leadsman_cri::Runtime;
 /// # Errors
 /// Why it does not answer, with the endpoint in it.
 pub async fn runtime_version(endpoint: &str) -> Result<String, String> {
-    let runtime = Runtime::connect(endpoint).map_err(|error| error.to_string())?;
-    let version = runtime.version().await.map_err(|error| error.to_string())?;
+    let runtime = Runtime::connect_lazily(endpoint).map_err(|error| error.to_string())?;
+    let version = runtime
+        .read_version()
+        .await
+        .map_err(|error| error.to_string())?;
     Ok(version.to_string())
 }

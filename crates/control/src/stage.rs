@@ -34,7 +34,7 @@ impl<E> Stage<E> {
 
     /// Whether it belongs to another term than this leadership.
     pub(crate) fn is_past(&self, leadership: Leadership) -> bool {
-        self.term() != leadership.term()
+        self.term() != leadership.term_number()
     }
 
     /// The next page of what is re-listed; none when that was the last.

@@ -1,5 +1,5 @@
 //! A command in a container: `ExecSync`, and what its errors mean for a probe. The runtimes answer most
-//! errors with the code `Unknown` and a message, so the message decides ([`ExecError::of_runtime_message`]).
+//! errors with the code `Unknown` and a message, so the message decides ([`ExecError::from_runtime_message`]).
 
 use std::time::Duration;
 
@@ -29,8 +29,8 @@ impl Exec for Runtime {
         let mut client = self.exec_client();
         let limit = Duration::from_secs(seconds.into()) + EXEC_SLACK;
         match tokio::time::timeout(limit, client.exec_sync(request)).await {
-            Ok(Ok(response)) => execution(response.into_inner()),
-            Ok(Err(status)) => Err(interpret(&status)),
+            Ok(Ok(response)) => execution_of_reply(response.into_inner()),
+            Ok(Err(status)) => Err(interpret_status(&status)),
             Err(_) => Err(ExecError::Deadline),
         }
     }
@@ -45,9 +45,9 @@ fn whole_seconds(timeout: Duration) -> u32 {
 
 /// CRI-O reports a timeout as a success with exit code −1 and this message (`ExecSync`,
 /// `internal/oci/runtime_oci.go`).
-fn execution(reply: wire::ExecSyncResponse) -> Result<Execution, ExecError> {
+fn execution_of_reply(reply: wire::ExecSyncResponse) -> Result<Execution, ExecError> {
     if reply.exit_code == -1
-        && contains(
+        && contains_any(
             &String::from_utf8_lossy(&reply.stderr),
             &["command timed out"],
         )
@@ -62,7 +62,7 @@ fn execution(reply: wire::ExecSyncResponse) -> Result<Execution, ExecError> {
 }
 
 /// The meaning of an error of `ExecSync`.
-fn interpret(status: &Status) -> ExecError {
+fn interpret_status(status: &Status) -> ExecError {
     let message = || status.message().to_owned();
     if is_transport(status) {
         return ExecError::Runtime(message());
@@ -72,7 +72,7 @@ fn interpret(status: &Status) -> ExecError {
         // The client's limit, from the length in front of the message.
         Code::OutOfRange => ExecError::TooMuchOutput(message()),
         // The runtime's own limit: "trying to send message larger than max".
-        Code::ResourceExhausted if contains(status.message(), &["larger than max"]) => {
+        Code::ResourceExhausted if contains_any(status.message(), &["larger than max"]) => {
             ExecError::TooMuchOutput(message())
         }
         Code::ResourceExhausted => ExecError::Runtime(message()),
@@ -81,13 +81,13 @@ fn interpret(status: &Status) -> ExecError {
 }
 
 fn interpret_message(code: Code, message: &str) -> ExecError {
-    match ExecError::of_runtime_message(message) {
+    match ExecError::from_runtime_message(message) {
         ExecError::Runtime(message) if code == Code::NotFound => ExecError::ContainerGone(message),
         meaning => meaning,
     }
 }
 
-fn contains(message: &str, patterns: &[&str]) -> bool {
+fn contains_any(message: &str, patterns: &[&str]) -> bool {
     let message = message.to_ascii_lowercase();
     patterns.iter().any(|pattern| message.contains(pattern))
 }
@@ -98,7 +98,7 @@ mod tests {
     use rstest::rstest;
 
     use super::*;
-    use crate::fake::{Answer, Fake, within};
+    use crate::fake::{Fake, ScriptedAnswer, within_deadline};
 
     const SECOND: Duration = Duration::from_secs(1);
 
@@ -196,7 +196,7 @@ mod tests {
         #[case] message: &str,
         #[case] expected: ExecErrorKind,
     ) {
-        let error = interpret(&Status::new(code, message));
+        let error = interpret_status(&Status::new(code, message));
         assert_eq!(kind(&error), expected);
     }
 
@@ -207,15 +207,15 @@ mod tests {
                 r#"failed to exec in container: failed to start exec "{id}": OCI runtime exec failed: exec failed: unable to start container process: exec: "x": executable file not found in $PATH: unknown"#
             )
         };
-        let error = interpret(&Status::unknown(message("09428c")));
-        assert_eq!(error, interpret(&Status::unknown(message("968d4a"))));
+        let error = interpret_status(&Status::unknown(message("09428c")));
+        assert_eq!(error, interpret_status(&Status::unknown(message("968d4a"))));
         assert_eq!(
             error.to_string(),
             r#"OCI runtime exec failed: exec failed: unable to start container process: exec: "x": executable file not found in $PATH: unknown"#
         );
         let other = "executable file `x` not found in $PATH";
         assert_eq!(
-            interpret(&Status::unknown(other)),
+            interpret_status(&Status::unknown(other)),
             ExecError::CannotStart(other.to_owned())
         );
     }
@@ -234,8 +234,8 @@ mod tests {
         exit_code: i32,
         stdout: impl Into<Vec<u8>>,
         stderr: impl Into<Vec<u8>>,
-    ) -> Answer<wire::ExecSyncResponse> {
-        Answer::Ok(wire::ExecSyncResponse {
+    ) -> ScriptedAnswer<wire::ExecSyncResponse> {
+        ScriptedAnswer::Ok(wire::ExecSyncResponse {
             stdout: stdout.into().into(),
             stderr: stderr.into().into(),
             exit_code,
@@ -244,14 +244,14 @@ mod tests {
 
     async fn exec(fake: &Fake) -> Result<Execution, ExecError> {
         let command = ["sh".to_owned(), "-c".to_owned(), "echo $HOME".to_owned()];
-        fake.client().exec("c1", &command, SECOND).await
+        fake.new_client().exec("c1", &command, SECOND).await
     }
 
     #[tokio::test]
     async fn exit_codes_and_output_come_back() {
         let fake = Fake::start();
         for exit_code in [0, 1, 137, -1] {
-            fake.world().exec = Some(answers(exit_code, "out", "err"));
+            fake.lock_world().exec = Some(answers(exit_code, "out", "err"));
             let execution = exec(&fake).await.unwrap();
             assert_eq!(
                 execution,
@@ -262,7 +262,7 @@ mod tests {
                 }
             );
         }
-        let request = fake.world().execs[0].clone();
+        let request = fake.lock_world().execs[0].clone();
         assert_eq!(
             (
                 request.container_id.as_str(),
@@ -276,16 +276,16 @@ mod tests {
     #[tokio::test]
     async fn the_timeout_of_cri_o_is_recognised() {
         let fake = Fake::start();
-        fake.world().exec = Some(answers(-1, "", "command timed out"));
+        fake.lock_world().exec = Some(answers(-1, "", "command timed out"));
         assert_eq!(exec(&fake).await, Err(ExecError::TimedOut));
-        fake.world().exec = Some(answers(1, "", "command timed out"));
+        fake.lock_world().exec = Some(answers(1, "", "command timed out"));
         assert_eq!(exec(&fake).await.unwrap().exit_code, 1);
     }
 
     #[tokio::test]
     async fn many_commands_may_write_much_at_once() {
         let fake = Fake::start();
-        fake.world().exec = Some(answers(7, vec![b'o'; 9 << 20], vec![b'e'; 9 << 20]));
+        fake.lock_world().exec = Some(answers(7, vec![b'o'; 9 << 20], vec![b'e'; 9 << 20]));
         let all = futures::future::join_all((0..8).map(|_| exec(&fake))).await;
         for execution in all {
             let Execution {
@@ -303,7 +303,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_runtime_that_does_not_reply_is_given_up_after_the_slack() {
         let fake = Fake::start();
-        fake.world().exec = Some(Answer::Never);
+        fake.lock_world().exec = Some(ScriptedAnswer::Never);
         let begin = tokio::time::Instant::now();
         assert_eq!(exec(&fake).await, Err(ExecError::Deadline));
         assert_eq!(begin.elapsed().as_secs(), 3);
@@ -316,24 +316,24 @@ mod tests {
             exec(&fake).await,
             Err(ExecError::ContainerGone("no such container".to_owned()))
         );
-        fake.world().exec = Some(Answer::Err(Status::deadline_exceeded("too long")));
+        fake.lock_world().exec = Some(ScriptedAnswer::Err(Status::deadline_exceeded("too long")));
         assert_eq!(exec(&fake).await, Err(ExecError::TimedOut));
     }
 
     #[tokio::test]
     async fn an_unreachable_runtime_is_no_failed_command() {
         let mut fake = Fake::start();
-        fake.world().exec = Some(Answer::Never);
-        let client = fake.client();
+        fake.lock_world().exec = Some(ScriptedAnswer::Never);
+        let client = fake.new_client();
         let command = ["true".to_owned()];
         let running = client.exec("c1", &command, SECOND * 60);
         let death = async {
-            while fake.world().execs.is_empty() {
+            while fake.lock_world().execs.is_empty() {
                 tokio::task::yield_now().await;
             }
             fake.vanish();
         };
-        let (answer, ()) = tokio::join!(running, within(death));
+        let (answer, ()) = tokio::join!(running, within_deadline(death));
         assert_eq!(kind(&answer.unwrap_err()), ExecErrorKind::Runtime);
         for _ in 0..2 {
             assert_eq!(
@@ -341,9 +341,9 @@ mod tests {
                 ExecErrorKind::Runtime
             );
         }
-        fake.world().exec = Some(answers(0, "", ""));
+        fake.lock_world().exec = Some(answers(0, "", ""));
         fake.come_back();
-        let execution = within(async {
+        let execution = within_deadline(async {
             loop {
                 if let Ok(execution) = client.exec("c1", &command, SECOND).await {
                     return execution;

@@ -23,7 +23,7 @@ const MALFORMED: &[u8] = &[0xff, 0, 0, 0, 0];
 /// Truncates one reply.
 #[derive(Debug, Default)]
 pub(crate) struct OutputLimiter {
-    position: Position,
+    position: ParsePosition,
     /// Bytes of the message that are still to come.
     left: u64,
     exit_code: i32,
@@ -33,7 +33,7 @@ pub(crate) struct OutputLimiter {
 
 /// What the next byte of the reply belongs to.
 #[derive(Debug, Clone, Copy, Default)]
-enum Position {
+enum ParsePosition {
     /// Nothing was read yet.
     #[default]
     Start,
@@ -60,63 +60,70 @@ struct InvalidProtobuf;
 
 impl OutputLimiter {
     /// Takes the next piece of the reply and returns its replacement: nothing, and at the end the whole message.
-    pub(crate) fn push(&mut self, mut piece: &[u8]) -> Bytes {
+    pub(crate) fn limit_piece(&mut self, mut piece: &[u8]) -> Bytes {
         while !piece.is_empty() {
             let taken = match self.position {
-                Position::End => return Bytes::new(),
-                Position::Bytes { field, left } => self.bytes(field, left, piece),
-                position => self.byte(position, piece[0]).map(|()| 1),
+                ParsePosition::End => return Bytes::new(),
+                ParsePosition::Bytes { field, left } => self.take_bytes(field, left, piece),
+                position => self.take_byte(position, piece[0]).map(|()| 1),
             };
             let Ok(taken) = taken else {
-                self.position = Position::End;
+                self.position = ParsePosition::End;
                 return Bytes::from_static(MALFORMED);
             };
             piece = &piece[taken..];
-            if matches!(self.position, Position::Key(key) if key.is_empty()) && self.left == 0 {
-                self.position = Position::End;
-                return self.message();
+            if matches!(self.position, ParsePosition::Key(key) if key.is_empty()) && self.left == 0
+            {
+                self.position = ParsePosition::End;
+                return self.take_message();
             }
         }
         Bytes::new()
     }
 
-    fn byte(&mut self, position: Position, byte: u8) -> Result<(), InvalidProtobuf> {
+    fn take_byte(&mut self, position: ParsePosition, byte: u8) -> Result<(), InvalidProtobuf> {
         match position {
-            Position::Start | Position::Prefix { .. } => return self.prefix(position, byte),
+            ParsePosition::Start | ParsePosition::Prefix { .. } => {
+                return self.take_prefix_byte(position, byte);
+            }
             _ => self.left = self.left.checked_sub(1).ok_or(InvalidProtobuf)?,
         }
         self.position = match position {
-            Position::Key(key) => match key.push(byte)? {
-                VarintRead::More(key) => Position::Key(key),
+            ParsePosition::Key(key) => match key.push_byte(byte)? {
+                VarintRead::More(key) => ParsePosition::Key(key),
                 VarintRead::Complete(key) => position_of_field(key)?,
             },
-            Position::Number { field, value } => match value.push(byte)? {
-                VarintRead::More(value) => Position::Number { field, value },
-                VarintRead::Complete(value) => self.number(field, value),
+            ParsePosition::Number { field, value } => match value.push_byte(byte)? {
+                VarintRead::More(value) => ParsePosition::Number { field, value },
+                VarintRead::Complete(value) => self.take_number(field, value),
             },
-            Position::Length { field, value } => match value.push(byte)? {
-                VarintRead::More(value) => Position::Length { field, value },
-                VarintRead::Complete(length) => self.length(field, length)?,
+            ParsePosition::Length { field, value } => match value.push_byte(byte)? {
+                VarintRead::More(value) => ParsePosition::Length { field, value },
+                VarintRead::Complete(length) => self.begin_bytes(field, length)?,
             },
             other => other,
         };
         Ok(())
     }
 
-    fn prefix(&mut self, position: Position, byte: u8) -> Result<(), InvalidProtobuf> {
+    fn take_prefix_byte(
+        &mut self,
+        position: ParsePosition,
+        byte: u8,
+    ) -> Result<(), InvalidProtobuf> {
         let (mut bytes, seen) = match position {
-            Position::Prefix { bytes, seen } => (bytes, seen),
+            ParsePosition::Prefix { bytes, seen } => (bytes, seen),
             _ => ([0; PREFIX_BYTES], 0),
         };
         bytes[seen] = byte;
-        self.position = Position::Prefix {
+        self.position = ParsePosition::Prefix {
             bytes,
             seen: seen + 1,
         };
         if let (true, [flag, length @ ..]) = (seen + 1 == PREFIX_BYTES, bytes) {
             self.left = u32::from_be_bytes(length).into();
             self.position = if flag == 0 {
-                Position::Key(Varint::default())
+                ParsePosition::Key(Varint::default())
             } else {
                 return Err(InvalidProtobuf);
             };
@@ -124,25 +131,30 @@ impl OutputLimiter {
         Ok(())
     }
 
-    fn number(&mut self, field: u64, value: u64) -> Position {
+    fn take_number(&mut self, field: u64, value: u64) -> ParsePosition {
         if field == 3 {
             // A negative int32 is encoded as ten bytes, sign-extended to 64 bits; the lower half is the number.
             #[allow(clippy::cast_possible_truncation, reason = "as above")]
             let exit_code = value as i32;
             self.exit_code = exit_code;
         }
-        Position::Key(Varint::default())
+        ParsePosition::Key(Varint::default())
     }
 
-    fn length(&mut self, field: u64, length: u64) -> Result<Position, InvalidProtobuf> {
+    fn begin_bytes(&mut self, field: u64, length: u64) -> Result<ParsePosition, InvalidProtobuf> {
         match length {
-            0 => Ok(Position::Key(Varint::default())),
-            left if left <= self.left => Ok(Position::Bytes { field, left }),
+            0 => Ok(ParsePosition::Key(Varint::default())),
+            left if left <= self.left => Ok(ParsePosition::Bytes { field, left }),
             _ => Err(InvalidProtobuf),
         }
     }
 
-    fn bytes(&mut self, field: u64, left: u64, piece: &[u8]) -> Result<usize, InvalidProtobuf> {
+    fn take_bytes(
+        &mut self,
+        field: u64,
+        left: u64,
+        piece: &[u8],
+    ) -> Result<usize, InvalidProtobuf> {
         let here = usize::try_from(left).map_or(piece.len(), |left| left.min(piece.len()));
         let kept = match field {
             1 => Some(&mut self.stdout),
@@ -155,13 +167,13 @@ impl OutputLimiter {
         }
         self.left = self.left.checked_sub(here as u64).ok_or(InvalidProtobuf)?;
         self.position = match left - here as u64 {
-            0 => Position::Key(Varint::default()),
-            left => Position::Bytes { field, left },
+            0 => ParsePosition::Key(Varint::default()),
+            left => ParsePosition::Bytes { field, left },
         };
         Ok(here)
     }
 
-    fn message(&mut self) -> Bytes {
+    fn take_message(&mut self) -> Bytes {
         let message = wire::ExecSyncResponse {
             stdout: std::mem::take(&mut self.stdout).into(),
             stderr: std::mem::take(&mut self.stderr).into(),
@@ -178,19 +190,19 @@ impl OutputLimiter {
 }
 
 /// The position after a key, which holds the number of the field and its wire type.
-fn position_of_field(key: u64) -> Result<Position, InvalidProtobuf> {
+fn position_of_field(key: u64) -> Result<ParsePosition, InvalidProtobuf> {
     let field = key >> 3;
     match key & 7 {
-        0 => Ok(Position::Number {
+        0 => Ok(ParsePosition::Number {
             field,
             value: Varint::default(),
         }),
-        1 => Ok(Position::Bytes { field: 0, left: 8 }),
-        2 => Ok(Position::Length {
+        1 => Ok(ParsePosition::Bytes { field: 0, left: 8 }),
+        2 => Ok(ParsePosition::Length {
             field,
             value: Varint::default(),
         }),
-        5 => Ok(Position::Bytes { field: 0, left: 4 }),
+        5 => Ok(ParsePosition::Bytes { field: 0, left: 4 }),
         _ => Err(InvalidProtobuf),
     }
 }
@@ -212,7 +224,7 @@ impl Varint {
         self.bits == 0
     }
 
-    fn push(self, byte: u8) -> Result<VarintRead, InvalidProtobuf> {
+    fn push_byte(self, byte: u8) -> Result<VarintRead, InvalidProtobuf> {
         if self.bits > 63 {
             return Err(InvalidProtobuf);
         }
@@ -243,7 +255,7 @@ mod tests {
         let mut limiter = OutputLimiter::default();
         answer
             .chunks(piece)
-            .flat_map(|piece| limiter.push(piece))
+            .flat_map(|piece| limiter.limit_piece(piece))
             .collect()
     }
 

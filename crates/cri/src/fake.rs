@@ -20,7 +20,7 @@ use crate::wire::{
 };
 
 /// What must come to pass, and soon.
-pub async fn within<T>(event: impl Future<Output = T>) -> T {
+pub async fn within_deadline<T>(event: impl Future<Output = T>) -> T {
     let deadline = std::time::Duration::from_secs(20);
     tokio::time::timeout(deadline, event)
         .await
@@ -29,7 +29,7 @@ pub async fn within<T>(event: impl Future<Output = T>) -> T {
 
 /// What the runtime answers about one object or command.
 #[derive(Clone)]
-pub enum Answer<T> {
+pub enum ScriptedAnswer<T> {
     /// This.
     Ok(T),
     /// This error.
@@ -38,8 +38,8 @@ pub enum Answer<T> {
     Never,
 }
 
-impl<T> Answer<T> {
-    async fn give(self) -> Result<Response<T>, Status> {
+impl<T> ScriptedAnswer<T> {
+    async fn into_response(self) -> Result<Response<T>, Status> {
         match self {
             Self::Ok(answer) => Ok(Response::new(answer)),
             Self::Err(status) => Err(status),
@@ -50,24 +50,24 @@ impl<T> Answer<T> {
 
 /// The runtime's world.
 #[derive(Default)]
-pub struct World {
+pub struct FakeWorld {
     /// What is listed.
     pub containers: Vec<wire::Container>,
     /// By container id.
-    pub statuses: HashMap<String, Answer<wire::ContainerStatusResponse>>,
+    pub statuses: HashMap<String, ScriptedAnswer<wire::ContainerStatusResponse>>,
     /// By sandbox id.
-    pub sandboxes: HashMap<String, Answer<wire::PodSandboxStatusResponse>>,
+    pub sandboxes: HashMap<String, ScriptedAnswer<wire::PodSandboxStatusResponse>>,
     /// What every command answers; without it no container exists.
-    pub exec: Option<Answer<wire::ExecSyncResponse>>,
+    pub exec: Option<ScriptedAnswer<wire::ExecSyncResponse>>,
     /// The calls by name and object, oldest first.
     pub calls: Vec<String>,
     /// The commands that were run, oldest first.
     pub execs: Vec<wire::ExecSyncRequest>,
 }
 
-impl World {
+impl FakeWorld {
     /// Adds a container of pod `default/web`, or changes it; `pod` is the pod's uid, the container's id is `pod-name-attempt`, its sandbox `pod-sandbox`.
-    pub fn container(
+    pub fn set_container(
         &mut self,
         pod: &str,
         name: &str,
@@ -81,14 +81,14 @@ impl World {
             ("pod.name", "web"),
             ("container.name", name),
         ];
-        self.remove(&id);
+        self.remove_container(&id);
         self.containers.push(wire::Container {
             id: id.clone().into(),
             pod_sandbox_id: format!("{pod}-sandbox").into(),
             metadata: Some(wire::ContainerMetadata { attempt }),
             state: state.into(),
             created_at: 1_000_000_000,
-            labels: labels.map(|(key, value)| label(key, value)).into(),
+            labels: labels.map(|(key, value)| encode_label(key, value)).into(),
         });
         let status = wire::ContainerStatus {
             id: id.clone(),
@@ -98,7 +98,7 @@ impl World {
         };
         self.statuses.insert(
             id.clone(),
-            Answer::Ok(wire::ContainerStatusResponse {
+            ScriptedAnswer::Ok(wire::ContainerStatusResponse {
                 status: Some(status),
             }),
         );
@@ -106,13 +106,13 @@ impl World {
     }
 
     /// Takes a container away.
-    pub fn remove(&mut self, id: &str) {
+    pub fn remove_container(&mut self, id: &str) {
         self.containers.retain(|container| container.id != id);
         self.statuses.remove(id);
     }
 
     /// Gives a pod's sandbox its addresses.
-    pub fn network(&mut self, pod: &str, addresses: &[&str], mode: wire::NamespaceMode) {
+    pub fn set_network(&mut self, pod: &str, addresses: &[&str], mode: wire::NamespaceMode) {
         let mut ips = addresses.iter().map(ToString::to_string);
         let ip = ips.next().unwrap_or_default();
         let options = wire::NamespaceOption {
@@ -133,7 +133,7 @@ impl World {
         };
         self.sandboxes.insert(
             id,
-            Answer::Ok(wire::PodSandboxStatusResponse {
+            ScriptedAnswer::Ok(wire::PodSandboxStatusResponse {
                 status: Some(status),
             }),
         );
@@ -149,16 +149,16 @@ impl World {
 
 /// The runtime: its socket and, while it runs, its threads.
 pub struct Fake {
-    world: Shared,
+    world: SharedWorld,
     folder: tempfile::TempDir,
     threads: Option<tokio::runtime::Runtime>,
 }
 
 #[derive(Clone, Default)]
-struct Shared(Arc<Mutex<World>>);
+struct SharedWorld(Arc<Mutex<FakeWorld>>);
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, World> {
+impl SharedWorld {
+    fn lock_world(&self) -> MutexGuard<'_, FakeWorld> {
         self.0.lock().unwrap()
     }
 }
@@ -167,7 +167,7 @@ impl Fake {
     /// A runtime that runs.
     pub fn start() -> Self {
         let mut fake = Self {
-            world: Shared::default(),
+            world: SharedWorld::default(),
             folder: tempfile::tempdir().unwrap(),
             threads: None,
         };
@@ -176,18 +176,18 @@ impl Fake {
     }
 
     /// The socket's path.
-    pub fn socket(&self) -> PathBuf {
+    pub fn socket_path(&self) -> PathBuf {
         self.folder.path().join("cri.sock")
     }
 
     /// A client of it.
-    pub fn client(&self) -> crate::Runtime {
-        crate::Runtime::connect(self.socket().to_str().unwrap()).unwrap()
+    pub fn new_client(&self) -> crate::Runtime {
+        crate::Runtime::connect_lazily(self.socket_path().to_str().unwrap()).unwrap()
     }
 
     /// What it answers from.
-    pub fn world(&self) -> MutexGuard<'_, World> {
-        self.world.lock()
+    pub fn lock_world(&self) -> MutexGuard<'_, FakeWorld> {
+        self.world.lock_world()
     }
 
     /// Ends as a killed process does: connections break, the socket's file is gone.
@@ -195,7 +195,7 @@ impl Fake {
         if let Some(threads) = self.threads.take() {
             threads.shutdown_background();
         }
-        let _ = std::fs::remove_file(self.socket());
+        let _ = std::fs::remove_file(self.socket_path());
     }
 
     /// Begins to answer, as a runtime that has just started does.
@@ -205,7 +205,7 @@ impl Fake {
             .enable_all()
             .build()
             .unwrap();
-        let listener = listen(&threads, &self.socket());
+        let listener = listen_on_socket(&threads, &self.socket_path());
         let incoming = futures::stream::try_unfold(listener, |listener| async move {
             let (stream, _) = listener.accept().await?;
             Ok::<_, std::io::Error>(Some((stream, listener)))
@@ -218,7 +218,7 @@ impl Fake {
 }
 
 /// A label as it is on the wire.
-fn label(key: &str, value: &str) -> Bytes {
+fn encode_label(key: &str, value: &str) -> Bytes {
     let label = wire::Label {
         key: format!("io.kubernetes.{key}").into(),
         value: value.to_owned().into(),
@@ -226,7 +226,7 @@ fn label(key: &str, value: &str) -> Bytes {
     label.encode_to_vec().into()
 }
 
-fn listen(threads: &tokio::runtime::Runtime, socket: &Path) -> tokio::net::UnixListener {
+fn listen_on_socket(threads: &tokio::runtime::Runtime, socket: &Path) -> tokio::net::UnixListener {
     let _context = threads.enter();
     tokio::net::UnixListener::bind(socket).unwrap()
 }
@@ -238,7 +238,7 @@ impl Drop for Fake {
 }
 
 #[tonic::async_trait]
-impl RuntimeService for Shared {
+impl RuntimeService for SharedWorld {
     async fn version(
         &self,
         _: Request<wire::VersionRequest>,
@@ -255,7 +255,7 @@ impl RuntimeService for Shared {
         &self,
         _: Request<wire::ListContainersRequest>,
     ) -> Result<Response<wire::ListContainersResponse>, Status> {
-        let mut world = self.lock();
+        let mut world = self.lock_world();
         world.calls.push("ListContainers".to_owned());
         Ok(Response::new(wire::ListContainersResponse {
             containers: world.containers.clone(),
@@ -268,13 +268,13 @@ impl RuntimeService for Shared {
     ) -> Result<Response<wire::ContainerStatusResponse>, Status> {
         let id = request.into_inner().container_id;
         let answer = {
-            let mut world = self.lock();
+            let mut world = self.lock_world();
             world.calls.push(format!("ContainerStatus {id}"));
             world.statuses.get(&id).cloned()
         };
         answer
-            .unwrap_or_else(|| Answer::Err(Status::not_found("no such container")))
-            .give()
+            .unwrap_or_else(|| ScriptedAnswer::Err(Status::not_found("no such container")))
+            .into_response()
             .await
     }
 
@@ -284,13 +284,13 @@ impl RuntimeService for Shared {
     ) -> Result<Response<wire::PodSandboxStatusResponse>, Status> {
         let id = request.into_inner().pod_sandbox_id;
         let answer = {
-            let mut world = self.lock();
+            let mut world = self.lock_world();
             world.calls.push(format!("PodSandboxStatus {id}"));
             world.sandboxes.get(&id).cloned()
         };
         answer
-            .unwrap_or_else(|| Answer::Err(Status::not_found("no such sandbox")))
-            .give()
+            .unwrap_or_else(|| ScriptedAnswer::Err(Status::not_found("no such sandbox")))
+            .into_response()
             .await
     }
 
@@ -299,13 +299,13 @@ impl RuntimeService for Shared {
         request: Request<wire::ExecSyncRequest>,
     ) -> Result<Response<wire::ExecSyncResponse>, Status> {
         let answer = {
-            let mut world = self.lock();
+            let mut world = self.lock_world();
             world.execs.push(request.into_inner());
             world.exec.clone()
         };
         answer
-            .unwrap_or_else(|| Answer::Err(Status::not_found("no such container")))
-            .give()
+            .unwrap_or_else(|| ScriptedAnswer::Err(Status::not_found("no such container")))
+            .into_response()
             .await
     }
 }

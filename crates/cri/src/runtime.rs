@@ -163,7 +163,7 @@ type LimitedChannel = MapResponse<Channel, fn(http::Response<Body>) -> http::Res
 impl Runtime {
     /// A client for the socket at `endpoint`: `unix:///path` or an absolute path. It connects with the first
     /// call, so the runtime need not run yet. Must be called within a Tokio runtime.
-    pub fn connect(endpoint: &str) -> Result<Self, Error> {
+    pub fn connect_lazily(endpoint: &str) -> Result<Self, Error> {
         let refused = || Error::Endpoint {
             endpoint: endpoint.to_owned(),
         };
@@ -188,14 +188,14 @@ impl Runtime {
     }
 
     /// Asks for name and version.
-    pub async fn version(&self) -> Result<RuntimeVersion, Error> {
+    pub async fn read_version(&self) -> Result<RuntimeVersion, Error> {
         let mut client = self.client();
         // What the kubelet sends (`kubeRuntimeAPIVersion`, `pkg/kubelet/kuberuntime/kuberuntime_manager.go`).
         let request = wire::VersionRequest {
             version: "0.1.0".to_owned(),
         };
         let reply = self
-            .reply("Version", NODE_DEADLINE, client.version(request))
+            .await_reply("Version", NODE_DEADLINE, client.version(request))
             .await?;
         Ok(RuntimeVersion {
             name: reply.runtime_name,
@@ -205,11 +205,11 @@ impl Runtime {
     }
 
     /// All containers on this node, in every state, as the runtime sends them.
-    pub(crate) async fn list(&self) -> Result<Vec<wire::Container>, Error> {
+    pub(crate) async fn list_containers(&self) -> Result<Vec<wire::Container>, Error> {
         let mut client = self.client();
         let request = wire::ListContainersRequest {};
         let reply = self
-            .reply(
+            .await_reply(
                 "ListContainers",
                 NODE_DEADLINE,
                 client.list_containers(request),
@@ -225,12 +225,12 @@ impl Runtime {
         };
         let call = format!("ContainerStatus of {id}");
         let reply = self
-            .reply(&call, OBJECT_DEADLINE, client.container_status(request))
+            .await_reply(&call, OBJECT_DEADLINE, client.container_status(request))
             .await?;
         let status = reply.status.unwrap_or_default();
         Ok(ContainerDetails {
-            state: state(status.state()),
-            started_at: timestamp(status.started_at),
+            state: to_listed_state(status.state()),
+            started_at: to_timestamp(status.started_at),
             exit_code: status.exit_code,
         })
     }
@@ -242,9 +242,9 @@ impl Runtime {
         };
         let call = format!("PodSandboxStatus of {id}");
         let reply = self
-            .reply(&call, OBJECT_DEADLINE, client.pod_sandbox_status(request))
+            .await_reply(&call, OBJECT_DEADLINE, client.pod_sandbox_status(request))
             .await?;
-        Ok(network(reply.status.unwrap_or_default()))
+        Ok(to_network(reply.status.unwrap_or_default()))
     }
 
     fn client(&self) -> RuntimeServiceClient<Channel> {
@@ -256,7 +256,7 @@ impl Runtime {
         RuntimeServiceClient::new(self.channel.clone().map_response(limit_output))
     }
 
-    async fn reply<T>(
+    async fn await_reply<T>(
         &self,
         call: &str,
         deadline: Duration,
@@ -293,7 +293,7 @@ impl Runtime {
 fn limit_output(response: http::Response<Body>) -> http::Response<Body> {
     let mut limiter = OutputLimiter::default();
     response.map(|body| {
-        Body::new(body.map_frame(move |frame| frame.map_data(|piece| limiter.push(&piece))))
+        Body::new(body.map_frame(move |frame| frame.map_data(|piece| limiter.limit_piece(&piece))))
     })
 }
 
@@ -304,7 +304,7 @@ pub(crate) fn is_transport(status: &Status) -> bool {
 }
 
 /// Reads a container; none without the kubelet's labels (`k8s.io/kubelet/pkg/types/labels.go`).
-pub(crate) fn listed(container: &wire::Container) -> Option<ListedContainer> {
+pub(crate) fn to_listed(container: &wire::Container) -> Option<ListedContainer> {
     let [mut uid, mut namespace, mut pod, mut name] = [const { None }; 4];
     for entry in &container.labels {
         let label = wire::Label::decode(entry.clone()).ok()?;
@@ -315,31 +315,31 @@ pub(crate) fn listed(container: &wire::Container) -> Option<ListedContainer> {
             b"io.kubernetes.container.name" => &mut name,
             _ => continue,
         };
-        *field = text(&label.value).filter(|value| !value.is_empty());
+        *field = to_text(&label.value).filter(|value| !value.is_empty());
     }
     Some(ListedContainer {
         pod_uid: uid?.into(),
         pod_namespace: namespace?.into(),
         pod_name: pod?.into(),
         name: name?.into(),
-        id: text(&container.id)?.into(),
-        sandbox: text(&container.pod_sandbox_id)?.into(),
+        id: to_text(&container.id)?.into(),
+        sandbox: to_text(&container.pod_sandbox_id)?.into(),
         attempt: container.metadata.map_or(0, |metadata| metadata.attempt),
-        created_at: timestamp(container.created_at),
-        state: state(container.state()),
+        created_at: to_timestamp(container.created_at),
+        state: to_listed_state(container.state()),
     })
 }
 
 /// The id of a container.
-pub(crate) fn id(container: &wire::Container) -> Option<&str> {
+pub(crate) fn container_id(container: &wire::Container) -> Option<&str> {
     std::str::from_utf8(&container.id).ok()
 }
 
-fn text(bytes: &[u8]) -> Option<String> {
+fn to_text(bytes: &[u8]) -> Option<String> {
     std::str::from_utf8(bytes).ok().map(str::to_owned)
 }
 
-pub(crate) fn state(state: wire::ContainerState) -> ListedState {
+pub(crate) fn to_listed_state(state: wire::ContainerState) -> ListedState {
     match state {
         wire::ContainerState::ContainerCreated => ListedState::Created,
         wire::ContainerState::ContainerRunning => ListedState::Running,
@@ -348,12 +348,12 @@ pub(crate) fn state(state: wire::ContainerState) -> ListedState {
     }
 }
 
-fn timestamp(nanoseconds: i64) -> Timestamp {
+fn to_timestamp(nanoseconds: i64) -> Timestamp {
     Timestamp::from_nanosecond(nanoseconds.into())
         .expect("292 years around the epoch fit into a timestamp")
 }
 
-fn network(status: wire::PodSandboxStatus) -> Network {
+fn to_network(status: wire::PodSandboxStatus) -> Network {
     let options = status
         .linux
         .and_then(|linux| linux.namespaces)
@@ -372,7 +372,7 @@ mod tests {
     use rstest::rstest;
 
     use super::*;
-    use crate::fake::{Fake, within};
+    use crate::fake::{Fake, within_deadline};
 
     #[rstest]
     #[case(
@@ -389,7 +389,7 @@ mod tests {
     #[case("http://127.0.0.1", None)]
     #[tokio::test]
     async fn an_endpoint_is_a_unix_socket(#[case] endpoint: &str, #[case] path: Option<&str>) {
-        match Runtime::connect(endpoint) {
+        match Runtime::connect_lazily(endpoint) {
             Ok(runtime) => assert_eq!(Some(&*runtime.endpoint), path),
             Err(error) => {
                 assert_eq!(path, None);
@@ -401,16 +401,16 @@ mod tests {
     #[tokio::test]
     async fn the_version_names_the_runtime_and_its_absence_the_socket() {
         let mut fake = Fake::start();
-        let runtime = fake.client();
+        let runtime = fake.new_client();
         assert_eq!(
-            runtime.version().await.unwrap().to_string(),
+            runtime.read_version().await.unwrap().to_string(),
             "fake v1.2.3 (CRI v1)"
         );
         fake.vanish();
-        within(async { while runtime.version().await.is_ok() {} }).await;
-        let error = runtime.version().await.unwrap_err().to_string();
+        within_deadline(async { while runtime.read_version().await.is_ok() {} }).await;
+        let error = runtime.read_version().await.unwrap_err().to_string();
         assert!(
-            error.contains(fake.socket().to_str().unwrap()) && error.contains("No such file"),
+            error.contains(fake.socket_path().to_str().unwrap()) && error.contains("No such file"),
             "{error}"
         );
     }
@@ -418,15 +418,15 @@ mod tests {
     #[tokio::test]
     async fn containers_without_the_kubelets_labels_are_left_out() {
         let fake = Fake::start();
-        let id = fake
-            .world()
-            .container("a", "main", 2, wire::ContainerState::ContainerRunning);
-        fake.world().containers.push(wire::Container {
+        let id =
+            fake.lock_world()
+                .set_container("a", "main", 2, wire::ContainerState::ContainerRunning);
+        fake.lock_world().containers.push(wire::Container {
             id: "stranger".into(),
             ..wire::Container::default()
         });
-        let containers = fake.client().list().await.unwrap();
-        let listed: Vec<_> = containers.iter().filter_map(listed).collect();
+        let containers = fake.new_client().list_containers().await.unwrap();
+        let listed: Vec<_> = containers.iter().filter_map(to_listed).collect();
         let [
             ListedContainer {
                 id: seen,

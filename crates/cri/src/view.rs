@@ -102,21 +102,21 @@ impl View {
     /// # Errors
     /// The runtime could not be reached, and the view is as it was. That the runtime fails to report a single container or
     /// sandbox is no error: it is Unknown, or without addresses, until the runtime does.
-    pub async fn refresh(&mut self, wanted: impl Fn(&str) -> bool) -> Result<(), Error> {
-        let listed = self.runtime.list().await?;
-        if self.cache.is_as_listed(&listed, &wanted) {
+    pub async fn refresh_wanted(&mut self, wanted: impl Fn(&str) -> bool) -> Result<(), Error> {
+        let to_listed = self.runtime.list_containers().await?;
+        if self.cache.is_as_listed(&to_listed, &wanted) {
             return Ok(());
         }
-        let listed = self.cache.read(&listed, &wanted);
-        let mut current = newest(listed, wanted);
-        self.cache.retain(&current);
+        let listed = self.cache.read_list(&to_listed, &wanted);
+        let mut current = newest_of_each_name(listed, wanted);
+        self.cache.retain_current(&current);
         // What failed the last time comes last, so that it does not keep the others waiting.
         current.sort_by_cached_key(|listed| (self.cache.is_failing(listed), listed.id.clone()));
         let (mut may_ask, count) = (true, current.len());
         let mut present = Vec::with_capacity(count);
         for listed in current {
             let asked = if may_ask {
-                self.ask(&listed).await
+                self.ask_details(&listed).await
             } else {
                 Ok(())
             };
@@ -134,17 +134,17 @@ impl View {
         }
         // A container that is listed but has no status is asked for as long as it is listed.
         self.cache.settled = present.len() == count && self.cache.is_complete(&present);
-        self.publish(present);
+        self.publish_current(present);
         Ok(())
     }
 
     /// The containers as of the last refresh. The same `Arc` as long as nothing has changed.
-    pub fn containers(&self) -> Arc<CurrentContainers> {
+    pub fn current_containers(&self) -> Arc<CurrentContainers> {
         self.containers.clone()
     }
 
-    async fn ask(&mut self, listed: &ListedContainer) -> Result<(), Error> {
-        if self.cache.state(listed).is_none() {
+    async fn ask_details(&mut self, listed: &ListedContainer) -> Result<(), Error> {
+        if self.cache.known_state(listed).is_none() {
             let details = self.runtime.container_status(&listed.id).await?;
             self.cache.set_details(listed, details);
         }
@@ -156,10 +156,10 @@ impl View {
         Ok(())
     }
 
-    fn publish(&mut self, current: Vec<ListedContainer>) {
+    fn publish_current(&mut self, current: Vec<ListedContainer>) {
         let mut containers = CurrentContainers::default();
         for listed in current {
-            let container = self.cache.container(&listed);
+            let container = self.cache.to_current(&listed);
             containers
                 .pods
                 .entry(listed.pod_uid)
@@ -200,10 +200,10 @@ impl ContainerCache {
     /// Whether the list shows the same as the last one, of the same wanted pods, and nothing is left to ask.
     fn is_as_listed(&self, listed: &[wire::Container], wanted: impl Fn(&str) -> bool) -> bool {
         let is_same = |container: &wire::Container| {
-            let known = runtime::id(container).and_then(|id| self.known.get(id));
+            let known = runtime::container_id(container).and_then(|id| self.known.get(id));
             known.is_some_and(|known| {
                 let uid = known.listed.as_ref().map(|listed| &*listed.pod_uid);
-                known.state == runtime::state(container.state())
+                known.state == runtime::to_listed_state(container.state())
                     && known.wanted == uid.is_some_and(&wanted)
             })
         };
@@ -212,7 +212,7 @@ impl ContainerCache {
     }
 
     /// Reads a list, without containers that lack the kubelet's labels. Of a container nothing but its state ever changes.
-    fn read(
+    fn read_list(
         &mut self,
         listed: &[wire::Container],
         wanted: impl Fn(&str) -> bool,
@@ -221,12 +221,12 @@ impl ContainerCache {
         let mut before = std::mem::take(&mut self.known);
         let mut containers = Vec::with_capacity(listed.len());
         for container in listed {
-            let Some(id) = runtime::id(container) else {
+            let Some(id) = runtime::container_id(container) else {
                 continue;
             };
-            let state = runtime::state(container.state());
+            let state = runtime::to_listed_state(container.state());
             let (id, mut known) = before.remove_entry(id).unwrap_or_else(|| {
-                let listed = runtime::listed(container);
+                let listed = runtime::to_listed(container);
                 let id = listed
                     .as_ref()
                     .map_or_else(|| id.into(), |listed| listed.id.clone());
@@ -255,12 +255,12 @@ impl ContainerCache {
     /// Whether nothing is left to ask of these.
     fn is_complete(&self, present: &[ListedContainer]) -> bool {
         let is_known = |listed: &ListedContainer| {
-            self.state(listed).is_some() && !self.lacks_addresses(listed)
+            self.known_state(listed).is_some() && !self.lacks_addresses(listed)
         };
         self.failing.is_empty() && present.iter().all(is_known)
     }
 
-    fn retain(&mut self, current: &[ListedContainer]) {
+    fn retain_current(&mut self, current: &[ListedContainer]) {
         let ids: HashSet<&Arc<str>> = current.iter().map(|listed| &listed.id).collect();
         let sandboxes: HashSet<&Arc<str>> = current.iter().map(|listed| &listed.sandbox).collect();
         self.states.retain(|id, _| ids.contains(id));
@@ -269,7 +269,7 @@ impl ContainerCache {
     }
 
     /// The state with its details, unless `ContainerStatus` has to be asked for them.
-    fn state(&self, listed: &ListedContainer) -> Option<ContainerState> {
+    fn known_state(&self, listed: &ListedContainer) -> Option<ContainerState> {
         match listed.state {
             ListedState::Created => Some(ContainerState::Created),
             ListedState::Unknown => Some(ContainerState::Unknown),
@@ -333,11 +333,11 @@ impl ContainerCache {
         }
     }
 
-    fn container(&self, listed: &ListedContainer) -> CurrentContainer {
+    fn to_current(&self, listed: &ListedContainer) -> CurrentContainer {
         CurrentContainer {
             id: listed.id.clone(),
             attempt: listed.attempt,
-            state: self.state(listed).unwrap_or(ContainerState::Unknown),
+            state: self.known_state(listed).unwrap_or(ContainerState::Unknown),
             sandbox: listed.sandbox.clone(),
             pod_namespace: listed.pod_namespace.clone(),
             pod_name: listed.pod_name.clone(),
@@ -347,7 +347,10 @@ impl ContainerCache {
 }
 
 /// The newest container of each name in each wanted pod: by attempt, since the clock may jump.
-fn newest(listed: Vec<ListedContainer>, wanted: impl Fn(&str) -> bool) -> Vec<ListedContainer> {
+fn newest_of_each_name(
+    listed: Vec<ListedContainer>,
+    wanted: impl Fn(&str) -> bool,
+) -> Vec<ListedContainer> {
     let mut newest: HashMap<(Arc<str>, Arc<str>), ListedContainer> = HashMap::new();
     let age = |listed: &ListedContainer| (listed.attempt, listed.created_at);
     for candidate in listed {

@@ -129,14 +129,14 @@ fn manager_state(lease: Option<&Lease>, now: Timestamp) -> ManagerState {
     let Some(lease) = lease else {
         return ManagerState::Absent;
     };
-    let Some(holder) = record::holder(lease) else {
+    let Some(holder) = record::holder_of(lease) else {
         return ManagerState::Absent;
     };
     let renewed = lease
         .spec
         .as_ref()
         .and_then(|spec| spec.renew_time.as_ref());
-    let duration = record::duration(lease, LEASE_DURATION);
+    let duration = record::duration_of(lease, LEASE_DURATION);
     let term = SignedDuration::try_from(duration).unwrap_or_default() + CLOCK_SKEW;
     match renewed {
         Some(renewed) if now.duration_since(renewed.0) > term => {

@@ -42,7 +42,7 @@ pub struct LeaseConfig {
 }
 
 /// A process that wants to lead.
-pub struct Candidate<O> {
+pub struct LeaseCandidate<O> {
     server: ApiServer,
     lease: LeaseClient,
     elector: Elector,
@@ -68,7 +68,7 @@ struct LeaseClient {
     timeout: Duration,
 }
 
-impl<O: LeadershipObserver> Candidate<O> {
+impl<O: LeadershipObserver> LeaseCandidate<O> {
     /// A candidate that has not begun. `check` passes while the Lease can be watched, and written if it has to be.
     pub fn new(server: ApiServer, config: LeaseConfig, check: ReadinessCheck, observer: O) -> Self {
         let LeaseConfig {
@@ -101,12 +101,12 @@ impl<O: LeadershipObserver> Candidate<O> {
     }
 
     /// The leadership of this candidate, with its changes.
-    pub fn leadership(&self) -> watch::Receiver<Leadership> {
+    pub fn subscribe_to_leadership(&self) -> watch::Receiver<Leadership> {
         self.leadership.subscribe()
     }
 
     /// Takes part in the election until the Lease has been released. If the future is dropped, the Lease expires.
-    pub async fn run(mut self, shutdown: Shutdown) {
+    pub async fn take_part(mut self, shutdown: Shutdown) {
         let mut events = watch_lease(self.server.clone(), &self.lease.namespace, &self.lease.name);
         let mut request: BoxFuture<'static, Completed> = pending().boxed();
         let (mut stops_taking, mut release_deadline) = (false, None);
@@ -114,14 +114,14 @@ impl<O: LeadershipObserver> Candidate<O> {
             let wake = match self.elector.next_action(clock::monotonic(), clock::now()) {
                 ElectorAction::Send(next) => {
                     let lease = self.lease.clone();
-                    request = lease.send(self.server.clone(), next).boxed();
+                    request = lease.send_request(self.server.clone(), next).boxed();
                     continue;
                 }
                 ElectorAction::Finished if release_deadline.is_some() => break,
                 ElectorAction::Finished => None,
                 ElectorAction::Wait(until) => until,
             };
-            self.publish();
+            self.publish_leadership();
             tokio::select! {
                 completed = &mut request => {
                     request = pending().boxed();
@@ -135,18 +135,18 @@ impl<O: LeadershipObserver> Candidate<O> {
                 () = shutdown.release.cancelled(), if release_deadline.is_none() => {
                     release_deadline = Some(clock::monotonic() + RELEASE_TIMEOUT);
                     self.report.log_release();
-                    self.elector.release();
+                    self.elector.begin_release();
                 }
                 () = clock::sleep_until(wake) => {}
                 () = clock::sleep_until(release_deadline) => break,
             }
         }
-        self.publish();
+        self.publish_leadership();
     }
 
     fn on_event(&mut self, event: LeaseEvent) {
         match event {
-            LeaseEvent::Observed(state) => self.elector.observe(state, clock::monotonic()),
+            LeaseEvent::Observed(state) => self.elector.observe_state(state, clock::monotonic()),
             LeaseEvent::Following => self.report.set_watch_failure(None),
             LeaseEvent::Failed(disposition) => {
                 let reason = self.lease.describe_failure("list or watch", &disposition);
@@ -162,7 +162,7 @@ impl<O: LeadershipObserver> Candidate<O> {
         self.elector.on_reply(reply, now);
         let reason = failed.then(|| self.lease.describe_failure("take or renew", &disposition));
         if let Some(reason) = &reason
-            && self.elector.leadership(now).term().is_some()
+            && self.elector.leadership_at(now).term_number().is_some()
         {
             // It still leads as long as the Lease lasts.
             tracing::warn!(reason, "renewing the Lease failed, retrying");
@@ -172,9 +172,9 @@ impl<O: LeadershipObserver> Candidate<O> {
     }
 
     /// Publishes leadership if it has changed.
-    fn publish(&mut self) {
-        let now = self.elector.leadership(clock::monotonic());
-        self.report.update(now, &self.elector);
+    fn publish_leadership(&mut self) {
+        let now = self.elector.leadership_at(clock::monotonic());
+        self.report.log_changes(now, &self.elector);
         self.leadership.send_if_modified(|published| {
             let changed = *published != now;
             *published = now;
@@ -187,8 +187,8 @@ impl<O: LeadershipObserver> Candidate<O> {
 type Completed = (LeaseReply, Disposition);
 
 impl LeaseClient {
-    async fn send(self, server: ApiServer, request: LeaseRequest) -> Completed {
-        let (verb, built) = match self.build(&request) {
+    async fn send_request(self, server: ApiServer, request: LeaseRequest) -> Completed {
+        let (verb, built) = match self.build_request(&request) {
             Ok(built) => built,
             Err(error) => {
                 let reason = error.to_string();
@@ -196,10 +196,13 @@ impl LeaseClient {
             }
         };
         let reply = server.send_request(verb, built, self.timeout).await;
-        interpret(&request, reply.disposition, &reply.body)
+        interpret_reply(&request, reply.disposition, &reply.body)
     }
 
-    fn build(&self, request: &LeaseRequest) -> Result<(Verb, http::Request<Vec<u8>>), BuildError> {
+    fn build_request(
+        &self,
+        request: &LeaseRequest,
+    ) -> Result<(Verb, http::Request<Vec<u8>>), BuildError> {
         let leases = Request::new(Lease::url_path(&(), Some(&self.namespace)));
         let params = PostParams {
             field_manager: Some(self.field_manager.clone()),
@@ -221,7 +224,7 @@ impl LeaseClient {
     }
 }
 
-fn interpret(request: &LeaseRequest, disposition: Disposition, body: &[u8]) -> Completed {
+fn interpret_reply(request: &LeaseRequest, disposition: Disposition, body: &[u8]) -> Completed {
     let reply = match (request, &disposition) {
         (_, Disposition::Done) => match serde_json::from_slice(body).map(Box::new) {
             Ok(lease) if matches!(request, LeaseRequest::Get) => LeaseReply::Read(Some(lease)),

@@ -153,7 +153,7 @@ impl Elector {
         let finished = match self.goal {
             Goal::Lead => false,
             Goal::Keep => self.tenure.is_none(),
-            Goal::Release => self.holder() != Some(&self.identity),
+            Goal::Release => self.last_seen_holder() != Some(&self.identity),
         };
         if finished {
             return ElectorAction::Finished;
@@ -196,10 +196,10 @@ impl Elector {
                 },
                 None,
             ) => from(*free),
-            (LastSeen::Present { lease, since }, held) => match (record::holder(lease), held) {
+            (LastSeen::Present { lease, since }, held) => match (record::holder_of(lease), held) {
                 (Some(holder), Some(held)) if holder == self.identity => from(held.renew_at),
                 (Some(holder), _) if holder != self.identity => {
-                    from(*since + record::duration(lease, self.duration()))
+                    from(*since + record::duration_of(lease, self.lease_duration()))
                 }
                 // Free, or still ours after a time without a renewal.
                 _ => NextWrite::Now,
@@ -212,21 +212,21 @@ impl Elector {
         let (identity, seconds) = (&self.identity, self.seconds);
         let lease = match &self.last_seen {
             LastSeen::Unread | LastSeen::Absent { .. } => {
-                let lease = record::created(&self.name, identity, seconds, wall);
+                let lease = record::new_lease(&self.name, identity, seconds, wall);
                 return LeaseRequest::Create(Box::new(lease));
             }
             LastSeen::Present { lease, .. } => lease,
         };
-        let is_ours = record::holder(lease) == Some(identity);
+        let is_ours = record::holder_of(lease) == Some(identity);
         LeaseRequest::Replace(Box::new(match (self.goal, is_ours) {
-            (Goal::Release, _) => record::released(lease, wall),
-            (Goal::Lead | Goal::Keep, true) => record::renewed(lease, seconds, wall),
-            (Goal::Lead | Goal::Keep, false) => record::taken(lease, identity, seconds, wall),
+            (Goal::Release, _) => record::release_lease(lease, wall),
+            (Goal::Lead | Goal::Keep, true) => record::renew_lease(lease, seconds, wall),
+            (Goal::Lead | Goal::Keep, false) => record::take_lease(lease, identity, seconds, wall),
         }))
     }
 
     /// Applies the state of the Lease in the watch.
-    pub(crate) fn observe(&mut self, state: LeaseState, now: Instant) {
+    pub(crate) fn observe_state(&mut self, state: LeaseState, now: Instant) {
         let lease = match &state {
             LeaseState::Present(lease) | LeaseState::Deleted(lease) => Some(lease),
             LeaseState::Absent => None,
@@ -238,8 +238,8 @@ impl Elector {
             return;
         }
         match state {
-            LeaseState::Present(lease) => self.remember(Some(lease), now),
-            LeaseState::Deleted(_) | LeaseState::Absent => self.remember(None, now),
+            LeaseState::Present(lease) => self.remember_lease(Some(lease), now),
+            LeaseState::Deleted(_) | LeaseState::Absent => self.remember_lease(None, now),
         }
         match &mut self.request {
             RequestState::InFlight { overtaken, .. } => *overtaken = true,
@@ -267,13 +267,15 @@ impl Elector {
             }
             LeaseReply::Read(lease) => {
                 self.refusals = 0;
-                self.remember(lease, now);
+                self.remember_lease(lease, now);
                 RequestState::Idle
             }
             LeaseReply::Conflict => RequestState::Conflicted,
             LeaseReply::Failed { retry_after } => {
                 // A held Lease gets one more attempt before it expires.
-                let asked = retry_after.unwrap_or_default().min(self.duration() / 3);
+                let asked = retry_after
+                    .unwrap_or_default()
+                    .min(self.lease_duration() / 3);
                 let wait = RETRY.delay(1, self.random.f64()).max(asked);
                 RequestState::BackingOff { until: now + wait }
             }
@@ -296,7 +298,8 @@ impl Elector {
     fn on_written(&mut self, lease: Box<Lease>, sent: Instant, now: Instant) {
         self.refusals = 0;
         // The reply may come after the release was asked for.
-        let is_ours = record::holder(&lease) == Some(&self.identity) && self.goal != Goal::Release;
+        let is_ours =
+            record::holder_of(&lease) == Some(&self.identity) && self.goal != Goal::Release;
         let before = self.tenure.filter(|tenure| now < tenure.until);
         self.tenure = is_ours.then(|| {
             let (term, after_others) = before.map_or_else(
@@ -309,15 +312,15 @@ impl Elector {
             Tenure {
                 term,
                 after_others,
-                renew_at: sent + self.duration() / 3,
-                until: sent + self.duration(),
+                renew_at: sent + self.lease_duration() / 3,
+                until: sent + self.lease_duration(),
             }
         });
         self.last_seen = LastSeen::Present { lease, since: now };
     }
 
-    fn remember(&mut self, lease: Option<Box<Lease>>, now: Instant) {
-        let ours = self.duration();
+    fn remember_lease(&mut self, lease: Option<Box<Lease>>, now: Instant) {
+        let ours = self.lease_duration();
         let is_first = matches!(self.last_seen, LastSeen::Unread);
         // One that was free when it was first read, and is now as somebody else left it.
         let was_used = match (&lease, &self.last_seen) {
@@ -338,8 +341,8 @@ impl Elector {
             }
             (Some(lease), _) => LastSeen::Present { lease, since: now },
             (None, LastSeen::Present { lease, since }) => {
-                let end = *since + record::duration(lease, ours);
-                let free_at = record::holder(lease).and(Some(end));
+                let end = *since + record::duration_of(lease, ours);
+                let free_at = record::holder_of(lease).and(Some(end));
                 LastSeen::Absent { free_at }
             }
             (None, LastSeen::Absent { free_at }) => LastSeen::Absent { free_at: *free_at },
@@ -347,10 +350,10 @@ impl Elector {
         };
         let has_led = self.terms > 0;
         match &self.last_seen {
-            LastSeen::Present { lease, .. } if record::holder(lease) != Some(&self.identity) => {
+            LastSeen::Present { lease, .. } if record::holder_of(lease) != Some(&self.identity) => {
                 // If it was ours, somebody took it by hand, or with a clock that runs too fast.
                 self.tenure = None;
-                self.others |= has_led || was_used || record::holder(lease).is_some();
+                self.others |= has_led || was_used || record::holder_of(lease).is_some();
             }
             // Somebody may have deleted it under its holder, before the first read or between two terms.
             LastSeen::Absent { .. } => self.others |= has_led || is_first,
@@ -364,7 +367,7 @@ impl Elector {
     }
 
     /// Ends leadership and releases the Lease.
-    pub(crate) fn release(&mut self) {
+    pub(crate) fn begin_release(&mut self) {
         self.goal = Goal::Release;
         self.tenure = None;
         // The release does not wait for the back-off of a renewal.
@@ -374,7 +377,7 @@ impl Elector {
     }
 
     /// The leadership at this time.
-    pub(crate) fn leadership(&self, now: Instant) -> Leadership {
+    pub(crate) fn leadership_at(&self, now: Instant) -> Leadership {
         match self.tenure {
             Some(held) if now < held.until => Leadership::Leads {
                 term: held.term,
@@ -387,9 +390,9 @@ impl Elector {
     }
 
     /// The holder of the Lease as last seen.
-    pub(crate) fn holder(&self) -> Option<&str> {
+    pub(crate) fn last_seen_holder(&self) -> Option<&str> {
         match &self.last_seen {
-            LastSeen::Present { lease, .. } => record::holder(lease),
+            LastSeen::Present { lease, .. } => record::holder_of(lease),
             LastSeen::Unread | LastSeen::Absent { .. } => None,
         }
     }
@@ -399,7 +402,7 @@ impl Elector {
         &self.identity
     }
 
-    fn duration(&self) -> Duration {
+    fn lease_duration(&self) -> Duration {
         Duration::from_secs(self.seconds.into())
     }
 }

@@ -28,7 +28,7 @@ pub enum Leadership {
 
 impl Leadership {
     /// The number of the term. None for a standby.
-    pub fn term(self) -> Option<u64> {
+    pub fn term_number(self) -> Option<u64> {
         match self {
             Self::Unknown | Self::Standby => None,
             Self::Leads { term, .. } => Some(term),

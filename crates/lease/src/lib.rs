@@ -74,7 +74,7 @@ pub mod record;
 mod report;
 mod watch;
 
-pub use candidate::{Candidate, LeaseConfig, Shutdown};
+pub use candidate::{LeaseCandidate, LeaseConfig, Shutdown};
 pub use leadership::Leadership;
 pub use report::LeadershipObserver;
 pub use watch::{LeaseEvent, LeaseState, describe_lease_failure, watch_lease};

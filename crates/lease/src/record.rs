@@ -8,13 +8,13 @@ use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
 
 /// The holder's identity. None for a Lease that was released or never taken.
-pub fn holder(lease: &Lease) -> Option<&str> {
+pub fn holder_of(lease: &Lease) -> Option<&str> {
     let holder = lease.spec.as_ref()?.holder_identity.as_deref()?;
     (!holder.is_empty()).then_some(holder)
 }
 
 /// The duration of the Lease; `default` for a record without one.
-pub fn duration(lease: &Lease, default: Duration) -> Duration {
+pub fn duration_of(lease: &Lease, default: Duration) -> Duration {
     let seconds = lease
         .spec
         .as_ref()
@@ -57,14 +57,14 @@ pub(crate) fn is_newer(lease: &Lease, known: &Lease) -> bool {
 }
 
 /// A Lease that does not exist yet, held by `identity`.
-pub(crate) fn created(name: &str, identity: &str, seconds: u16, now: Timestamp) -> Lease {
+pub(crate) fn new_lease(name: &str, identity: &str, seconds: u16, now: Timestamp) -> Lease {
     let metadata = ObjectMeta {
         name: Some(name.to_owned()),
         ..ObjectMeta::default()
     };
     let spec = LeaseSpec {
         lease_transitions: Some(0),
-        ..held(identity, seconds, now)
+        ..held_spec(identity, seconds, now)
     };
     Lease {
         metadata,
@@ -73,19 +73,19 @@ pub(crate) fn created(name: &str, identity: &str, seconds: u16, now: Timestamp) 
 }
 
 /// The same Lease, held by `identity` from now on.
-pub(crate) fn taken(lease: &Lease, identity: &str, seconds: u16, now: Timestamp) -> Lease {
+pub(crate) fn take_lease(lease: &Lease, identity: &str, seconds: u16, now: Timestamp) -> Lease {
     let transitions = lease.spec.as_ref().and_then(|spec| spec.lease_transitions);
-    changed(lease, |spec| LeaseSpec {
+    with_spec(lease, |spec| LeaseSpec {
         lease_transitions: Some(transitions.unwrap_or_default().saturating_add(1)),
         strategy: spec.strategy,
         preferred_holder: spec.preferred_holder,
-        ..held(identity, seconds, now)
+        ..held_spec(identity, seconds, now)
     })
 }
 
 /// The same Lease, renewed by its holder.
-pub(crate) fn renewed(lease: &Lease, seconds: u16, now: Timestamp) -> Lease {
-    changed(lease, |spec| LeaseSpec {
+pub(crate) fn renew_lease(lease: &Lease, seconds: u16, now: Timestamp) -> Lease {
+    with_spec(lease, |spec| LeaseSpec {
         lease_duration_seconds: Some(i32::from(seconds)),
         renew_time: Some(MicroTime(now)),
         ..spec
@@ -94,16 +94,16 @@ pub(crate) fn renewed(lease: &Lease, seconds: u16, now: Timestamp) -> Lease {
 
 /// The same Lease without a holder, so that the next one need not wait.
 /// (`release`, `k8s.io/client-go/tools/leaderelection/leaderelection.go`, also leaves a duration of one second.)
-pub(crate) fn released(lease: &Lease, now: Timestamp) -> Lease {
-    changed(lease, |spec| LeaseSpec {
+pub(crate) fn release_lease(lease: &Lease, now: Timestamp) -> Lease {
+    with_spec(lease, |spec| LeaseSpec {
         lease_transitions: spec.lease_transitions,
         strategy: spec.strategy,
         preferred_holder: spec.preferred_holder,
-        ..held("", 1, now)
+        ..held_spec("", 1, now)
     })
 }
 
-fn held(identity: &str, seconds: u16, now: Timestamp) -> LeaseSpec {
+fn held_spec(identity: &str, seconds: u16, now: Timestamp) -> LeaseSpec {
     LeaseSpec {
         holder_identity: Some(identity.to_owned()),
         lease_duration_seconds: Some(i32::from(seconds)),
@@ -115,7 +115,7 @@ fn held(identity: &str, seconds: u16, now: Timestamp) -> LeaseSpec {
 
 /// The Lease with another record and everything else as it was seen, the resourceVersion included: the API server
 /// accepts it only if nobody else has written meanwhile. Without managedFields, which a PUT need not carry.
-fn changed(lease: &Lease, change: impl FnOnce(LeaseSpec) -> LeaseSpec) -> Lease {
+fn with_spec(lease: &Lease, change: impl FnOnce(LeaseSpec) -> LeaseSpec) -> Lease {
     let metadata = ObjectMeta {
         managed_fields: None,
         ..lease.metadata.clone()
@@ -156,13 +156,13 @@ mod tests {
                 "acquireTime": acquired, "renewTime": at})
         };
         let table = [
-            (created("l", "me", 9, now), spec("me", 9, 0, at)),
-            (taken(&seen(), "me", 9, now), spec("me", 9, 5, at)),
+            (new_lease("l", "me", 9, now), spec("me", 9, 0, at)),
+            (take_lease(&seen(), "me", 9, now), spec("me", 9, 5, at)),
             (
-                renewed(&seen(), 9, now),
+                renew_lease(&seen(), 9, now),
                 spec("other", 9, 4, "2026-01-01T00:00:00.000000Z"),
             ),
-            (released(&seen(), now), spec("", 1, 4, at)),
+            (release_lease(&seen(), now), spec("", 1, 4, at)),
         ];
         for (lease, expected) in table {
             assert_eq!(wire(&lease)["spec"], expected);
@@ -181,7 +181,7 @@ mod tests {
         labelled.metadata.labels = None;
         labelled.metadata.resource_version = Some("8".into());
         assert!(is_same(&seen(), &labelled));
-        let renewed = renewed(&seen(), 15, "2026-01-01T00:00:06Z".parse().unwrap());
+        let renewed = renew_lease(&seen(), 15, "2026-01-01T00:00:06Z".parse().unwrap());
         assert!(!is_same(&seen(), &renewed));
     }
 
@@ -189,13 +189,13 @@ mod tests {
     fn a_record_without_a_holder_or_a_duration_is_read() {
         let ours = Duration::from_secs(9);
         let mut lease = seen();
-        assert_eq!(holder(&lease), Some("other"));
-        assert_eq!(duration(&lease, ours).as_secs(), 15);
+        assert_eq!(holder_of(&lease), Some("other"));
+        assert_eq!(duration_of(&lease, ours).as_secs(), 15);
         lease.spec.as_mut().unwrap().holder_identity = Some(String::new());
         lease.spec.as_mut().unwrap().lease_duration_seconds = None;
-        assert_eq!(holder(&lease), None);
-        assert_eq!(duration(&lease, ours), ours);
+        assert_eq!(holder_of(&lease), None);
+        assert_eq!(duration_of(&lease, ours), ours);
         lease.spec = None;
-        assert_eq!(holder(&lease), None);
+        assert_eq!(holder_of(&lease), None);
     }
 }

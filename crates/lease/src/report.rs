@@ -8,16 +8,16 @@ use super::leadership::Leadership;
 /// An observer of leadership, for metrics and readiness. `()` ignores it.
 pub trait LeadershipObserver: Send + 'static {
     /// This candidate began (`true`) or ceased (`false`) to lead.
-    fn leading(&self, leading: bool);
+    fn set_leading(&self, leading: bool);
 
     /// Why a standby is not ready while this other candidate leads. None for an ordinary standby.
-    fn objection(&self, holder: &str) -> Option<String>;
+    fn objection_to_holder(&self, holder: &str) -> Option<String>;
 }
 
 impl LeadershipObserver for () {
-    fn leading(&self, _: bool) {}
+    fn set_leading(&self, _: bool) {}
 
-    fn objection(&self, _: &str) -> Option<String> {
+    fn objection_to_holder(&self, _: &str) -> Option<String> {
         None
     }
 }
@@ -68,21 +68,21 @@ impl<O: LeadershipObserver> LeadershipReport<O> {
     }
 
     /// Logs what has changed.
-    pub(crate) fn update(&mut self, leadership: Leadership, elector: &Elector) {
+    pub(crate) fn log_changes(&mut self, leadership: Leadership, elector: &Elector) {
         let other = elector
-            .holder()
+            .last_seen_holder()
             .filter(|holder| *holder != elector.identity());
-        match (self.leading, leadership.term().is_some()) {
+        match (self.leading, leadership.term_number().is_some()) {
             (false, true) => self.log_gained(),
             (true, false) => self.log_lost(other),
             (false, false) | (true, true) => {}
         }
-        if self.holder.as_deref() != elector.holder() {
-            self.holder = elector.holder().map(str::to_owned);
+        if self.holder.as_deref() != elector.last_seen_holder() {
+            self.holder = elector.last_seen_holder().map(str::to_owned);
             if let Some(leader) = other {
                 tracing::info!(leader, "the Lease is held by another, standing by");
             }
-            self.objection = other.and_then(|leader| self.observer.objection(leader));
+            self.objection = other.and_then(|leader| self.observer.objection_to_holder(leader));
             if let Some(reason) = &self.objection {
                 tracing::warn!("{reason}");
             }
@@ -115,6 +115,6 @@ impl<O: LeadershipObserver> LeadershipReport<O> {
 
     fn set_leading(&mut self, leading: bool) {
         self.leading = leading;
-        self.observer.leading(leading);
+        self.observer.set_leading(leading);
     }
 }

@@ -1,6 +1,6 @@
 //! Which of several managers writes: their Lease, and its rights.
 
-use leadsman_lease::{Candidate, LeadershipObserver, LeaseConfig};
+use leadsman_lease::{LeadershipObserver, LeaseCandidate, LeaseConfig};
 use leadsman_process::{ApiServer, ReadinessCheck};
 
 use crate::metrics::LeadershipMetrics;
@@ -32,7 +32,7 @@ pub(crate) fn new_candidate(
     duration_seconds: u16,
     check: ReadinessCheck,
     metrics: LeadershipMetrics,
-) -> Candidate<Observer> {
+) -> LeaseCandidate<Observer> {
     let unique = fastrand::Rng::new().u64(..);
     let config = LeaseConfig {
         namespace: LEASE_NAMESPACE.to_owned(),
@@ -42,7 +42,7 @@ pub(crate) fn new_candidate(
         field_manager: LEASE.to_owned(),
     };
     let namespace = namespace.to_owned();
-    Candidate::new(server, config, check, Observer { namespace, metrics })
+    LeaseCandidate::new(server, config, check, Observer { namespace, metrics })
 }
 
 /// Counts changes of leadership, and makes a standby of another installation's leader not ready.
@@ -52,11 +52,11 @@ pub(crate) struct Observer {
 }
 
 impl LeadershipObserver for Observer {
-    fn leading(&self, leading: bool) {
-        self.metrics.record_leadership(leading);
+    fn set_leading(&self, set_leading: bool) {
+        self.metrics.record_leadership(set_leading);
     }
 
-    fn objection(&self, holder: &str) -> Option<String> {
+    fn objection_to_holder(&self, holder: &str) -> Option<String> {
         objection_to_other_install(holder, &self.namespace)
     }
 }

@@ -145,7 +145,7 @@ async fn run_features(args: &Args, process: Process) -> Result<(), ManagerError>
     );
     let guard = OpenKruiseGuard::new(
         process.server.clone(),
-        candidate.leadership(),
+        candidate.subscribe_to_leadership(),
         args.feature_gates,
         process.readiness.add_check(
             "OpenKruise conflict check",
@@ -169,7 +169,7 @@ async fn run_features(args: &Args, process: Process) -> Result<(), ManagerError>
         stop_taking: process.shutdown.clone(),
         ..Shutdown::default()
     };
-    let mut candidate = tokio::spawn(candidate.run(shutdown.clone()));
+    let mut candidate = tokio::spawn(candidate.take_part(shutdown.clone()));
     let control = async { Ok(control.run().await?) };
     let broken = async {
         tokio::select! {

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use leadsman_core::podprobe::{CannotProbe, Outcome};
 
-use crate::message::{lossy_text, truncated};
+use crate::message::{lossy_text, truncate_message};
 use crate::target::ProbeTarget;
 
 /// How long after the command's timeout the runtime may take to report it, before the run is given up.
@@ -64,7 +64,7 @@ pub enum ExecError {
 
 /// Runs a command once. The message is its standard output and then its standard error, or its exit code if it failed
 /// without output.
-pub(crate) async fn run<E: Exec>(
+pub(crate) async fn run_command<E: Exec>(
     command: &[String],
     target: &ProbeTarget,
     timeout: Duration,
@@ -93,7 +93,7 @@ fn outcome_of_error(error: ExecError, timeout: Duration) -> Result<Outcome, Cann
     match error {
         ExecError::TimedOut => Ok(Outcome::timed_out(timeout)),
         ExecError::CannotStart(message) | ExecError::TooMuchOutput(message) => {
-            Ok(Outcome::Failed(truncated(message)))
+            Ok(Outcome::Failed(truncate_message(message)))
         }
         ExecError::ContainerGone(_) => Err(CannotProbe::ContainerGone),
         ExecError::Runtime(message) => Err(CannotProbe::Runtime(message)),
@@ -141,7 +141,7 @@ mod tests {
     async fn probe(runtime: &Scripted) -> Result<Outcome, CannotProbe> {
         let command = ["sh".to_owned(), "-c".to_owned(), "echo $(X)".to_owned()];
         let target = ProbeTarget::new(&[], "abc");
-        run(&command, &target, Duration::from_secs(3), runtime).await
+        run_command(&command, &target, Duration::from_secs(3), runtime).await
     }
 
     fn exited(exit_code: i32, stdout: &[u8], stderr: &[u8]) -> Execution {

@@ -9,7 +9,7 @@
 //!   `exec`.
 //! - A dropped future has closed its socket. No task is spawned.
 //! - Memory and work of one run are bounded, and so is its message ([`MAX_OUTPUT`]).
-//! - No name is resolved, and no address connected to but the [`ProbeTarget`]'s. Who gives a [`Dial`] of its own ([`run_over`])
+//! - No name is resolved, and no address connected to but the [`ProbeTarget`]'s. Who gives a [`Dial`] of its own ([`run_probe_over`])
 //!   decides what an address leads to.
 //! - A shortage on the agent's side is a [`CannotProbe`], never a failure of the probe.
 //!
@@ -39,7 +39,7 @@ mod test_server;
 pub use dial::{Dial, DialError, Direct};
 pub use exec::{EXEC_SLACK, Exec, ExecError, Execution};
 pub use message::MAX_OUTPUT;
-pub use run::{run, run_over};
+pub use run::{run_probe, run_probe_over};
 pub use socket::CLOSE_TIMEOUT;
 pub use target::{ProbeTarget, is_dialable};
 

@@ -33,7 +33,7 @@ fn push_bounded(text: &mut String, more: &str) -> bool {
 }
 
 /// The text, truncated in place to [`MAX_OUTPUT`].
-pub(crate) fn truncated(mut text: String) -> String {
+pub(crate) fn truncate_message(mut text: String) -> String {
     text.truncate(truncate(&text, MAX_OUTPUT).len());
     text
 }

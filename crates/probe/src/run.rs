@@ -16,20 +16,20 @@ use crate::{grpc, http, tcp};
 ///
 /// # Errors
 /// The run says nothing about the container. That the probe failed is an [`Outcome`].
-pub async fn run<E: Exec>(
+pub async fn run_probe<E: Exec>(
     handler: &Handler,
     target: &ProbeTarget,
     timeout: Duration,
     exec: &E,
 ) -> Result<Outcome, CannotProbe> {
-    run_over(handler, target, timeout, exec, &Direct).await
+    run_probe_over(handler, target, timeout, exec, &Direct).await
 }
 
 /// The same over connections that the caller knows to open.
 ///
 /// # Errors
 /// The run says nothing about the container. That the probe failed is an [`Outcome`].
-pub async fn run_over<E: Exec, D: Dial>(
+pub async fn run_probe_over<E: Exec, D: Dial>(
     handler: &Handler,
     target: &ProbeTarget,
     timeout: Duration,
@@ -38,10 +38,10 @@ pub async fn run_over<E: Exec, D: Dial>(
 ) -> Result<Outcome, CannotProbe> {
     let ip = target.address();
     match handler {
-        Handler::Exec { command } => exec::run(command, target, timeout, exec).await,
+        Handler::Exec { command } => exec::run_command(command, target, timeout, exec).await,
         Handler::HttpGet(get) => http::run(get, ip?, timeout, dialer).await,
         Handler::TcpSocket { port } => {
-            tcp::run(SocketAddr::new(ip?, port.get()), timeout, dialer).await
+            tcp::run_tcp(SocketAddr::new(ip?, port.get()), timeout, dialer).await
         }
         Handler::Grpc { port, service } => {
             grpc::run(SocketAddr::new(ip?, port.get()), service, timeout, dialer).await

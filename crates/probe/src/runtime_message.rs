@@ -50,14 +50,15 @@ const CANNOT_START_EXEC: &[&str] = &[
 
 impl ExecError {
     /// The meaning of a runtime's message about a command that it could not run.
-    pub fn of_runtime_message(message: &str) -> Self {
+    pub fn from_runtime_message(message: &str) -> Self {
         let owned = message.to_owned();
-        let of_the_exec = contains(message, &["exec"]) && contains(message, CANNOT_START_EXEC);
-        if contains(message, CONTAINER_GONE) {
+        let of_the_exec =
+            contains_any(message, &["exec"]) && contains_any(message, CANNOT_START_EXEC);
+        if contains_any(message, CONTAINER_GONE) {
             Self::ContainerGone(owned)
-        } else if contains(message, TRANSIENT) {
+        } else if contains_any(message, TRANSIENT) {
             Self::Runtime(owned)
-        } else if contains(message, CANNOT_START) || of_the_exec {
+        } else if contains_any(message, CANNOT_START) || of_the_exec {
             Self::CannotStart(without_exec_id(message))
         } else {
             Self::Runtime(owned)
@@ -74,7 +75,7 @@ fn without_exec_id(message: &str) -> String {
     behind.map_or(message, |(_, cause)| cause).to_owned()
 }
 
-fn contains(message: &str, patterns: &[&str]) -> bool {
+fn contains_any(message: &str, patterns: &[&str]) -> bool {
     let message = message.to_ascii_lowercase();
     patterns.iter().any(|pattern| message.contains(pattern))
 }

@@ -20,7 +20,7 @@ use leadsman_core::podprobe::{CannotProbe, Outcome};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 
 use crate::dial::Dial;
-use crate::message::truncated;
+use crate::message::truncate_message;
 
 /// How long a target may take to close its side of a connection.
 pub const CLOSE_TIMEOUT: Duration = Duration::from_millis(100);
@@ -42,13 +42,13 @@ impl EarlyEnd {
     pub(crate) fn into_result(self) -> Result<Outcome, CannotProbe> {
         match self {
             Self::Cannot(cannot) => Err(cannot),
-            Self::Failed(message) => Ok(Outcome::Failed(truncated(message))),
+            Self::Failed(message) => Ok(Outcome::Failed(truncate_message(message))),
         }
     }
 }
 
 /// Connects, with the errors that are about the target told apart from those that are not.
-pub(crate) async fn connect<D: Dial>(
+pub(crate) async fn connect_within<D: Dial>(
     dialer: &D,
     address: SocketAddr,
 ) -> Result<D::Stream, EarlyEnd> {
@@ -75,16 +75,16 @@ pub(crate) fn error_chain(error: &dyn Error) -> String {
 }
 
 /// Closes a connection without a reset. An error means that it is closed already.
-pub(crate) async fn close(mut stream: impl AsyncRead + AsyncWrite + Unpin) {
+pub(crate) async fn close_gracefully(mut stream: impl AsyncRead + AsyncWrite + Unpin) {
     let _ = tokio::time::timeout(CLOSE_TIMEOUT, async {
         stream.shutdown().await?;
-        drain(&mut stream).await
+        drain_bounded(&mut stream).await
     })
     .await;
 }
 
 /// Reads and discards to the end, or up to [`MAX_DRAINED`].
-async fn drain(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<()> {
+async fn drain_bounded(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<()> {
     let mut left = MAX_DRAINED;
     while left > 0 {
         match poll_fn(|cx| poll_discard(Pin::new(&mut *stream), cx)).await? {

@@ -6,17 +6,17 @@ use std::time::Duration;
 use leadsman_core::podprobe::{CannotProbe, Outcome};
 
 use crate::dial::Dial;
-use crate::socket::{close, connect, connect_timed_out};
+use crate::socket::{close_gracefully, connect_timed_out, connect_within};
 
 /// Runs a probe once.
-pub(crate) async fn run<D: Dial>(
+pub(crate) async fn run_tcp<D: Dial>(
     address: SocketAddr,
     timeout: Duration,
     dialer: &D,
 ) -> Result<Outcome, CannotProbe> {
-    match tokio::time::timeout(timeout, connect(dialer, address)).await {
+    match tokio::time::timeout(timeout, connect_within(dialer, address)).await {
         Ok(Ok(stream)) => {
-            close(stream).await;
+            close_gracefully(stream).await;
             Ok(Outcome::Succeeded(String::new()))
         }
         Ok(Err(stop)) => stop.into_result(),
@@ -27,7 +27,10 @@ pub(crate) async fn run<D: Dial>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::test_server::{AMPLE, BRIEF, End, closed_port, end, listen, probe, send, serve};
+    use crate::test_server::{
+        AMPLE, BRIEF, End, closed_port, listen_on_any_port, probe_loopback, read_to_end,
+        send_bytes, serve_scripts,
+    };
     use leadsman_core::podprobe::Handler;
     use std::num::NonZeroU16;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -42,8 +45,8 @@ mod tests {
     // PRB-21
     #[tokio::test]
     async fn an_open_port_succeeds_and_receives_nothing() {
-        let (listener, address) = listen("127.0.0.1").await;
-        let server = serve(
+        let (listener, address) = listen_on_any_port("127.0.0.1").await;
+        let server = serve_scripts(
             listener,
             vec![async |mut stream: TcpStream| {
                 let mut received = Vec::new();
@@ -51,7 +54,7 @@ mod tests {
                 (read.map_err(|error| error.kind()), received)
             }],
         );
-        let outcome = probe(socket(address), address, AMPLE).await;
+        let outcome = probe_loopback(socket(address), address, AMPLE).await;
         assert_eq!(outcome, Outcome::Succeeded(String::new()));
         assert_eq!(server.await.unwrap(), [(Ok(0), Vec::new())]);
     }
@@ -59,15 +62,15 @@ mod tests {
     // PRB-23
     #[tokio::test]
     async fn a_server_that_greets_is_not_reset() {
-        let (listener, address) = listen("127.0.0.1").await;
-        let server = serve(
+        let (listener, address) = listen_on_any_port("127.0.0.1").await;
+        let server = serve_scripts(
             listener,
             vec![async |mut stream: TcpStream| {
                 stream.write_all(&[b'x'; 9_000]).await.unwrap();
-                end(&mut stream).await
+                read_to_end(&mut stream).await
             }],
         );
-        let outcome = probe(socket(address), address, AMPLE).await;
+        let outcome = probe_loopback(socket(address), address, AMPLE).await;
         assert_eq!(outcome, Outcome::Succeeded(String::new()));
         assert_eq!(server.await.unwrap(), [End::Closed]);
     }
@@ -75,23 +78,23 @@ mod tests {
     // PRB-23
     #[tokio::test]
     async fn a_server_that_sends_after_the_client_closed_is_not_reset() {
-        let (listener, address) = listen("127.0.0.1").await;
-        let server = serve(
+        let (listener, address) = listen_on_any_port("127.0.0.1").await;
+        let server = serve_scripts(
             listener,
             vec![async |mut stream: TcpStream| {
-                end(&mut stream).await;
-                send(&mut stream, b"goodbye").await
+                read_to_end(&mut stream).await;
+                send_bytes(&mut stream, b"goodbye").await
             }],
         );
-        let outcome = probe(socket(address), address, AMPLE).await;
+        let outcome = probe_loopback(socket(address), address, AMPLE).await;
         assert_eq!(outcome, Outcome::Succeeded(String::new()));
         assert_eq!(server.await.unwrap(), [End::Closed]);
     }
 
     #[tokio::test]
     async fn a_port_whose_server_accepts_nothing_yet_succeeds() {
-        let (_listener, address) = listen("127.0.0.1").await;
-        let outcome = probe(socket(address), address, AMPLE).await;
+        let (_listener, address) = listen_on_any_port("127.0.0.1").await;
+        let outcome = probe_loopback(socket(address), address, AMPLE).await;
         assert_eq!(outcome, Outcome::Succeeded(String::new()));
     }
 
@@ -99,7 +102,7 @@ mod tests {
     #[tokio::test]
     async fn a_closed_port_fails_at_once() {
         let address = closed_port().await;
-        let outcome = probe(socket(address), address, AMPLE).await;
+        let outcome = probe_loopback(socket(address), address, AMPLE).await;
         let message = format!("connecting to {address}: Connection refused");
         assert_eq!(outcome, Outcome::Failed(message));
     }
@@ -116,7 +119,7 @@ mod tests {
         while let Ok(stream) = tokio::time::timeout(BRIEF, TcpStream::connect(address)).await {
             queued.push(stream.unwrap());
         }
-        let outcome = probe(socket(address), address, BRIEF).await;
+        let outcome = probe_loopback(socket(address), address, BRIEF).await;
         let message = format!("connecting to {address}: no answer within 500ms");
         assert_eq!(outcome, Outcome::Failed(message));
     }
@@ -126,7 +129,8 @@ mod tests {
     async fn without_an_address_nothing_is_dialled() {
         let target = crate::ProbeTarget::new(&["127.0.0.1".parse().unwrap()], "container");
         let handler = socket("127.0.0.1:1".parse().unwrap());
-        let outcome = crate::run(&handler, &target, AMPLE, &crate::test_server::NoRuntime).await;
+        let outcome =
+            crate::run_probe(&handler, &target, AMPLE, &crate::test_server::NoRuntime).await;
         assert_eq!(outcome, Err(CannotProbe::NoAddress));
     }
 }

@@ -26,9 +26,13 @@ impl Exec for NoRuntime {
 }
 
 /// Runs a probe against an address of the loopback interface.
-pub(crate) async fn probe(handler: Handler, address: SocketAddr, timeout: Duration) -> Outcome {
+pub(crate) async fn probe_loopback(
+    handler: Handler,
+    address: SocketAddr,
+    timeout: Duration,
+) -> Outcome {
     let target = ProbeTarget::unchecked(address.ip(), "container");
-    let result = crate::run(&handler, &target, timeout, &NoRuntime).await;
+    let result = crate::run_probe(&handler, &target, timeout, &NoRuntime).await;
     result.expect("there are descriptors and an address")
 }
 
@@ -42,7 +46,7 @@ pub(crate) enum End {
 }
 
 /// A listener at a port of the system's choice.
-pub(crate) async fn listen(ip: &str) -> (TcpListener, SocketAddr) {
+pub(crate) async fn listen_on_any_port(ip: &str) -> (TcpListener, SocketAddr) {
     let listener = TcpListener::bind(format!("{ip}:0")).await.unwrap();
     let address = listener.local_addr().unwrap();
     (listener, address)
@@ -50,11 +54,11 @@ pub(crate) async fn listen(ip: &str) -> (TcpListener, SocketAddr) {
 
 /// An address without a listener.
 pub(crate) async fn closed_port() -> SocketAddr {
-    listen("127.0.0.1").await.1
+    listen_on_any_port("127.0.0.1").await.1
 }
 
 /// Accepts one connection after the other, one for each script, and returns the results of the scripts.
-pub(crate) fn serve<S, F, T>(listener: TcpListener, scripts: Vec<S>) -> JoinHandle<Vec<T>>
+pub(crate) fn serve_scripts<S, F, T>(listener: TcpListener, scripts: Vec<S>) -> JoinHandle<Vec<T>>
 where
     S: FnOnce(TcpStream) -> F + Send + 'static,
     F: Future<Output = T> + Send,
@@ -71,12 +75,12 @@ where
 }
 
 /// Reads a request's head.
-pub(crate) async fn head(stream: &mut (impl AsyncRead + Unpin)) -> String {
-    String::from_utf8(until(stream, b"\r\n\r\n").await).unwrap()
+pub(crate) async fn read_head(stream: &mut (impl AsyncRead + Unpin)) -> String {
+    String::from_utf8(read_until(stream, b"\r\n\r\n").await).unwrap()
 }
 
 /// Reads up to some bytes, or as much as there is.
-pub(crate) async fn until(stream: &mut (impl AsyncRead + Unpin), last: &[u8]) -> Vec<u8> {
+pub(crate) async fn read_until(stream: &mut (impl AsyncRead + Unpin), last: &[u8]) -> Vec<u8> {
     let mut read = Vec::new();
     while !read.ends_with(last) {
         match stream.read_u8().await {
@@ -88,13 +92,13 @@ pub(crate) async fn until(stream: &mut (impl AsyncRead + Unpin), last: &[u8]) ->
 }
 
 /// Reads until the client is gone.
-pub(crate) async fn end(stream: &mut TcpStream) -> End {
+pub(crate) async fn read_to_end(stream: &mut TcpStream) -> End {
     let read = stream.read_to_end(&mut Vec::new()).await;
     end_of(read.is_ok(), stream)
 }
 
 /// Sends bytes to a client that may be gone already.
-pub(crate) async fn send(stream: &mut TcpStream, bytes: &[u8]) -> End {
+pub(crate) async fn send_bytes(stream: &mut TcpStream, bytes: &[u8]) -> End {
     let written = stream.write_all(bytes).await;
     end_of(written.is_ok(), stream)
 }
@@ -108,14 +112,17 @@ fn end_of(is_ok: bool, stream: &TcpStream) -> End {
 }
 
 /// Answers one request with some bytes and closes, as a server does on `Connection: close`.
-pub(crate) async fn answer(mut stream: TcpStream, response: impl AsRef<[u8]>) -> (String, End) {
-    let request = head(&mut stream).await;
+pub(crate) async fn answer_once(
+    mut stream: TcpStream,
+    response: impl AsRef<[u8]>,
+) -> (String, End) {
+    let request = read_head(&mut stream).await;
     let sent = async {
         stream.write_all(response.as_ref()).await?;
         stream.shutdown().await
     };
     let ended = match sent.await {
-        Ok(()) => end(&mut stream).await,
+        Ok(()) => read_to_end(&mut stream).await,
         Err(_) => End::Reset,
     };
     (request, ended)

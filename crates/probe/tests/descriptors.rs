@@ -44,7 +44,8 @@ async fn without_descriptors_nothing_can_be_probed() {
         },
     ];
     for handler in handlers {
-        let result = leadsman_probe::run(&handler, &target, Duration::from_secs(9), &NoRuntime);
+        let result =
+            leadsman_probe::run_probe(&handler, &target, Duration::from_secs(9), &NoRuntime);
         let Err(CannotProbe::Local(message)) = result.await else {
             panic!("{handler:?} was run");
         };

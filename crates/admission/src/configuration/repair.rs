@@ -139,9 +139,9 @@ impl<C: WebhookConfiguration> ConfigurationLoop<C> {
             return self.update_readiness(ConfigurationStep::Rest);
         }
         let leadership = *self.leadership.borrow_and_update();
-        if self.state.term != leadership.term() {
+        if self.state.term != leadership.term_number() {
             // Between two terms another process may have applied something else.
-            self.state.term = leadership.term();
+            self.state.term = leadership.term_number();
             (self.state.applied, self.state.owner) = (None, OwningRole::Unknown);
         }
         let desired = desired_configuration::<C>(&webhooks, &self.address, &bundle);
@@ -401,8 +401,9 @@ pub(crate) async fn delete_leftover<C: WebhookConfiguration>(
 ) {
     let (mut pace, mut done) = (Pace::default(), None);
     loop {
-        let leads = leadership.wait_for(|now| now.term().is_some() && now.term() != done);
-        let Ok(term) = leads.await.map(|leadership| leadership.term()) else {
+        let leads =
+            leadership.wait_for(|now| now.term_number().is_some() && now.term_number() != done);
+        let Ok(term) = leads.await.map(|leadership| leadership.term_number()) else {
             return;
         };
         let disposition = read_and_delete::<C>(&server, &leadership).await;
@@ -497,7 +498,7 @@ fn delete_request<C: WebhookConfiguration>(
 }
 
 fn is_leading(leadership: Leadership) -> bool {
-    leadership.term().is_some()
+    leadership.term_number().is_some()
 }
 
 /// The changes of a webhook's desired state.

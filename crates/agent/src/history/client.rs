@@ -60,7 +60,7 @@ pub enum HistoryError {
 }
 
 /// Asks the agent of this pod, and prints its answer: JSON, a line for each probe after the first one.
-pub fn print(args: &Args, out: &mut impl Write) -> Result<(), HistoryError> {
+pub fn print_history(args: &Args, out: &mut impl Write) -> Result<(), HistoryError> {
     let query = HistoryQuery {
         namespace: args.namespace.clone(),
         pod: args.pod.clone(),

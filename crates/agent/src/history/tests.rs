@@ -33,7 +33,7 @@ async fn asked(socket: PathBuf, flags: &[&str]) -> Result<Vec<Value>, HistoryErr
     let args = Line::parse_from(words.chain(flags.iter().copied())).args;
     let printed = tokio::task::spawn_blocking(move || {
         let mut out = Vec::new();
-        print(&args, &mut out).map(|()| out)
+        print_history(&args, &mut out).map(|()| out)
     });
     let printed = String::from_utf8(printed.await.unwrap()?).unwrap();
     let lines = printed
@@ -54,7 +54,7 @@ async fn echo(mut requests: HistoryRequests) {
 #[tokio::test]
 async fn a_question_is_answered_over_a_socket_that_only_its_owner_opens() {
     let (_folder, path) = folder();
-    let socket = HistorySocket::bind(&path, 10).unwrap();
+    let socket = HistorySocket::bind_in_place(&path, 10).unwrap();
     let mode = std::fs::metadata(path.clone())
         .unwrap()
         .permissions()
@@ -63,7 +63,7 @@ async fn a_question_is_answered_over_a_socket_that_only_its_owner_opens() {
     let (sender, requests) = mpsc::channel(1);
     let stop = CancellationToken::new();
     tokio::spawn(echo(requests));
-    let serving = tokio::spawn(socket.serve(sender, stop.clone()));
+    let serving = tokio::spawn(socket.serve_queries(sender, stop.clone()));
     let lines = asked(path.clone(), &["--namespace=ns", "--pod=one"])
         .await
         .unwrap();
@@ -85,12 +85,14 @@ async fn a_question_is_answered_over_a_socket_that_only_its_owner_opens() {
 #[tokio::test]
 async fn a_socket_that_an_earlier_container_left_is_replaced_and_nothing_else() {
     let (folder, path) = folder();
-    drop(HistorySocket::bind(&path, 1).unwrap());
+    drop(HistorySocket::bind_in_place(&path, 1).unwrap());
     assert!(path.exists(), "a container that ends leaves it");
-    assert!(HistorySocket::bind(&path, 1).is_ok());
+    assert!(HistorySocket::bind_in_place(&path, 1).is_ok());
     let file = folder.path().join("file");
     std::fs::write(&file, "precious").unwrap();
-    let refused = HistorySocket::bind(&file, 1).unwrap_err().to_string();
+    let refused = HistorySocket::bind_in_place(&file, 1)
+        .unwrap_err()
+        .to_string();
     assert!(
         refused.contains("(--history-socket): Address already in use"),
         "{refused}"
@@ -103,10 +105,10 @@ async fn without_an_agent_or_an_answer_the_reason_is_said() {
     let (_folder, path) = folder();
     let nobody = asked(path.clone(), &[]).await.unwrap_err().to_string();
     assert!(nobody.contains("not with --history=0"), "{nobody}");
-    let socket = HistorySocket::bind(&path, 1).unwrap();
+    let socket = HistorySocket::bind_in_place(&path, 1).unwrap();
     let (sender, requests) = mpsc::channel(1);
     drop(requests);
-    tokio::spawn(socket.serve(sender, CancellationToken::new()));
+    tokio::spawn(socket.serve_queries(sender, CancellationToken::new()));
     let stopping = asked(path.clone(), &[]).await.unwrap_err();
     assert!(matches!(stopping, HistoryError::NoAnswer), "{stopping}");
 }
@@ -114,10 +116,10 @@ async fn without_an_agent_or_an_answer_the_reason_is_said() {
 #[tokio::test]
 async fn nonsense_and_questions_without_end_are_not_answered() {
     let (_folder, path) = folder();
-    let socket = HistorySocket::bind(&path, 1).unwrap();
+    let socket = HistorySocket::bind_in_place(&path, 1).unwrap();
     let (sender, requests) = mpsc::channel(1);
     tokio::spawn(echo(requests));
-    tokio::spawn(socket.serve(sender, CancellationToken::new()));
+    tokio::spawn(socket.serve_queries(sender, CancellationToken::new()));
     for question in ["{\n".to_owned(), "x".repeat(2_000), "\n".to_owned()] {
         let mut stream = UnixStream::connect(path.clone()).await.unwrap();
         // The agent may close before it has read all.
@@ -133,10 +135,10 @@ async fn nonsense_and_questions_without_end_are_not_answered() {
 #[tokio::test]
 async fn a_question_too_many_is_refused_and_the_others_go_on() {
     let (_folder, path) = folder();
-    let socket = HistorySocket::bind(&path, 1).unwrap();
+    let socket = HistorySocket::bind_in_place(&path, 1).unwrap();
     let (sender, requests) = mpsc::channel(1);
     tokio::spawn(echo(requests));
-    tokio::spawn(socket.serve(sender, CancellationToken::new()));
+    tokio::spawn(socket.serve_queries(sender, CancellationToken::new()));
     // They have connected, and do not ask yet.
     let mut first = Vec::new();
     for _ in 0..CONCURRENCY {

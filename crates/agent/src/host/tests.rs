@@ -59,7 +59,7 @@ const PULL: Duration = Duration::from_secs(2);
 
 /// Pulls the images of the node's `NodeImage`, and writes into its status which are there.
 async fn pull_images(context: TaskContext) -> Result<(), Infallible> {
-    let health = context.health.register("nodeimage", "not read yet");
+    let health = context.health.register_check("nodeimage", "not read yet");
     let target = ListTarget::all_of::<NodeImage>();
     let server = context.server.clone();
     let mut events = watch_object::<NodeImage>(server, target, &context.node_name);
@@ -69,15 +69,15 @@ async fn pull_images(context: TaskContext) -> Result<(), Infallible> {
             () = context.stop.cancelled() => break,
             Some(event) = events.next() => match event {
                 ObjectEvent::Observed(ObjectState::Present(object)) => {
-                    health.succeeded();
+                    health.record_success();
                     for image in object.images {
                         pulls.spawn(pull(context.runtime.clone(), image));
                     }
                 }
-                ObjectEvent::Observed(_) | ObjectEvent::Following => health.succeeded(),
+                ObjectEvent::Observed(_) | ObjectEvent::Following => health.record_success(),
                 ObjectEvent::Failed(failed) => {
                     let now = clock::monotonic().saturating_duration_since(context.start);
-                    health.failed(failed.reason().unwrap_or_default(), now);
+                    health.record_failure(failed.reason().unwrap_or_default(), now);
                 }
             },
             Some(Ok(image)) = pulls.join_next() => write_pulled(&context, image).await,
@@ -102,7 +102,7 @@ async fn write_pulled(context: &TaskContext, image: String) {
         &PatchParams::default(),
         &Patch::Merge(&status),
     );
-    request::send(&context.server, patch).await;
+    request::send_request(&context.server, patch).await;
 }
 
 /// An API server with one `NodeImage`, and the bodies of all patches that it got.
@@ -135,7 +135,7 @@ fn context(server: ApiServer, readiness: &Readiness) -> TaskContext {
         node_name: "node".into(),
         start: clock::monotonic(),
         server,
-        runtime: Runtime::connect("/nowhere/runtime.sock").unwrap(),
+        runtime: Runtime::connect_lazily("/nowhere/runtime.sock").unwrap(),
         health: HealthChecks::new(readiness.clone()),
         metrics: Metrics::default(),
         tracer: Tracer::default(),
@@ -168,9 +168,9 @@ async fn a_second_task_is_started_checked_and_drained() {
 async fn a_check_that_fails_for_half_a_minute_makes_the_agent_unready() {
     let readiness = Readiness::default();
     let context = context(api_server(Arc::default()), &readiness);
-    let health = context.health.register("thing", "");
-    health.succeeded();
-    health.failed("away", Duration::ZERO);
+    let health = context.health.register_check("thing", "");
+    health.record_success();
+    health.record_failure("away", Duration::ZERO);
     let tasks = Tasks::new(&context);
     let stop = async {
         for (seconds, is_ready) in [(29, true), (31, false)] {

@@ -54,11 +54,11 @@ pub(crate) async fn poll_containers(
             continue;
         }
         let began = clock::monotonic();
-        let refreshed = view.refresh(|uid| uids.contains(uid)).await;
+        let refreshed = view.refresh_wanted(|uid| uids.contains(uid)).await;
         answers = refreshed.is_ok();
         let list = ContainerList {
             began: began.saturating_duration_since(start),
-            containers: refreshed.map(|()| view.containers()),
+            containers: refreshed.map(|()| view.current_containers()),
         };
         if lists.send(list).await.is_err() {
             return;
@@ -106,11 +106,11 @@ impl ContainerLists {
         }
     }
 
-    pub(crate) fn subscribe(&self) -> watch::Receiver<PolledPods> {
+    pub(crate) fn subscribe_to_pods(&self) -> watch::Receiver<PolledPods> {
         self.polled.subscribe()
     }
 
-    pub(crate) fn last(&self) -> Option<&CurrentContainers> {
+    pub(crate) fn last_containers(&self) -> Option<&CurrentContainers> {
         self.last.as_deref()
     }
 
@@ -143,7 +143,7 @@ impl ContainerLists {
     }
 
     /// Applies a list. Returns the event for the state machine, with the containers of these names.
-    pub(crate) fn observe(
+    pub(crate) fn observe_list(
         &mut self,
         list: ContainerList,
         names: impl Iterator<Item = ContainerName>,
@@ -153,7 +153,10 @@ impl ContainerLists {
         let containers = match containers {
             Ok(containers) => containers,
             Err(error) => {
-                if self.health.failed(&error.to_string(), self.succeeded_at) {
+                if self
+                    .health
+                    .record_failure(&error.to_string(), self.succeeded_at)
+                {
                     tracing::warn!(
                         %error,
                         "listing containers from the container runtime failed, retrying each second; if its socket is \
@@ -163,7 +166,7 @@ impl ContainerLists {
                 return None;
             }
         };
-        self.health.succeeded();
+        self.health.record_success();
         self.succeeded_at = now;
         let known = self.last.as_ref();
         let is_equal = known.is_some_and(|known| Arc::ptr_eq(known, &containers));
@@ -241,7 +244,7 @@ mod tests {
         runtime.vanish();
         let polled = watch::Sender::<PolledPods>::default();
         let (sender, mut lists) = mpsc::channel(1);
-        let view = View::new(runtime.client());
+        let view = View::new(runtime.new_client());
         let polling = poll_containers(view, clock::monotonic(), polled.subscribe(), sender);
         let polling = tokio::spawn(polling);
         assert!(!lists.recv().await.unwrap().succeeded());
@@ -257,21 +260,21 @@ mod tests {
     fn a_plan_without_probes_does_not_vouch_for_the_runtime() {
         let readiness = Readiness::default();
         let checks = HealthChecks::new(readiness.clone());
-        let mut lists = ContainerLists::new(checks.register("runtime", "not tried"));
+        let mut lists = ContainerLists::new(checks.register_check("runtime", "not tried"));
         lists.follow_plan(HashSet::new(), 0, Duration::from_secs(1));
         assert!(!readiness.is_ready());
         let list = ContainerList {
             began: Duration::from_secs(2),
             containers: Ok(Arc::default()),
         };
-        lists.observe(list, std::iter::empty(), Duration::from_secs(2));
+        lists.observe_list(list, std::iter::empty(), Duration::from_secs(2));
         assert!(readiness.is_ready());
     }
 
     #[test]
     fn an_equal_list_is_news_once_after_the_plan_has_changed() {
         let checks = HealthChecks::new(Readiness::default());
-        let mut lists = ContainerLists::new(checks.register("runtime", "not tried"));
+        let mut lists = ContainerLists::new(checks.register_check("runtime", "not tried"));
         let containers: Arc<CurrentContainers> = Arc::default();
         let seconds = Duration::from_secs;
         let list = |lists: &mut ContainerLists, began| {
@@ -279,7 +282,7 @@ mod tests {
                 began: seconds(began),
                 containers: Ok(containers.clone()),
             };
-            match lists.observe(list, std::iter::empty(), seconds(began)) {
+            match lists.observe_list(list, std::iter::empty(), seconds(began)) {
                 Some(NodeEvent::ContainersListed { containers, .. }) => containers.is_some(),
                 other => panic!("{other:?}"),
             }
@@ -289,8 +292,8 @@ mod tests {
         lists.follow_plan(HashSet::from(["u".into()]), 1, seconds(4));
         // One that began before the plan changed does not settle it.
         assert!(list(&mut lists, 3) && list(&mut lists, 4) && !list(&mut lists, 5));
-        assert!(lists.last().is_some());
+        assert!(lists.last_containers().is_some());
         lists.follow_plan(HashSet::new(), 1, seconds(6));
-        assert!(lists.last().is_none());
+        assert!(lists.last_containers().is_none());
     }
 }

@@ -34,7 +34,7 @@ struct TokenBucket {
 
 impl EventSpamFilter {
     /// Takes one event of the pod, if it has any left.
-    pub(crate) fn take(&mut self, pod: &PodName, now: Instant) -> bool {
+    pub(crate) fn take_token(&mut self, pod: &PodName, now: Instant) -> bool {
         if !self.pods.contains_key(pod) && self.pods.len() >= MAX_PODS {
             self.forget_quietest(now);
         }
@@ -43,7 +43,7 @@ impl EventSpamFilter {
             filled_at: now,
         };
         let bucket = self.pods.entry(pod.clone()).or_insert(full);
-        bucket.refill(now);
+        bucket.refill_bucket(now);
         let allowed = bucket.left > 0;
         bucket.left = bucket.left.saturating_sub(1);
         allowed
@@ -52,7 +52,7 @@ impl EventSpamFilter {
     /// Forgets all pods whose bucket is full again, or else the one whose bucket is the fullest.
     fn forget_quietest(&mut self, now: Instant) {
         self.pods.retain(|_, bucket| {
-            bucket.refill(now);
+            bucket.refill_bucket(now);
             bucket.left < BURST
         });
         if self.pods.len() >= MAX_PODS {
@@ -64,7 +64,7 @@ impl EventSpamFilter {
 }
 
 impl TokenBucket {
-    fn refill(&mut self, now: Instant) {
+    fn refill_bucket(&mut self, now: Instant) {
         let since = now.saturating_duration_since(self.filled_at);
         let more = since.as_secs() / REFILL.as_secs();
         let more = u32::try_from(more).unwrap_or(u32::MAX);
@@ -94,7 +94,7 @@ mod tests {
     /// How many events in a row the pod gets.
     fn taken(filter: &mut EventSpamFilter, name: &str, now: Instant) -> usize {
         let pod = pod(name);
-        (0..100).filter(|_| filter.take(&pod, now)).count()
+        (0..100).filter(|_| filter.take_token(&pod, now)).count()
     }
 
     // PPM-14, DEF-11
@@ -121,7 +121,7 @@ mod tests {
         let now = clock::monotonic();
         assert_eq!(taken(&mut filter, "loud", now), 25);
         for number in 0..2 * MAX_PODS {
-            assert!(filter.take(&pod(&number.to_string()), now));
+            assert!(filter.take_token(&pod(&number.to_string()), now));
             assert!(filter.pods.len() <= MAX_PODS);
         }
         assert_eq!(taken(&mut filter, "loud", now), 0);

@@ -52,7 +52,11 @@ pub(crate) struct EventSender {
 
 impl EventSender {
     /// Starts the task that sends; it ends when this is dropped and the queue is empty.
-    pub(crate) fn start(server: ApiServer, node_name: &str, metrics: &ProbingMetrics) -> Self {
+    pub(crate) fn start_sender(
+        server: ApiServer,
+        node_name: &str,
+        metrics: &ProbingMetrics,
+    ) -> Self {
         let (queue, queued) = channel(QUEUE);
         tokio::spawn(send_all(
             server,
@@ -67,7 +71,7 @@ impl EventSender {
     }
 
     /// Queues the event of a verdict; drops it if the queue is full.
-    pub(crate) fn enqueue(&self, change: VerdictChange, at: Timestamp) {
+    pub(crate) fn enqueue_change(&self, change: VerdictChange, at: Timestamp) {
         if let Err(TrySendError::Full((change, _))) = self.queue.try_send((change, at)) {
             self.metrics.count_event(EventResult::Overflowed);
             tracing::warn!(probe = %change.key, "event dropped: {QUEUE} events are waiting to be sent already");
@@ -84,7 +88,7 @@ async fn send_all(
     let mut series = EventSeries::default();
     let mut spam_filter = EventSpamFilter::default();
     while let Some((change, at)) = queued.recv().await {
-        if !spam_filter.take(&change.key.pod, clock::monotonic()) {
+        if !spam_filter.take_token(&change.key.pod, clock::monotonic()) {
             metrics.count_event(EventResult::Suppressed);
             tracing::debug!(probe = %change.key, "event dropped: the pod has had 25 events, and gets one more every 5 minutes");
             continue;
@@ -110,10 +114,10 @@ async fn send_with_retries(
     at: Timestamp,
 ) -> Disposition {
     // Built once, with its name: after an attempt whose reply was lost, the next one must not create a second event.
-    let event = event(node_name, change, at);
+    let event = build_event(node_name, change, at);
     let mut failures = 0;
     loop {
-        let disposition = send(server, series, change, &event).await;
+        let disposition = send_event(server, series, change, &event).await;
         failures += 1;
         if failures >= MAX_ATTEMPTS || !may_pass_by_retry(&disposition) {
             return disposition;
@@ -134,14 +138,14 @@ fn may_pass_by_retry(disposition: &Disposition) -> bool {
     )
 }
 
-async fn send(
+async fn send_event(
     server: &ApiServer,
     series: &mut EventSeries,
     change: &VerdictChange,
     event: &Event,
 ) -> Disposition {
     let events = Request::new(Event::url_path(&(), Some(&change.key.pod.namespace)));
-    if let Some((name, count)) = series.next(change) {
+    if let Some((name, count)) = series.next_occurrence(change) {
         let Event {
             last_timestamp,
             message,
@@ -153,7 +157,7 @@ async fn send(
             ..PatchParams::default()
         };
         let patch = events.patch(&name, &params, &Patch::Merge(&patch));
-        match request::send(server, patch).await.0 {
+        match request::send_request(server, patch).await.0 {
             Disposition::Done => {
                 series.set_count(change, count);
                 return Disposition::Done;
@@ -169,17 +173,17 @@ async fn send(
         ..PostParams::default()
     };
     let create = body.and_then(|body| events.create(&params, body));
-    match request::send(server, create).await.0 {
+    match request::send_request(server, create).await.0 {
         // An earlier attempt, whose reply was lost, has created it.
         Disposition::Done | Disposition::AlreadyExists { .. } => {
-            series.begin(change, event.metadata.name.clone().unwrap_or_default());
+            series.begin_series(change, event.metadata.name.clone().unwrap_or_default());
             Disposition::Done
         }
         failed => failed,
     }
 }
 
-fn event(node_name: &str, change: &VerdictChange, at: Timestamp) -> Event {
+fn build_event(node_name: &str, change: &VerdictChange, at: Timestamp) -> Event {
     let pod = &change.key.pod;
     let (reason, kind) = match change.to {
         State::Succeeded => ("KruiseProbeSucceeded", "Normal"),
@@ -244,7 +248,7 @@ struct EventSeries {
 
 impl EventSeries {
     /// The name of a verdict's event, and its count with this time.
-    fn next(&self, change: &VerdictChange) -> Option<(String, i32)> {
+    fn next_occurrence(&self, change: &VerdictChange) -> Option<(String, i32)> {
         let (name, count) = self.sent.get(&(change.key.clone(), change.to))?;
         Some((name.clone(), count.saturating_add(1)))
     }
@@ -256,7 +260,7 @@ impl EventSeries {
         }
     }
 
-    fn begin(&mut self, change: &VerdictChange, name: String) {
+    fn begin_series(&mut self, change: &VerdictChange, name: String) {
         let key = (change.key.clone(), change.to);
         if self.sent.insert(key.clone(), (name, 1)).is_none() {
             self.order.push_back(key);
@@ -322,19 +326,22 @@ mod tests {
     fn what_comes_again_is_counted_and_the_oldest_forgotten() {
         let mut series = EventSeries::default();
         let first = change("first", State::Failed, "");
-        assert_eq!(series.next(&first), None);
-        series.begin(&first, "e".to_owned());
+        assert_eq!(series.next_occurrence(&first), None);
+        series.begin_series(&first, "e".to_owned());
         // An attempt that failed counts nothing.
-        assert_eq!(series.next(&first), Some(("e".to_owned(), 2)));
-        assert_eq!(series.next(&first), Some(("e".to_owned(), 2)));
+        assert_eq!(series.next_occurrence(&first), Some(("e".to_owned(), 2)));
+        assert_eq!(series.next_occurrence(&first), Some(("e".to_owned(), 2)));
         series.set_count(&first, 2);
-        assert_eq!(series.next(&first), Some(("e".to_owned(), 3)));
-        assert_eq!(series.next(&change("first", State::Succeeded, "")), None);
+        assert_eq!(series.next_occurrence(&first), Some(("e".to_owned(), 3)));
+        assert_eq!(
+            series.next_occurrence(&change("first", State::Succeeded, "")),
+            None
+        );
         for other in 0..MAX_SERIES {
             let other = change(&other.to_string(), State::Failed, "");
-            series.begin(&other, "e".to_owned());
+            series.begin_series(&other, "e".to_owned());
         }
-        assert_eq!(series.next(&first), None);
+        assert_eq!(series.next_occurrence(&first), None);
         assert_eq!(series.sent.len(), MAX_SERIES);
     }
 
@@ -367,6 +374,6 @@ mod tests {
         assert_eq!(sent, Disposition::Done);
         let names = names.lock().unwrap().clone();
         assert_eq!(names, vec![names[0].clone(); 2]);
-        assert_eq!(series.next(&change), Some((names[0].clone(), 2)));
+        assert_eq!(series.next_occurrence(&change), Some((names[0].clone(), 2)));
     }
 }

@@ -34,7 +34,7 @@ pub(crate) enum HandlerKind {
 impl HandlerKind {
     const ALL: [Self; 4] = [Self::Exec, Self::HttpGet, Self::TcpSocket, Self::Grpc];
 
-    pub(crate) fn of(handler: &Handler) -> Self {
+    pub(crate) fn of_handler(handler: &Handler) -> Self {
         match handler {
             Handler::Exec { .. } => Self::Exec,
             Handler::HttpGet(_) => Self::HttpGet,
@@ -43,7 +43,7 @@ impl HandlerKind {
         }
     }
 
-    pub(crate) fn label(self) -> &'static str {
+    pub(crate) fn as_label(self) -> &'static str {
         match self {
             Self::Exec => "exec",
             Self::HttpGet => "http_get",
@@ -81,7 +81,7 @@ struct RunMetrics {
 
 impl RunMetrics {
     /// Those of all kinds, by the names of the kubelet's (`pkg/kubelet/prober/prober_manager.go`).
-    fn register(registry: &mut Registry) -> [Self; 4] {
+    fn register_all_kinds(registry: &mut Registry) -> [Self; 4] {
         let results = Counters::<2>::default();
         let durations: Family<Labels<1>, Histogram> =
             Family::new_with_constructor(|| Histogram::new(DURATIONS));
@@ -97,7 +97,7 @@ impl RunMetrics {
             durations.clone(),
         );
         HandlerKind::ALL.map(|kind| {
-            let handler = ("handler", kind.label());
+            let handler = ("handler", kind.as_label());
             let count = |result| results.get_or_create_owned(&[handler, ("result", result)]);
             Self {
                 succeeded: count("succeeded"),
@@ -124,7 +124,7 @@ impl ProbingMetrics {
     pub(crate) fn new(registry: &Metrics) -> Self {
         let seconds = || Histogram::new(exponential_buckets(0.001, 4.0, 8));
         let metrics = Self {
-            runs: registry.register(RunMetrics::register),
+            runs: registry.register(RunMetrics::register_all_kinds),
             cannot_probe: Family::default(),
             verdicts: Family::default(),
             writes: WriteCounters::new(registry),
@@ -137,16 +137,16 @@ impl ProbingMetrics {
             exec_wait: seconds(),
             lag: seconds(),
         };
-        metrics.register(registry);
+        metrics.register_metrics(registry);
         metrics.writes.declare_write(STATUS);
-        declare(&metrics.cannot_probe, "cause", &CAUSES);
-        declare(&metrics.verdicts, "to", &STATES);
-        declare(&metrics.lists, "result", &ENDS);
-        declare(&metrics.events, "result", &EventResult::LABELS);
+        declare_values(&metrics.cannot_probe, "cause", &CAUSES);
+        declare_values(&metrics.verdicts, "to", &STATES);
+        declare_values(&metrics.lists, "result", &ENDS);
+        declare_values(&metrics.events, "result", &EventResult::LABELS);
         metrics
     }
 
-    fn register(&self, registry: &Metrics) {
+    fn register_metrics(&self, registry: &Metrics) {
         registry.register(|r| {
             let help = "Probe runs that say nothing about the container, and count neither as success nor as failure, by cause";
             r.register("prober_probe_errors", help, self.cannot_probe.clone());
@@ -180,16 +180,16 @@ impl ProbingMetrics {
     }
 
     pub(crate) fn set_probes(&self, count: usize) {
-        self.probes.set(gauge(count));
+        self.probes.set(gauge_value(count));
     }
 
     pub(crate) fn set_malformed(&self, count: usize) {
-        self.malformed.set(gauge(count));
+        self.malformed.set(gauge_value(count));
     }
 
     pub(crate) fn set_execs(&self, (running, waiting): (usize, usize)) {
-        self.execs.set(gauge(running));
-        self.execs_waiting.set(gauge(waiting));
+        self.execs.set(gauge_value(running));
+        self.execs_waiting.set(gauge_value(waiting));
     }
 
     pub(crate) fn count_run(
@@ -203,7 +203,7 @@ impl ProbingMetrics {
             Ok(Outcome::Succeeded(_)) => runs.succeeded.inc(),
             Ok(Outcome::Failed(_)) => runs.failed.inc(),
             Err(cause) => {
-                increment(&self.cannot_probe, "cause", cause_label(cause));
+                increment_value(&self.cannot_probe, "cause", cause_label(cause));
                 runs.cannot_probe.inc()
             }
         };
@@ -213,7 +213,7 @@ impl ProbingMetrics {
     }
 
     pub(crate) fn count_change(&self, to: State) {
-        increment(&self.verdicts, "to", state_label(to));
+        increment_value(&self.verdicts, "to", state_label(to));
     }
 
     pub(crate) fn count_write(&self, disposition: &Disposition) {
@@ -222,29 +222,29 @@ impl ProbingMetrics {
 
     pub(crate) fn count_list(&self, succeeded: bool) {
         let [done, failed] = ENDS;
-        increment(&self.lists, "result", if succeeded { done } else { failed });
+        increment_value(&self.lists, "result", if succeeded { done } else { failed });
     }
 
     pub(crate) fn count_event(&self, result: EventResult) {
-        increment(&self.events, "result", result.label());
+        increment_value(&self.events, "result", result.as_label());
     }
 }
 
 /// Shows a counter for each value, each 0 so far.
-fn declare(counters: &Counters<1>, label: &'static str, values: &[&'static str]) {
+fn declare_values(counters: &Counters<1>, label: &'static str, values: &[&'static str]) {
     for value in values {
         drop(counters.get_or_create(&[(label, *value)]));
     }
 }
 
-fn increment(counters: &Counters<1>, label: &'static str, value: &'static str) {
+fn increment_value(counters: &Counters<1>, label: &'static str, value: &'static str) {
     counters.get_or_create(&[(label, value)]).inc();
 }
 
 impl EventResult {
     const LABELS: [&'static str; 4] = ["sent", "failed", "overflowed", "suppressed"];
 
-    fn label(self) -> &'static str {
+    fn as_label(self) -> &'static str {
         Self::LABELS[self as usize]
     }
 }
@@ -300,7 +300,7 @@ pub(crate) fn cause_label(cause: &CannotProbe) -> &'static str {
 
 const ENDS: [&str; 2] = ["done", "failed"];
 
-fn gauge(count: usize) -> i64 {
+fn gauge_value(count: usize) -> i64 {
     i64::try_from(count).unwrap_or(i64::MAX)
 }
 

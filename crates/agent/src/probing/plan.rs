@@ -81,9 +81,9 @@ fn plan_event(
                 Guarded::Decoded(_) => ListedObject::Decoded,
                 Guarded::Undecodable { .. } => ListedObject::Undecodable,
             };
-            decoded(object, PlanEvent::Listed)
+            decode_guarded(object, PlanEvent::Listed)
         }
-        WatchEvent::Changed(object) => decoded(object, PlanEvent::Changed),
+        WatchEvent::Changed(object) => decode_guarded(object, PlanEvent::Changed),
         WatchEvent::Deleted(_) => PlanEvent::Absent,
         WatchEvent::ListComplete(_) => match listed {
             ListedObject::None => PlanEvent::Absent,
@@ -95,7 +95,10 @@ fn plan_event(
     })
 }
 
-fn decoded(object: Guarded<NodePodProbe>, event: fn(Box<NodePodProbe>) -> PlanEvent) -> PlanEvent {
+fn decode_guarded(
+    object: Guarded<NodePodProbe>,
+    event: fn(Box<NodePodProbe>) -> PlanEvent,
+) -> PlanEvent {
     match object {
         Guarded::Decoded(object) => event(object),
         Guarded::Undecodable { error, .. } => PlanEvent::Undecodable(error),
@@ -124,17 +127,17 @@ impl PlanFollower {
     }
 
     /// The plan in an event, if it is newer than the one before. `now` is since the agent's start.
-    pub(crate) fn follow(&mut self, event: PlanEvent, now: Duration) -> Option<Plan> {
+    pub(crate) fn follow_event(&mut self, event: PlanEvent, now: Duration) -> Option<Plan> {
         let plan = match event {
             PlanEvent::Undecodable(error) => {
                 self.is_undecodable = true;
-                self.fail(&format!("it cannot be decoded: {error}"), now);
+                self.report_failure(&format!("it cannot be decoded: {error}"), now);
                 return None;
             }
             PlanEvent::Failed(error) => {
                 // A reply from before the failure may come from a store that was restored afterwards.
                 self.newest.begin_list();
-                self.fail(&error, now);
+                self.report_failure(&error, now);
                 return None;
             }
             PlanEvent::ListBegan => {
@@ -143,36 +146,41 @@ impl PlanFollower {
             }
             PlanEvent::Following => {
                 if !self.is_undecodable {
-                    self.health.succeeded();
+                    self.health.record_success();
                 }
                 return None;
             }
             PlanEvent::ListComplete => None,
             PlanEvent::Replied(object) => {
                 // A reply says nothing about the watch.
-                return self.newest.replied(&object).then_some(Plan::Object(object));
+                return self
+                    .newest
+                    .accept_replied(&object)
+                    .then_some(Plan::Object(object));
             }
-            PlanEvent::Listed(object) => {
-                self.newest.listed(&object).then_some(Plan::Object(object))
-            }
-            PlanEvent::Changed(object) => {
-                self.newest.changed(&object).then_some(Plan::Object(object))
-            }
+            PlanEvent::Listed(object) => self
+                .newest
+                .accept_listed(&object)
+                .then_some(Plan::Object(object)),
+            PlanEvent::Changed(object) => self
+                .newest
+                .accept_changed(&object)
+                .then_some(Plan::Object(object)),
             PlanEvent::Absent => {
-                self.newest.forget();
+                self.newest.forget_version();
                 Some(Plan::Absent)
             }
         };
         self.is_undecodable = false;
-        self.health.succeeded();
+        self.health.record_success();
         if let Some(plan) = &plan {
             self.note_absence(matches!(plan, Plan::Absent));
         }
         plan
     }
 
-    fn fail(&self, error: &str, now: Duration) {
-        if self.health.failed(error, now) {
+    fn report_failure(&self, error: &str, now: Duration) {
+        if self.health.record_failure(error, now) {
             tracing::warn!(
                 node = self.node_name,
                 error,
@@ -208,8 +216,8 @@ impl NewestVersion {
 
     /// An older version in a list is accepted, since etcd may have been restored, unless a reply that came during the
     /// list explains it: then the watch after the list shows what the list lacks.
-    fn listed(&mut self, object: &NodePodProbe) -> bool {
-        let version = version(object);
+    fn accept_listed(&mut self, object: &NodePodProbe) -> bool {
+        let version = version_of(object);
         let is_late = self.has_reply_since_list
             && self.known.is_some_and(|known| known.is_later_than(version));
         if !is_late {
@@ -218,8 +226,8 @@ impl NewestVersion {
         !is_late
     }
 
-    fn changed(&mut self, object: &NodePodProbe) -> bool {
-        let version = version(object);
+    fn accept_changed(&mut self, object: &NodePodProbe) -> bool {
+        let version = version_of(object);
         let is_newer = self.known.is_none_or(|known| version.is_newer_than(known));
         if is_newer {
             self.known = Some(version);
@@ -228,8 +236,8 @@ impl NewestVersion {
     }
 
     /// Without a known object a reply is about one that was deleted.
-    fn replied(&mut self, object: &NodePodProbe) -> bool {
-        let version = version(object);
+    fn accept_replied(&mut self, object: &NodePodProbe) -> bool {
+        let version = version_of(object);
         let is_newer = self.known.is_some_and(|known| version.is_later_than(known));
         if is_newer {
             self.known = Some(version);
@@ -238,12 +246,12 @@ impl NewestVersion {
         is_newer
     }
 
-    fn forget(&mut self) {
+    fn forget_version(&mut self) {
         *self = Self::default();
     }
 }
 
-fn version(object: &NodePodProbe) -> ResourceVersion {
+fn version_of(object: &NodePodProbe) -> ResourceVersion {
     ResourceVersion::parse(object.metadata.resource_version.as_deref())
 }
 
@@ -264,7 +272,7 @@ mod tests {
     fn follower() -> (PlanFollower, Readiness) {
         let readiness = Readiness::default();
         let checks = HealthChecks::new(readiness.clone());
-        let health = checks.register("nodepodprobe", "not read yet");
+        let health = checks.register_check("nodepodprobe", "not read yet");
         (PlanFollower::new("node", health), readiness)
     }
 
@@ -306,7 +314,7 @@ mod tests {
         for (event, is_ready) in events {
             let text = format!("{event:?}");
             let event = plan_event(event, &mut listed);
-            let absent = event.and_then(|event| follower.follow(event, Duration::ZERO));
+            let absent = event.and_then(|event| follower.follow_event(event, Duration::ZERO));
             assert!(!matches!(absent, Some(Plan::Absent)), "{text}");
             assert_eq!(readiness.is_ready(), is_ready, "{text}");
         }
@@ -323,7 +331,7 @@ mod tests {
         let (mut follower, _) = follower();
         events
             .into_iter()
-            .map(|event| follower.follow(event, Duration::ZERO).is_some())
+            .map(|event| follower.follow_event(event, Duration::ZERO).is_some())
             .collect()
     }
 

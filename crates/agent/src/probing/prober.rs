@@ -38,21 +38,21 @@ impl<E: Exec + Clone + Send + Sync + 'static> Prober<E> {
     }
 
     /// Starts a run. Without a target its container is gone.
-    pub(crate) fn start(&mut self, run: ProbeRun, target: Option<ProbeTarget>) {
+    pub(crate) fn start_run(&mut self, run: ProbeRun, target: Option<ProbeTarget>) {
         let exec = self.exec.clone();
         self.runs.spawn(async move {
             let began = clock::monotonic();
-            let probed = AssertUnwindSafe(probe(&run, target, &exec)).catch_unwind();
+            let probed = AssertUnwindSafe(run_probe(&run, target, &exec)).catch_unwind();
             let result = probed.await.unwrap_or_else(|_| {
                 // The panic hook has logged the place. Other probes are not affected.
                 tracing::error!(probe = %run.key, "the executor of a probe panicked, which is a bug in leadsman; the run does not count");
                 Err(CannotProbe::Local("the run panicked".to_owned()))
             });
-            let handler = HandlerKind::of(&run.probe.handler);
+            let handler = HandlerKind::of_handler(&run.probe.handler);
             tracing::debug!(
                 probe = %run.key,
                 container = %run.container,
-                handler = handler.label(),
+                handler = handler.as_label(),
                 result = result_label(&result),
                 output = ?result,
                 "probe run ended"
@@ -92,14 +92,14 @@ impl<E: Exec + Clone + Send + Sync + 'static> Prober<E> {
     }
 }
 
-async fn probe<E: Exec>(
+async fn run_probe<E: Exec>(
     run: &ProbeRun,
     target: Option<ProbeTarget>,
     exec: &E,
 ) -> Result<Outcome, CannotProbe> {
     let target = target.ok_or(CannotProbe::ContainerGone)?;
     let timeout = Duration::from_secs(run.probe.timeout_seconds.get().into());
-    let probed = leadsman_probe::run(&run.probe.handler, &target, timeout, exec);
+    let probed = leadsman_probe::run_probe(&run.probe.handler, &target, timeout, exec);
     tokio::time::timeout(timeout + EXEC_SLACK + SLACK, probed)
         .await
         .unwrap_or(Err(CannotProbe::Deadline))

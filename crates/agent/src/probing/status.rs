@@ -56,7 +56,7 @@ pub(crate) async fn write_status(
         },
         &Patch::Merge(&body),
     );
-    let (disposition, body) = request::send(&server, patch).await;
+    let (disposition, body) = request::send_request(&server, patch).await;
     match disposition {
         Disposition::Done => serde_json::from_slice(&body)
             .map_err(|source| StatusWriteError::Undecodable { node, source }),

@@ -102,7 +102,9 @@ impl ProbeTargets {
             return Ok(self.node_ips.clone());
         }
         match self.planned_address_of(pod) {
-            Some(ip) if is_dialable(ip) && self.interfaces.contain(ip, clock::monotonic()) => {
+            Some(ip)
+                if is_dialable(ip) && self.interfaces.contain_fresh(ip, clock::monotonic()) =>
+            {
                 Ok(vec![ip])
             }
             _ => {
@@ -121,7 +123,7 @@ struct InterfaceAddresses {
 }
 
 impl InterfaceAddresses {
-    fn contain(&mut self, ip: IpAddr, now: Instant) -> bool {
+    fn contain_fresh(&mut self, ip: IpAddr, now: Instant) -> bool {
         let is_fresh = |read_at: Instant| now.saturating_duration_since(read_at) < MAX_AGE;
         if !self.read_at.is_some_and(is_fresh) {
             self.read_at = Some(now);
@@ -296,9 +298,9 @@ mod tests {
         let loopback: IpAddr = "127.0.0.1".parse().unwrap();
         let mut interfaces = InterfaceAddresses::default();
         let start = clock::monotonic();
-        assert!(interfaces.contain(loopback, start));
+        assert!(interfaces.contain_fresh(loopback, start));
         interfaces.addresses.clear();
-        assert!(!interfaces.contain(loopback, start + MAX_AGE - Duration::from_millis(1)));
-        assert!(interfaces.contain(loopback, start + MAX_AGE));
+        assert!(!interfaces.contain_fresh(loopback, start + MAX_AGE - Duration::from_millis(1)));
+        assert!(interfaces.contain_fresh(loopback, start + MAX_AGE));
     }
 }

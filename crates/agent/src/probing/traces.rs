@@ -59,7 +59,7 @@ impl VerdictTraces {
         match event {
             NodeEvent::RunFinished { result, took, .. } if self.tracer.is_enabled() => {
                 Some(TracedRun {
-                    began: before(now, *took),
+                    began: time_before(now, *took),
                     result: result_label(result),
                 })
             }
@@ -101,12 +101,12 @@ impl VerdictTraces {
             state: change.to,
             since: whole_seconds(since),
             began,
-            attributes: self.attributes(change),
+            attributes: self.change_attributes(change),
         };
         self.changes.insert(change.key.clone(), noted);
     }
 
-    fn attributes(&self, change: &VerdictChange) -> Vec<Attribute> {
+    fn change_attributes(&self, change: &VerdictChange) -> Vec<Attribute> {
         let ProbeKey { pod, container, id } = &*change.key;
         let from = change.from.map_or("none", State::as_str);
         let attributes: [(_, &str); 9] = [
@@ -131,7 +131,7 @@ impl VerdictTraces {
         self.write_began = now;
         self.writing = std::mem::take(&mut self.changes);
         self.writing
-            .retain(|key, change| shows(status, key, change));
+            .retain(|key, change| shows_change(status, key, change));
     }
 
     /// The write has ended, with an error or without.
@@ -170,7 +170,7 @@ impl VerdictTraces {
     }
 }
 
-fn shows(status: &NodePodProbeStatus, key: &ProbeKey, change: &TracedChange) -> bool {
+fn shows_change(status: &NodePodProbeStatus, key: &ProbeKey, change: &TracedChange) -> bool {
     let entry = key.id.to_string();
     let mut pods = status.pod_probe_statuses.iter();
     let pod = pods.find(|pod| *pod.uid == *key.pod.uid);
@@ -184,7 +184,7 @@ fn shows(status: &NodePodProbeStatus, key: &ProbeKey, change: &TracedChange) -> 
     })
 }
 
-fn before(now: Timestamp, took: Duration) -> Timestamp {
+fn time_before(now: Timestamp, took: Duration) -> Timestamp {
     let took = SignedDuration::try_from(took).unwrap_or(SignedDuration::ZERO);
     now.checked_sub(took).unwrap_or(now)
 }

@@ -3,7 +3,7 @@ use tonic::Status;
 
 use super::*;
 use crate::{
-    fake::{Answer, Fake, within},
+    fake::{Fake, ScriptedAnswer, within_deadline},
     wire::{ContainerState as Wire, NamespaceMode},
 };
 
@@ -13,7 +13,7 @@ const STARTED: ContainerState = ContainerState::Running {
 const ENDED: ContainerState = ContainerState::Exited { exit_code: 3 };
 
 fn view(fake: &Fake) -> View {
-    View::new(fake.client())
+    View::new(fake.new_client())
 }
 
 impl View {
@@ -40,12 +40,13 @@ fn addresses(view: &View, pod: &str, name: &str) -> Vec<String> {
 #[tokio::test]
 async fn a_container_is_found_by_all_names_of_its_pod_alone() {
     let fake = Fake::start();
-    fake.world().network("a", &["10.0.0.1"], NamespaceMode::Pod);
-    fake.world()
-        .container("a", "main", 0, Wire::ContainerRunning);
+    fake.lock_world()
+        .set_network("a", &["10.0.0.1"], NamespaceMode::Pod);
+    fake.lock_world()
+        .set_container("a", "main", 0, Wire::ContainerRunning);
     let mut view = view(&fake);
-    view.refresh(|_| true).await.unwrap();
-    let containers = view.containers();
+    view.refresh_wanted(|_| true).await.unwrap();
+    let containers = view.current_containers();
     let get = |namespace, name, uid| {
         let pod = PodLabels {
             namespace,
@@ -69,22 +70,23 @@ fn state(view: &View, pod: &str, name: &str) -> Option<ContainerState> {
 async fn asks_once_about_what_is_new_and_wanted() {
     let fake = Fake::start();
     for pod in ["a", "b", "other"] {
-        fake.world().network(pod, &["10.0.0.1"], NamespaceMode::Pod);
-        fake.world()
-            .container(pod, "main", 0, Wire::ContainerRunning);
+        fake.lock_world()
+            .set_network(pod, &["10.0.0.1"], NamespaceMode::Pod);
+        fake.lock_world()
+            .set_container(pod, "main", 0, Wire::ContainerRunning);
     }
-    fake.world()
-        .container("a", "side", 0, Wire::ContainerRunning);
-    fake.world()
-        .container("a", "init", 0, Wire::ContainerExited);
-    fake.world()
-        .container("a", "next", 0, Wire::ContainerCreated);
+    fake.lock_world()
+        .set_container("a", "side", 0, Wire::ContainerRunning);
+    fake.lock_world()
+        .set_container("a", "init", 0, Wire::ContainerExited);
+    fake.lock_world()
+        .set_container("a", "next", 0, Wire::ContainerCreated);
     let mut view = view(&fake);
     let wanted = |uid: &str| uid != "other";
 
-    view.refresh(wanted).await.unwrap();
+    view.refresh_wanted(wanted).await.unwrap();
     assert_eq!(
-        fake.world().take_calls(),
+        fake.lock_world().take_calls(),
         [
             "ContainerStatus a-init-0",
             "ContainerStatus a-main-0",
@@ -101,26 +103,29 @@ async fn asks_once_about_what_is_new_and_wanted() {
     assert_eq!(state(&view, "other", "main"), None);
     assert_eq!(state(&view, "a", "nosuch"), None);
 
-    let before = view.containers();
-    view.refresh(wanted).await.unwrap();
-    assert_eq!(fake.world().take_calls(), ["ListContainers"]);
-    assert!(Arc::ptr_eq(&before, &view.containers()), "nothing changed");
+    let before = view.current_containers();
+    view.refresh_wanted(wanted).await.unwrap();
+    assert_eq!(fake.lock_world().take_calls(), ["ListContainers"]);
+    assert!(
+        Arc::ptr_eq(&before, &view.current_containers()),
+        "nothing changed"
+    );
 
-    fake.world()
-        .container("a", "main", 0, Wire::ContainerExited);
-    view.refresh(wanted).await.unwrap();
+    fake.lock_world()
+        .set_container("a", "main", 0, Wire::ContainerExited);
+    view.refresh_wanted(wanted).await.unwrap();
     assert_eq!(
-        fake.world().take_calls(),
+        fake.lock_world().take_calls(),
         ["ContainerStatus a-main-0", "ListContainers"]
     );
     assert_eq!(state(&view, "a", "main"), Some(ENDED));
-    assert!(!Arc::ptr_eq(&before, &view.containers()));
+    assert!(!Arc::ptr_eq(&before, &view.current_containers()));
 
-    fake.world()
-        .container("a", "main", 1, Wire::ContainerRunning);
-    view.refresh(wanted).await.unwrap();
+    fake.lock_world()
+        .set_container("a", "main", 1, Wire::ContainerRunning);
+    view.refresh_wanted(wanted).await.unwrap();
     assert_eq!(
-        fake.world().take_calls(),
+        fake.lock_world().take_calls(),
         ["ContainerStatus a-main-1", "ListContainers"]
     );
     assert_eq!(&*view.container("a", "main").unwrap().id, "a-main-1");
@@ -130,14 +135,15 @@ async fn asks_once_about_what_is_new_and_wanted() {
 #[tokio::test]
 async fn the_newest_attempt_is_the_current_one_whatever_the_order_and_the_clock() {
     let fake = Fake::start();
-    fake.world().network("a", &["10.0.0.1"], NamespaceMode::Pod);
+    fake.lock_world()
+        .set_network("a", &["10.0.0.1"], NamespaceMode::Pod);
     for attempt in [1, 10, 2, 0] {
-        fake.world()
-            .container("a", "main", attempt, Wire::ContainerExited);
+        fake.lock_world()
+            .set_container("a", "main", attempt, Wire::ContainerExited);
     }
-    fake.world().containers[1].created_at = 1;
+    fake.lock_world().containers[1].created_at = 1;
     let mut view = view(&fake);
-    view.refresh(|_| true).await.unwrap();
+    view.refresh_wanted(|_| true).await.unwrap();
     assert_eq!(view.container("a", "main").unwrap().attempt, 10);
 }
 
@@ -183,18 +189,18 @@ async fn addresses_come_from_the_sandbox_and_never_lead_back_to_the_node() {
         ),
     ];
     for (pod, ips, mode, _) in pods {
-        fake.world()
-            .container(pod, "main", 0, Wire::ContainerRunning);
-        fake.world().network(pod, ips, mode);
+        fake.lock_world()
+            .set_container(pod, "main", 0, Wire::ContainerRunning);
+        fake.lock_world().set_network(pod, ips, mode);
     }
     let mut view = view(&fake);
-    view.refresh(|_| true).await.unwrap();
+    view.refresh_wanted(|_| true).await.unwrap();
     for (pod, _, _, expected) in pods {
         assert_eq!(addresses(&view, pod, "main"), expected, "{pod}");
     }
-    fake.world()
-        .network("none", &["10.0.0.7"], NamespaceMode::Pod);
-    view.refresh(|_| true).await.unwrap();
+    fake.lock_world()
+        .set_network("none", &["10.0.0.7"], NamespaceMode::Pod);
+    view.refresh_wanted(|_| true).await.unwrap();
     assert_eq!(
         addresses(&view, "none", "main"),
         ["10.0.0.7"],
@@ -205,23 +211,24 @@ async fn addresses_come_from_the_sandbox_and_never_lead_back_to_the_node() {
 #[tokio::test]
 async fn keeps_what_it_knows_while_the_runtime_is_away() {
     let mut fake = Fake::start();
-    fake.world().network("a", &["10.0.0.1"], NamespaceMode::Pod);
-    fake.world()
-        .container("a", "main", 0, Wire::ContainerRunning);
+    fake.lock_world()
+        .set_network("a", &["10.0.0.1"], NamespaceMode::Pod);
+    fake.lock_world()
+        .set_container("a", "main", 0, Wire::ContainerRunning);
     let mut view = view(&fake);
-    view.refresh(|_| true).await.unwrap();
+    view.refresh_wanted(|_| true).await.unwrap();
 
     fake.vanish();
     for _ in 0..3 {
-        let error = view.refresh(|_| true).await.unwrap_err();
+        let error = view.refresh_wanted(|_| true).await.unwrap_err();
         assert!(matches!(error, Error::Unreachable { .. }), "{error}");
         assert_eq!(state(&view, "a", "main"), Some(STARTED));
     }
-    fake.world()
-        .container("a", "main", 1, Wire::ContainerRunning);
+    fake.lock_world()
+        .set_container("a", "main", 1, Wire::ContainerRunning);
     fake.come_back();
-    within(async {
-        while view.refresh(|_| true).await.is_err() {
+    within_deadline(async {
+        while view.refresh_wanted(|_| true).await.is_err() {
             tokio::task::yield_now().await;
         }
     })
@@ -232,47 +239,51 @@ async fn keeps_what_it_knows_while_the_runtime_is_away() {
 #[tokio::test]
 async fn a_runtime_that_dies_within_a_refresh_leaves_the_view_as_it_was() {
     let mut fake = Fake::start();
-    fake.world().network("a", &["10.0.0.1"], NamespaceMode::Pod);
-    fake.world()
-        .container("a", "main", 0, Wire::ContainerRunning);
+    fake.lock_world()
+        .set_network("a", &["10.0.0.1"], NamespaceMode::Pod);
+    fake.lock_world()
+        .set_container("a", "main", 0, Wire::ContainerRunning);
     let mut view = view(&fake);
-    view.refresh(|_| true).await.unwrap();
-    let before = view.containers();
+    view.refresh_wanted(|_| true).await.unwrap();
+    let before = view.current_containers();
 
     let next = fake
-        .world()
-        .container("a", "main", 1, Wire::ContainerRunning);
-    fake.world().statuses.insert(next, Answer::Never);
-    fake.world().take_calls();
+        .lock_world()
+        .set_container("a", "main", 1, Wire::ContainerRunning);
+    fake.lock_world()
+        .statuses
+        .insert(next, ScriptedAnswer::Never);
+    fake.lock_world().take_calls();
     let death = async {
-        while fake.world().calls.len() < 2 {
+        while fake.lock_world().calls.len() < 2 {
             tokio::task::yield_now().await;
         }
         fake.vanish();
     };
-    let (refreshed, ()) = tokio::join!(view.refresh(|_| true), within(death));
+    let (refreshed, ()) = tokio::join!(view.refresh_wanted(|_| true), within_deadline(death));
     let error = refreshed.unwrap_err();
     assert!(matches!(error, Error::Unreachable { .. }), "{error:?}");
-    assert!(Arc::ptr_eq(&before, &view.containers()));
+    assert!(Arc::ptr_eq(&before, &view.current_containers()));
 }
 
 #[tokio::test]
 async fn forgets_what_is_gone_or_no_longer_wanted() {
     let fake = Fake::start();
     for pod in ["a", "b"] {
-        fake.world().network(pod, &["10.0.0.1"], NamespaceMode::Pod);
-        fake.world()
-            .container(pod, "main", 0, Wire::ContainerRunning);
+        fake.lock_world()
+            .set_network(pod, &["10.0.0.1"], NamespaceMode::Pod);
+        fake.lock_world()
+            .set_container(pod, "main", 0, Wire::ContainerRunning);
     }
     let mut view = view(&fake);
-    view.refresh(|_| true).await.unwrap();
-    fake.world().remove("a-main-0");
-    view.refresh(|_| true).await.unwrap();
+    view.refresh_wanted(|_| true).await.unwrap();
+    fake.lock_world().remove_container("a-main-0");
+    view.refresh_wanted(|_| true).await.unwrap();
     assert_eq!(
         (state(&view, "a", "main"), state(&view, "b", "main")),
         (None, Some(STARTED))
     );
-    view.refresh(|_| false).await.unwrap();
+    view.refresh_wanted(|_| false).await.unwrap();
     assert_eq!(state(&view, "b", "main"), None);
     let ContainerCache {
         states,
@@ -287,32 +298,41 @@ async fn forgets_what_is_gone_or_no_longer_wanted() {
 #[tokio::test]
 async fn one_container_in_trouble_does_not_hide_the_others() {
     let fake = Fake::start();
-    fake.world().network("a", &["10.0.0.1"], NamespaceMode::Pod);
+    fake.lock_world()
+        .set_network("a", &["10.0.0.1"], NamespaceMode::Pod);
     for name in ["one", "two", "three"] {
-        fake.world().container("a", name, 0, Wire::ContainerRunning);
+        fake.lock_world()
+            .set_container("a", name, 0, Wire::ContainerRunning);
     }
-    let fine = fake.world().statuses.get("a-one-0").cloned().unwrap();
+    let fine = fake.lock_world().statuses.get("a-one-0").cloned().unwrap();
     let mut view = view(&fake);
     for (trouble, seen) in [
         (
-            Answer::Err(Status::internal("bolt: page corrupt")),
+            ScriptedAnswer::Err(Status::internal("bolt: page corrupt")),
             Some(ContainerState::Unknown),
         ),
-        (Answer::Err(Status::not_found("removed in between")), None),
-        (Answer::Never, Some(ContainerState::Unknown)),
+        (
+            ScriptedAnswer::Err(Status::not_found("removed in between")),
+            None,
+        ),
+        (ScriptedAnswer::Never, Some(ContainerState::Unknown)),
     ] {
-        fake.world().statuses.insert("a-one-0".to_owned(), trouble);
+        fake.lock_world()
+            .statuses
+            .insert("a-one-0".to_owned(), trouble);
         view.cache.states.clear();
-        view.refresh(|_| true).await.unwrap();
-        view.refresh(|_| true).await.unwrap();
+        view.refresh_wanted(|_| true).await.unwrap();
+        view.refresh_wanted(|_| true).await.unwrap();
         assert_eq!(state(&view, "a", "one"), seen);
         assert_eq!(
             (state(&view, "a", "two"), state(&view, "a", "three")),
             (Some(STARTED), Some(STARTED))
         );
     }
-    fake.world().statuses.insert("a-one-0".to_owned(), fine);
-    view.refresh(|_| true).await.unwrap();
+    fake.lock_world()
+        .statuses
+        .insert("a-one-0".to_owned(), fine);
+    view.refresh_wanted(|_| true).await.unwrap();
     assert_eq!(state(&view, "a", "one"), Some(STARTED));
     assert!(view.cache.failing.is_empty());
 }
@@ -320,31 +340,32 @@ async fn one_container_in_trouble_does_not_hide_the_others() {
 #[tokio::test]
 async fn the_same_list_again_is_looked_through_as_long_as_something_is_missing() {
     let fake = Fake::start();
-    fake.world().network("a", &["10.0.0.1"], NamespaceMode::Pod);
+    fake.lock_world()
+        .set_network("a", &["10.0.0.1"], NamespaceMode::Pod);
     let id = fake
-        .world()
-        .container("a", "main", 0, Wire::ContainerRunning);
-    let fine = fake.world().statuses.get(&id).cloned().unwrap();
-    let gone = Answer::Err(Status::not_found("not there yet"));
-    fake.world().statuses.insert(id.clone(), gone);
+        .lock_world()
+        .set_container("a", "main", 0, Wire::ContainerRunning);
+    let fine = fake.lock_world().statuses.get(&id).cloned().unwrap();
+    let gone = ScriptedAnswer::Err(Status::not_found("not there yet"));
+    fake.lock_world().statuses.insert(id.clone(), gone);
     let mut view = view(&fake);
     for _ in 0..2 {
-        view.refresh(|_| true).await.unwrap();
+        view.refresh_wanted(|_| true).await.unwrap();
         assert_eq!(state(&view, "a", "main"), None);
     }
-    fake.world().statuses.insert(id, fine);
-    view.refresh(|_| true).await.unwrap();
+    fake.lock_world().statuses.insert(id, fine);
+    view.refresh_wanted(|_| true).await.unwrap();
     assert_eq!(state(&view, "a", "main"), Some(STARTED));
     // Nothing is missing any more, and other pods are wanted.
-    view.refresh(|_| false).await.unwrap();
+    view.refresh_wanted(|_| false).await.unwrap();
     assert_eq!(state(&view, "a", "main"), None);
-    view.refresh(|_| true).await.unwrap();
+    view.refresh_wanted(|_| true).await.unwrap();
     assert_eq!(state(&view, "a", "main"), Some(STARTED));
     // Another container in the place of one that is gone.
-    fake.world().remove("a-main-0");
-    fake.world()
-        .container("a", "side", 0, Wire::ContainerRunning);
-    view.refresh(|_| true).await.unwrap();
+    fake.lock_world().remove_container("a-main-0");
+    fake.lock_world()
+        .set_container("a", "side", 0, Wire::ContainerRunning);
+    view.refresh_wanted(|_| true).await.unwrap();
     assert_eq!(state(&view, "a", "main"), None);
     assert_eq!(state(&view, "a", "side"), Some(STARTED));
 }
@@ -352,19 +373,20 @@ async fn the_same_list_again_is_looked_through_as_long_as_something_is_missing()
 #[tokio::test]
 async fn the_status_counts_where_it_is_newer_than_the_list() {
     let fake = Fake::start();
-    fake.world().network("a", &["10.0.0.1"], NamespaceMode::Pod);
+    fake.lock_world()
+        .set_network("a", &["10.0.0.1"], NamespaceMode::Pod);
     let id = fake
-        .world()
-        .container("a", "main", 0, Wire::ContainerExited);
-    fake.world().containers[0].state = Wire::ContainerRunning.into();
+        .lock_world()
+        .set_container("a", "main", 0, Wire::ContainerExited);
+    fake.lock_world().containers[0].state = Wire::ContainerRunning.into();
     let mut view = view(&fake);
-    view.refresh(|_| true).await.unwrap();
+    view.refresh_wanted(|_| true).await.unwrap();
     assert_eq!(state(&view, "a", "main"), Some(ENDED));
     // The list has it ended now, and the status is not to be had: the code known before may not be the last word.
-    fake.world().containers[0].state = Wire::ContainerExited.into();
-    fake.world()
+    fake.lock_world().containers[0].state = Wire::ContainerExited.into();
+    fake.lock_world()
         .statuses
-        .insert(id, Answer::Err(Status::internal("no")));
-    view.refresh(|_| true).await.unwrap();
+        .insert(id, ScriptedAnswer::Err(Status::internal("no")));
+    view.refresh_wanted(|_| true).await.unwrap();
     assert_eq!(state(&view, "a", "main"), Some(ContainerState::Unknown));
 }

@@ -86,7 +86,7 @@ impl<'a> ReachedPod<'a> {
         }
         let began = clock::monotonic();
         let outcome =
-            leadsman_probe::run_over(&run.handler, &target, run.timeout, self, self).await;
+            leadsman_probe::run_probe_over(&run.handler, &target, run.timeout, self, self).await;
         lock(&self.opened).take();
         lock(&self.started).take();
         let refusal = lock(&self.refused).take();
@@ -215,7 +215,7 @@ impl Exec for ReachedPod<'_> {
         let output = ended.map_err(|_| ExecError::TimedOut)?;
         let exit_code = match output.end {
             ExecEnd::Exited(code) => code,
-            ExecEnd::NotStarted(message) => return Err(ExecError::of_runtime_message(&message)),
+            ExecEnd::NotStarted(message) => return Err(ExecError::from_runtime_message(&message)),
             ExecEnd::Unknown => {
                 let message = "the connection ended before the command did";
                 return Err(ExecError::Runtime(message.to_owned()));

@@ -50,7 +50,7 @@ struct InFlight {
     answer: Option<(u64, LeaseReply)>,
 }
 
-struct World {
+struct SimulatedWorld {
     start: Instant,
     now: u64,
     random: fastrand::Rng,
@@ -83,7 +83,7 @@ impl SimulatedServer {
     }
 }
 
-impl World {
+impl SimulatedWorld {
     fn new(seed: u64, candidates: usize) -> Self {
         let mut world = Self {
             start: clock::monotonic(),
@@ -94,13 +94,13 @@ impl World {
             made: 0,
         };
         for _ in 0..candidates {
-            let candidate = world.candidate();
+            let candidate = world.new_candidate();
             world.candidates.push(candidate);
         }
         world
     }
 
-    fn candidate(&mut self) -> SimulatedCandidate {
+    fn new_candidate(&mut self) -> SimulatedCandidate {
         self.made += 1;
         let random = fastrand::Rng::with_seed(self.random.u64(..));
         let identity = format!("c{}", self.made);
@@ -126,18 +126,18 @@ impl World {
     }
 
     /// One of the things that go wrong.
-    fn fault(&mut self) {
+    fn inject_fault(&mut self) {
         let which = self.random.usize(..self.candidates.len());
         let end = self.now + self.random.u64(0..3 * LEASE);
         match self.random.u8(0..9) {
             0..3 => self.candidates[which].stopped_until = end,
             3..6 => self.candidates[which].cut_off_until = end,
             // Killed, and started again.
-            6 => self.candidates[which] = self.candidate(),
+            6 => self.candidates[which] = self.new_candidate(),
             7 => self.take_by_hand(),
             _ => {
                 self.candidates[which].elector.stop_taking();
-                self.candidates[which].elector.release();
+                self.candidates[which].elector.begin_release();
             }
         }
     }
@@ -146,32 +146,32 @@ impl World {
     fn take_by_hand(&mut self) {
         if let Some(lease) = &self.server.lease {
             let now = Timestamp::UNIX_EPOCH + Duration::from_millis(self.now);
-            let lease = record::taken(lease, "by-hand", SECONDS, now);
+            let lease = record::take_lease(lease, "by-hand", SECONDS, now);
             self.carry_out(LeaseRequest::Replace(Box::new(lease)), true);
         }
     }
 
-    fn advance(&mut self, faults: bool) {
+    fn advance_time(&mut self, faults: bool) {
         self.now += TICK;
         let now = self.now;
         for which in 0..self.candidates.len() {
-            self.serve(which, faults);
+            self.serve_arrived(which, faults);
             let candidate = &mut self.candidates[which];
-            let at = candidate.clock(self.start, now);
+            let at = candidate.clock_at(self.start, now);
             if candidate.stopped_until > now {
                 continue;
             }
-            candidate.deliver(at, now);
+            candidate.deliver_arrived(at, now);
             let wall = candidate.wall + Duration::from_millis(now);
             match candidate.elector.next_action(at, wall) {
-                ElectorAction::Send(request) => self.send(which, request, faults),
+                ElectorAction::Send(request) => self.send_request(which, request, faults),
                 ElectorAction::Wait(_) => {}
-                ElectorAction::Finished => self.candidates[which] = self.candidate(),
+                ElectorAction::Finished => self.candidates[which] = self.new_candidate(),
             }
         }
     }
 
-    fn send(&mut self, which: usize, request: LeaseRequest, faults: bool) {
+    fn send_request(&mut self, which: usize, request: LeaseRequest, faults: bool) {
         let delay = self.random.u64(0..if faults { 1500 } else { 60 });
         let candidate = &mut self.candidates[which];
         let lost = candidate.cut_off_until > self.now || (faults && self.random.u8(0..10) == 0);
@@ -183,7 +183,7 @@ impl World {
     }
 
     /// The server carries out what has reached it.
-    fn serve(&mut self, which: usize, faults: bool) {
+    fn serve_arrived(&mut self, which: usize, faults: bool) {
         let now = self.now;
         let arrived = |(at, _): &mut (u64, LeaseRequest)| *at <= now;
         let strays = &mut self.candidates[which].strays;
@@ -222,10 +222,10 @@ impl World {
     }
 
     /// Whoever believes to hold the Lease now, stopped ones included.
-    fn leaders(&self) -> Vec<&str> {
+    fn believed_leaders(&self) -> Vec<&str> {
         let leads = |candidate: &&SimulatedCandidate| {
-            let at = candidate.clock(self.start, self.now);
-            candidate.elector.leadership(at).term().is_some()
+            let at = candidate.clock_at(self.start, self.now);
+            candidate.elector.leadership_at(at).term_number().is_some()
         };
         let leaders = self.candidates.iter().filter(leads);
         leaders.map(|one| one.elector.identity()).collect()
@@ -234,15 +234,15 @@ impl World {
     /// Until somebody leads; how long that took.
     fn quiet_until_led(&mut self) -> u64 {
         let start = self.now;
-        while self.leaders().is_empty() && self.now < start + 60_000 {
-            self.advance(false);
+        while self.believed_leaders().is_empty() && self.now < start + 60_000 {
+            self.advance_time(false);
         }
         self.now - start
     }
 }
 
 impl SimulatedCandidate {
-    fn clock(&self, start: Instant, now: u64) -> Instant {
+    fn clock_at(&self, start: Instant, now: u64) -> Instant {
         start + self.ahead + Duration::from_millis(now)
     }
 
@@ -256,19 +256,19 @@ impl SimulatedCandidate {
     /// Whether it was shown last that it has the Lease, or nobody.
     fn may_lead(&self) -> bool {
         let newest = self.newest.as_ref();
-        let holder = newest.and_then(|newest| record::holder(newest));
+        let holder = newest.and_then(|newest| record::holder_of(newest));
         holder.is_none_or(|holder| holder == self.elector.identity())
     }
 
     /// Delivers the replies and watch events that have arrived by now.
-    fn deliver(&mut self, at: Instant, now: u64) {
+    fn deliver_arrived(&mut self, at: Instant, now: u64) {
         let cut_off = self.cut_off_until > now;
         while !cut_off && let Some((_, event)) = self.events.pop_front_if(|(when, _)| *when <= now)
         {
             if let LeaseState::Present(lease) = &event {
                 self.note_shown(lease);
             }
-            self.elector.observe(event, at);
+            self.elector.observe_state(event, at);
         }
         let Some(in_flight) = &mut self.in_flight else {
             return;
@@ -299,13 +299,13 @@ proptest! {
 
     #[test]
     fn never_two_and_never_long_none(seed: u64, candidates in 2_usize..4, calm in 20_u64..400) {
-        let mut world = World::new(seed, candidates);
+        let mut world = SimulatedWorld::new(seed, candidates);
         while world.now < FAULTY {
             if world.random.u64(0..calm) == 0 {
-                world.fault();
+                world.inject_fault();
             }
-            world.advance(true);
-            let leaders = world.leaders();
+            world.advance_time(true);
+            let leaders = world.believed_leaders();
             prop_assert!(leaders.len() <= 1, "{leaders:?} at {} ms", world.now);
             for candidate in &world.candidates {
                 let may_lead = candidate.may_lead() || !leaders.contains(&candidate.elector.identity());
@@ -321,16 +321,16 @@ proptest! {
         prop_assert!(took <= 2 * LEASE, "{took} ms without a leader");
         // What was lost or late before is over, and so is the Lease that was taken by hand last.
         for _ in 0..2 * LEASE / TICK {
-            world.advance(false);
+            world.advance_time(false);
         }
         // A released Lease is taken without waiting for its end.
-        let leader = world.leaders()[0].to_owned();
+        let leader = world.believed_leaders()[0].to_owned();
         let leads = |candidate: &&mut SimulatedCandidate| candidate.elector.identity() == leader;
         if let Some(candidate) = world.candidates.iter_mut().find(leads) {
-            candidate.elector.release();
+            candidate.elector.begin_release();
         }
         let took = world.quiet_until_led();
         prop_assert!(took <= REQUEST_TIMEOUT, "{took} ms until a released Lease was taken");
-        prop_assert_ne!(world.leaders()[0], leader);
+        prop_assert_ne!(world.believed_leaders()[0], leader);
     }
 }

@@ -41,7 +41,7 @@ impl TestElector {
     }
 
     fn observe(&mut self, event: LeaseState) -> &mut Self {
-        self.elector.observe(event, self.now);
+        self.elector.observe_state(event, self.now);
         self
     }
 
@@ -80,7 +80,7 @@ impl TestElector {
 
     /// The term and the second it ends.
     fn leads(&self) -> Option<(u64, f64)> {
-        match self.elector.leadership(self.now) {
+        match self.elector.leadership_at(self.now) {
             Leadership::Unknown | Leadership::Standby => None,
             Leadership::Leads { term, until, .. } => {
                 Some((term, (until - self.start).as_secs_f64()))
@@ -265,7 +265,7 @@ fn at_the_end_it_is_kept_and_then_given_back() {
     test.advance(2.5);
     assert_eq!(test.next_action(), "replace me 6 on 2");
     // Its answer comes after the release was asked for.
-    test.elector.release();
+    test.elector.begin_release();
     test.on_reply(LeaseReply::Written(lease("me", 3, 4)));
     assert_eq!(test.leads(), None);
     assert_eq!(test.next_action(), "replace  6 on 3");
@@ -284,14 +284,14 @@ fn at_the_end_it_is_kept_and_then_given_back() {
         test.observe(event);
         test.elector.stop_taking();
         assert_eq!(test.next_action(), "finished");
-        test.elector.release();
+        test.elector.begin_release();
         assert_eq!(test.next_action(), "finished");
     }
 }
 
 #[test]
 fn who_leads_is_not_known_before_the_lease_was_read() {
-    let leadership = |test: &TestElector| test.elector.leadership(test.now);
+    let leadership = |test: &TestElector| test.elector.leadership_at(test.now);
     for first in [
         LeaseState::Absent,
         present("", 1, 0),
@@ -306,7 +306,7 @@ fn who_leads_is_not_known_before_the_lease_was_read() {
 
 #[test]
 fn a_term_tells_whether_another_wrote_before_it() {
-    let after_others = |test: &TestElector| match test.elector.leadership(test.now) {
+    let after_others = |test: &TestElector| match test.elector.leadership_at(test.now) {
         Leadership::Leads { after_others, .. } => after_others,
         other => panic!("it does not lead: {other:?}"),
     };
@@ -374,7 +374,7 @@ fn a_reply_that_the_watch_has_overtaken_gives_no_term() {
         .observe(present("other", 11, 2));
     test.on_reply(LeaseReply::Written(lease("me", 10, 1)));
     assert_eq!(test.leads(), None);
-    assert_eq!(test.elector.holder(), Some("other"));
+    assert_eq!(test.elector.last_seen_holder(), Some("other"));
 
     // Its own write alone, shown before the reply.
     let mut test = idle_elector();
@@ -390,7 +390,7 @@ fn a_reply_that_the_watch_has_overtaken_gives_no_term() {
     assert_eq!(test.next_action(), "get");
     test.observe(present("other", 4, 9))
         .on_reply(LeaseReply::Read(Some(lease("me", 3, 4))));
-    assert_eq!(test.elector.holder(), Some("other"));
+    assert_eq!(test.elector.last_seen_holder(), Some("other"));
 }
 
 #[test]

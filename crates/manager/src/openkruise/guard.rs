@@ -250,7 +250,7 @@ impl Passage {
             }
             OpenKruiseState::Absent | OpenKruiseState::GateOff { .. } => leadership,
         };
-        let term = passed_on.term();
+        let term = passed_on.term_number();
         if term.is_some() && term != self.current {
             self.terms += 1;
         }

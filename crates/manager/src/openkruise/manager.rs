@@ -85,7 +85,7 @@ impl OpenKruiseManager {
     /// Records the Lease as the watch shows it. `wall` is the time of day. Returns whether a manager has held it and given it
     /// back meanwhile, which no state shows: while the watch was lost, say.
     pub fn observe_lease(&mut self, seen: Box<Lease>, now: Instant, wall: Timestamp) -> bool {
-        let was_held_unseen = record::holder(&seen).is_none()
+        let was_held_unseen = record::holder_of(&seen).is_none()
             && match &self.lease {
                 // Whoever takes a Lease over adds to its transitions, and leaves them when it gives it back (`tryAcquireOrRenew`
                 // and `release`, k8s.io/client-go/tools/leaderelection).
@@ -95,11 +95,11 @@ impl OpenKruiseManager {
                 SeenLease::Absent => true,
                 SeenLease::Unread => false,
             };
-        let duration = record::duration(&seen, DEFAULT_DURATION);
+        let duration = record::duration_of(&seen, DEFAULT_DURATION);
         let (until, gate) = match &self.lease {
             SeenLease::Seen { lease, until, gate } => {
                 let renewed = !record::is_same(lease, &seen);
-                let same_holder = record::holder(lease) == record::holder(&seen);
+                let same_holder = record::holder_of(lease) == record::holder_of(&seen);
                 let until = if renewed {
                     Some(now + duration)
                 } else {
@@ -141,7 +141,7 @@ impl OpenKruiseManager {
         } = &mut self.lease
             && was_blind
         {
-            *until = (*until).max(now + record::duration(lease, DEFAULT_DURATION));
+            *until = (*until).max(now + record::duration_of(lease, DEFAULT_DURATION));
         }
     }
 
@@ -159,7 +159,7 @@ impl OpenKruiseManager {
     /// Records the gates of this holder.
     pub fn record_gate(&mut self, of: &str, read: GateState) {
         if let SeenLease::Seen { lease, gate, .. } = &mut self.lease
-            && record::holder(lease) == Some(of)
+            && record::holder_of(lease) == Some(of)
         {
             *gate = read;
         }
@@ -181,7 +181,9 @@ impl OpenKruiseManager {
             GateState::Off => false,
         };
         let runs = self.blind && until.is_some() || is_time_left(*until, now);
-        let holder = record::holder(lease).filter(|_| is_due && runs)?.to_owned();
+        let holder = record::holder_of(lease)
+            .filter(|_| is_due && runs)?
+            .to_owned();
         self.gate_read_at = Some(now);
         Some(holder)
     }
@@ -202,7 +204,7 @@ impl OpenKruiseManager {
             SeenLease::Seen { lease, until, gate } => (lease, until, gate),
         };
         let runs = self.blind && until.is_some() || is_time_left(*until, now);
-        let Some(holder) = record::holder(lease).filter(|_| runs) else {
+        let Some(holder) = record::holder_of(lease).filter(|_| runs) else {
             return OpenKruiseState::Absent;
         };
         let holder = holder.to_owned();

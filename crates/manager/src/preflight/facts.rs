@@ -224,7 +224,7 @@ async fn read_leader(client: &Client) -> kube::Result<Option<String>> {
     let leases: Api<Lease> = Api::namespaced(client.clone(), LEASE_NAMESPACE);
     let lease = leases.get_opt(LEASE).await?;
     let lease = lease.filter(|lease| !was_left_behind(lease, clock::now()));
-    Ok(lease.and_then(|lease| record::holder(&lease).map(str::to_owned)))
+    Ok(lease.and_then(|lease| record::holder_of(&lease).map(str::to_owned)))
 }
 
 async fn read_crds(client: &Client, gates: Gates) -> Vec<(String, Lookup<Option<CrdFacts>>)> {

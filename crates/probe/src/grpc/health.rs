@@ -31,7 +31,7 @@ struct HealthCheckResponse {
 pub(super) struct MalformedReply;
 
 /// A framed `HealthCheckRequest`.
-pub(super) fn request(service: &str) -> Vec<u8> {
+pub(super) fn frame_request(service: &str) -> Vec<u8> {
     let request = HealthCheckRequest {
         service: service.to_owned(),
     };
@@ -78,9 +78,9 @@ mod tests {
 
     #[test]
     fn a_request_names_the_service() {
-        assert_eq!(request(""), [0, 0, 0, 0, 0]);
-        assert_eq!(request("ab"), [0, 0, 0, 0, 4, 0x0a, 2, b'a', b'b']);
-        let long = request(&"s".repeat(300));
+        assert_eq!(frame_request(""), [0, 0, 0, 0, 0]);
+        assert_eq!(frame_request("ab"), [0, 0, 0, 0, 4, 0x0a, 2, b'a', b'b']);
+        let long = frame_request(&"s".repeat(300));
         assert_eq!(long[..8], [0, 0, 0, 1, 47, 0x0a, 0xac, 2]);
         assert_eq!(long.len(), 308);
     }

@@ -30,7 +30,7 @@ use tonic::Code;
 
 use crate::dial::Dial;
 use crate::message::{MAX_OUTPUT, lossy_text};
-use crate::socket::{EarlyEnd, close, connect, connect_timed_out, error_chain};
+use crate::socket::{EarlyEnd, close_gracefully, connect_timed_out, connect_within, error_chain};
 use tracked_stream::TrackedStream;
 
 /// Most bytes of a response's headers, after decompression.
@@ -45,14 +45,14 @@ pub(crate) async fn run<D: Dial>(
 ) -> Result<Outcome, CannotProbe> {
     let mut stream = None;
     let checked = tokio::time::timeout(timeout, async {
-        let stream = stream.insert(TrackedStream::new(connect(dialer, address).await?));
+        let stream = stream.insert(TrackedStream::new(connect_within(dialer, address).await?));
         call(stream, address, service, timeout).await
     })
     .await;
     match (checked, stream) {
         (Ok(called), stream) => {
             if let Some(stream) = stream {
-                close(stream.into_stream()).await;
+                close_gracefully(stream.into_stream()).await;
             }
             called.map_or_else(EarlyEnd::into_result, |status| Ok(judge(status)))
         }
@@ -96,7 +96,7 @@ async fn call<S: AsyncRead + AsyncWrite + Unpin>(
         .map_err(broken)?;
     let work = pin!(async {
         let request = request(address, timeout)?;
-        let reply = send(sender, request, health::request(service)).await;
+        let reply = send(sender, request, health::frame_request(service)).await;
         reply.map_err(broken)?.serving_status(address, timeout)
     });
     match select(connection, work).await {

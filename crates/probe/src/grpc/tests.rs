@@ -2,7 +2,8 @@
 
 use super::*;
 use crate::test_server::{
-    AMPLE, BRIEF, End, answer, closed_port, end, listen, probe, send, serve, until,
+    AMPLE, BRIEF, End, answer_once, closed_port, listen_on_any_port, probe_loopback, read_to_end,
+    read_until, send_bytes, serve_scripts,
 };
 use h2::server::SendResponse;
 use http::HeaderMap;
@@ -105,7 +106,7 @@ async fn health_server(
         }
     }
     drop(connection);
-    let ended = end(&mut stream).await;
+    let ended = read_to_end(&mut stream).await;
     (calls, ended)
 }
 
@@ -114,9 +115,9 @@ async fn probe_health(
     service: &str,
     timeout: Duration,
 ) -> (Outcome, Vec<(Request<()>, Vec<u8>)>, End, SocketAddr) {
-    let (listener, address) = listen("127.0.0.1").await;
-    let server = serve(listener, vec![move |stream| health_server(stream, reply)]);
-    let outcome = probe(grpc(address, service), address, timeout).await;
+    let (listener, address) = listen_on_any_port("127.0.0.1").await;
+    let server = serve_scripts(listener, vec![move |stream| health_server(stream, reply)]);
+    let outcome = probe_loopback(grpc(address, service), address, timeout).await;
     let (calls, end) = server.await.unwrap().remove(0);
     (outcome, calls, end, address)
 }
@@ -211,20 +212,20 @@ async fn a_call_that_fails_says_why(#[case] reply: Reply, #[case] message: &str)
 // PRB-23
 #[tokio::test]
 async fn a_server_with_last_words_is_not_reset() {
-    let (listener, address) = listen("127.0.0.1").await;
+    let (listener, address) = listen_on_any_port("127.0.0.1").await;
     let script = async |mut stream: TcpStream| {
         // The request's data, which end stream 1.
-        until(&mut stream, &[0, 0, 5, 0, 1, 0, 0, 0, 1, 0, 0, 0, 0, 0]).await;
+        read_until(&mut stream, &[0, 0, 5, 0, 1, 0, 0, 0, 1, 0, 0, 0, 0, 0]).await;
         // Settings, and headers of stream 1 that end it: `:status: 200`, `grpc-status: 5`.
         let settings = [0, 0, 0, 4, 0, 0, 0, 0, 0];
         let headers = [0, 0, 16, 1, 5, 0, 0, 0, 1, 0x88, 0, 11];
         let answer = [&settings[..], &headers, b"grpc-status\x015"].concat();
         stream.write_all(&answer).await.unwrap();
-        end(&mut stream).await;
-        send(&mut stream, b"goodbye").await
+        read_to_end(&mut stream).await;
+        send_bytes(&mut stream, b"goodbye").await
     };
-    let server = serve(listener, vec![script]);
-    let outcome = probe(grpc(address, ""), address, AMPLE).await;
+    let server = serve_scripts(listener, vec![script]);
+    let outcome = probe_loopback(grpc(address, ""), address, AMPLE).await;
     let message = format!("health check call to {address}: NotFound");
     assert_eq!(outcome, failed(message));
     assert_eq!(server.await.unwrap(), [End::Closed]);
@@ -250,8 +251,8 @@ async fn a_call_that_is_not_answered_fails_when_time_is_up() {
 // PRB-22
 #[tokio::test]
 async fn a_server_that_says_nothing_is_not_connected_to() {
-    let (_listener, address) = listen("127.0.0.1").await;
-    let outcome = probe(grpc(address, ""), address, BRIEF).await;
+    let (_listener, address) = listen_on_any_port("127.0.0.1").await;
+    let outcome = probe_loopback(grpc(address, ""), address, BRIEF).await;
     let message = format!(
         "connecting to {address}: the port accepts, but no HTTP/2 server answered within 500ms"
     );
@@ -263,7 +264,7 @@ async fn a_port_nobody_listens_at_fails() {
     let address = closed_port().await;
     let message = format!("connecting to {address}: Connection refused");
     assert_eq!(
-        probe(grpc(address, ""), address, AMPLE).await,
+        probe_loopback(grpc(address, ""), address, AMPLE).await,
         failed(message)
     );
 }
@@ -281,9 +282,9 @@ async fn a_port_nobody_listens_at_fails() {
 #[case::nothing(b"", "")]
 #[tokio::test]
 async fn another_protocol_fails(#[case] response: &'static [u8], #[case] cause: &str) {
-    let (listener, address) = listen("127.0.0.1").await;
-    let server = serve(listener, vec![move |stream| answer(stream, response)]);
-    let Outcome::Failed(message) = probe(grpc(address, ""), address, AMPLE).await else {
+    let (listener, address) = listen_on_any_port("127.0.0.1").await;
+    let server = serve_scripts(listener, vec![move |stream| answer_once(stream, response)]);
+    let Outcome::Failed(message) = probe_loopback(grpc(address, ""), address, AMPLE).await else {
         panic!("not failed");
     };
     let start = format!("health check call to {address}: {cause}");
@@ -293,15 +294,15 @@ async fn another_protocol_fails(#[case] response: &'static [u8], #[case] cause: 
 
 #[tokio::test]
 async fn a_dropped_run_closes_its_connection() {
-    let (listener, address) = listen("127.0.0.1").await;
-    let run = tokio::spawn(probe(grpc(address, ""), address, AMPLE));
+    let (listener, address) = listen_on_any_port("127.0.0.1").await;
+    let run = tokio::spawn(probe_loopback(grpc(address, ""), address, AMPLE));
     let (mut stream, _) = listener.accept().await.unwrap();
     stream
         .write_all(&[0, 0, 0, 4, 0, 0, 0, 0, 0])
         .await
         .unwrap();
     run.abort();
-    end(&mut stream).await;
+    read_to_end(&mut stream).await;
 }
 
 #[rstest]

@@ -20,7 +20,7 @@ use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-use crate::socket::{CLOSE_TIMEOUT, close};
+use crate::socket::{CLOSE_TIMEOUT, close_gracefully};
 
 /// A connection.
 pub(super) enum HttpConnection<S> {
@@ -67,11 +67,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> HttpConnection<S> {
     /// Closes the connection without a reset.
     pub(super) async fn close(self) {
         match self {
-            Self::Plain(stream) => close(stream).await,
+            Self::Plain(stream) => close_gracefully(stream).await,
             Self::Tls(mut stream) => {
                 // With TLS's close_notify (RFC 8446, 6.1). What the other side still sends need not be decrypted.
                 let _ = tokio::time::timeout(CLOSE_TIMEOUT, stream.shutdown()).await;
-                close(stream.into_inner().0).await;
+                close_gracefully(stream.into_inner().0).await;
             }
         }
     }
@@ -81,10 +81,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> HttpConnection<S> {
 const HTTP2: &[u8] = b"h2";
 const HTTP1: &[u8] = b"http/1.1";
 
-static CONNECTOR: LazyLock<TlsConnector> = LazyLock::new(|| connector(&[HTTP2, HTTP1]));
-static HTTP1_CONNECTOR: LazyLock<TlsConnector> = LazyLock::new(|| connector(&[]));
+static CONNECTOR: LazyLock<TlsConnector> = LazyLock::new(|| tls_connector(&[HTTP2, HTTP1]));
+static HTTP1_CONNECTOR: LazyLock<TlsConnector> = LazyLock::new(|| tls_connector(&[]));
 
-fn connector(protocols: &[&[u8]]) -> TlsConnector {
+fn tls_connector(protocols: &[&[u8]]) -> TlsConnector {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let mut config = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()

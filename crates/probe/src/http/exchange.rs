@@ -36,7 +36,7 @@ pub(super) enum Body {
 
 impl Body {
     /// The next chunk; none at the end.
-    pub(super) async fn data(&mut self) -> Option<Result<Bytes, BodyError>> {
+    pub(super) async fn next_chunk(&mut self) -> Option<Result<Bytes, BodyError>> {
         match self {
             Self::Http1(body) => loop {
                 match body.frame().await?.map(hyper::body::Frame::into_data) {
@@ -53,7 +53,7 @@ impl Body {
 }
 
 /// Sends one request and judges its response. The connection is borrowed, so that it can be closed in order afterwards.
-pub(super) async fn exchange<S: AsyncRead + AsyncWrite + Unpin>(
+pub(super) async fn exchange_request<S: AsyncRead + AsyncWrite + Unpin>(
     connection: &mut HttpConnection<S>,
     request: Request<Empty<Bytes>>,
     url: &HttpUrl,

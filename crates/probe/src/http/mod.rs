@@ -27,10 +27,10 @@ use http::{Response, StatusCode};
 use leadsman_core::podprobe::{CannotProbe, HttpGet, Outcome};
 
 use crate::dial::Dial;
-use crate::message::{MAX_OUTPUT, lossy_text, truncated};
-use crate::socket::{EarlyEnd, connect, connect_timed_out, error_chain};
+use crate::message::{MAX_OUTPUT, lossy_text, truncate_message};
+use crate::socket::{EarlyEnd, connect_timed_out, connect_within, error_chain};
 use connection::HttpConnection;
-use exchange::{Body, exchange};
+use exchange::{Body, exchange_request};
 use url::{HttpUrl, Redirect};
 
 /// Requests of one attempt, the first included: the kubelet stops at the tenth redirect (`RedirectChecker`,
@@ -141,21 +141,21 @@ async fn follow<D: Dial>(
     progress: &mut RunProgress,
 ) -> Result<Result<(Outcome, HttpConnection<D::Stream>), String>, EarlyEnd> {
     let mut host = request::host_header(&get.headers);
-    let versions = request::versions(&get.headers);
-    let mut url = HttpUrl::of_probe(get);
+    let versions = request::http_versions(&get.headers);
+    let mut url = HttpUrl::from_probe(get);
     for _ in 0..MAX_REQUESTS {
         let address = SocketAddr::new(ip, url.port.get());
-        let request =
-            request::build(&url.path, &get.headers, host, address).map_err(EarlyEnd::Failed)?;
+        let request = request::build_request(&url.path, &get.headers, host, address)
+            .map_err(EarlyEnd::Failed)?;
         progress.address = address;
         progress.phase = HttpPhase::Connecting;
-        let stream = connect(dialer, address).await?;
+        let stream = connect_within(dialer, address).await?;
         progress.phase = HttpPhase::Handshaking;
         let mut connection = HttpConnection::new(stream, url.scheme, versions, address)
             .await
             .map_err(|error| progress.broken(&error))?;
         progress.phase = HttpPhase::Requesting;
-        match exchange(&mut connection, request, &url, ip, progress).await? {
+        match exchange_request(&mut connection, request, &url, ip, progress).await? {
             AfterResponse::Finished(outcome) => return Ok(Ok((outcome, connection))),
             AfterResponse::BodyBroken(message) => return Ok(Err(message)),
             AfterResponse::Follow { to, same_scheme } => {
@@ -207,7 +207,7 @@ async fn judge(
     };
     let message = match remark {
         None => body,
-        Some(remark) => truncated(format!("{remark}, response body: {body}")),
+        Some(remark) => truncate_message(format!("{remark}, response body: {body}")),
     };
     Ok(AfterResponse::Finished(Outcome::Succeeded(message)))
 }
@@ -221,7 +221,7 @@ fn redirect(response: &Response<Body>, url: &HttpUrl, ip: IpAddr) -> Option<Redi
         | StatusCode::TEMPORARY_REDIRECT
         | StatusCode::PERMANENT_REDIRECT => {
             let location = response.headers().get(LOCATION)?.as_bytes();
-            (!location.is_empty()).then(|| url.resolve(ip, location))
+            (!location.is_empty()).then(|| url.resolve_redirect(ip, location))
         }
         _ => None,
     }
@@ -231,9 +231,9 @@ fn redirect(response: &Response<Body>, url: &HttpUrl, ip: IpAddr) -> Option<Redi
 async fn read(mut body: Body) -> Result<String, exchange::BodyError> {
     let mut bytes = Vec::new();
     while bytes.len() < MAX_OUTPUT {
-        match body.data().await.transpose()? {
+        match body.next_chunk().await.transpose()? {
             None => break,
-            Some(data) => bytes.extend_from_slice(&data),
+            Some(next_chunk) => bytes.extend_from_slice(&next_chunk),
         }
     }
     Ok(lossy_text(&[&bytes]))

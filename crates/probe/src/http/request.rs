@@ -24,7 +24,7 @@ pub(super) fn host_header(headers: &[(String, String)]) -> Option<&str> {
 }
 
 /// The versions of HTTP that a probe's headers can be sent in.
-pub(super) fn versions(headers: &[(String, String)]) -> HttpVersions {
+pub(super) fn http_versions(headers: &[(String, String)]) -> HttpVersions {
     let mut names = headers.iter().map(|(name, _)| name);
     if names.any(|name| name.eq_ignore_ascii_case("upgrade")) {
         HttpVersions::Http1
@@ -37,7 +37,7 @@ pub(super) fn versions(headers: &[(String, String)]) -> HttpVersions {
 ///
 /// # Errors
 /// The message for what is malformed.
-pub(super) fn build(
+pub(super) fn build_request(
     path: &str,
     headers: &[(String, String)],
     host: Option<&str>,
@@ -45,8 +45,8 @@ pub(super) fn build(
 ) -> Result<Request<Empty<Bytes>>, String> {
     let path = PathAndQuery::try_from(path).map_err(|error| format!("malformed path: {error}"))?;
     let host = match host {
-        Some(host) => value("Host", host)?,
-        None => value("Host", &address.to_string())?,
+        Some(host) => header_value("Host", host)?,
+        None => header_value("Host", &address.to_string())?,
     };
     let mut map = HeaderMap::with_capacity(headers.len() + 4);
     map.insert(HOST, host);
@@ -55,7 +55,7 @@ pub(super) fn build(
             .map_err(|_| format!("malformed header name {name:?}"))?;
         // Host is set above; the others would announce a body, and there is none.
         if ![HOST, CONTENT_LENGTH, TRANSFER_ENCODING, TRAILER].contains(&key) {
-            map.append(key, value(name, text)?);
+            map.append(key, header_value(name, text)?);
         }
     }
     set_or_remove(&mut map, USER_AGENT, crate::USER_AGENT);
@@ -106,7 +106,7 @@ const CONNECTION_HEADERS: [&str; 5] = [
     "upgrade",
 ];
 
-fn value(name: &str, text: &str) -> Result<HeaderValue, String> {
+fn header_value(name: &str, text: &str) -> Result<HeaderValue, String> {
     HeaderValue::from_bytes(text.trim_matches([' ', '\t']).as_bytes())
         .map_err(|_| format!("malformed value of header {name:?}"))
 }

@@ -1,7 +1,10 @@
 //! HTTP probes against real listeners.
 
 use super::*;
-use crate::test_server::{AMPLE, BRIEF, End, answer, closed_port, end, head, listen, probe, serve};
+use crate::test_server::{
+    AMPLE, BRIEF, End, answer_once, closed_port, listen_on_any_port, probe_loopback, read_head,
+    read_to_end, serve_scripts,
+};
 use leadsman_core::podprobe::{Handler, Scheme};
 use rstest::rstest;
 use rustls::ServerConfig;
@@ -43,17 +46,17 @@ where
     F: Future<Output = T> + Send,
     T: Send + 'static,
 {
-    let (listener, address) = listen("127.0.0.1").await;
-    let server = serve(listener, vec![script]);
-    let outcome = probe(plain(address), address, AMPLE).await;
+    let (listener, address) = listen_on_any_port("127.0.0.1").await;
+    let server = serve_scripts(listener, vec![script]);
+    let outcome = probe_loopback(plain(address), address, AMPLE).await;
     (outcome, server.await.unwrap().remove(0), address)
 }
 
 /// The request a probe sends.
 async fn request_of(ip: &str, path: &str, headers: &[(&str, &str)]) -> (String, SocketAddr) {
-    let (listener, address) = listen(ip).await;
-    let server = serve(listener, vec![|stream| answer(stream, OK)]);
-    let outcome = probe(get(Scheme::Http, address, path, headers), address, AMPLE).await;
+    let (listener, address) = listen_on_any_port(ip).await;
+    let server = serve_scripts(listener, vec![|stream| answer_once(stream, OK)]);
+    let outcome = probe_loopback(get(Scheme::Http, address, path, headers), address, AMPLE).await;
     assert_eq!(outcome, succeeded("ok"));
     (server.await.unwrap().remove(0).0, address)
 }
@@ -116,7 +119,10 @@ async fn what_cannot_be_sent_fails_without_a_connection(
 ) {
     let address = closed_port().await;
     let handler = get(Scheme::Http, address, "/", headers);
-    assert_eq!(probe(handler, address, AMPLE).await, failed(expected));
+    assert_eq!(
+        probe_loopback(handler, address, AMPLE).await,
+        failed(expected)
+    );
 }
 
 // PRB-19, PRB-20
@@ -179,7 +185,7 @@ async fn a_response_and_its_outcome(
     #[case] response: impl AsRef<[u8]> + Send + Sync + 'static,
     #[case] expected: Outcome,
 ) {
-    let (outcome, (_, end), _) = once(|stream| answer(stream, response)).await;
+    let (outcome, (_, end), _) = once(|stream| answer_once(stream, response)).await;
     assert_eq!(outcome, expected);
     assert_eq!(end, End::Closed);
 }
@@ -202,7 +208,7 @@ async fn an_answer_that_is_none_fails(
     #[case] response: impl AsRef<[u8]> + Send + Sync + 'static,
     #[case] expected: &str,
 ) {
-    let (outcome, _, address) = once(|stream| answer(stream, response)).await;
+    let (outcome, _, address) = once(|stream| answer_once(stream, response)).await;
     let Outcome::Failed(message) = outcome else {
         panic!("not failed: {outcome:?}");
     };
@@ -232,12 +238,12 @@ async fn a_body_that_breaks_off_three_times_fails(
     #[case] response: &'static str,
     #[case] expected: &str,
 ) {
-    let (listener, address) = listen("127.0.0.1").await;
-    let server = serve(
+    let (listener, address) = listen_on_any_port("127.0.0.1").await;
+    let server = serve_scripts(
         listener,
-        vec![move |stream| answer(stream, response); MAX_ATTEMPTS],
+        vec![move |stream| answer_once(stream, response); MAX_ATTEMPTS],
     );
-    let Outcome::Failed(message) = probe(plain(address), address, AMPLE).await else {
+    let Outcome::Failed(message) = probe_loopback(plain(address), address, AMPLE).await else {
         panic!("not failed");
     };
     let start = format!("GET from {address}: ");
@@ -249,14 +255,17 @@ async fn a_body_that_breaks_off_three_times_fails(
 // PRB-20
 #[tokio::test]
 async fn a_body_that_breaks_off_once_is_asked_for_again() {
-    let (listener, address) = listen("127.0.0.1").await;
-    let server = serve(
+    let (listener, address) = listen_on_any_port("127.0.0.1").await;
+    let server = serve_scripts(
         listener,
         [CUT_BODY, OK]
-            .map(|response| move |stream| answer(stream, response))
+            .map(|response| move |stream| answer_once(stream, response))
             .into(),
     );
-    assert_eq!(probe(plain(address), address, AMPLE).await, succeeded("ok"));
+    assert_eq!(
+        probe_loopback(plain(address), address, AMPLE).await,
+        succeeded("ok")
+    );
     assert_eq!(server.await.unwrap().len(), 2);
 }
 
@@ -269,7 +278,7 @@ async fn a_body_that_breaks_off_once_is_asked_for_again() {
 async fn a_body_that_breaks_off_behind_what_is_read_succeeds(#[case] length: usize) {
     let body = "x".repeat(length);
     let response = format!("HTTP/1.1 200 OK\r\nContent-Length: 50000\r\n\r\n{body}");
-    let (outcome, _, _) = once(|stream| answer(stream, response)).await;
+    let (outcome, _, _) = once(|stream| answer_once(stream, response)).await;
     assert_eq!(outcome, succeeded(&body[..MAX_OUTPUT]));
 }
 
@@ -281,7 +290,7 @@ async fn a_body_that_breaks_off_behind_what_is_read_succeeds(#[case] length: usi
 async fn many_headers_are_read(#[case] count: usize) {
     let headers = "X-A: b\r\n".repeat(count);
     let response = format!("HTTP/1.1 200 OK\r\n{headers}Content-Length: 2\r\n\r\nok");
-    let (outcome, _, _) = once(|stream| answer(stream, response)).await;
+    let (outcome, _, _) = once(|stream| answer_once(stream, response)).await;
     assert_eq!(outcome, succeeded("ok"));
 }
 
@@ -289,7 +298,7 @@ async fn many_headers_are_read(#[case] count: usize) {
 async fn a_head_without_end_fails() {
     let line = format!("X: {}\r\n", "x".repeat(1000));
     let response = format!("HTTP/1.1 200 OK\r\n{}", line.repeat(99));
-    let (outcome, _, address) = once(|stream| answer(stream, response)).await;
+    let (outcome, _, address) = once(|stream| answer_once(stream, response)).await;
     let Outcome::Failed(message) = outcome else {
         panic!("not failed: {outcome:?}");
     };
@@ -304,7 +313,7 @@ async fn a_port_nobody_listens_at_fails() {
     let address = closed_port().await;
     let expected = format!("connecting to {address}: Connection refused");
     assert_eq!(
-        probe(plain(address), address, AMPLE).await,
+        probe_loopback(plain(address), address, AMPLE).await,
         failed(&expected)
     );
 }
@@ -319,7 +328,7 @@ async fn a_port_nobody_listens_at_fails() {
 async fn a_long_body_succeeds(#[case] length: usize, #[case] expected: Option<End>) {
     let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n");
     let response = [head.into_bytes(), vec![b'x'; length]].concat();
-    let (outcome, (_, end), _) = once(|stream| answer(stream, response)).await;
+    let (outcome, (_, end), _) = once(|stream| answer_once(stream, response)).await;
     assert_eq!(outcome, succeeded(&"x".repeat(MAX_OUTPUT)));
     if let Some(expected) = expected {
         assert_eq!(end, expected);
@@ -330,7 +339,7 @@ async fn a_long_body_succeeds(#[case] length: usize, #[case] expected: Option<En
 #[tokio::test]
 async fn a_body_that_never_ends_succeeds() {
     let (outcome, (), _) = once(async |mut stream: TcpStream| {
-        head(&mut stream).await;
+        read_head(&mut stream).await;
         let mut piece = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n".to_owned();
         while stream.write_all(piece.as_bytes()).await.is_ok() {
             piece = format!("400\r\n{}\r\n", "x".repeat(0x400));
@@ -343,13 +352,13 @@ async fn a_body_that_never_ends_succeeds() {
 #[tokio::test]
 async fn a_body_in_pieces_is_put_together() {
     let (outcome, end, _) = once(async |mut stream: TcpStream| {
-        head(&mut stream).await;
+        read_head(&mut stream).await;
         let response = b"HTTP/1.1 200 OK\r\nContent-Length: 20\r\n\r\n0123456789abcdefghij";
         for byte in response {
             stream.write_all(&[*byte]).await.unwrap();
             tokio::task::yield_now().await;
         }
-        end(&mut stream).await
+        read_to_end(&mut stream).await
     })
     .await;
     assert_eq!(outcome, succeeded("0123456789abcdefghij"));
@@ -360,9 +369,9 @@ async fn a_body_in_pieces_is_put_together() {
 #[tokio::test]
 async fn a_server_that_keeps_the_connection_is_closed_on() {
     let (outcome, ended, _) = once(async |mut stream: TcpStream| {
-        head(&mut stream).await;
+        read_head(&mut stream).await;
         stream.write_all(OK.as_bytes()).await.unwrap();
-        end(&mut stream).await
+        read_to_end(&mut stream).await
     })
     .await;
     assert_eq!(outcome, succeeded("ok"));
@@ -383,18 +392,18 @@ async fn a_response_that_stalls_fails_when_time_is_up(
     #[case] part: &'static str,
     #[case] expected: &str,
 ) {
-    let (listener, address) = listen("127.0.0.1").await;
-    let server = serve(
+    let (listener, address) = listen_on_any_port("127.0.0.1").await;
+    let server = serve_scripts(
         listener,
         vec![async move |mut stream: TcpStream| {
-            head(&mut stream).await;
+            read_head(&mut stream).await;
             stream.write_all(part.as_bytes()).await.unwrap();
-            end(&mut stream).await
+            read_to_end(&mut stream).await
         }],
     );
     let expected = expected.replace("ADDRESS", &address.to_string());
     assert_eq!(
-        probe(plain(address), address, BRIEF).await,
+        probe_loopback(plain(address), address, BRIEF).await,
         failed(&expected)
     );
     assert_eq!(server.await.unwrap(), [End::Closed]);
@@ -402,12 +411,12 @@ async fn a_response_that_stalls_fails_when_time_is_up(
 
 #[tokio::test]
 async fn a_dropped_run_closes_its_connection() {
-    let (listener, address) = listen("127.0.0.1").await;
-    let run = tokio::spawn(probe(plain(address), address, AMPLE));
+    let (listener, address) = listen_on_any_port("127.0.0.1").await;
+    let run = tokio::spawn(probe_loopback(plain(address), address, AMPLE));
     let (mut stream, _) = listener.accept().await.unwrap();
-    head(&mut stream).await;
+    read_head(&mut stream).await;
     run.abort();
-    assert_eq!(end(&mut stream).await, End::Closed);
+    assert_eq!(read_to_end(&mut stream).await, End::Closed);
 }
 
 fn moved(location: &str) -> String {
@@ -417,23 +426,26 @@ fn moved(location: &str) -> String {
 // PRB-19
 #[tokio::test]
 async fn redirects_within_the_host_are_followed() {
-    let (other, other_address) = listen("127.0.0.1").await;
-    let (listener, address) = listen("127.0.0.1").await;
+    let (other, other_address) = listen_on_any_port("127.0.0.1").await;
+    let (listener, address) = listen_on_any_port("127.0.0.1").await;
     let responses = [
         moved("/b/c"),
         moved("d?e=f"),
         moved(&format!("http://{other_address}/g")),
     ];
-    let scripts = responses.map(|response| |stream| answer(stream, response));
-    let first = serve(listener, scripts.into());
-    let second = serve(other, vec![|stream| answer(stream, OK)]);
+    let scripts = responses.map(|response| |stream| answer_once(stream, response));
+    let first = serve_scripts(listener, scripts.into());
+    let second = serve_scripts(other, vec![|stream| answer_once(stream, OK)]);
     let handler = get(
         Scheme::Http,
         address,
         "/a",
         &[("Host", "a.example"), ("X-A", "1")],
     );
-    assert_eq!(probe(handler, address, AMPLE).await, succeeded("ok"));
+    assert_eq!(
+        probe_loopback(handler, address, AMPLE).await,
+        succeeded("ok")
+    );
 
     let mut seen = first.await.unwrap();
     seen.append(&mut second.await.unwrap());
@@ -455,14 +467,14 @@ async fn redirects_within_the_host_are_followed() {
 // PRB-19
 #[tokio::test]
 async fn the_tenth_redirect_is_a_failure() {
-    let (listener, address) = listen("127.0.0.1").await;
+    let (listener, address) = listen_on_any_port("127.0.0.1").await;
     let scripts = (0..10)
-        .map(|_| |stream| answer(stream, moved("/")))
+        .map(|_| |stream| answer_once(stream, moved("/")))
         .collect();
-    let server = serve(listener, scripts);
+    let server = serve_scripts(listener, scripts);
     let expected = format!("GET from {address}: stopped after 10 redirects");
     assert_eq!(
-        probe(plain(address), address, AMPLE).await,
+        probe_loopback(plain(address), address, AMPLE).await,
         failed(&expected)
     );
     assert_eq!(server.await.unwrap().len(), 10);
@@ -471,13 +483,16 @@ async fn the_tenth_redirect_is_a_failure() {
 // PRB-19
 #[tokio::test]
 async fn nine_redirects_are_followed() {
-    let (listener, address) = listen("127.0.0.1").await;
+    let (listener, address) = listen_on_any_port("127.0.0.1").await;
     let response = |n| if n < 9 { moved("/") } else { OK.to_owned() };
     let scripts = (0..10)
-        .map(|n| move |stream| answer(stream, response(n)))
+        .map(|n| move |stream| answer_once(stream, response(n)))
         .collect();
-    let server = serve(listener, scripts);
-    assert_eq!(probe(plain(address), address, AMPLE).await, succeeded("ok"));
+    let server = serve_scripts(listener, scripts);
+    assert_eq!(
+        probe_loopback(plain(address), address, AMPLE).await,
+        succeeded("ok")
+    );
     assert_eq!(server.await.unwrap().len(), 10);
 }
 
@@ -489,16 +504,19 @@ async fn nine_redirects_are_followed() {
 #[case("127.0.0.2")]
 #[tokio::test]
 async fn a_redirect_to_another_host_is_not_followed(#[case] host: &str) {
-    let (listener, address) = listen("127.0.0.1").await;
+    let (listener, address) = listen_on_any_port("127.0.0.1").await;
     let location = format!("http://{host}:{}/", address.port());
-    let server = serve(
+    let server = serve_scripts(
         listener,
-        vec![move |stream| answer(stream, moved(&location))],
+        vec![move |stream| answer_once(stream, moved(&location))],
     );
     let handler = get(Scheme::Http, address, "/", &[("Host", "a.example")]);
     let port = address.port();
     let expected = format!("redirect to \"{host}:{port}\" not followed, response body: moved");
-    assert_eq!(probe(handler, address, AMPLE).await, succeeded(&expected));
+    assert_eq!(
+        probe_loopback(handler, address, AMPLE).await,
+        succeeded(&expected)
+    );
     assert_eq!(server.await.unwrap().len(), 1);
 }
 
@@ -543,82 +561,88 @@ async fn speaks_tls_with_any_certificate(
     #[case] response: String,
     #[case] expected: Outcome,
 ) {
-    let (listener, address) = listen("127.0.0.1").await;
+    let (listener, address) = listen_on_any_port("127.0.0.1").await;
     let acceptor = acceptor(&[version]);
-    let server = serve(
+    let server = serve_scripts(
         listener,
         vec![async move |stream: TcpStream| {
             let mut stream = acceptor.accept(stream).await.unwrap();
             let name = stream.get_ref().1.server_name().map(str::to_owned);
-            head(&mut stream).await;
+            read_head(&mut stream).await;
             stream.write_all(response.as_bytes()).await.unwrap();
             stream.shutdown().await.unwrap();
             // An end without TLS's own goodbye would be an error.
             let goodbye = stream.read_to_end(&mut Vec::new()).await.is_ok();
-            (name, goodbye, end(stream.get_mut().0).await)
+            (name, goodbye, read_to_end(stream.get_mut().0).await)
         }],
     );
     let handler = get(Scheme::Https, address, "/", &[("Host", "a.example")]);
-    assert_eq!(probe(handler, address, AMPLE).await, expected);
+    assert_eq!(probe_loopback(handler, address, AMPLE).await, expected);
     assert_eq!(server.await.unwrap(), [(None, true, End::Closed)]);
 }
 
 #[tokio::test]
 async fn tls_that_ends_without_a_goodbye_still_ends_a_body() {
-    let (listener, address) = listen("127.0.0.1").await;
+    let (listener, address) = listen_on_any_port("127.0.0.1").await;
     let acceptor = acceptor(rustls::ALL_VERSIONS);
-    let server = serve(
+    let server = serve_scripts(
         listener,
         vec![async move |stream: TcpStream| {
             let mut stream = acceptor.accept(stream).await.unwrap();
-            head(&mut stream).await;
+            read_head(&mut stream).await;
             stream
                 .write_all(b"HTTP/1.1 200 OK\r\n\r\nok")
                 .await
                 .unwrap();
             stream.flush().await.unwrap();
             stream.get_mut().0.shutdown().await.unwrap();
-            end(stream.get_mut().0).await
+            read_to_end(stream.get_mut().0).await
         }],
     );
     let handler = get(Scheme::Https, address, "/", &[]);
-    assert_eq!(probe(handler, address, AMPLE).await, succeeded("ok"));
+    assert_eq!(
+        probe_loopback(handler, address, AMPLE).await,
+        succeeded("ok")
+    );
     assert_eq!(server.await.unwrap(), [End::Closed]);
 }
 
 #[tokio::test]
 async fn a_redirect_may_change_the_scheme() {
-    let (secure, secure_address) = listen("127.0.0.1").await;
-    let (listener, address) = listen("127.0.0.1").await;
+    let (secure, secure_address) = listen_on_any_port("127.0.0.1").await;
+    let (listener, address) = listen_on_any_port("127.0.0.1").await;
     let location = format!("https://{secure_address}/");
-    let first = serve(
+    let first = serve_scripts(
         listener,
-        vec![move |stream| answer(stream, moved(&location))],
+        vec![move |stream| answer_once(stream, moved(&location))],
     );
     let acceptor = acceptor(rustls::ALL_VERSIONS);
-    let second = serve(
+    let second = serve_scripts(
         secure,
         vec![async move |stream| {
             let mut stream = acceptor.accept(stream).await.unwrap();
-            head(&mut stream).await;
+            read_head(&mut stream).await;
             stream.write_all(OK.as_bytes()).await.unwrap();
             stream.shutdown().await.unwrap();
         }],
     );
-    assert_eq!(probe(plain(address), address, AMPLE).await, succeeded("ok"));
+    assert_eq!(
+        probe_loopback(plain(address), address, AMPLE).await,
+        succeeded("ok")
+    );
     assert_eq!(first.await.unwrap().len(), 1);
     assert_eq!(second.await.unwrap().len(), 1);
 }
 
 #[tokio::test]
 async fn tls_to_a_plain_server_fails() {
-    let (listener, address) = listen("127.0.0.1").await;
-    let server = serve(
+    let (listener, address) = listen_on_any_port("127.0.0.1").await;
+    let server = serve_scripts(
         listener,
         vec![async |mut stream: TcpStream| stream.write_all(OK.as_bytes()).await.is_ok()],
     );
     let handler = get(Scheme::Https, address, "/", &[]);
-    let Outcome::Failed(message) = probe(handler, address, AMPLE).await else {
+    let Outcome::Failed(message) = probe_loopback(handler, address, AMPLE).await else {
         panic!("not failed");
     };
     let start = format!("TLS handshake with {address}: ");
@@ -628,10 +652,13 @@ async fn tls_to_a_plain_server_fails() {
 
 #[tokio::test]
 async fn a_handshake_that_stalls_fails_when_time_is_up() {
-    let (_listener, address) = listen("127.0.0.1").await;
+    let (_listener, address) = listen_on_any_port("127.0.0.1").await;
     let handler = get(Scheme::Https, address, "/", &[]);
     let expected = format!("TLS handshake with {address}: not finished within 500ms");
-    assert_eq!(probe(handler, address, BRIEF).await, failed(&expected));
+    assert_eq!(
+        probe_loopback(handler, address, BRIEF).await,
+        failed(&expected)
+    );
 }
 
 mod over_http2;

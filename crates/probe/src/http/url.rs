@@ -31,9 +31,9 @@ pub(super) enum Redirect {
 
 impl HttpUrl {
     /// The URL of a probe.
-    pub(super) fn of_probe(get: &HttpGet) -> Self {
-        let path = escape(get.path.as_bytes());
-        let reference = Reference::split(&path);
+    pub(super) fn from_probe(get: &HttpGet) -> Self {
+        let path = percent_encode(get.path.as_bytes());
+        let reference = UriReference::split_reference(&path);
         let path = match reference.authority {
             Some(_) => reference.path,
             // Without an authority a colon belongs to the path.
@@ -42,14 +42,14 @@ impl HttpUrl {
         Self {
             scheme: get.scheme,
             port: get.port,
-            path: rooted(path),
+            path: to_rooted(path),
         }
     }
 
     /// Resolves a redirect from this URL. `ip` is the host that it came from.
-    pub(super) fn resolve(&self, ip: IpAddr, location: &[u8]) -> Redirect {
-        let location = escape(location);
-        let reference = Reference::split(&location);
+    pub(super) fn resolve_redirect(&self, ip: IpAddr, location: &[u8]) -> Redirect {
+        let location = percent_encode(location);
+        let reference = UriReference::split_reference(&location);
         let scheme = match reference.scheme {
             None => self.scheme,
             Some(name) if name.eq_ignore_ascii_case("http") => Scheme::Http,
@@ -62,10 +62,13 @@ impl HttpUrl {
                 Some((host, _)) if host.parse() != Ok(ip) => {
                     return Redirect::OtherHost(authority.to_owned());
                 }
-                Some((_, port)) => (port.unwrap_or(default_port(scheme)), rooted(reference.path)),
+                Some((_, port)) => (
+                    port.unwrap_or(default_port(scheme)),
+                    to_rooted(reference.path),
+                ),
             },
             None if reference.scheme.is_some() => return Redirect::OtherHost(location),
-            None => (self.port, self.merge(reference.path)),
+            None => (self.port, self.merge_path(reference.path)),
         };
         Redirect::SameHost {
             to: Self {
@@ -78,7 +81,7 @@ impl HttpUrl {
     }
 
     /// Resolves a path against this URL's (RFC 3986, section 5.2.3).
-    fn merge(&self, reference: &str) -> String {
+    fn merge_path(&self, reference: &str) -> String {
         let (path, _) = split_query(&self.path);
         if reference.is_empty() {
             self.path.clone()
@@ -94,15 +97,15 @@ impl HttpUrl {
 }
 
 /// The parts of a URL reference. The fragment, which is never sent, is left out.
-struct Reference<'a> {
+struct UriReference<'a> {
     scheme: Option<&'a str>,
     authority: Option<&'a str>,
     /// Path and query.
     path: &'a str,
 }
 
-impl<'a> Reference<'a> {
-    fn split(text: &'a str) -> Self {
+impl<'a> UriReference<'a> {
+    fn split_reference(text: &'a str) -> Self {
         let text = without_fragment(text);
         let (scheme, rest) = match text.split_once(':') {
             Some((name, rest)) if is_scheme(name) => (Some(name), rest),
@@ -140,7 +143,7 @@ fn split_query(path: &str) -> (&str, &str) {
     path.split_at(path.find('?').unwrap_or(path.len()))
 }
 
-fn rooted(path: &str) -> String {
+fn to_rooted(path: &str) -> String {
     if path.starts_with('/') {
         path.to_owned()
     } else {
@@ -198,7 +201,7 @@ fn without_dots(path: &str) -> String {
 }
 
 /// Percent-encodes what a request line cannot hold. What is encoded already is kept.
-fn escape(raw: &[u8]) -> String {
+fn percent_encode(raw: &[u8]) -> String {
     let mut text = String::with_capacity(raw.len());
     for (at, &byte) in raw.iter().enumerate() {
         let encoded = byte == b'%'
@@ -231,7 +234,7 @@ mod tests {
     }
 
     fn of_path(path: &str) -> String {
-        HttpUrl::of_probe(&HttpGet {
+        HttpUrl::from_probe(&HttpGet {
             scheme: Scheme::Http,
             port: NonZeroU16::MIN,
             path: path.to_owned(),
@@ -290,7 +293,7 @@ mod tests {
             same_scheme,
         };
         let ip = "10.0.0.1".parse().unwrap();
-        assert_eq!(from.resolve(ip, location.as_bytes()), expected);
+        assert_eq!(from.resolve_redirect(ip, location.as_bytes()), expected);
     }
 
     #[rstest]
@@ -312,13 +315,13 @@ mod tests {
     ) {
         let from = url(Scheme::Http, 8080, "/");
         let ip = "10.0.0.1".parse().unwrap();
-        assert_eq!(from.resolve(ip, location.as_bytes()), expected);
+        assert_eq!(from.resolve_redirect(ip, location.as_bytes()), expected);
     }
 
     #[test]
     fn an_address_of_ipv6_is_compared_as_an_address() {
         let from = url(Scheme::Http, 8080, "/");
-        let to = from.resolve("fd00::1".parse().unwrap(), b"http://[FD00:0::1]:81/b");
+        let to = from.resolve_redirect("fd00::1".parse().unwrap(), b"http://[FD00:0::1]:81/b");
         let expected = Redirect::SameHost {
             to: url(Scheme::Http, 81, "/b"),
             same_scheme: false,
@@ -334,7 +337,7 @@ mod tests {
             let from = url(Scheme::Http, 80, &of_path(&path));
             let fits = |path: &str| path.starts_with('/') && path.parse::<http::uri::PathAndQuery>().is_ok();
             prop_assert!(fits(&from.path), "{}", from.path);
-            if let Redirect::SameHost { to, .. } = from.resolve("10.0.0.1".parse().unwrap(), &location) {
+            if let Redirect::SameHost { to, .. } = from.resolve_redirect("10.0.0.1".parse().unwrap(), &location) {
                 prop_assert!(fits(&to.path), "{}", to.path);
             }
         }

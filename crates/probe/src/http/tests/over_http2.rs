@@ -53,14 +53,14 @@ async fn once_over_http2(
     headers: &[(&str, &str)],
     response: impl FnOnce(SendResponse<Bytes>) + Send + 'static,
 ) -> (Outcome, ReceivedRequest, SocketAddr) {
-    let (listener, address) = listen("127.0.0.1").await;
+    let (listener, address) = listen_on_any_port("127.0.0.1").await;
     let acceptor = acceptor_of(rustls::ALL_VERSIONS, protocols);
-    let server = serve(
+    let server = serve_scripts(
         listener,
         vec![move |stream| serve_one(acceptor, stream, response)],
     );
     let handler = get(Scheme::Https, address, "/a?b", headers);
-    let outcome = probe(handler, address, AMPLE).await;
+    let outcome = probe_loopback(handler, address, AMPLE).await;
     let (seen, end) = server.await.unwrap().remove(0);
     assert_eq!(end, End::Closed);
     (outcome, seen, address)
@@ -138,20 +138,23 @@ async fn a_long_body_is_read_in_part() {
 // PRB-19
 #[tokio::test]
 async fn a_redirect_within_the_host_is_followed_in_whatever_version_the_next_server_chooses() {
-    let (plain_listener, plain_address) = listen("127.0.0.1").await;
-    let (listener, address) = listen("127.0.0.1").await;
+    let (plain_listener, plain_address) = listen_on_any_port("127.0.0.1").await;
+    let (listener, address) = listen_on_any_port("127.0.0.1").await;
     let location = format!("http://{plain_address}/");
     let acceptor = acceptor_of(rustls::ALL_VERSIONS, &["h2"]);
-    let first = serve(
+    let first = serve_scripts(
         listener,
         vec![async move |stream| {
             let response = respond(302, &[("location", &location)], b"");
             serve_one(acceptor, stream, response).await
         }],
     );
-    let second = serve(plain_listener, vec![|stream| answer(stream, OK)]);
+    let second = serve_scripts(plain_listener, vec![|stream| answer_once(stream, OK)]);
     let handler = get(Scheme::Https, address, "/", &[]);
-    assert_eq!(probe(handler, address, AMPLE).await, succeeded("ok"));
+    assert_eq!(
+        probe_loopback(handler, address, AMPLE).await,
+        succeeded("ok")
+    );
     assert_eq!(first.await.unwrap().len(), 1);
     assert_eq!(second.await.unwrap().len(), 1);
 }
@@ -159,15 +162,15 @@ async fn a_redirect_within_the_host_is_followed_in_whatever_version_the_next_ser
 // PRB-20
 #[tokio::test]
 async fn a_body_that_is_shorter_than_said_three_times_fails() {
-    let (listener, address) = listen("127.0.0.1").await;
+    let (listener, address) = listen_on_any_port("127.0.0.1").await;
     let acceptor = acceptor_of(rustls::ALL_VERSIONS, &["h2"]);
     let cut = move |sender| respond(200, &[("content-length", "5")], b"o")(sender);
-    let server = serve(
+    let server = serve_scripts(
         listener,
         vec![move |stream| serve_one(acceptor, stream, cut); MAX_ATTEMPTS],
     );
     let Outcome::Failed(message) =
-        probe(get(Scheme::Https, address, "/", &[]), address, AMPLE).await
+        probe_loopback(get(Scheme::Https, address, "/", &[]), address, AMPLE).await
     else {
         panic!("not failed");
     };
@@ -180,13 +183,13 @@ async fn a_body_that_is_shorter_than_said_three_times_fails() {
 /// An upgrade is HTTP/1.1's: a server that prefers HTTP/2 is not offered it.
 #[tokio::test]
 async fn a_request_for_an_upgrade_is_sent_in_http1() {
-    let (listener, address) = listen("127.0.0.1").await;
+    let (listener, address) = listen_on_any_port("127.0.0.1").await;
     let acceptor = acceptor_of(rustls::ALL_VERSIONS, BOTH);
-    let server = serve(
+    let server = serve_scripts(
         listener,
         vec![async move |stream: TcpStream| {
             let mut stream = acceptor.accept(stream).await.unwrap();
-            let request = head(&mut stream).await;
+            let request = read_head(&mut stream).await;
             stream.write_all(OK.as_bytes()).await.unwrap();
             stream.shutdown().await.unwrap();
             request
@@ -194,20 +197,23 @@ async fn a_request_for_an_upgrade_is_sent_in_http1() {
     );
     let headers = [("Connection", "Upgrade"), ("Upgrade", "websocket")];
     let handler = get(Scheme::Https, address, "/", &headers);
-    assert_eq!(probe(handler, address, AMPLE).await, succeeded("ok"));
+    assert_eq!(
+        probe_loopback(handler, address, AMPLE).await,
+        succeeded("ok")
+    );
     assert!(server.await.unwrap()[0].contains("Upgrade: websocket\r\n"));
 }
 
 #[tokio::test]
 async fn a_server_that_wants_another_protocol_fails() {
-    let (listener, address) = listen("127.0.0.1").await;
+    let (listener, address) = listen_on_any_port("127.0.0.1").await;
     let acceptor = acceptor_of(rustls::ALL_VERSIONS, &["other"]);
-    let server = serve(
+    let server = serve_scripts(
         listener,
         vec![async move |stream: TcpStream| acceptor.accept(stream).await.is_err()],
     );
     let handler = get(Scheme::Https, address, "/", &[]);
-    let Outcome::Failed(message) = probe(handler, address, AMPLE).await else {
+    let Outcome::Failed(message) = probe_loopback(handler, address, AMPLE).await else {
         panic!("not failed");
     };
     let start = format!("TLS handshake with {address}: ");
