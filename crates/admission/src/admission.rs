@@ -85,6 +85,7 @@ impl Admission {
                 args, namespace, &webhooks, process, leadership,
             ));
         }
+        // First: a port that is taken ends the process before anything is registered.
         let listener = address.listen().await;
         let listener =
             listener.and_then(|listener| listener.ok_or(io::ErrorKind::AddrNotAvailable.into()));
@@ -210,6 +211,7 @@ impl Admission {
 
 async fn wait_for_server_failure(ended: &mut Option<oneshot::Receiver<()>>) -> AdmissionError {
     if let Some(receiver) = ended {
+        // A panic of the thread drops the sender; the clean end is awaited by `join_server`.
         let clean = receiver.await.is_ok();
         *ended = None;
         if !clean {

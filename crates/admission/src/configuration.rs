@@ -219,6 +219,8 @@ fn contains_desired(observed: &Value, desired: &Value) -> bool {
     match (observed, desired) {
         (Value::Object(observed), Value::Object(desired)) => contains_fields(observed, desired),
         (Value::Array(observed), Value::Array(desired)) => {
+            // Webhooks and match conditions are `listType: map` by their names (`k8s.io/api/admissionregistration/v1`),
+            // so others may add items in between.
             let by_name = desired.iter().all(|item| item.get("name").is_some());
             if by_name && !desired.is_empty() {
                 desired.iter().all(|item| {
@@ -329,6 +331,7 @@ pub(crate) fn decide_step<C: WebhookConfiguration>(
     applied: Option<&Value>,
 ) -> ConfigurationStep {
     match (desired, observed) {
+        // What we never wrote is somebody else's, even under our name.
         (None, Observed::Present(observed)) if is_ours(observed.meta()) => {
             ConfigurationStep::Delete
         }

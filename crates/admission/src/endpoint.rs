@@ -75,6 +75,7 @@ impl Endpoints {
 
     async fn route_request(&self, request: Request<Incoming>) -> Response<Full<Bytes>> {
         let began = clock::monotonic();
+        // Looked up before the body is read: a stranger costs no room for bodies.
         let path = CallPath::parse_path(request.uri().path());
         let Some(webhook) = self.webhooks.get(path.name) else {
             return text_response(StatusCode::NOT_FOUND, "no webhook has this path");
@@ -96,6 +97,7 @@ impl Endpoints {
                         deadline,
                         may_wait: true,
                     };
+                    // Half of the time is for waiting, so that there is time left to answer by what there is.
                     let answer = answer_review(webhook, &body, terms, began + patience / 2).await;
                     (answer, StatusCode::BAD_REQUEST)
                 }

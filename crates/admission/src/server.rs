@@ -94,6 +94,7 @@ impl Server {
 
     async fn drain_connections(&self) {
         self.shutdown.cancelled().await;
+        // Answers say so from here on, while the endpoints of the Service still lead here.
         self.draining.cancel();
         let began = clock::monotonic();
         let mut absent_since = self.absent_since.clone();
@@ -125,6 +126,7 @@ impl Server {
                     continue;
                 }
             };
+            // After the accept: no idle connection is dropped before another one has come for its place.
             connections.make_room(self.connections).await;
             let requests = Requests {
                 counts: Arc::new(watch::Sender::default()),
@@ -165,6 +167,7 @@ impl Connections {
     async fn make_room(&mut self, most: usize) {
         loop {
             while self.tasks.try_join_next().is_some() {}
+            // Only when it seems full, since this looks at every connection.
             if self.open.len() >= most {
                 self.open.retain(|open| !open.task.is_finished());
             }
@@ -195,6 +198,9 @@ fn tls_acceptor(certificate: watch::Receiver<Option<Arc<CertifiedKey>>>) -> TlsA
         .expect("the provider has the suites of TLS 1.2 and 1.3")
         .with_no_client_auth()
         .with_cert_resolver(Arc::new(LatestCertificate(certificate)));
+    // API servers call by HTTP/1.1, so that calls are spread over the replicas
+    // (`k8s.io/apiserver/pkg/util/webhook/client.go`, kubernetes issue 75791); only a URL of their own host they call by
+    // HTTP/2.
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     TlsAcceptor::from(Arc::new(config))
 }
@@ -304,6 +310,7 @@ impl WebhookConnection {
 
 async fn wait_until_idle(mut requests: watch::Receiver<RequestCounts>) {
     loop {
+        // Each request restarts the time; one that takes longer than it is no silence.
         let silent = timeout(IDLE, requests.changed()).await.is_err();
         if silent && requests.borrow().under_way == 0 {
             return;

@@ -336,10 +336,12 @@ fn review_body<R: Reviewer>(
     };
     let is_current = stored.is_reached(terms.slot, R::snapshot_version(snapshot))
         && R::is_sufficient(snapshot, &review.request);
+    // Decoded again when there is something new: waiting requests keep their bodies, not their objects.
     if !is_current && terms.may_wait {
         return None;
     }
     let reviewed = R::review_request(snapshot, &review.request).into_reviewed();
+    // The API server has given up on it: counted as late, it is not taken for a patch that was applied.
     if late() {
         return Some(answer_no_change(ReviewOutcome::Late, body));
     }

@@ -91,6 +91,7 @@ fn add_features(
         let rules = SidecarSetRules::new(config, metrics);
         let injection = rules.injection_webhook();
         let barriers = barrier_events(injection.barrier_in_force());
+        // A webhook changes what sets do as a write does, so it also waits until no OpenKruise acts on them.
         let of_sets = [injection, rules.review_webhook()];
         webhooks.extend(of_sets.map(|webhook| webhook.led_by(over_sets.clone())));
         control.add_feature_with_events(rules, over_sets, barriers);
@@ -162,7 +163,9 @@ async fn run_features(args: &Args, process: Process) -> Result<(), ManagerError>
     let namespace = &args.namespace;
     let leadership = guard.leadership_over_markers();
     let mut admission =
+        // After the features are added: what is registered follows from their webhooks.
         Admission::start(&args.admission, namespace, webhooks, &process, leadership).await?;
+    // Only now: the features have subscribed to the leadership that it passes on.
     let mut guard = tokio::spawn(guard.run());
     // The Lease is kept while the writes in flight end.
     let shutdown = Shutdown {
@@ -187,6 +190,7 @@ async fn run_features(args: &Args, process: Process) -> Result<(), ManagerError>
     admission.stop_writing().await;
     shutdown.release.cancel();
     let released = candidate.await.map_err(ManagerError::Candidate);
+    // Last, since calls may be answered by a replica that no longer leads.
     let served = admission.join_server().await.map_err(ManagerError::from);
     ended.and(released).and(served)
 }

@@ -197,6 +197,8 @@ pub(crate) fn decide_renewal(
     served: Option<&Kept>,
     at: Circumstances,
 ) -> Decision {
+    // Nothing usable is stored: any replica may write, since a first write wins by the resourceVersion, and calls fail
+    // until one has.
     let Stored::Usable(kept) = stored else {
         return Decision::Write(match served {
             Some(served) if served.is_servable(at.now) => Renewal::Restore,
@@ -208,8 +210,10 @@ pub(crate) fn decide_renewal(
             Some((next, _)) if at.now < next.not_after => Decision::Write(Renewal::TakeOver),
             _ => Decision::Write(Renewal::Create),
         },
+        // The leader alone: of two replicas whose clocks differ, each would replace what the other has issued.
         _ if at.leads && kept.is_premature(at.now) => Decision::Write(Renewal::Create),
         _ if !at.leads => Decision::Wait(kept.current.not_after),
+        // The next certificate is stored before it is served, so that its CA reaches the API servers first.
         None if kept.misnamed.is_some() || at.now >= kept.renewal_time() => {
             Decision::Write(Renewal::Prepare)
         }

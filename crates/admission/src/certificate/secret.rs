@@ -69,6 +69,7 @@ pub(crate) struct SecretLoopState {
 impl SecretLoop {
     /// Runs until the sender of leadership is dropped.
     pub(crate) async fn run(mut self) {
+        // Watched by name, so that the right to it covers no other Secret of the namespace.
         let target = ListTarget::in_namespace::<Secret>(&self.namespace);
         let mut events = watch_object::<Secret>(self.server.clone(), target, SECRET);
         loop {
@@ -147,10 +148,12 @@ impl SecretLoop {
             self.state.waits_since = None;
             return None;
         };
+        // Both limits run on the monotonic clock: a wall clock that is set must not shorten the spread.
         let now = clock::monotonic();
         let left = in_force.map(|spread| SPREAD.saturating_sub(spread));
         let left = left
             .unwrap_or(Duration::MAX)
+            // Without a configuration that has the bundle, nobody may ever confirm it.
             .min(LONGEST_WAIT.saturating_sub(now - since));
         if !left.is_zero() {
             return Some(now + left);
@@ -166,6 +169,7 @@ impl SecretLoop {
     async fn carry_out_decision(&mut self) -> Option<Instant> {
         let now = clock::monotonic();
         let at = self.current_circumstances();
+        // Before the decision, which is about the certificate that is served from here on.
         let waits = self.end_wait(at.bundle_in_force);
         let stored = self.state.stored.as_ref()?;
         match decide_renewal(stored, self.state.served.as_ref(), at) {
@@ -235,6 +239,7 @@ impl SecretLoop {
     /// delete the object (`OwnerReferencesPermissionEnforcement`,
     /// `plugin/pkg/admission/gc/gc_admission.go`).
     async fn send_secret(&mut self, secret: &mut Secret) -> Disposition {
+        // Only a Secret that was observed has one.
         if secret.metadata.resource_version.is_none() {
             match read_role(&self.server, &self.namespace, DEADLINE).await {
                 Ok(owner) => {
@@ -275,6 +280,7 @@ impl SecretLoop {
         let lives = served
             .is_some_and(|served| now < served.current.not_after && !served.is_premature(now));
         match (&self.state.trouble, served) {
+            // While a certificate can be served, a failing write is no reason to take the replica from its Service.
             _ if lives => self.publisher.set_ready(),
             (Some(trouble), _) => self.publisher.set_not_ready(trouble.clone()),
             (None, Some(served)) if served.is_premature(now) => {

@@ -97,6 +97,7 @@ impl<C: WebhookConfiguration> ConfigurationLoop<C> {
         let mut events = watch_object::<C>(self.server.clone(), all, CONFIGURATION);
         let mut calls = select_all(self.webhooks.iter().map(webhook_changes));
         loop {
+            // Before the first event too: leadership and calls may be known already.
             let wake = self.take_step().await;
             tokio::select! {
                 Some(event) = events.next() => self.observe_event(event),
@@ -117,6 +118,7 @@ impl<C: WebhookConfiguration> ConfigurationLoop<C> {
             }
             ObjectEvent::Observed(ObjectState::Deleted(_) | ObjectState::Absent) => {
                 self.state.observed = Observed::Absent;
+                // The garbage collector may have deleted it because its owner has gone.
                 self.state.owner = OwningRole::Unknown;
             }
             ObjectEvent::Following => self.state.trouble = None,
@@ -161,6 +163,7 @@ impl<C: WebhookConfiguration> ConfigurationLoop<C> {
         let now = clock::monotonic();
         let Some(left) = leadership
             .time_left(now)
+            // Every write is within the time that is left of the Lease, so that no two leaders write at once.
             .filter(|_| step != ConfigurationStep::Rest)
         else {
             return self.update_readiness(step);
@@ -170,9 +173,11 @@ impl<C: WebhookConfiguration> ConfigurationLoop<C> {
             return Some(held_until);
         }
         if step == ConfigurationStep::Apply {
+            // Before the request: API servers may call as soon as it is stored, whenever its reply comes.
             self.absent_since.send_replace(None);
         }
         match (step, desired) {
+            // The owner is part of what is applied, so it is read first; the next step applies.
             (ConfigurationStep::Apply, _) if self.state.owner == OwningRole::Unknown => {
                 let left = left.min(DEADLINE);
                 self.state.owner = read_cluster_role(&self.server, C::OWNER, left).await;
@@ -242,6 +247,7 @@ impl<C: WebhookConfiguration> ConfigurationLoop<C> {
         }
         self.in_force.send_if_modified(|known| {
             let known_bundle = known.as_ref().map(|known| &known.bundle);
+            // The time is that of the first sight, which the spread to the API servers is counted from.
             if in_force == (known_bundle == Some(bundle)) {
                 return false;
             }
@@ -278,6 +284,7 @@ impl<C: WebhookConfiguration> ConfigurationLoop<C> {
 
     async fn apply_configuration(&mut self, desired: Value, deadline: Duration) {
         let path = Request::new(C::url_path(&(), None));
+        // By force: the fields that it names are what makes the webhook work, whoever has changed them.
         let params = PatchParams::apply(FIELD_MANAGER).force();
         let request = path.patch(CONFIGURATION, &params, &Patch::Apply(&desired));
         let (disposition, body) = self.send_write(Verb::Update, request, deadline).await;

@@ -89,6 +89,7 @@ impl OpenKruiseGuard {
         // The gates of a holder are read with each renewal of its Lease, until they are off.
         let (mut renewed, mut in_flight) = (false, false);
         loop {
+            // At most one read at a time, with the pace of the Lease's renewals: no timer of our own.
             if renewed
                 && !in_flight
                 && let Some(holder) = self.manager.holder_to_inspect(clock::monotonic())
@@ -96,6 +97,7 @@ impl OpenKruiseGuard {
                 reading = read_gate(self.server.client.clone(), holder).boxed();
                 in_flight = true;
             }
+            // Before the wait: whatever woke this loop may have changed the state, an expiry included.
             renewed = false;
             self.publish_leadership();
             let expires_at = self.manager.expires_at(clock::monotonic());
@@ -137,6 +139,8 @@ impl OpenKruiseGuard {
                 self.manager.watch_lost(clock::monotonic());
                 let reason =
                     describe_lease_failure("list or watch OpenKruise's", NAMESPACE, LEASE, &error);
+                // Once its state is known, a broken watch changes nothing that was decided: the state stays until it is
+                // over.
                 if self.reported == OpenKruiseState::Unknown {
                     self.check.set_not_ready(reason);
                 } else {
@@ -252,6 +256,7 @@ impl Passage {
         };
         let term = passed_on.term_number();
         if term.is_some() && term != self.current {
+            // Terms are counted here, since one term of ours may be passed on as several: before and after an OpenKruise.
             self.terms += 1;
         }
         self.current = term;

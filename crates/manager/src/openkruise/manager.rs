@@ -98,6 +98,8 @@ impl OpenKruiseManager {
         let duration = record::duration_of(&seen, DEFAULT_DURATION);
         let (until, gate) = match &self.lease {
             SeenLease::Seen { lease, until, gate } => {
+                // By the change that is seen and not by `renewTime`, which is of another clock, as client-go does
+                // (`observedTime` in `k8s.io/client-go/tools/leaderelection`).
                 let renewed = !record::is_same(lease, &seen);
                 let same_holder = record::holder_of(lease) == record::holder_of(&seen);
                 let until = if renewed {
@@ -113,6 +115,7 @@ impl OpenKruiseManager {
                 (until, gate)
             }
             SeenLease::Unread | SeenLease::Absent => {
+                // A Lease that is seen for the first time may be days old: only here does its own time count.
                 let until = (!was_left_behind(&seen, wall)).then_some(now + duration);
                 (until, GateState::Unread)
             }
@@ -159,6 +162,7 @@ impl OpenKruiseManager {
     /// Records the gates of this holder.
     pub fn record_gate(&mut self, of: &str, read: GateState) {
         if let SeenLease::Seen { lease, gate, .. } = &mut self.lease
+            // The Lease may have passed to another holder while the gates of this one were read.
             && record::holder_of(lease) == Some(of)
         {
             *gate = read;
@@ -203,6 +207,7 @@ impl OpenKruiseManager {
             SeenLease::Absent => return OpenKruiseState::Absent,
             SeenLease::Seen { lease, until, gate } => (lease, until, gate),
         };
+        // Who cannot see renewals must not conclude that there are none.
         let runs = self.blind && until.is_some() || is_time_left(*until, now);
         let Some(holder) = record::holder_of(lease).filter(|_| runs) else {
             return OpenKruiseState::Absent;

@@ -150,6 +150,7 @@ fn request_steps(write: &Write) -> Result<Vec<HttpRequest<Vec<u8>>>, BuildError>
             let name = object.metadata.name.as_deref().unwrap_or_default();
             node_pod_probes_builder().replace(name, &post, body(object)?)
         }
+        // Only the object that was observed: a node of the same name may have come back with a new one.
         Write::DeleteNodePodProbe { name, uid } => {
             let delete = DeleteParams::default().preconditions(Preconditions {
                 uid: Some(uid.clone()),
@@ -163,6 +164,7 @@ fn request_steps(write: &Write) -> Result<Vec<HttpRequest<Vec<u8>>>, BuildError>
             uid,
             status,
         } => {
+            // With the uid, so that no marker gets the status of a predecessor of its name.
             let patch = json!({"metadata": {"uid": uid}, "status": status});
             Builder::new(PodProbeMarker::url_path(&(), Some(&marker.namespace))).patch_subresource(
                 "status",
@@ -177,6 +179,7 @@ fn request_steps(write: &Write) -> Result<Vec<HttpRequest<Vec<u8>>>, BuildError>
             resource_version,
             finalizers,
         } => {
+            // A merge patch replaces the whole list, hence the resourceVersion: finalizers of others must not be lost.
             let patch = json!({"metadata": {
                 "uid": uid, "resourceVersion": resource_version, "finalizers": finalizers,
             }});

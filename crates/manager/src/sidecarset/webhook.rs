@@ -62,6 +62,7 @@ impl SetInjection {
 
     /// Takes over what has changed.
     pub(super) fn publish_snapshot(&mut self, snapshot: Arc<Snapshot>) {
+        // The scope follows from the sets alone, and is the costly part: revisions change with every upgrade.
         if !Arc::ptr_eq(&snapshot.sets, &self.known.sets) {
             let scope = Scope::new(&snapshot, &self.protected);
             self.warn_of_scope(&scope);
@@ -69,6 +70,7 @@ impl SetInjection {
         }
         let calls = WebhookCalls {
             specs: self.scope.calls.iter().map(webhook_spec).collect(),
+            // Unknown counts as 0, the lowest: a barrier must not ask for what no replica has.
             barrier: Some(to_state_version(snapshot.barrier(), 0)),
         };
         self.known = snapshot.clone();
@@ -177,6 +179,7 @@ impl Reviewer for SidecarInjector {
     }
 
     fn review_request(known: &Injectable, request: &AdmissionRequest<JsonObject>) -> Mutation {
+        // The rules ask for nothing else; somebody may have added to the configuration.
         if request.operation != ReviewOperation::Create {
             return Mutation::default();
         }
