@@ -90,6 +90,7 @@ pub(crate) async fn run_probing(
     let view = View::new(context.runtime.clone());
     let polled = probing.lists.subscribe_to_pods();
     let mut polling = JoinSet::new();
+    // In a task of its own: a runtime that is slow to list must delay no probe.
     polling.spawn(poll_containers(view, context.start, polled, sender));
     let stopped = context.stop.cancelled();
     probing
@@ -162,6 +163,7 @@ impl Probing {
         loop {
             let wake_at = self.node.next_tick_at().map(|at| self.context.start + at);
             let wake_at = wake_at.unwrap_or_else(|| clock::monotonic() + IDLE);
+            // A timer is re-registered only when its time has changed, which most events do not do.
             if alarm.deadline() != wake_at || alarm.is_elapsed() {
                 alarm.as_mut().reset(wake_at);
             }
@@ -280,6 +282,8 @@ impl Probing {
             result,
             took,
         } = finished;
+        // Before it is counted: whether a timeout is a failure of the probe depends on what the runtime has answered
+        // since.
         let result = self.node.classify_result(run, result);
         self.metrics.count_run(handler, &result, took);
         self.apply_event(NodeEvent::RunFinished { run, result, took });
@@ -290,6 +294,7 @@ impl Probing {
         if let Some(status) = self.node.begin_due_write(now) {
             self.traces.begin_write(&status, now.wall);
             let node_name = self.context.node_name.to_string();
+            // `NodeProbes` returns no status while one is being written, so that no two writes overtake each other.
             let write = write_status(self.context.server.clone(), node_name, status);
             self.writes.spawn(write);
         } else if self.write_health.is_failing() && self.node.write_overdue_since().is_none() {

@@ -104,6 +104,7 @@ impl View {
     /// sandbox is no error: it is Unknown, or without addresses, until the runtime does.
     pub async fn refresh_wanted(&mut self, wanted: impl Fn(&str) -> bool) -> Result<(), Error> {
         let to_listed = self.runtime.list_containers().await?;
+        // Nearly every list of a quiet node is the same again: nothing is parsed, asked or published then.
         if self.cache.is_as_listed(&to_listed, &wanted) {
             return Ok(());
         }
@@ -122,7 +123,9 @@ impl View {
             };
             match asked {
                 Ok(()) => {}
+                // Not of this container: the view stays as it was, and so do the marks.
                 Err(error @ Error::Unreachable { .. }) => return Err(error),
+                // Removed since it was listed.
                 Err(Error::NotFound { .. }) => continue,
                 Err(error) => {
                     self.cache.mark_failing(&listed, &error);
@@ -166,6 +169,7 @@ impl View {
                 .or_default()
                 .insert(listed.name, container);
         }
+        // The same Arc tells the readers, by one comparison of pointers, that nothing has changed.
         if *self.containers != containers {
             self.containers = Arc::new(containers);
         }
@@ -218,6 +222,7 @@ impl ContainerCache {
         wanted: impl Fn(&str) -> bool,
     ) -> Vec<ListedContainer> {
         self.settled = false;
+        // What is not moved over is forgotten, so the cache holds no more than the last list.
         let mut before = std::mem::take(&mut self.known);
         let mut containers = Vec::with_capacity(listed.len());
         for container in listed {

@@ -117,6 +117,7 @@ impl<O: LeadershipObserver> LeaseCandidate<O> {
                     request = lease.send_request(self.server.clone(), next).boxed();
                     continue;
                 }
+                // Finished without a release: a standby that is to stop waits to be told that its writes have ended.
                 ElectorAction::Finished if release_deadline.is_some() => break,
                 ElectorAction::Finished => None,
                 ElectorAction::Wait(until) => until,
@@ -159,6 +160,7 @@ impl<O: LeadershipObserver> LeaseCandidate<O> {
     fn on_reply(&mut self, (reply, disposition): Completed) {
         let failed = matches!(reply, LeaseReply::Failed { .. } | LeaseReply::Refused);
         let now = clock::monotonic();
+        // The elector first: whether this still leads decides how loud the failure is.
         self.elector.on_reply(reply, now);
         let reason = failed.then(|| self.lease.describe_failure("take or renew", &disposition));
         if let Some(reason) = &reason

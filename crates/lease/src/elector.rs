@@ -150,14 +150,17 @@ impl Elector {
             RequestState::BackingOff { until } if now < until => return wait(until),
             RequestState::Conflicted | RequestState::BackingOff { .. } | RequestState::Idle => {}
         }
+        // After the request in flight and its back-off: one whose outcome is not known may still take the Lease.
         let finished = match self.goal {
             Goal::Lead => false,
+            // A Lease that is held is kept until the writes in flight have ended.
             Goal::Keep => self.tenure.is_none(),
             Goal::Release => self.last_seen_holder() != Some(&self.identity),
         };
         if finished {
             return ElectorAction::Finished;
         }
+        // Read and not waited for: the watch may be the thing that is behind.
         let request = if matches!(self.request, RequestState::Conflicted) {
             LeaseRequest::Get
         } else {
@@ -187,6 +190,7 @@ impl Elector {
         };
         match (&self.last_seen, self.tenure) {
             (LastSeen::Unread, _) => NextWrite::Unknown,
+            // With a tenure it was deleted under us: it is created again before others see that it is free.
             (LastSeen::Absent { .. }, Some(_)) | (LastSeen::Absent { free_at: None }, None) => {
                 NextWrite::Now
             }
@@ -312,6 +316,8 @@ impl Elector {
             Tenure {
                 term,
                 after_others,
+                // From the sending on: the API server may have stored it at once, and others count from what they see,
+                // which is later. A third leaves time for two more attempts.
                 renew_at: sent + self.lease_duration() / 3,
                 until: sent + self.lease_duration(),
             }
@@ -336,11 +342,13 @@ impl Elector {
                     since,
                 },
             ) if record::is_same(&lease, known) => {
+                // The holder has not renewed it, so its time runs on; only metadata has changed.
                 let since = *since;
                 LastSeen::Present { lease, since }
             }
             (Some(lease), _) => LastSeen::Present { lease, since: now },
             (None, LastSeen::Present { lease, since }) => {
+                // Its holder may not know that it was deleted yet, and writes until then.
                 let end = *since + record::duration_of(lease, ours);
                 let free_at = record::holder_of(lease).and(Some(end));
                 LastSeen::Absent { free_at }

@@ -142,6 +142,7 @@ where
     F: Future<Output = Result<(), E>>,
     E: Error + 'static,
 {
+    // First: a signal during the start is not lost, and ends the process as any other does.
     let mut signals = Signals::catch_signals().map_err(RunError::Start)?;
     let client = args.client.build_client(component).await;
     let client = client.map_err(|error| RunError::Client(Box::new(error)))?;

@@ -269,6 +269,7 @@ where
             .read_page(&self.server, token.clone(), &mut self.timeouts);
         let page = unless_stalled(read, &mut self.recoveries, STALLED_PAGE).await;
         match page.and_then(|page| page) {
+            // The items are delivered one by one before the next page is read, so that no more than one is held.
             Ok(page) => {
                 let version = page.version.clone();
                 let then = match page.token {
@@ -412,6 +413,7 @@ where
             }
             WireEvent::Deleted(object) => (version_of(&object), Some(WatchEvent::Deleted(object))),
         };
+        // Without a version the watch could not be resumed after this event.
         if version.is_empty() {
             let disposition = unreadable_body(&"an event without a resourceVersion");
             return Some(self.fail_attempt(
@@ -466,6 +468,7 @@ where
         };
         self.state = match &disposition {
             Disposition::Retry { cause, .. } => match cause {
+                // Whether the version or the token is to blame is not known, and a new list needs neither.
                 Cause::InternalError | Cause::Conflict => WatchState::Unlisted,
                 _ => retry,
             },

@@ -47,12 +47,14 @@ pub(crate) async fn poll_containers(
     let mut answers = false;
     loop {
         let uids = polled.borrow_and_update().uids.clone();
+        // Without entries the runtime is asked only until it has answered once, which readiness needs.
         if uids.is_empty() && answers {
             if polled.changed().await.is_err() {
                 return;
             }
             continue;
         }
+        // The time before the request: what the list shows is at least as new.
         let began = clock::monotonic();
         let refreshed = view.refresh_wanted(|uid| uids.contains(uid)).await;
         answers = refreshed.is_ok();

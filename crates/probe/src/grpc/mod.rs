@@ -43,6 +43,7 @@ pub(crate) async fn run<D: Dial>(
     timeout: Duration,
     dialer: &D,
 ) -> Result<Outcome, CannotProbe> {
+    // Outside of the timeout, so that its end can tell how far the run has come.
     let mut stream = None;
     let checked = tokio::time::timeout(timeout, async {
         let stream = stream.insert(TrackedStream::new(connect_within(dialer, address).await?));
@@ -89,6 +90,7 @@ async fn call<S: AsyncRead + AsyncWrite + Unpin>(
 ) -> Result<i32, EarlyEnd> {
     let broken = |error: h2::Error| EarlyEnd::Failed(broken_message(address, &error));
     let (sender, connection) = Builder::new()
+        // No server has anything to push to a health check (RFC 9113, 8.4).
         .enable_push(false)
         .max_header_list_size(MAX_HEAD)
         .handshake::<_, Bytes>(stream)

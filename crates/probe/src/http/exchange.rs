@@ -76,6 +76,7 @@ async fn over_http1<S: AsyncRead + AsyncWrite + Unpin>(
     progress: &mut RunProgress,
 ) -> Result<AfterResponse, EarlyEnd> {
     let handshake = http1::Builder::new()
+        // As Go writes and reads them: a server that works with the kubelet works here.
         .title_case_headers(true)
         .allow_obsolete_multiline_headers_in_responses(true)
         .max_buf_size(MAX_HEAD as usize)
@@ -83,6 +84,7 @@ async fn over_http1<S: AsyncRead + AsyncWrite + Unpin>(
         .handshake(TokioIo::new(connection))
         .await;
     let (mut sender, connection) = handshake.map_err(|error| progress.broken(&error))?;
+    // The connection is driven beside the request, by this task alone: nothing outlives the run.
     let work = pin!(async {
         let response = sender.send_request(request).await;
         let response = response.map_err(|error| progress.broken(&error))?;

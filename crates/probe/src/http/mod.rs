@@ -124,6 +124,7 @@ async fn attempt<D: Dial>(
     progress: &mut RunProgress,
 ) -> Result<(Outcome, HttpConnection<D::Stream>), EarlyEnd> {
     let mut message = String::new();
+    // Each attempt begins with the probe's own URL, whatever redirects the one before has followed.
     for _ in 0..MAX_ATTEMPTS {
         match follow(get, ip, dialer, progress).await? {
             Ok(judged) => return Ok(judged),
@@ -159,6 +160,8 @@ async fn follow<D: Dial>(
             AfterResponse::Finished(outcome) => return Ok(Ok((outcome, connection))),
             AfterResponse::BodyBroken(message) => return Ok(Err(message)),
             AfterResponse::Follow { to, same_scheme } => {
+                // A connection of its own for each request, as the kubelet's transport has (`DisableKeepAlives`,
+                // `pkg/probe/http/http.go`).
                 connection.close().await;
                 url = to;
                 // As Go's client does (`net/http/client.go`): the probe's `Host` goes along with relative redirects only.
@@ -187,6 +190,7 @@ async fn judge(
         return Ok(AfterResponse::Finished(Outcome::Failed(message)));
     }
     let remark = match redirect(&response, url, ip) {
+        // From here on the probe has succeeded (200 to 399, `pkg/probe/http/http.go`); what is left is its message.
         None if status.is_success() => None,
         None => Some(format!(
             "status {} names nothing to follow",
@@ -230,6 +234,7 @@ fn redirect(response: &Response<Body>, url: &HttpUrl, ip: IpAddr) -> Option<Redi
 /// The body as text, up to [`MAX_OUTPUT`].
 async fn read(mut body: Body) -> Result<String, exchange::BodyError> {
     let mut bytes = Vec::new();
+    // The rest of the body is not read: the connection is closed instead.
     while bytes.len() < MAX_OUTPUT {
         match body.next_chunk().await.transpose()? {
             None => break,

@@ -32,6 +32,7 @@ const DELAY: Duration = Duration::from_secs(5);
 const DEADLINE: Duration = Duration::from_secs(10);
 /// How often a batch is sent that the collector does not take.
 const ATTEMPTS: u32 = 5;
+const _: () = assert!(BATCH <= QUEUE, "a full batch fits into the queue");
 const BACKOFF: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(8));
 /// How long the end of the process waits for the last batches.
 const FLUSH: Duration = Duration::from_secs(2);
@@ -144,6 +145,7 @@ impl BatchSender {
             }
         };
         batch.push(first);
+        // From the first span on, so that none waits for longer.
         let delay = sleep(DELAY);
         tokio::pin!(delay);
         while batch.len() < BATCH {
@@ -177,6 +179,7 @@ impl BatchSender {
                     "the collector of traces does not take spans, retrying; spans may get lost"
                 );
             }
+            // The time of a flush is for one attempt: the process is ending.
             let is_last = attempt == ATTEMPTS || self.flush.is_cancelled();
             if is_last || !unsent.is_retryable {
                 break;
@@ -195,6 +198,7 @@ impl BatchSender {
     ) -> Result<ExportTraceServiceResponse, Unsent> {
         let call = async {
             let mut collector = Grpc::new(self.channel.clone());
+            // A channel that connects lazily connects here; an error is one of the connection.
             let ready = collector.ready().await;
             ready.map_err(|error| Status::unavailable(error.to_string()))?;
             let codec: ProstCodec<_, ExportTraceServiceResponse> = ProstCodec::default();
@@ -218,6 +222,7 @@ impl BatchSender {
     fn count_taken(&mut self, spans: u64, reply: &ExportTraceServiceResponse) {
         let partial = reply.partial_success.as_ref();
         let rejected = partial.map_or(0, |partial| partial.rejected_spans);
+        // As the collector says, which may send anything: the two counters add up to the spans sent.
         let rejected = u64::try_from(rejected).unwrap_or_default().min(spans);
         self.counters.rejected.inc_by(rejected);
         self.counters.exported.inc_by(spans - rejected);
