@@ -182,6 +182,11 @@ impl Clients {
                 json!({"metadata": {"labels": {"apps.kruise.io/sidecarset-custom-version": "c"}}}),
                 "",
             ),
+            (
+                "own",
+                json!({"revision": 7, "metadata": {"annotations": {"sidecarset.leadsman.io/newest-since": "x"}}}),
+                "",
+            ),
             ("own", json!({"revision": 7}), ""),
         ];
         wait_for_answer("the policy on revisions is in force", || async {

@@ -185,7 +185,7 @@ impl Index {
     ) -> Option<Hold> {
         let pinned = set_entry.history.pinned.as_ref()?;
         let newest = self.revisions.get(set_entry.history.name())?;
-        let is_later = entry.pod.created > newest.created();
+        let is_later = entry.pod.created > newest.newest_since();
         let is_pinned = revision == Some(&pinned.revision.name)
             && is_later
             && !was_upgraded(&entry.pod, &set.name);

@@ -150,8 +150,10 @@ impl Index {
         let kinds = [WatchedKind::Set, WatchedKind::Revision];
         let is_initial = !kinds.iter().all(|kind| self.changes.listed.contains(kind));
         if let Some(entry) = self.sets.get_mut(name) {
-            let is_same =
-                entry.history.pinned == history.pinned && entry.history.name() == history.name();
+            // Which pods are as pinned depends on since when the newest is that, which its number tells.
+            let is_same = entry.history.pinned == history.pinned
+                && entry.history.name() == history.name()
+                && (history.pinned.is_none() || entry.history.newest == history.newest);
             if !is_same {
                 let pods = entry.members.pods.iter().cloned();
                 self.cx.affected.pods.extend(pods);

@@ -208,8 +208,12 @@ impl Index {
         let used = entry.members.revisions.keys();
         let used = used.chain(entry.members.injected.keys()).cloned();
         let namespace = &self.config.namespace;
-        self.revisions
-            .write((set, &entry.wire), &entry.history, used, namespace)
+        self.revisions.write(
+            (set, &entry.wire),
+            &entry.history,
+            used,
+            (namespace, self.cx.now.wall),
+        )
     }
 
     fn hashes(&self, name: &str) -> Option<(Write, Purpose)> {

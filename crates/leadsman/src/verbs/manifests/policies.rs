@@ -138,6 +138,9 @@ pub(super) fn revisions(namespace: &str) -> [Value; 2] {
         "[object, oldObject].all(o, o == null || o.metadata.?ownerReferences.orValue([]).exists(r, \
          r.apiVersion.startsWith('{GROUP}/') && r.kind == 'SidecarSet' && r.?controller.orValue(false)))"
     );
+    let same_annotations = "[object, oldObject].all(o, o.metadata.?annotations.orValue({}).all(k, \
+         k == 'sidecarset.leadsman.io/newest-since' || \
+         object.metadata.?annotations[?k] == oldObject.metadata.?annotations[?k]))";
     let policy = Policy {
         name: REVISIONS,
         account: MANAGER,
@@ -153,11 +156,11 @@ pub(super) fn revisions(namespace: &str) -> [Value; 2] {
             forbid(MAY, &of_a_set, "this one is of something else"),
             forbid(
                 MAY,
-                &on_update(&same(
-                    "metadata",
-                    &["annotations", "finalizers", "ownerReferences"],
+                &on_update(&format!(
+                    "{} && {same_annotations}",
+                    same("metadata", &["finalizers", "ownerReferences"])
                 )),
-                "annotations, owners and finalizers stay as they are",
+                "annotations, owners and finalizers stay as they are, but for sidecarset.leadsman.io/newest-since",
             ),
             forbid_foreign(MAY, "labels stay as they are, but for the custom version"),
         ],

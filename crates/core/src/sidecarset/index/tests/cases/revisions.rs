@@ -126,6 +126,32 @@ fn a_pod_that_got_the_pinned_revision_though_a_later_one_was_there_stays() {
 
 // SDF-51, SCS-41
 #[test]
+fn a_pod_from_before_a_revision_became_the_newest_again_is_upgraded_though_new_ones_are_pinned() {
+    let mut world = world(0);
+    let first = world.revisions()[0].1.clone();
+    let pin = json!({"revision": {"revisionName": first}});
+    world.edit("log", "/spec/injectionStrategy", &pin);
+    for image in ["i:2", "i:1"] {
+        world.edit("log", "/spec/containers/0/image", &json!(image));
+        world.settle();
+        world.pass(10);
+    }
+    world.create_pod(0, true);
+    world.settle();
+    world.pass(10);
+    world.edit("log", "/spec/containers/0/image", &json!("i:2"));
+    world.settle();
+    assert_eq!(world.image(0), "i:2");
+    world.pass(10);
+    world.create_pod(1, true);
+    world.settle();
+    assert_eq!(world.image(1), "i:1");
+    world.restart();
+    assert_eq!(world.settle(), 0);
+}
+
+// SDF-51, SCS-41
+#[test]
 fn a_pod_that_got_the_pinned_revision_stays_also_when_another_set_upgrades_it() {
     let mut world = world(0);
     world.create(&set_key("mesh"), spec("mesh"));
