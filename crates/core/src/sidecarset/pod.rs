@@ -27,6 +27,9 @@ pub struct PodState {
     pub was_upgraded: bool,
     /// Whether the set's update strategy selects it.
     pub is_selected: bool,
+    /// Whether it became ready, or a container of the set was started, more recently than the set wants of a pod that
+    /// counts as available.
+    pub is_fresh: bool,
 }
 
 /// Whether a pod is ready to a set.
@@ -91,6 +94,11 @@ impl PodState {
         self.is_consistent() && self.is_ready()
     }
 
+    /// Whether it serves, and has done so for long enough that others may be upgraded.
+    pub fn is_available(self) -> bool {
+        self.is_serving() && !self.is_fresh
+    }
+
     /// Whether it can be upgraded now.
     pub fn is_candidate(self) -> bool {
         self.version == PodVersion::Upgradable
@@ -123,6 +131,7 @@ impl PodState {
             readiness: PodReadiness::read(set, pod, &former),
             was_upgraded: matches!(former.state, InPlaceState::Of(_)),
             is_selected: selector.is_none_or(|selector| selector.matches(|key| pod.label(key))),
+            is_fresh: former.fresh_until(set, pod) > Some(now),
         })
     }
 }
@@ -332,6 +341,21 @@ impl<'a> FormerContainers<'a> {
         }
     }
 
+    /// When the set's wait for a pod ends: after the last of what may have made it unavailable, as far as that is known. A
+    /// kubelet may report a container that was started anew without the pod having been not ready in between, and an image
+    /// that it has not heard of yet as the present one; so the pod's condition, which decides about the pods of a Deployment
+    /// (`IsPodAvailable`, `pkg/api/v1/pod/util.go`), is not enough.
+    fn fresh_until(&self, set: &SidecarSet, pod: &ObservedPod) -> Option<Timestamp> {
+        let wait = SignedDuration::try_from(set.update.min_ready).ok()?;
+        if wait.is_zero() {
+            return None;
+        }
+        let statuses = sidecars_in(set, pod).filter_map(|container| container.status.as_ref());
+        let started = statuses.filter_map(|status| status.running.flatten());
+        let last = started.chain(pod.ready.flatten()).chain(self.since).max()?;
+        Some(last.saturating_add(wait).unwrap_or(Timestamp::MAX))
+    }
+
     /// Whether a container was started after its image was written, for upgrades by `OpenKruise`, which does not record the
     /// former container.
     fn was_started_since(&self, status: &ObservedStatus) -> bool {
@@ -370,6 +394,12 @@ pub fn settles_at(set: &SidecarSet, pod: &ObservedPod, now: Timestamp) -> Option
         (progress, PodReadiness::read(set, pod, &former))
     };
     (read(former.settles) != read(Settles::Now)).then_some(settled)
+}
+
+/// Until when a pod is [fresh](PodState::is_fresh). None if it is not, or if that does not depend on the time.
+pub fn fresh_until(set: &SidecarSet, pod: &ObservedPod, now: Timestamp) -> Option<Timestamp> {
+    let until = FormerContainers::read(set, pod, now).fresh_until(set, pod);
+    until.filter(|until| *until > now)
 }
 
 /// Whether a container's status shows that it runs an image: by its digest, else by its name. The repository of a digest is

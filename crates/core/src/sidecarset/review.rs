@@ -17,15 +17,12 @@ use serde_json::Value;
 use super::container::{SidecarContainer, Upgrade};
 use super::objection::{Objection, conflicts, forbidden_keys, unknown_pin};
 use super::revision::{RevisionOwner, changed_fields};
-use super::set::{CANARY_ANNOTATION, FAILURE_POLICY_ANNOTATION, PinnedRevision, SidecarSet};
+use super::set::{JUDGED_ANNOTATIONS, PinnedRevision, SidecarSet};
 use super::snapshot::Snapshot;
 use super::strategy::UpdateMode;
 use crate::cluster::Invalid;
 use crate::workload::object::text;
 use crate::workload::revision::{revision_hash, revision_name};
-
-/// Annotations of a set that its pods depend on.
-const ANNOTATIONS: [&str; 2] = [CANARY_ANNOTATION, FAILURE_POLICY_ANNOTATION];
 
 /// The judgement of a set that is being written.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -104,7 +101,7 @@ fn says_the_same(before: &SidecarSetWire, after: &SidecarSetWire) -> bool {
         let annotations = wire.metadata.annotations.as_ref();
         annotations.and_then(|annotations| annotations.get(key).cloned())
     };
-    let mut annotations = ANNOTATIONS.iter();
+    let mut annotations = JUDGED_ANNOTATIONS.iter();
     before.spec == after.spec
         && annotations.all(|key| annotation(before, key) == annotation(after, key))
 }

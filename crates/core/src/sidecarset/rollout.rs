@@ -76,13 +76,13 @@ pub fn plan(set: &SidecarSet, members: &[Member<'_>]) -> Rollout {
 /// Whether an upgrade may have taken the pod down, this one or an earlier one: its image may start and never get ready, and
 /// the set may have been edited since. A pod that was never upgraded, and is down by itself, holds up nobody.
 pub fn is_down(state: PodState) -> bool {
-    !state.is_serving() && (state.is_updated() || !state.is_consistent() || state.was_upgraded)
+    !state.is_available() && (state.is_updated() || !state.is_consistent() || state.was_upgraded)
 }
 
 /// Whether the upgrade of the pod has not shown yet that the image is good: the set's own containers do not run it, or are
-/// not ready. Its other containers do not count: a pod whose application is broken would hold up the others for ever.
+/// not ready, or not for long enough. Its other containers do not count: a pod whose application is broken would hold up the others for ever.
 fn is_pending(state: PodState) -> bool {
-    state.is_updated() && state.progress != Progress::Consistent
+    state.is_updated() && (state.progress != Progress::Consistent || state.is_fresh)
 }
 
 /// The pods that can be upgraded, in the order in which they are.

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -23,6 +24,15 @@ pub const CANARY_ANNOTATION: &str = "apps.kruise.io/sidecarset-canary";
 pub(super) const NAMESPACE_NAME: &str = "kubernetes.io/metadata.name";
 /// Annotation of a set, ours: what becomes of a pod while no webhook answers.
 pub const FAILURE_POLICY_ANNOTATION: &str = "sidecarset.leadsman.io/failure-policy";
+/// Annotation of a set, ours: for how many seconds an upgraded pod has to be ready before it counts as available, as
+/// `minReadySeconds` says of a Deployment.
+pub const MIN_READY_SECONDS_ANNOTATION: &str = "sidecarset.leadsman.io/min-ready-seconds";
+/// Annotations of a set that its pods depend on: an edit of one is judged as an edit of the spec is.
+pub const JUDGED_ANNOTATIONS: [&str; 3] = [
+    FAILURE_POLICY_ANNOTATION,
+    CANARY_ANNOTATION,
+    MIN_READY_SECONDS_ANNOTATION,
+];
 /// Revisions that are kept.
 const HISTORY: i32 = 10;
 
@@ -146,14 +156,17 @@ impl SidecarSet {
         report.field("name").check(names::dns_label(name));
         refuse_canary(meta, &mut report);
         let failure_policy = read_failure_policy(meta, &mut report);
+        let min_ready = read_min_ready(meta, &mut report);
         let custom_version = read_custom_version(wire, &mut errors);
         let mut report = FieldErrors::new(&mut errors, "spec");
         let spec = &wire.spec;
         let selector = read_required(spec.selector.as_ref(), &mut report.field("selector"));
         let namespaces = read_namespaces(wire, &mut report);
         let template = Template::read(spec, &mut report);
-        let update =
-            UpdateStrategy::read(&spec.update_strategy, &mut report.field("updateStrategy"));
+        let update = UpdateStrategy {
+            min_ready,
+            ..UpdateStrategy::read(&spec.update_strategy, &mut report.field("updateStrategy"))
+        };
         let mut at = report.field("injectionStrategy");
         let pin = spec.injection_strategy.revision.as_ref();
         let pin = pin.and_then(|pin| read_pin(pin, &mut at.field("revision")));
@@ -233,10 +246,13 @@ impl Namespaces {
     }
 }
 
+fn annotation<'a>(meta: &'a ObjectMeta, key: &str) -> Option<&'a str> {
+    let value = meta.annotations.as_ref()?.get(key)?;
+    Some(value)
+}
+
 fn refuse_canary(meta: &ObjectMeta, report: &mut FieldErrors<'_>) {
-    let annotations = meta.annotations.as_ref();
-    let canary = annotations.and_then(|annotations| annotations.get(CANARY_ANNOTATION));
-    if canary.is_some_and(|value| value == "true") {
+    if annotation(meta, CANARY_ANNOTATION) == Some("true") {
         let message =
             "canary sets are not supported yet; the set would be injected beside its base";
         report
@@ -247,9 +263,7 @@ fn refuse_canary(meta: &ObjectMeta, report: &mut FieldErrors<'_>) {
 }
 
 fn read_failure_policy(meta: &ObjectMeta, report: &mut FieldErrors<'_>) -> FailurePolicy {
-    let annotations = meta.annotations.as_ref();
-    let policy = annotations.and_then(|annotations| annotations.get(FAILURE_POLICY_ANNOTATION));
-    match policy.map_or("Ignore", String::as_str) {
+    match annotation(meta, FAILURE_POLICY_ANNOTATION).unwrap_or("Ignore") {
         "Ignore" => FailurePolicy::Ignore,
         "Fail" => FailurePolicy::Fail,
         other => {
@@ -257,6 +271,21 @@ fn read_failure_policy(meta: &ObjectMeta, report: &mut FieldErrors<'_>) -> Failu
             at.key(FAILURE_POLICY_ANNOTATION)
                 .add(format!("{other:?} is not one of Ignore, Fail"));
             FailurePolicy::Ignore
+        }
+    }
+}
+
+fn read_min_ready(meta: &ObjectMeta, report: &mut FieldErrors<'_>) -> Duration {
+    let text = annotation(meta, MIN_READY_SECONDS_ANNOTATION).unwrap_or("0");
+    // As large as minReadySeconds may be, which is an int32.
+    match text.parse::<u32>().map(i32::try_from) {
+        Ok(Ok(seconds)) => Duration::from_secs(seconds.unsigned_abs().into()),
+        _ => {
+            let mut at = report.field("annotations");
+            at.key(MIN_READY_SECONDS_ANNOTATION).add(format!(
+                "{text:?} is not a number of seconds such as \"10\""
+            ));
+            Duration::ZERO
         }
     }
 }

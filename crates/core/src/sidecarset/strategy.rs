@@ -1,6 +1,7 @@
 //! How pods are upgraded, parsed: which of them, how many at once, and in which order.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use leadsman_api::limits;
@@ -27,6 +28,8 @@ pub struct UpdateStrategy {
     pub priority: Priority,
     /// Which pods are spread.
     pub scatter: Vec<ScatterTerm>,
+    /// How long an upgraded pod has to be ready before another takes its place; it stands in an annotation.
+    pub min_ready: Duration,
 }
 
 /// Whether pods are upgraded.
@@ -71,6 +74,7 @@ impl UpdateStrategy {
                 &mut report.field("priorityStrategy"),
             ),
             scatter: read_scatter(wire, &mut report.field("scatterStrategy")),
+            min_ready: Duration::ZERO,
         }
     }
 }

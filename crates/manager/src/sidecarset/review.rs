@@ -13,7 +13,7 @@ use leadsman_admission::{
 };
 use leadsman_api::{GROUP, SidecarSet};
 use leadsman_core::sidecarset::review::judge;
-use leadsman_core::sidecarset::set::{CANARY_ANNOTATION, FAILURE_POLICY_ANNOTATION};
+use leadsman_core::sidecarset::set::JUDGED_ANNOTATIONS;
 use leadsman_core::sidecarset::snapshot::Snapshot;
 
 /// The webhook's name.
@@ -55,7 +55,7 @@ fn webhook_spec() -> WebhookSpec {
     let text = |text: &[&str]| Some(text.iter().map(ToString::to_string).collect());
     let annotation =
         |object: &str, key: &str| format!("{object}.metadata.?annotations[?'{key}'].orValue('')");
-    let changed = [FAILURE_POLICY_ANNOTATION, CANARY_ANNOTATION].map(|key| {
+    let changed = JUDGED_ANNOTATIONS.map(|key| {
         format!(
             "{} != {}",
             annotation("object", key),

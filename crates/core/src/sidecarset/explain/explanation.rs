@@ -8,7 +8,8 @@ use super::{FieldDifference, KnownSet, KnownSets, NotSelected, PodObject, SetOut
 use crate::cluster::{SelectorTerm, closed_list};
 use crate::sidecarset::container::{ContainerKind, SidecarContainer};
 use crate::sidecarset::index::{Hold, Index, InspectedMembership, Lack, READY, SetByName, Turn};
-use crate::sidecarset::pod::{PodVersion, Progress};
+use crate::sidecarset::pod::{PodVersion, Progress, fresh_until};
+use crate::sidecarset::set::MIN_READY_SECONDS_ANNOTATION;
 use crate::sidecarset::strategy::UpdateMode;
 
 /// What a pod has to do with a set.
@@ -413,7 +414,8 @@ impl Context<'_> {
         let told = down.iter().take(FEW).map(|name| {
             let mut pods = self.pods.into_iter().flatten();
             let pod = pods.find(|pod| *pod.observed.name == *name);
-            match pod.and_then(|pod| waiting(known, pod)) {
+            let reason = |pod| waiting(known, pod).or_else(|| self.freshness(known, pod));
+            match pod.and_then(reason) {
                 Some(reason) => format!("{name} ({reason})"),
                 None => name.to_string(),
             }
@@ -429,6 +431,14 @@ impl Context<'_> {
             "as many pods are unavailable as updateStrategy.maxUnavailable allows: {}{more}; it is upgraded when they are available",
             told.join(", ")
         )
+    }
+
+    /// Until when a pod has to stay ready before it counts as available.
+    fn freshness(&self, known: &KnownSet, pod: &PodObject) -> Option<String> {
+        let until = fresh_until(&known.set, &pod.observed, self.now)?;
+        Some(format!(
+            "has to be ready until {until}, as {MIN_READY_SECONDS_ANNOTATION} of the set says"
+        ))
     }
 
     fn in_progress(&self, known: &KnownSet) -> SetCause {

@@ -12,6 +12,7 @@ use crate::sidecarset::annotations::HASH;
 use crate::sidecarset::recorded;
 use crate::sidecarset::revision::{SetRevision, create};
 use crate::sidecarset::selection::{NewPod, offer};
+use crate::sidecarset::set::MIN_READY_SECONDS_ANNOTATION;
 use crate::workload::JsonObject;
 
 fn parse(name: &str, created: &str, spec: &Value) -> SidecarSet {
@@ -686,6 +687,22 @@ fn who_waits_for_others_is_told_for_whom_and_why() {
         &cluster,
         SetReason::InProgress,
         "log: ImagePullBackOff: no such image; correct the image",
+    );
+}
+
+// SDF-58
+#[test]
+fn until_when_a_pod_has_to_be_ready_is_told() {
+    let cluster = Cluster::default()
+        .set("log", &json!({}))
+        .pod("a", &json!({}));
+    let mut cluster = cluster.edit(&image_2()).pod("new", &json!({}));
+    let annotations = json!({MIN_READY_SECONDS_ANNOTATION: "86400"});
+    cluster.sets[0]["metadata"]["annotations"] = annotations;
+    expect(
+        &cluster,
+        SetReason::MaxUnavailable,
+        "shop/new (has to be ready until 2026-11-23T01:58:33Z, as sidecarset.leadsman.io/min-ready-seconds of the set says)",
     );
 }
 

@@ -14,7 +14,9 @@ use crate::cluster::ObjectName;
 use crate::sidecarset::annotations::{HASH, HashEntries, HashEntry};
 use crate::sidecarset::container::{SidecarContainer, hot_names};
 use crate::sidecarset::event::WriteTarget;
-use crate::sidecarset::pod::{PodState, PodVersion, in_place_state, settles_at, was_upgraded};
+use crate::sidecarset::pod::{
+    PodState, PodVersion, fresh_until, in_place_state, settles_at, was_upgraded,
+};
 use crate::sidecarset::rollout::queue::RollingCandidate;
 use crate::sidecarset::rollout::{Member, plan};
 use crate::sidecarset::set::SidecarSet;
@@ -33,7 +35,8 @@ impl Index {
         self.note_pod_writes(name);
     }
 
-    /// Looks at a pod again when its last upgrade counts as done, if nothing shows that before.
+    /// Looks at a pod again when its last upgrade counts as done, if nothing shows that before, and when it has been ready for
+    /// as long as a set wants.
     fn await_settled(&mut self, name: &PodName) {
         let Some(entry) = self.pods.get(name) else {
             return;
@@ -42,13 +45,15 @@ impl Index {
         let unclear = entry
             .memberships
             .iter()
-            .filter(|member| !member.state.is_consistent());
+            .filter(|member| !member.state.is_consistent() || member.state.is_fresh);
         let sets = unclear.filter_map(|member| self.sets.get(&member.set)?.active());
-        let settled = sets
-            .filter_map(|set| settles_at(set, &entry.pod, now.wall))
-            .max();
-        if let Some(settled) = settled {
-            let left = settled.duration_since(now.wall).unsigned_abs();
+        let times = sets.flat_map(|set| {
+            let (pod, now) = (&entry.pod, now.wall);
+            [settles_at(set, pod, now), fresh_until(set, pod, now)]
+        });
+        // The next one is found when this one has passed.
+        if let Some(next) = times.flatten().min() {
+            let left = next.duration_since(now.wall).unsigned_abs();
             // In whole seconds, so that the events of a pod until then set few timers.
             let until = now.monotonic.saturating_add(left).as_secs() + 1;
             let target = WriteTarget::Pod((**name).clone());

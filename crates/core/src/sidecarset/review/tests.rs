@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::sidecarset::metadata::Whitelist;
 use crate::sidecarset::selection::SetHistory;
+use crate::sidecarset::set::{FAILURE_POLICY_ANNOTATION, MIN_READY_SECONDS_ANNOTATION};
 use crate::sidecarset::snapshot::{SnapshotSet, SnapshotVersion};
 
 const NEW_REVISION: &str = "log-new";
@@ -105,6 +106,7 @@ fn hot(kind: &str) -> Value {
 #[case::not_json(patch("MergePatchJson", &json!({"allowed/a": "{"})), json!({}), &["spec.patchPodMetadata[0].annotations[allowed/a]"])]
 #[case::amount(json!({"spec": {"containers": [{"name": "log", "image": "log:1", "resources": {"limits": {"cpu": "much"}}}]}}), json!({}), &["spec.containers[0].resources.limits[cpu]"])]
 #[case::policy(json!({"metadata": {"annotations": {FAILURE_POLICY_ANNOTATION: "Never"}}}), json!({}), &["metadata.annotations[sidecarset.leadsman.io/failure-policy]"])]
+#[case::min_ready(json!({"metadata": {"annotations": {MIN_READY_SECONDS_ANNOTATION: "10s"}}}), json!({}), &["metadata.annotations[sidecarset.leadsman.io/min-ready-seconds]"])]
 #[case::not_listed(patch("Retain", &json!({"allowed/a": "1", "other/b": "1"})), json!({}), &["spec.patchPodMetadata[0].annotations[other/b]"])]
 #[case::container(json!({}), json!({"containers": [{"name": "log", "image": "x:1"}]}), &["spec.containers[0].name"])]
 #[case::init(json!({}), json!({"containers": null, "initContainers": [{"name": "log", "image": "x:1"}]}), &["spec.containers[0].name"])]

@@ -1,5 +1,7 @@
 //! Sets that are accepted, and what is said of those that are not.
 
+use std::time::Duration;
+
 use rstest::rstest;
 use serde_json::{Value, json};
 
@@ -81,6 +83,35 @@ fn a_set_says_what_becomes_of_its_pods_while_no_webhook_answers() {
         errors[0].to_string(),
         "metadata.annotations[sidecarset.leadsman.io/failure-policy]: \"fail\" is not one of Ignore, Fail"
     );
+}
+
+// SDF-58
+#[rstest]
+#[case(None, Ok(0))]
+#[case(Some("10"), Ok(10))]
+#[case(Some("2147483647"), Ok(2_147_483_647))]
+#[case(Some("2147483648"), Err("\"2147483648\""))]
+#[case(Some("-1"), Err("\"-1\""))]
+#[case(Some("10s"), Err("\"10s\""))]
+#[case(Some(""), Err("\"\""))]
+fn a_set_says_for_how_many_seconds_a_pod_has_to_be_ready(
+    #[case] value: Option<&str>,
+    #[case] expected: Result<u64, &str>,
+) {
+    let mut set = valid();
+    if let Some(value) = value {
+        set["metadata"]["annotations"] = json!({ MIN_READY_SECONDS_ANNOTATION: value });
+    }
+    match (parse(set), expected) {
+        (Ok(set), Ok(seconds)) => assert_eq!(set.update.min_ready, Duration::from_secs(seconds)),
+        (Err(errors), Err(value)) => assert_eq!(
+            errors[0].to_string(),
+            format!(
+                "metadata.annotations[sidecarset.leadsman.io/min-ready-seconds]: {value} is not a number of seconds such as \"10\""
+            )
+        ),
+        (found, _) => panic!("{found:?}"),
+    }
 }
 
 // SCS-3

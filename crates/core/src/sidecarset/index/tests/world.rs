@@ -343,7 +343,8 @@ impl World {
         injected.additions.apply(pod)
     }
 
-    /// A kubelet makes of a pod what its spec says: whatever has another image is started anew.
+    /// A kubelet makes of a pod what its spec says: whatever has another image is started anew. The pod is ready with its
+    /// containers, unless a readiness gate keeps it from that (`gate`).
     pub(super) fn start_containers(&mut self, key: &Key) {
         let Some(pod) = self.objects.get(key) else {
             return;
@@ -368,7 +369,8 @@ impl World {
             });
             statuses.push(status);
         }
-        let is_ready = statuses.iter().all(|status| status["ready"] == true);
+        let is_ready =
+            pod["status"]["gate"] != false && statuses.iter().all(|status| status["ready"] == true);
         for status in statuses.iter().filter(|status| status["ready"] == true) {
             self.taken_down
                 .retain(|(container, pod)| *pod != key.1 || status["name"] != container.as_str());

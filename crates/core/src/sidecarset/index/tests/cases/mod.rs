@@ -16,6 +16,7 @@ use crate::sidecarset::event::{CONFIGURATION, Event, WatchedKind, Write, WriteTa
 use crate::sidecarset::index::pods::MOST_SETS;
 use crate::sidecarset::index::{ADOPT_PODS, Hold, Lack, SetByName, Turn};
 use crate::sidecarset::metadata::WHITELIST;
+use crate::sidecarset::set::MIN_READY_SECONDS_ANNOTATION;
 use crate::sidecarset::snapshot::SnapshotVersion;
 
 fn spec(name: &str) -> Value {
@@ -118,6 +119,18 @@ impl World {
         self.objects[&pod_key(pod)]["spec"]["containers"][1]["image"]
             .as_str()
             .unwrap()
+    }
+
+    /// Opens or closes a readiness gate of a pod; its containers run on.
+    fn open_gate(&mut self, pod: usize, is_ready: bool) {
+        let since = self.now().wall.to_string();
+        self.change(&pod_key(pod), |pod| {
+            let status = if is_ready { "True" } else { "False" };
+            pod["status"]["gate"] = json!(is_ready);
+            pod["status"]["conditions"][0] =
+                json!({"type": "Ready", "status": status, "lastTransitionTime": since});
+        });
+        self.deliver_all();
     }
 
     fn rank(&mut self, pod: usize, rank: &str) {

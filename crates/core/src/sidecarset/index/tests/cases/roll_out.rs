@@ -37,6 +37,44 @@ fn a_pod_that_vanishes_in_mid_upgrade_frees_its_place() {
     assert!(world.take(other).is_some());
 }
 
+// SDF-58
+#[test]
+fn the_next_pod_waits_until_the_one_before_has_been_ready_for_as_long_as_the_set_wants() {
+    let mut world = world(2);
+    world.edit(
+        "log",
+        "/metadata/annotations",
+        &json!({MIN_READY_SECONDS_ANNOTATION: "10"}),
+    );
+    world.edit("log", "/spec/containers/0/image", &json!("i:2"));
+    world.settle();
+    let first = (0..2).find(|pod| world.image(*pod) == "i:2").unwrap();
+    assert_eq!(
+        (world.upgraded().len(), world.counts("log")),
+        (1, [2, 1, 2])
+    );
+    world.pass(9);
+    world.settle();
+    assert_eq!(world.upgraded().len(), 1);
+    // It fails in time: no other pod gets the image.
+    world.open_gate(first, false);
+    world.pass(60);
+    world.settle();
+    assert_eq!(world.upgraded().len(), 1);
+    // Ready again, it has to stay so.
+    world.open_gate(first, true);
+    world.pass(9);
+    world.settle();
+    assert_eq!(world.upgraded().len(), 1);
+    // Nothing happens then but that time passes.
+    world.pass(2);
+    world.settle();
+    assert_eq!(
+        (world.upgraded().len(), world.counts("log")),
+        (2, [2, 2, 2])
+    );
+}
+
 // SCS-50, SCS-55, SDF-32
 #[test]
 fn a_container_that_only_crashed_keeps_the_place_of_its_pod_until_its_upgrade_must_be_done() {
