@@ -27,6 +27,9 @@ pub const IN_PLACE_STATE: &str = "kruise.io/sidecarset-inplace-update-state";
 /// Of two containers that take turns the one that works.
 pub const WORKING_CONTAINER: &str = "kruise.io/sidecarset-working-hotupgrade-container";
 
+/// Annotation of ours: the variables that sets transfer and that no container of the pod had, by set.
+pub const MISSING_VARIABLES: &str = "sidecarset.leadsman.io/missing-variables";
+
 /// The prefix of the annotation with the version of a container that takes turns.
 const VERSION: &str = "version.sidecarset.kruise.io/";
 /// The prefix of the annotation with the version of the other.
@@ -50,6 +53,7 @@ pub fn is_ours(key: &str) -> bool {
         INJECTED_LIST,
         IN_PLACE_STATE,
         WORKING_CONTAINER,
+        MISSING_VARIABLES,
     ]
     .contains(&key)
         || key.starts_with(VERSION)
@@ -329,6 +333,19 @@ pub fn injected_sets(annotation: &str) -> impl Iterator<Item = &str> {
 pub fn write_injected_sets<'a>(sets: impl IntoIterator<Item = &'a str>) -> String {
     let sets: BTreeSet<_> = sets.into_iter().collect();
     sets.into_iter().collect::<Vec<_>>().join(",")
+}
+
+/// The annotation with the variables that a pod lacks: by set, each as `container/VARIABLE`.
+pub fn write_missing_variables(variables: &BTreeMap<&str, BTreeSet<String>>) -> String {
+    serde_json::to_string(variables).unwrap_or_default()
+}
+
+/// The first variable of a set that a pod lacks, as the annotation says: the container, which is empty if the pod names none,
+/// and the variable.
+pub fn missing_variable(annotation: &str, set: &str) -> Option<(String, String)> {
+    let all: Vec<String> = serde_json::from_str(field(annotation, set)?.get()).ok()?;
+    let (container, variable) = all.first()?.split_once('/')?;
+    Some((container.to_owned(), variable.to_owned()))
 }
 
 /// The containers that work, by the name that the set has for both.

@@ -11,7 +11,9 @@ use super::pods::{Hold, Lack, Membership, PodEntry, upgraded};
 use super::refusals::Purpose;
 use super::sets::SetEntry;
 use crate::cluster::ObjectName;
-use crate::sidecarset::annotations::{HASH, HashEntries, HashEntry};
+use crate::sidecarset::annotations::{
+    HASH, HashEntries, HashEntry, MISSING_VARIABLES, missing_variable,
+};
 use crate::sidecarset::container::{SidecarContainer, hot_names};
 use crate::sidecarset::event::WriteTarget;
 use crate::sidecarset::pod::{
@@ -20,6 +22,7 @@ use crate::sidecarset::pod::{
 use crate::sidecarset::rollout::queue::RollingCandidate;
 use crate::sidecarset::rollout::{Member, plan};
 use crate::sidecarset::set::SidecarSet;
+use crate::workload::pod::ObservedPod;
 
 impl Index {
     /// Compares a pod with the sets that it was injected by, and counts it where it belongs.
@@ -151,6 +154,7 @@ impl Index {
                 injected: in_place_state(pod, &set.name)
                     .injected()
                     .map(|revision| self.shared_revision(&revision)),
+                lacks_variable: lacks_variable(pod, set),
             }
         });
         members.collect()
@@ -331,6 +335,12 @@ impl Index {
 /// What the upgrade of a pod by a set is to achieve.
 pub(super) fn upgrade_purpose(set: &SidecarSet, entry: &PodEntry) -> Purpose {
     Purpose::of((&set.name, &set.hashes.hash, &entry.pod.uid))
+}
+
+/// Whether a variable that a set transfers was not there when the pod was created, as the webhook has recorded.
+fn lacks_variable(pod: &ObservedPod, set: &SidecarSet) -> bool {
+    let missing = pod.annotations.get(MISSING_VARIABLES);
+    missing.is_some_and(|missing| missing_variable(missing, &set.name).is_some())
 }
 
 /// Whether a pod was injected by an earlier set of the name, and not taken over; `hash` is its entry of the set.

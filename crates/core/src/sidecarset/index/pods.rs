@@ -65,6 +65,8 @@ pub(super) struct Membership {
     pub(super) revision: Option<Arc<str>>,
     /// The revision that it was injected with, where an upgrade has replaced its images since.
     pub(super) injected: Option<Arc<str>>,
+    /// Whether a variable that the set transfers was not there.
+    pub(super) lacks_variable: bool,
 }
 
 /// Why a pod is not upgraded by a set.

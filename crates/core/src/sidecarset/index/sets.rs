@@ -68,6 +68,8 @@ pub(super) struct SetMembers {
     pub(super) not_upgradable: BTreeSet<PodName>,
     pub(super) refused: BTreeSet<PodName>,
     pub(super) former: BTreeSet<PodName>,
+    /// Those that lack a variable which the set transfers.
+    pub(super) without_variable: BTreeSet<PodName>,
 }
 
 impl SetMembers {
@@ -81,6 +83,9 @@ impl SetMembers {
         }
         if let Some(list) = self.list_of(member) {
             list.insert(pod.clone());
+        }
+        if member.lacks_variable {
+            self.without_variable.insert(pod.clone());
         }
     }
 
@@ -101,6 +106,7 @@ impl SetMembers {
         if let Some(list) = self.list_of(member) {
             list.remove(pod);
         }
+        self.without_variable.remove(pod);
     }
 
     /// The counts that a pod is in by its revisions.

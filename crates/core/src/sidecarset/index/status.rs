@@ -15,6 +15,7 @@ use super::reason::{READY, Reason};
 use super::refusals::Purpose;
 use super::sets::{ADOPT_PODS, SetEntry};
 use crate::cluster::{Invalid, ObjectName, truncate, whole_seconds};
+use crate::sidecarset::annotations::{MISSING_VARIABLES, missing_variable};
 use crate::sidecarset::event::{EventNote, Write, WriteTarget};
 use crate::sidecarset::objection;
 use crate::sidecarset::revision::{changed_fields, changed_outside_of_hash};
@@ -147,6 +148,7 @@ impl Index {
         let (reason, mut message) = found.unwrap_or_else(|| (Reason::InForce, in_force(set)));
         if reason.is_ready() {
             message.push_str(&drifted(entry));
+            message.push_str(&self.without_variable(name, entry));
         }
         message.truncate(truncate(&message, MESSAGE).len());
         (reason, message)
@@ -211,6 +213,22 @@ impl Index {
             field.unwrap_or_default()
         );
         Some((Reason::NotUpgradablePods, message))
+    }
+
+    /// How many pods lack a variable that the set transfers, which stays so until they are created again.
+    fn without_variable(&self, name: &str, entry: &SetEntry) -> String {
+        let all = &entry.members.without_variable;
+        let found = all.first().and_then(|first| {
+            let missing = self.pods.get(first)?.pod.annotation(MISSING_VARIABLES);
+            Some((first, missing_variable(missing, name)?))
+        });
+        let Some((first, (container, variable))) = found else {
+            return String::new();
+        };
+        format!(
+            "; {} without a variable of transferEnv: {first} has no {variable:?} from container {container:?}",
+            pods(all.len())
+        )
     }
 
     /// Finds what differs in the revisions that pods were injected with, and is in no hash. A revision with a name has one

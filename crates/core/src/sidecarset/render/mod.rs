@@ -26,8 +26,8 @@ pub use self::fit::Misfit;
 use self::fit::{adds_to, too_much};
 pub use self::pod::{PodView, is_injected};
 use super::annotations::{
-    HASH, HASH_WITHOUT_IMAGE, HashEntries, INJECTED_LIST, WORKING_CONTAINER, is_ours,
-    write_injected_sets, write_working_containers,
+    HASH, HASH_WITHOUT_IMAGE, HashEntries, INJECTED_LIST, MISSING_VARIABLES, WORKING_CONTAINER,
+    is_ours, write_injected_sets, write_missing_variables, write_working_containers,
 };
 use super::container::{Position, SidecarContainer, Upgrade};
 use super::host_ports::HostPort;
@@ -261,6 +261,7 @@ fn render(
             write_working_containers(&working),
         );
     }
+    ours.extend(record_missing(pod, &ours, &injected.remarks));
     let annotations = annotate(pod, injections, ours, &mut injected.remarks);
     injected.additions.annotations = changes(&pod.annotations, &annotations);
     (injected, annotations)
@@ -384,6 +385,30 @@ fn record(injections: &[&Injection<'_>], now: Timestamp) -> BTreeMap<String, Str
         (HASH_WITHOUT_IMAGE.to_owned(), without_image.write()),
         (INJECTED_LIST.to_owned(), write_injected_sets(sets)),
     ])
+}
+
+/// The annotation with the variables that sets transfer and that are not there: nobody but the webhook sees the pod without
+/// its sidecars. It is left out where the pod would have more annotations with it than it can: no set is left out for it.
+fn record_missing(
+    pod: &PodView<'_>,
+    ours: &BTreeMap<String, String>,
+    remarks: &[(Arc<str>, Remark)],
+) -> Option<(String, String)> {
+    let mut missing: BTreeMap<&str, BTreeSet<String>> = BTreeMap::new();
+    for (set, remark) in remarks {
+        if let Remark::NoVariable {
+            container,
+            variable,
+        } = remark
+        {
+            let of_set = missing.entry(set).or_default();
+            of_set.insert(format!("{container}/{variable}"));
+        }
+    }
+    let text = write_missing_variables(&missing);
+    let bytes = bytes_of(&pod.annotations) + bytes_of(ours) + MISSING_VARIABLES.len() + text.len();
+    let has_room = bytes <= limits::ANNOTATIONS_BYTES;
+    (!missing.is_empty() && has_room).then(|| (MISSING_VARIABLES.to_owned(), text))
 }
 
 /// The annotations of the pod: its own, those that the sets patch, then ours.

@@ -4,6 +4,7 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::sidecarset::annotations::missing_variable;
 use crate::sidecarset::metadata::Whitelist;
 use crate::sidecarset::recorded;
 use crate::workload::object::{inner, items};
@@ -105,11 +106,12 @@ fn a_pod_of_three_sets_is_injected_as_recorded() {
     let sets: Vec<_> = sets.iter().map(parse).collect();
     let before = before_injection(pod, &["data", "blk"], &["own"]);
     let injected = inject_all(&before, &sets, AS_RECORDED, NOW);
-    assert_eq!(
-        Value::Object(injected.additions.apply(&before)),
-        without_status(pod)
-    );
+    let mut after = Value::Object(injected.additions.apply(&before));
+    let annotations = after["metadata"]["annotations"].as_object_mut().unwrap();
+    let missing = annotations.remove(MISSING_VARIABLES);
+    assert_eq!(after, without_status(pod));
     // Variable GONE of a container that is not there.
+    assert_eq!(missing, Some(json!(r#"{"aa-log":["nope/GONE"]}"#)));
     let remarks: Vec<_> = injected
         .remarks
         .iter()
@@ -718,6 +720,51 @@ fn what_a_copied_pod_says_of_other_sets_is_removed() {
         .additions
         .apply(&copy);
     assert_eq!(after["metadata"]["annotations"], json!({"own": "stays"}));
+}
+
+// SDF-11, SDF-14
+#[test]
+fn variables_that_are_missing_are_recorded_on_the_pod_as_long_as_they_are() {
+    let mut spec = one("side");
+    let transfer = |name: &str| json!({"sourceContainerName": "app", "envName": name});
+    spec["containers"][0]["transferEnv"] = json!([transfer("B"), transfer("A"), transfer("B")]);
+    let sets = [set("side", "2026-01-01T00:00:00Z", &spec)];
+    let injected = |pod: &JsonObject| {
+        let injected = inject_all(pod, &sets, RenderOptions::default(), NOW);
+        injected.additions.apply(pod)
+    };
+    let recorded = |pod: &JsonObject| {
+        pod["metadata"]["annotations"]
+            .get(MISSING_VARIABLES)
+            .cloned()
+    };
+    let mut copy = injected(&pod());
+    let text = r#"{"side":["app/A","app/B"]}"#;
+    assert_eq!(recorded(&copy), Some(json!(text)));
+    let first = (String::from("app"), String::from("A"));
+    assert_eq!(missing_variable(text, "side"), Some(first));
+    assert_eq!(missing_variable(text, "other"), None);
+    // A pod that is made of this one, and has them.
+    let app =
+        items(inner(&copy, "spec").unwrap(), "containers").position(|one| one["name"] == "app");
+    let env = json!([{"name": "A", "value": "1"}, {"name": "B", "value": "1"}]);
+    copy["spec"]["containers"][app.unwrap()]["env"] = env;
+    assert_eq!(recorded(&injected(&copy)), None);
+    // No room for it: the pod is injected all the same.
+    let without = injected(&pod())["metadata"]["annotations"].clone();
+    let without = without.as_object().unwrap().iter();
+    let without = without.filter(|(key, _)| *key != MISSING_VARIABLES);
+    let others: usize = without
+        .map(|(key, value)| key.len() + value.as_str().unwrap().len())
+        .sum();
+    let mut full = pod();
+    let most = "x".repeat(leadsman_api::limits::ANNOTATIONS_BYTES - others - "own".len());
+    full["metadata"]["annotations"] = json!({"own": most});
+    let after = injected(&full);
+    assert_eq!(
+        (recorded(&after), names(&after)),
+        (None, vec!["side", "app"])
+    );
 }
 
 // SDF-1

@@ -29,6 +29,41 @@ fn pods_that_cannot_be_upgraded_say_so_and_the_set_names_pod_and_field() {
     assert_eq!(world.reason("log").1, "InForce");
 }
 
+// SDF-11
+#[test]
+fn pods_without_a_variable_that_is_transferred_are_counted_and_one_is_named() {
+    let mut world = World::new();
+    let mut set = spec("log");
+    set["spec"]["containers"][0]["transferEnv"] =
+        json!([{"sourceContainerName": "app", "envName": "ROLE"}]);
+    world.create(&set_key("log"), set);
+    world.settle();
+    world.pass(10);
+    for pod in 0..2 {
+        world.create_pod(pod, true);
+    }
+    world.settle();
+    let found = |name: &str| {
+        format!(
+            "new pods are injected; {name} without a variable of transferEnv: shop/web-01 has no \"ROLE\" from container \"app\""
+        )
+    };
+    let first = found("2 pods").replace("web-01", "web-00");
+    assert_eq!(world.reason("log"), ("True", "InForce", &*first));
+    // An upgrade of the image changes no variable.
+    world.edit("log", "/spec/containers/0/image", &json!("i:2"));
+    world.settle();
+    assert_eq!(world.reason("log").2, first);
+    world.delete(&pod_key(0));
+    world.deliver_all();
+    world.settle();
+    assert_eq!(world.reason("log").2, found("1 pod"));
+    world.delete(&pod_key(1));
+    world.deliver_all();
+    world.settle();
+    assert_eq!(world.reason("log").2, "new pods are injected");
+}
+
 // SCS-31, SDF-41
 #[test]
 fn pods_that_differ_in_what_is_in_no_hash_are_counted_for_each_part_also_after_an_upgrade() {
