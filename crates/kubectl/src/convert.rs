@@ -17,10 +17,11 @@ use serde_json::{Map, Value, json};
 
 use crate::connection::Connection;
 use crate::explain::{PodsOf, no_such, parse_target};
+use crate::output::{self, ObjectFormat};
 use crate::reader::Reader;
 use crate::resources::PODS;
 use crate::trial::documents;
-use crate::{VerbError, completion, output};
+use crate::{VerbError, completion};
 
 /// The flags of `convert`.
 #[derive(Clone, Debug, clap::Args)]
@@ -44,6 +45,9 @@ pub struct Args {
     /// Type of the pod's condition that shows the verdict [default: CONTAINER-PROBE]
     #[arg(long, value_name = "TYPE")]
     condition: Option<String>,
+    /// Output format
+    #[arg(short, long, value_name = "FORMAT", default_value = "yaml")]
+    output: ObjectFormat,
     #[command(flatten)]
     connection: Connection,
 }
@@ -93,7 +97,7 @@ pub(crate) async fn run(args: &Args) -> Result<(), VerbError> {
         probe: args.probe,
         condition: args.condition.as_deref(),
     };
-    let mut text = String::new();
+    let mut markers = Vec::new();
     let mut errors = 0;
     for object in &objects {
         let converted = convert(object, &choice)?;
@@ -103,18 +107,14 @@ pub(crate) async fn run(args: &Args) -> Result<(), VerbError> {
             output::print_remark(&format!("{name}: {remark}"));
         }
         errors += converted.report_errors();
-        if !text.is_empty() {
-            text.push_str("---\n");
-        }
-        let yaml = output::yaml(&converted.marker);
-        text.push_str(&yaml.map_err(|error| VerbError::Io(std::io::Error::other(error)))?);
+        markers.push(converted.marker);
     }
-    if text.is_empty() {
+    if markers.is_empty() {
         let file = args.file.as_deref().unwrap_or(Path::new("-"));
         let message = format!("{} has no object", file.display());
         return Err(VerbError::Usage(message));
     }
-    output::print(&text)?;
+    output::print(&output::objects(args.output, &markers)?)?;
     match errors {
         0 => Ok(()),
         count => Err(VerbError::Found(format!(

@@ -11,6 +11,7 @@ use std::io::Write;
 use anstream::ColorChoice;
 use clap::ValueEnum;
 use serde::Serialize;
+use serde_json::{Value, json};
 
 use crate::VerbError;
 
@@ -27,6 +28,18 @@ pub(crate) enum Format {
     /// Like json, as YAML
     Yaml,
     /// KIND/NAME, one on each line
+    Name,
+}
+
+/// The form of objects that are to be applied: they have no table.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ObjectFormat {
+    /// A YAML document for each object
+    #[default]
+    Yaml,
+    /// One JSON object; a List if there are several
+    Json,
+    /// KIND/NAME, one a line
     Name,
 }
 
@@ -134,6 +147,37 @@ pub(crate) fn structured(
     })
 }
 
+/// Objects as `kubectl apply -f -` takes them.
+pub(crate) fn objects(format: ObjectFormat, objects: &[Value]) -> Result<String, VerbError> {
+    let structured =
+        |format, object: &Value| structured(format, object).unwrap_or_else(|| Ok(String::new()));
+    match (format, objects) {
+        (ObjectFormat::Yaml, objects) => {
+            let documents = objects
+                .iter()
+                .map(|object| structured(Format::Yaml, object));
+            Ok(documents.collect::<Result<Vec<_>, _>>()?.join("---\n"))
+        }
+        (ObjectFormat::Json, [object]) => structured(Format::Json, object),
+        (ObjectFormat::Json, objects) => {
+            let list = json!({"apiVersion": "v1", "kind": "List", "items": objects});
+            structured(Format::Json, &list)
+        }
+        (ObjectFormat::Name, objects) => Ok(objects.iter().map(resource_and_name).collect()),
+    }
+}
+
+/// `podprobemarker.apps.kruise.io/NAME`, as kubectl's `-o name` has it.
+fn resource_and_name(object: &Value) -> String {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let kind = text(&object["kind"]).to_lowercase();
+    let name = text(&object["metadata"]["name"]);
+    match text(&object["apiVersion"]).split_once('/') {
+        Some((group, _)) => format!("{kind}.{group}/{name}\n"),
+        None => format!("{kind}/{name}\n"),
+    }
+}
+
 /// A value as YAML that [`harmless`] leaves alone. The emitter writes some harmful characters as they are, and has no way to
 /// ask for double quotes, in which alone YAML knows the escapes of JSON (YAML 1.2.2, 5.7). So a word stands in for each such text
 /// until the document is written.
@@ -225,6 +269,32 @@ mod tests {
             let read: serde_json::Value = serde_norway::from_str(&harmless(&text)).unwrap();
             assert_eq!(read, value, "{text}");
         }
+    }
+
+    #[test]
+    fn objects_are_one_document_each_or_a_list() {
+        let marker = json!({"apiVersion": "apps.kruise.io/v1alpha1", "kind": "PodProbeMarker", "metadata": {"name": "a"}});
+        let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "b"}});
+        let both = [marker.clone(), pod.clone()];
+        let read = |objects: &[Value]| -> Value {
+            let text = super::objects(ObjectFormat::Json, objects).unwrap();
+            serde_json::from_str(&text).unwrap()
+        };
+        assert_eq!(read(&both[..1]), marker);
+        assert_eq!(
+            read(&both),
+            json!({"apiVersion": "v1", "kind": "List", "items": both.clone()})
+        );
+        let yaml = super::objects(ObjectFormat::Yaml, &both).unwrap();
+        let documents: Vec<Value> = yaml
+            .split("---\n")
+            .map(|text| serde_norway::from_str(text).unwrap())
+            .collect();
+        assert_eq!(documents, both);
+        assert_eq!(
+            super::objects(ObjectFormat::Name, &both).unwrap(),
+            "podprobemarker.apps.kruise.io/a\npod/b\n"
+        );
     }
 
     #[test]

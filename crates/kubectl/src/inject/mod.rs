@@ -21,12 +21,12 @@ use jiff::Timestamp;
 use leadsman_core::sidecarset::explain::{InjectionReport, KnownSets, SetOutcome, report};
 use leadsman_manager::CompatibleWith;
 use leadsman_process::clock;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use self::pods::FilePod;
 use crate::VerbError;
 use crate::connection::Connection;
-use crate::output::{self, Colors, Format};
+use crate::output::{self, Colors, Format, ObjectFormat};
 use crate::sidecar_sets::{self, FoundSets, Needs, WantedNamespaces};
 use crate::trial::documents;
 
@@ -155,11 +155,10 @@ fn report_all(pods: Vec<FilePod>, sets: &KnownSets, now: Timestamp) -> Vec<FileR
 }
 
 fn print(format: Format, reports: &[FileReport], unread: &[String]) -> Result<(), VerbError> {
-    let objects = || {
-        reports
-            .iter()
-            .map(|one| Value::from(one.report.pod.clone()))
-    };
+    let objects = reports
+        .iter()
+        .map(|one| Value::from(one.report.pod.clone()));
+    let objects: Vec<_> = objects.collect();
     let document = match format {
         Format::Table | Format::Wide => {
             return output::print(&text::reports(reports, unread, format == Format::Wide));
@@ -168,21 +167,12 @@ fn print(format: Format, reports: &[FileReport], unread: &[String]) -> Result<()
             let sets = reports.iter().flat_map(|one| &one.report.sets);
             let injected = sets.filter(|set| set.outcome.is_injected());
             let names: BTreeSet<_> = injected.map(|set| set.set.as_str()).collect();
-            let names = names.iter().map(|name| format!("sidecarset/{name}\n"));
+            let names = names.iter();
+            let names = names.map(|name| format!("sidecarset.apps.kruise.io/{name}\n"));
             names.collect()
         }
-        Format::Json => {
-            let mut objects: Vec<_> = objects().collect();
-            let object = match objects.len() {
-                1 => objects.remove(0),
-                _ => json!({"apiVersion": "v1", "kind": "List", "items": objects}),
-            };
-            structured(format, &object)?
-        }
-        Format::Yaml => {
-            let texts = objects().map(|object| structured(format, &object));
-            texts.collect::<Result<Vec<_>, _>>()?.join("---\n")
-        }
+        Format::Json => output::objects(ObjectFormat::Json, &objects)?,
+        Format::Yaml => output::objects(ObjectFormat::Yaml, &objects)?,
     };
     for remark in reports
         .iter()
@@ -192,10 +182,6 @@ fn print(format: Format, reports: &[FileReport], unread: &[String]) -> Result<()
         output::print_remark(&format!("warning: {remark}"));
     }
     output::print(&document)
-}
-
-fn structured(format: Format, object: &Value) -> Result<String, VerbError> {
-    output::structured(format, object).unwrap_or_else(|| Ok(String::new()))
 }
 
 /// What does not take effect, line by line.

@@ -1,5 +1,6 @@
 use clap::Parser as _;
 use rstest::rstest;
+use serde_json::json;
 
 use super::*;
 use crate::CommandLine;
