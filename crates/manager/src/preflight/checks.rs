@@ -6,8 +6,8 @@ use super::facts::{
     ClusterFacts, CrdFacts, Identity, InstallPart, Lookup, NoAnswer, PreflightScope, RequiredRight,
 };
 use super::marks::{MarkOwner, MarkerFacts, MarkerSurvey};
-use super::openkruise::{BlockingWebhook, OpenKruiseFacts};
-use crate::gates::openkruise_acts_on_markers;
+use super::openkruise::{BlockingWebhook, OpenKruiseFacts, SIDECAR_SETS};
+use crate::gates::{Gates, openkruise_acts_on_markers};
 use crate::leader::{LEASE as OWN_LEASE, LEASE_NAMESPACE, installation_of_holder};
 use crate::openkruise::{
     GATES_FLAG, GateState, LEASE, NAMESPACE, OpenKruiseState, switch_off_command,
@@ -98,7 +98,7 @@ pub fn evaluate(facts: &ClusterFacts, scope: &PreflightScope) -> Vec<Finding> {
     if !is_person {
         findings.push(check_leader(&facts.leader, scope));
     }
-    findings.extend(check_openkruise(&facts.openkruise));
+    findings.extend(check_openkruise(&facts.openkruise, scope.gates));
     if scope.gates.sidecar_set {
         findings.extend(check_sidecar_sets(&facts.openkruise));
     }
@@ -274,7 +274,7 @@ fn check_leader(seen: &Lookup<Option<String>>, scope: &PreflightScope) -> Findin
     Finding::new(CHECK, CheckResult::Note, message)
 }
 
-fn check_openkruise(seen: &OpenKruiseFacts) -> Vec<Finding> {
+fn check_openkruise(seen: &OpenKruiseFacts, gates: Gates) -> Vec<Finding> {
     const CHECK: &str = "openkruise";
     let mut findings = Vec::new();
     let (finding, serves) = match &seen.manager {
@@ -311,7 +311,7 @@ fn check_openkruise(seen: &OpenKruiseFacts) -> Vec<Finding> {
             "kruise-daemon runs with PodProbeMarkerGate=false",
         ),
     });
-    findings.extend(check_webhooks(&seen.webhooks, serves));
+    findings.extend(check_webhooks(&seen.webhooks, serves, gates));
     findings
 }
 
@@ -350,8 +350,9 @@ fn check_sidecar_sets(seen: &OpenKruiseFacts) -> Option<Finding> {
     Some(finding.with_command("stop it, or install leadsman with SidecarSetGate=false"))
 }
 
-/// Webhooks with failurePolicy Fail are in the way when nobody serves them any more.
-fn check_webhooks(seen: &Lookup<Vec<BlockingWebhook>>, serves: bool) -> Vec<Finding> {
+/// Webhooks with failurePolicy Fail are in the way when nobody serves them any more. Those for `SidecarSet`s matter with
+/// their gate alone.
+fn check_webhooks(seen: &Lookup<Vec<BlockingWebhook>>, serves: bool, gates: Gates) -> Vec<Finding> {
     const CHECK: &str = "openkruise-webhooks";
     let hooks = match seen {
         Err(why) => {
@@ -361,12 +362,19 @@ fn check_webhooks(seen: &Lookup<Vec<BlockingWebhook>>, serves: bool) -> Vec<Find
                 why,
             )];
         }
-        Ok(hooks) if hooks.is_empty() => {
-            let message = "no webhook of OpenKruise for pods or markers has failurePolicy Fail";
-            return vec![Finding::new(CHECK, CheckResult::Ok, message)];
-        }
-        Ok(hooks) => hooks,
+        Ok(hooks) => hooks.iter(),
     };
+    let matters = |hook: &&BlockingWebhook| gates.sidecar_set || hook.about != SIDECAR_SETS;
+    let hooks: Vec<_> = hooks.filter(matters).collect();
+    if hooks.is_empty() {
+        let whose = if gates.sidecar_set {
+            "pods, markers or SidecarSets"
+        } else {
+            "pods or markers"
+        };
+        let message = format!("no webhook of OpenKruise for {whose} has failurePolicy Fail");
+        return vec![Finding::new(CHECK, CheckResult::Ok, message)];
+    }
     let names: Vec<_> = hooks
         .iter()
         .map(|hook| format!("{} ({})", hook.name, hook.about))

@@ -41,9 +41,12 @@ pub struct OpenKruiseFacts {
     pub manager: Lookup<OpenKruiseState>,
     /// The feature gates of its agents, if there are any.
     pub daemon: Lookup<Option<String>>,
-    /// Its webhooks for pods and markers without which neither can be written.
+    /// Its webhooks for pods, markers and `SidecarSet`s without which these cannot be written.
     pub webhooks: Lookup<Vec<BlockingWebhook>>,
 }
+
+/// The resource of `SidecarSet`.
+pub(super) const SIDECAR_SETS: &str = "sidecarsets";
 
 /// A webhook with failurePolicy Fail: while it does not answer, its objects cannot be written.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -54,7 +57,7 @@ pub struct BlockingWebhook {
     pub configuration: &'static str,
     /// The name of the webhook.
     pub name: String,
-    /// `pods` or `podprobemarkers`.
+    /// `pods`, `podprobemarkers` or `sidecarsets`.
     pub about: &'static str,
 }
 
@@ -167,7 +170,11 @@ fn blocking_webhooks(
             has(&rule.api_groups, group) && has(&rule.resources, resource)
         })
     };
-    let about = [("", "pods"), (leadsman_api::GROUP, "podprobemarkers")];
+    let about = [
+        ("", "pods"),
+        (leadsman_api::GROUP, "podprobemarkers"),
+        (leadsman_api::GROUP, SIDECAR_SETS),
+    ];
     let about = about
         .into_iter()
         .filter(|(group, resource)| is_about(group, resource));
@@ -212,7 +219,7 @@ mod tests {
         );
         assert_eq!(
             about(None, &rule("apps.kruise.io", "*")),
-            ["podprobemarkers"]
+            ["podprobemarkers", "sidecarsets"]
         );
         assert!(about(Some("Ignore"), &rule("", "pods")).is_empty());
         assert!(about(None, &rule("apps.kruise.io", "clonesets")).is_empty());

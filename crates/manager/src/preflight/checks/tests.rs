@@ -170,6 +170,28 @@ fn an_openkruise_is_in_the_way_of_sidecar_sets_whatever_its_gates() {
     assert!(results(on, OpenKruiseState::Absent).is_empty());
 }
 
+// SCS-80
+#[rstest]
+#[case::with_the_gate("SidecarSetGate=true", CheckResult::Todo)]
+#[case::without_it("", CheckResult::Ok)]
+fn a_webhook_for_sets_that_nobody_serves_is_in_the_way_with_the_gate(
+    #[case] gates: &str,
+    #[case] result: CheckResult,
+) {
+    let facts = changed(|facts| {
+        let about = "sidecarsets";
+        facts.openkruise.webhooks = Ok(vec![BlockingWebhook { about, ..hook() }]);
+    });
+    let scope = PreflightScope {
+        gates: gates.parse().unwrap(),
+        ..scope(InstallPart::Manager)
+    };
+    let findings = evaluate(&facts, &scope);
+    let mut findings = findings.iter();
+    let found = findings.find(|finding| finding.check == "openkruise-webhooks");
+    assert_eq!(found.unwrap().result, result, "{found:?}");
+}
+
 // PPM-19
 #[rstest]
 #[case::openkruise_aside(|f: &mut ClusterFacts| f.openkruise.manager = Ok(OpenKruiseState::GateOff { holder: holder() }), "openkruise", CheckResult::Ok)]
