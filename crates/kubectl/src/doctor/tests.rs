@@ -1,7 +1,7 @@
 //! What each state of an installation leads to.
 
 use leadsman_core::podprobe::Config;
-use leadsman_core::podprobe::explain::{ManagerState, Unread};
+use leadsman_core::podprobe::explain::{ManagerState, MarkerSummary, Unread};
 use leadsman_core::sidecarset::render::RenderOptions;
 use leadsman_manager::preflight::CheckResult;
 use rstest::rstest;
@@ -68,6 +68,23 @@ fn healthy() -> InstallHealth {
             exists: true,
             ready_endpoints: 2,
         })],
+    }
+}
+
+/// A marker, about which nothing is wrong but for what its condition's reason says.
+fn marker(reason: &str) -> MarkerSummary {
+    MarkerSummary {
+        namespace: "ns".to_owned(),
+        name: "m".to_owned(),
+        created: None,
+        generation: 1,
+        observed_generation: 1,
+        matched_pods: Some(0),
+        probes: Vec::new(),
+        reason: reason.to_owned(),
+        ready: true,
+        message: String::new(),
+        newest_result: None,
     }
 }
 
@@ -165,7 +182,10 @@ fn nothing_is_found_where_all_is_well() {
 #[case::no_service("webhook", "leadsman-system/leadsman-webhook by which the API server calls it does not exist", "helm upgrade", |it: &mut InstallHealth| {
     it.services[0].as_mut().unwrap().exists = false;
 })]
-#[case::no_configuration("webhook", "there is no MutatingWebhookConfiguration leadsman", "its log says why", |it: &mut InstallHealth| it.webhook = Ok(None))]
+#[case::no_configuration("webhook", "there is no MutatingWebhookConfiguration leadsman", "its log says why", |it: &mut InstallHealth| {
+    it.webhook = Ok(None);
+    it.reports = Ok(Reports { markers: vec![marker("NotAsRequested")], ..Reports::default() });
+})]
 #[case::no_webhook_of_sets("webhook", "there is no ValidatingWebhookConfiguration leadsman", "its log says why", |it: &mut InstallHealth| it.set_webhook = Some(Ok(None)))]
 #[case::two_versions("versions", "of the agents: 0.0.1 (1), ", "rollout status", |it: &mut InstallHealth| {
     it.agents.as_mut().unwrap()[0] = of_version("0.0.1");
@@ -231,6 +251,14 @@ fn what_cannot_be_read_is_no_problem_and_names_the_right(
 
 #[rstest]
 #[case::manager_outside("manager-pods", "m1_0 runs elsewhere", |it: &mut InstallHealth| it.install.managers = Ok(Vec::new()))]
+#[case::serverless_without_markers("webhook", "without a valid PodProbeMarker none is needed", |it: &mut InstallHealth| {
+    it.webhook = Ok(None);
+    it.reports = Ok(Reports { markers: vec![marker("InvalidSpec")], ..Reports::default() });
+})]
+#[case::neither_markers_nor_sets("webhook", "without a valid PodProbeMarker or SidecarSet none is needed", |it: &mut InstallHealth| {
+    it.webhook = Ok(None);
+    it.install.sidecar_set_gate = Some(true);
+})]
 #[case::another_program("versions", "which may differ", |it: &mut InstallHealth| {
     it.install.managers = Ok(Vec::new());
     it.agents = Ok(vec![of_version("9.9.9")]);

@@ -53,16 +53,32 @@ impl InstallHealth {
                 CHECK,
                 format!("not in use: the gates {GATES} are off"),
             )],
-            // It is there for pods of sets, as long as there are any.
-            Ok(None) if !self.install.config.serverless => vec![note(
+            Ok(None) if !self.has_markers_for_providers() => vec![note(
                 CHECK,
-                format!("there is no MutatingWebhookConfiguration {CONFIGURATION}: without a valid SidecarSet none is needed"),
+                format!("there is no MutatingWebhookConfiguration {CONFIGURATION}: without {} none is needed", self.whose_pods()),
             )],
             Ok(None) => vec![
                 problem(CHECK, format!("there is no MutatingWebhookConfiguration {CONFIGURATION}: new pods of virtual nodes get no probes"))
                     .with_command(self.log_of_the_leader()),
             ],
             Err(why) => vec![unread(CHECK, why)],
+        }
+    }
+
+    /// Whether the webhook is there for markers, as it is for pods of sets as long as there are any.
+    fn has_markers_for_providers(&self) -> bool {
+        let markers = self.reports.as_ref().map(|reports| reports.markers.iter());
+        let mut markers = markers.into_iter().flatten();
+        self.install.config.serverless
+            && markers.any(|marker| !["InvalidSpec", "Undecodable"].contains(&&*marker.reason))
+    }
+
+    /// What the webhook serves.
+    fn whose_pods(&self) -> &'static str {
+        match (self.install.config.serverless, self.injects()) {
+            (true, true) => "a valid PodProbeMarker or SidecarSet",
+            (true, false) => "a valid PodProbeMarker",
+            (false, _) => "a valid SidecarSet",
         }
     }
 
