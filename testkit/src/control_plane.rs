@@ -98,7 +98,7 @@ impl ControlPlane {
             ("kubectl", programs.join("kubectl")),
             ("helm", programs.join("helm")),
             ("kubectl-leadsman", leadsman.clone()),
-            // By this name kubectl asks a plugin for completions (KEP-2379).
+            // By this name kubectl asks a plugin for completions (kubernetes/kubernetes#105867).
             ("kubectl_complete-leadsman", leadsman),
         ] {
             match std::os::unix::fs::symlink(program, folder.join(name)) {

@@ -3,6 +3,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context as _, Result, bail};
 use leadsman_image::StaticProgram;
@@ -31,6 +32,20 @@ const POLICY: &str = "/usr/sbin/policy-rc.d";
 /// Prometheus, and the tool that checks its rules. No bed needs them; a test that scrapes one does.
 const PROMETHEUS: &[(&str, &str)] = &[("prometheus", "prometheus"), ("promtool", "prometheus")];
 
+/// The shells that completion is tried in, what bash's completion of kubectl needs, and a terminal for them.
+const SHELLS: &[(&str, &str)] = &[
+    (BASH_COMPLETION, "bash-completion"),
+    ("zsh", "zsh"),
+    ("fish", "fish"),
+    ("script", "bsdutils"),
+];
+
+/// Where the package bash-completion has what a shell reads at its start.
+pub const BASH_COMPLETION: &str = "/usr/share/bash-completion/bash_completion";
+
+/// Cases run side by side, and apt does not.
+static INSTALLING: Mutex<()> = Mutex::new(());
+
 /// Makes sure that all a node bed needs is there.
 pub(crate) fn ensure(progress: &mut dyn FnMut(Progress)) -> Result<()> {
     ensure_programs(NEEDED, progress)?;
@@ -43,7 +58,17 @@ pub fn ensure_prometheus(progress: &mut dyn FnMut(Progress)) -> Result<()> {
     ensure_programs(PROMETHEUS, progress)
 }
 
+/// Makes sure that the shells of [`SHELLS`] are there. Without root none is installed, and the answer is what is missing.
+pub fn ensure_shells(progress: &mut dyn FnMut(Progress)) -> Result<Vec<&'static str>> {
+    if nix::unistd::Uid::effective().is_root() {
+        ensure_programs(SHELLS, progress)?;
+    }
+    Ok(packages_without_program(SHELLS))
+}
+
 fn ensure_programs(needed: &[(&str, &str)], progress: &mut dyn FnMut(Progress)) -> Result<()> {
+    // Whoever panicked while it held this left nothing behind but the lock.
+    let _alone = INSTALLING.lock().unwrap_or_else(PoisonError::into_inner);
     let missing = packages_without_program(needed);
     if !missing.is_empty() {
         install(&missing, progress)?;

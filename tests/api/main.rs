@@ -6,6 +6,7 @@
 
 mod admission;
 mod budgets;
+mod completion;
 mod deletion;
 mod doctor;
 mod documents;
@@ -379,6 +380,9 @@ fn together() -> Vec<Case<Installation>> {
         case!(status::the_selector_is_immutable),
         case!(explain::answers_come_in_the_forms_of_kubectl),
         case!(explain::who_may_read_pods_and_markers_alone_gets_an_answer),
+        case!(completion::bash_completes_what_the_page_says),
+        case!(completion::zsh_completes_what_the_page_says),
+        case!(completion::fish_completes_what_the_page_says),
         case!(trial::a_marker_is_checked_before_it_is_applied),
         case!(trial::a_marker_finds_its_pods_before_it_is_applied),
         case!(trial::who_may_not_run_probes_is_told_the_right),

@@ -1,11 +1,13 @@
 //! The harness: cases by name, run one after another or side by side, skipped ones counted with their reason.
 
+use std::error::Error;
+use std::fmt;
 use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::Result;
 use futures::future::BoxFuture;
-use libtest_mimic::{Arguments, Trial};
+use libtest_mimic::{Arguments, Completion, Failed, Trial};
 use tokio::runtime::Runtime;
 use tokio::sync::RwLock;
 
@@ -17,6 +19,29 @@ pub struct Case<F> {
     pub beside: Beside,
     /// The body.
     pub body: fn(Arc<F>) -> BoxFuture<'static, Result<()>>,
+}
+
+/// The error of a case that cannot run here, with the reason: it counts as skipped.
+#[derive(Debug)]
+pub struct Skipped(pub String);
+
+impl fmt::Display for Skipped {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl Error for Skipped {}
+
+/// What a case's end means to the harness.
+fn completion(ended: Result<()>) -> Result<Completion, Failed> {
+    match ended {
+        Ok(()) => Ok(Completion::Completed),
+        Err(error) => match error.downcast_ref::<Skipped>() {
+            Some(Skipped(reason)) => Ok(Completion::ignored_with(reason)),
+            None => Err(format!("{error:#}").into()),
+        },
+    }
 }
 
 /// Who may run at the same time as a case.
@@ -67,9 +92,7 @@ where
     if let Some(reason) = skip {
         let trials = cases.iter().map(|case| {
             let reason = reason.to_owned();
-            Trial::ignorable_test(case.name, move || {
-                Ok(libtest_mimic::Completion::ignored_with(reason))
-            })
+            Trial::ignorable_test(case.name, move || Ok(Completion::ignored_with(reason)))
         });
         return libtest_mimic::run(&args, trials.collect()).exit_code();
     }
@@ -95,8 +118,8 @@ where
                 Arc::clone(&fixture),
                 Arc::clone(&room),
             );
-            Trial::test(case.name, move || {
-                runtime
+            Trial::ignorable_test(case.name, move || {
+                let ended = runtime
                     .block_on(async {
                         let (_shared, _alone) = match case.beside {
                             Beside::Sharers => (Some(room.read().await), None),
@@ -105,8 +128,8 @@ where
                         };
                         tokio::spawn((case.body)(fixture)).await
                     })
-                    .map_err(|panic| panic.to_string())?
-                    .map_err(|error| format!("{error:#}").into())
+                    .map_err(|panic| panic.to_string())?;
+                completion(ended)
             })
         })
         .collect();

@@ -25,7 +25,7 @@ pub mod ways;
 
 pub use crowd::Crowd;
 pub use echo::Echo;
-pub use harness::{Beside, Case, run};
+pub use harness::{Beside, Case, Skipped, run};
 pub use history::History;
 pub use kubectl::{Printed, kubectl_leadsman};
 pub use link::Link;

@@ -91,7 +91,7 @@ pub(crate) fn manifest(
             "description": "Pods are marked by the verdicts of PodProbeMarkers, and get containers by SidecarSets. Says why a pod \
                 lacks a mark or a sidecar and what to do (explain), shows markers at a glance (status), and says of markers (try) \
                 and SidecarSets (inject) what they would do before they are applied, with your own rights.",
-            "caveats": "For completion, link kubectl_complete-leadsman in your PATH to kubectl-leadsman.",
+            "caveats": "For completion, give the program a second name:\nln -s kubectl-leadsman \"${KREW_ROOT:-$HOME/.krew}/bin/kubectl_complete-leadsman\"",
             "platforms": platforms.collect::<Vec<_>>(),
         },
     })

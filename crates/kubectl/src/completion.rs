@@ -1,6 +1,6 @@
 //! Values for the shell: namespaces, contexts, markers and pods.
 //!
-//! kubectl asks an executable `kubectl_complete-leadsman` for the candidates (KEP-2379, "Shell completion support"):
+//! From 1.26 on, kubectl asks an executable `kubectl_complete-leadsman` for the candidates (kubernetes/kubernetes#105867):
 //! its arguments are the words after `kubectl leadsman`, the last one unfinished. Each line of the answer is a
 //! candidate and, after a tab, its description; the last one is a directive of cobra's. So whatever completes kubectl,
 //! in bash, zsh and fish, completes this too. For `leadsman` by itself, clap's own scripts do.
@@ -37,6 +37,7 @@ pub fn complete_for_kubectl(mut command: clap::Command, words: Vec<OsString>) ->
         .chain(words)
         .collect();
     let last = words.len() - 1;
+    let flag = flag_before_value(&words[last]);
     let candidates = clap_complete::engine::complete(&mut command, words, last, None);
     let (mut text, mut directive) = (Lines::default(), NO_FILES);
     for candidate in candidates
@@ -45,6 +46,7 @@ pub fn complete_for_kubectl(mut command: clap::Command, words: Vec<OsString>) ->
         .filter(|one| !one.is_hide_set())
     {
         let value = candidate.get_value().to_string_lossy();
+        let value = value.strip_prefix(&*flag).unwrap_or(&value);
         let help = candidate
             .get_help()
             .map(ToString::to_string)
@@ -65,6 +67,13 @@ pub fn complete_for_kubectl(mut command: clap::Command, words: Vec<OsString>) ->
     } else {
         ExitCode::FAILURE
     }
+}
+
+/// `--flag=` of `--flag=value`. Cobra's scripts put it before the candidates (`completions.go` and the scripts beside it).
+fn flag_before_value(word: &OsStr) -> String {
+    let word = word.to_string_lossy();
+    let end = word.find('=').filter(|_| word.starts_with('-'));
+    end.map(|end| word[..=end].to_owned()).unwrap_or_default()
 }
 
 pub(crate) fn contexts(current: &OsStr) -> Vec<CompletionCandidate> {
@@ -110,22 +119,39 @@ pub(crate) fn pods(current: &OsStr) -> Vec<CompletionCandidate> {
     beginning_with(current, names)
 }
 
-/// `pod/NAME`, `deployment/NAME`, …: first the kinds, then the names of one.
+/// `pod/NAME`, `deployment/NAME`, …: first the kinds, then the names of one. After a kind as a word of its own, names; without
+/// a kind a name is a pod's.
 pub(crate) fn targets(current: &OsStr) -> Vec<CompletionCandidate> {
     let text = current.to_string_lossy();
-    let Some((kind, _)) = text.split_once('/') else {
-        let kinds = KINDS.iter().map(|(_, names)| format!("{}/", names[0]));
-        return beginning_with(current, kinds);
-    };
+    if let Some((kind, _)) = text.split_once('/') {
+        let Some(resource) = resource_of(kind) else {
+            return Vec::new();
+        };
+        let names = names(resource).into_iter();
+        return beginning_with(current, names.map(|name| format!("{kind}/{name}")));
+    }
+    let words: Vec<_> = std::env::args().collect();
+    if let Some(resource) = kind_before(&words, &text) {
+        return beginning_with(current, names(resource));
+    }
+    let kinds = KINDS.iter().map(|(_, names)| format!("{}/", names[0]));
+    let kinds = beginning_with(current, kinds);
+    if kinds.is_empty() {
+        return beginning_with(current, names(PODS));
+    }
+    kinds
+}
+
+fn resource_of(kind: &str) -> Option<Resource> {
     let known = KINDS.iter().find(|(_, names)| names.contains(&kind));
-    let Some((resource, _)) = known else {
-        return Vec::new();
-    };
-    let names = names(*resource);
-    beginning_with(
-        current,
-        names.into_iter().map(|name| format!("{kind}/{name}")),
-    )
+    known.map(|(resource, _)| *resource)
+}
+
+/// The kind that is the word before the one that is completed.
+fn kind_before(words: &[String], current: &str) -> Option<Resource> {
+    let mut pairs = words.windows(2).rev();
+    let pair = pairs.find(|pair| pair[1] == current)?;
+    resource_of(&pair[0])
 }
 
 fn beginning_with(
@@ -233,6 +259,31 @@ async fn list_names(resource: Resource) -> Option<Vec<String>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_value_is_told_from_its_flag() {
+        for (word, flag) in [
+            ("--context=st", "--context="),
+            ("-n=", "-n="),
+            ("--context", ""),
+            ("app=web", ""),
+        ] {
+            assert_eq!(flag_before_value(OsStr::new(word)), flag, "{word}");
+        }
+    }
+
+    #[test]
+    fn a_kind_may_be_a_word_of_its_own() {
+        for (words, kind) in [
+            ("leadsman explain deploy lo", Some("deployments")),
+            ("leadsman explain lo", None),
+            ("leadsman explain pod game lo", None),
+        ] {
+            let words: Vec<_> = words.split(' ').map(str::to_owned).collect();
+            let found = kind_before(&words, "lo").map(|resource| resource.plural);
+            assert_eq!(found, kind, "{words:?}");
+        }
+    }
 
     #[test]
     fn candidates_are_of_the_cluster_and_the_user_that_the_words_name() {
