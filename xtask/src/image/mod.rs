@@ -2,9 +2,10 @@
 //!
 //! What lives here: how the program of the image is built. It is linked statically against glibc, and two builds of one
 //! commit by one toolchain give the same bytes wherever their folders are. Everything that ends up in the program by its
-//! path is remapped: the workspace, and the sources and build scripts' output of the dependencies.
+//! path is remapped: the workspace, the sources and build scripts' output of the dependencies, and the standard library.
 
 mod architecture;
+mod paths;
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -135,34 +136,27 @@ fn static_program(sources: &Path, profile: Profile, architecture: Architecture) 
         .args(["--target", architecture.triple(), "--target-dir", BUILD])
         .args(profile.arguments())
         // Flags are separated by this character, since paths may hold blanks.
-        .env("CARGO_ENCODED_RUSTFLAGS", flags()?.join("\u{1f}".as_ref()));
+        .env(
+            "CARGO_ENCODED_RUSTFLAGS",
+            flags(profile)?.join("\u{1f}".as_ref()),
+        );
     let triple = architecture.triple().to_uppercase().replace('-', "_");
     command.env(
         format!("CARGO_TARGET_{triple}_LINKER"),
         architecture.linker().program,
     );
-    cargo::program(&cargo::build_by(&mut command)?, "leadsman")
+    let program = cargo::program(&cargo::build_by(&mut command)?, "leadsman")?;
+    if profile == Profile::Release {
+        paths::check(profile, &program)?;
+    }
+    Ok(program)
 }
 
 /// Links everything in, and leaves no path of this machine behind.
-fn flags() -> Result<Vec<OsString>> {
-    let cargo_home = std::env::var_os("CARGO_HOME")
-        .map(PathBuf::from)
-        .or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cargo")))
-        .context("neither CARGO_HOME nor HOME is set")?;
-    let root = cargo::root().canonicalize()?;
-    let remap = |from: &Path, to: &str| {
-        let mut flag = OsString::from("--remap-path-prefix=");
-        flag.push(from);
-        flag.push("=");
-        flag.push(to);
-        flag
-    };
-    Ok(vec![
-        "-Ctarget-feature=+crt-static".into(),
-        remap(&cargo_home, "/cargo"),
-        remap(&root, "/leadsman"),
-    ])
+fn flags(profile: Profile) -> Result<Vec<OsString>> {
+    let mut flags = vec!["-Ctarget-feature=+crt-static".into()];
+    flags.extend(paths::flags(profile)?);
+    Ok(flags)
 }
 
 impl Profile {
