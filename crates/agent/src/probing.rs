@@ -195,6 +195,7 @@ impl Probing {
         for action in self.node.apply_event(event, now) {
             match action {
                 NodeAction::StartRun(run) => self.start_run(run),
+                NodeAction::CancelRun(run) => self.prober.cancel(run),
                 NodeAction::VerdictChanged(change) => {
                     self.publish_change(change, run.as_ref(), now);
                 }

@@ -1,5 +1,6 @@
 //! The runs under way: each is a task on the agent's one thread, with a deadline of its own.
 
+use std::collections::HashMap;
 use std::panic::AssertUnwindSafe;
 use std::time::Duration;
 
@@ -8,12 +9,15 @@ use leadsman_core::podprobe::node::{ProbeRun, RunId};
 use leadsman_core::podprobe::{CannotProbe, Outcome};
 use leadsman_probe::{EXEC_SLACK, Exec, ProbeTarget};
 use leadsman_process::clock;
-use tokio::task::JoinSet;
+use tokio::task::{AbortHandle, JoinSet};
 
 use super::metrics::{HandlerKind, result_label};
 
 /// Added to the deadline of an executor, in case it does not keep that itself.
 const SLACK: Duration = Duration::from_secs(1);
+
+/// How long a cancelled run may take to end by itself. A target that answers is so not reset by the edit of a probe.
+const GRACE: Duration = Duration::from_secs(1);
 
 /// A run that has ended.
 pub(crate) struct FinishedRun {
@@ -27,6 +31,8 @@ pub(crate) struct FinishedRun {
 pub(crate) struct Prober<E> {
     exec: E,
     runs: JoinSet<FinishedRun>,
+    /// The tasks of those that have not ended and are not cancelled.
+    tasks: HashMap<RunId, AbortHandle>,
 }
 
 impl<E: Exec + Clone + Send + Sync + 'static> Prober<E> {
@@ -34,13 +40,14 @@ impl<E: Exec + Clone + Send + Sync + 'static> Prober<E> {
         Self {
             exec,
             runs: JoinSet::new(),
+            tasks: HashMap::new(),
         }
     }
 
     /// Starts a run. Without a target its container is gone.
     pub(crate) fn start_run(&mut self, run: ProbeRun, target: Option<ProbeTarget>) {
-        let exec = self.exec.clone();
-        self.runs.spawn(async move {
+        let (id, exec) = (run.id, self.exec.clone());
+        let task = self.runs.spawn(async move {
             let began = clock::monotonic();
             let probed = AssertUnwindSafe(run_probe(&run, target, &exec)).catch_unwind();
             let result = probed.await.unwrap_or_else(|_| {
@@ -64,13 +71,25 @@ impl<E: Exec + Clone + Send + Sync + 'static> Prober<E> {
                 took: clock::monotonic() - began,
             }
         });
+        self.tasks.insert(id, task);
+    }
+
+    /// Ends a run soon, whose result is not wanted.
+    pub(crate) fn cancel(&mut self, run: RunId) {
+        if let Some(task) = self.tasks.remove(&run) {
+            tokio::spawn(async move {
+                tokio::time::sleep(GRACE).await;
+                task.abort();
+            });
+        }
     }
 
     /// Waits for the next run to end, for ever if none is under way.
     pub(crate) async fn next_finished(&mut self) -> FinishedRun {
         loop {
             match self.runs.join_next().await {
-                Some(Ok(finished)) => return finished,
+                Some(Ok(finished)) => return self.finished(finished),
+                Some(Err(error)) if error.is_cancelled() => {}
                 Some(Err(error)) => {
                     tracing::error!(%error, "the task of a probe run ended without a result, which is a bug in leadsman");
                 }
@@ -83,12 +102,21 @@ impl<E: Exec + Clone + Send + Sync + 'static> Prober<E> {
     pub(crate) fn try_next_finished(&mut self) -> Option<FinishedRun> {
         loop {
             match self.runs.try_join_next()? {
-                Ok(finished) => return Some(finished),
+                Ok(finished) => return Some(self.finished(finished)),
+                Err(error) if error.is_cancelled() => {}
                 Err(error) => {
                     tracing::error!(%error, "the task of a probe run ended without a result, which is a bug in leadsman");
                 }
             }
         }
+    }
+}
+
+impl<E> Prober<E> {
+    /// Forgets the task of a run that has ended.
+    fn finished(&mut self, finished: FinishedRun) -> FinishedRun {
+        self.tasks.remove(&finished.run);
+        finished
     }
 }
 
@@ -103,4 +131,84 @@ async fn run_probe<E: Exec>(
     tokio::time::timeout(timeout + EXEC_SLACK + SLACK, probed)
         .await
         .unwrap_or(Err(CannotProbe::Deadline))
+}
+
+#[cfg(test)]
+mod tests {
+    use leadsman_core::cluster::Now;
+    use leadsman_core::podprobe::node::{
+        ContainerName, ContainerState, ExecLimits, HistoryLimits, NodeAction, NodeEvent,
+        NodeProbes, ObservedContainer, PodName,
+    };
+    use leadsman_probe::{ExecError, Execution};
+    use serde_json::json;
+
+    use super::*;
+
+    /// A runtime that never answers.
+    #[derive(Clone)]
+    struct Hangs;
+
+    impl Exec for Hangs {
+        async fn exec(&self, _: &str, _: &[String], _: Duration) -> Result<Execution, ExecError> {
+            std::future::pending().await
+        }
+    }
+
+    /// A run of a probe that may take an hour.
+    fn long_run() -> ProbeRun {
+        let now = Now {
+            monotonic: Duration::ZERO,
+            wall: clock::now(),
+        };
+        let limits = ExecLimits {
+            per_node: 1,
+            per_pod: 1,
+            per_slot: 1,
+        };
+        let mut node = NodeProbes::new(limits, HistoryLimits::NONE, now);
+        let probe = json!({"exec": {"command": ["a"]}, "timeoutSeconds": 3_600});
+        let entry = json!({"name": "m#p", "containerName": "main", "probe": probe});
+        let pod = json!({"name": "p", "namespace": "ns", "uid": "u", "IP": "", "probes": [entry]});
+        let object = json!({"metadata": {"name": "n"}, "spec": {"podProbes": [pod]}});
+        let object = serde_json::from_value(object).unwrap();
+        node.apply_event(NodeEvent::Plan(Some(&object)), now);
+        let name = ContainerName {
+            pod: PodName {
+                namespace: "ns".into(),
+                name: "p".into(),
+                uid: "u".into(),
+            },
+            name: "main".into(),
+        };
+        let container = ObservedContainer {
+            id: "c".into(),
+            state: ContainerState::Running {
+                started_at: now.wall,
+            },
+        };
+        let listed = NodeEvent::ContainersListed {
+            began: Duration::ZERO,
+            containers: Some([(name, container)].into()),
+        };
+        match node.apply_event(listed, now).as_slice() {
+            [NodeAction::StartRun(run)] => run.clone(),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    // PRB-6
+    #[tokio::test(start_paused = true)]
+    async fn a_cancelled_run_ends_long_before_its_timeout() {
+        let mut prober = Prober::new(Hangs);
+        let run = long_run();
+        let id = run.id;
+        prober.start_run(run, Some(ProbeTarget::new(&[], "c")));
+        let early = tokio::time::timeout(GRACE, prober.next_finished()).await;
+        assert!(early.is_err() && prober.runs.len() == 1);
+        prober.cancel(id);
+        let result = tokio::time::timeout(2 * GRACE, prober.next_finished()).await;
+        assert!(result.is_err(), "it has no result");
+        assert!(prober.runs.is_empty() && prober.tasks.is_empty());
+    }
 }

@@ -25,7 +25,8 @@ pub enum NodeEvent<'a> {
         /// The containers; `None` if they equal those of the list before.
         containers: Option<ObservedContainers>,
     },
-    /// A run has ended. Exactly one of these follows each [`NodeAction::StartRun`].
+    /// A run has ended. Exactly one of these follows each [`NodeAction::StartRun`], or at most one after a
+    /// [`NodeAction::CancelRun`].
     RunFinished {
         /// [`ProbeRun::id`].
         run: RunId,
@@ -45,6 +46,9 @@ pub enum NodeEvent<'a> {
 pub enum NodeAction {
     /// Run a probe.
     StartRun(ProbeRun),
+    /// End a run whose result is not wanted any more: its probe was edited or removed, or its container replaced. Otherwise
+    /// each edit of a probe whose target hangs would leave another connection open, until its timeout.
+    CancelRun(RunId),
     /// Log and count a change of a verdict, and send an event if [`VerdictChange::send_event`].
     VerdictChanged(VerdictChange),
     /// Log a run that could not be carried out and is not retried before its next due time.

@@ -357,8 +357,9 @@ impl NodeProbes {
         }
         if running != still
             && let Some(run) = running
+            && self.runs.give_up(run)
         {
-            self.runs.cancel_waiting(run);
+            actions.push(NodeAction::CancelRun(run));
         }
         if let Some(after) = after {
             self.publish_verdict(key, before.as_ref(), &after, last_known, actions);

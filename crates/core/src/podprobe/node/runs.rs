@@ -129,11 +129,15 @@ impl Runs {
         }
     }
 
-    /// Removes a run whose result is no longer wanted from the queue for a permit, if it is there.
-    pub(super) fn cancel_waiting(&mut self, id: RunId) {
+    /// Gives up a run whose result is not wanted any more. A command that waits leaves the queue; one that runs keeps its
+    /// permit until it ends, since the runtime may not end it. Returns whether the run is to be cancelled.
+    pub(super) fn give_up(&mut self, id: RunId) -> bool {
         if self.waiting.remove(&id).is_some() {
             self.permits.cancel_waiting(&id);
+            return false;
         }
+        let is_connection = |run: &ActiveRun| !run.weight.is_exec();
+        self.active.get(&id).is_some_and(is_connection) && self.active.remove(&id).is_some()
     }
 
     /// Divides the permits among the pods that have commands. Afterwards a waiting command may get one.

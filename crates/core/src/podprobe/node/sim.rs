@@ -1,6 +1,6 @@
 //! A node to play with: a clock that jumps, an API server that keeps one object, runs that end when the test says so.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -37,6 +37,8 @@ pub(super) struct Sim {
     pub(super) object: NodePodProbe,
     pub(super) containers: ObservedContainers,
     pub(super) runs: BTreeMap<RunId, ProbeRun>,
+    /// Those of them that were cancelled; they may end all the same.
+    pub(super) cancelled: BTreeSet<RunId>,
     pub(super) changes: Vec<VerdictChange>,
     pub(super) dropped: usize,
     /// Dropped runs that none was dropped before.
@@ -71,6 +73,7 @@ impl Sim {
             object: NodePodProbe::new("node", NodePodProbeSpec::default()),
             containers: ObservedContainers::new(),
             runs: BTreeMap::new(),
+            cancelled: BTreeSet::new(),
             changes: Vec::new(),
             dropped: 0,
             first_drops: 0,
@@ -158,6 +161,10 @@ impl Sim {
                     let before = self.runs.insert(run.id, run);
                     assert_eq!(before, None, "a run that is on its way began again");
                 }
+                NodeAction::CancelRun(run) => {
+                    assert!(self.runs.contains_key(&run), "it is not on its way");
+                    assert!(self.cancelled.insert(run), "it is cancelled once");
+                }
                 NodeAction::VerdictChanged(change) => self.changes.push(change),
                 NodeAction::RunDropped { first, .. } => {
                     self.dropped += 1;
@@ -170,6 +177,7 @@ impl Sim {
 
     pub(super) fn finish_run(&mut self, run: RunId, result: Result<Outcome, CannotProbe>) {
         self.runs.remove(&run).expect("it is on its way");
+        self.cancelled.remove(&run);
         let began = self.begun.remove(&run).unwrap_or(self.now);
         let took = self.now.saturating_sub(began);
         self.apply_event(NodeEvent::RunFinished { run, result, took });
@@ -301,6 +309,7 @@ impl Sim {
     /// Likewise, and has seen nothing yet.
     pub(super) fn replace_agent(&mut self) {
         self.start = self.now;
+        self.cancelled.clear();
         self.node = NodeProbes::new(LIMITS, HISTORY, self.current_moment());
         self.runs.clear();
         self.begun.clear();

@@ -334,6 +334,33 @@ fn a_run_that_hangs_is_made_up_for_once_and_delays_no_other() {
     assert_eq!(hangs[hangs.len() - 2..], [5_000, 6_000]);
 }
 
+// PRB-6, PRB-14
+#[test]
+fn a_connection_that_nobody_waits_for_is_cancelled_and_a_command_keeps_its_permit() {
+    let http = |path: &str| json!({"httpGet": {"port": 80, "path": path}, "timeoutSeconds": 3_600});
+    let exec = |word: &str| json!({"exec": {"command": [word]}, "timeoutSeconds": 3_600});
+    let mut sim = Sim::new();
+    sim.set_container(Some(("a", running_state())));
+    for edit in 0..10 {
+        let word = edit.to_string();
+        sim.plan_and_show(&[("m#http", http(&word)), ("m#exec", exec(&word))]);
+        sim.pass_time(SECOND);
+    }
+    let open = |sim: &Sim| {
+        let open = sim.runs.keys().filter(|run| !sim.cancelled.contains(run));
+        open.count()
+    };
+    let execs = super::sim::LIMITS.per_pod;
+    assert_eq!(open(&sim), 1 + execs);
+    sim.set_container(Some(("b", running_state())));
+    sim.pass_time(SECOND);
+    assert_eq!(open(&sim), 1 + execs);
+    sim.plan_and_show(&[]);
+    assert_eq!(open(&sim), execs);
+    sim.finish_all_runs(true, "late");
+    assert_eq!(sim.take_verdict_changes(), []);
+}
+
 // PRB-14
 #[test]
 fn execs_are_bounded_and_none_is_forgotten() {

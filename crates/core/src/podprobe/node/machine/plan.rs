@@ -43,7 +43,7 @@ impl NodeProbes {
             self.containers = None;
             self.probing_since = now.monotonic;
         }
-        let removed = self.remove_workers(&entries);
+        let removed = self.remove_workers(&entries, actions);
         self.order = entries.iter().map(|(key, _)| key.clone()).collect();
         for (key, entry) in entries {
             if self.workers.contains_key(&key) {
@@ -78,7 +78,11 @@ impl NodeProbes {
     }
 
     /// Removes the workers whose entries are gone, and returns their verdicts.
-    fn remove_workers(&mut self, entries: &[(Arc<ProbeKey>, PlannedProbe)]) -> VerdictsByProbe {
+    fn remove_workers(
+        &mut self,
+        entries: &[(Arc<ProbeKey>, PlannedProbe)],
+        actions: &mut Vec<NodeAction>,
+    ) -> VerdictsByProbe {
         let wanted: HashSet<&Arc<ProbeKey>> = entries.iter().map(|(key, _)| key).collect();
         let gone: Vec<Arc<ProbeKey>> = self
             .order
@@ -93,8 +97,10 @@ impl NodeProbes {
             let Some(worker) = self.workers.remove(&key) else {
                 continue;
             };
-            if let Some(run) = worker.wanted_run() {
-                self.runs.cancel_waiting(run);
+            if let Some(run) = worker.wanted_run()
+                && self.runs.give_up(run)
+            {
+                actions.push(NodeAction::CancelRun(run));
             }
             if let Some(verdict) = worker.verdict() {
                 verdicts.insert((key.pod.clone(), key.id.to_string()), verdict.clone());
