@@ -210,11 +210,11 @@ fn render(
     options: RenderOptions,
     now: Timestamp,
 ) -> (Injected, BTreeMap<String, String>) {
-    let mut injected = Injected::default();
-    injected.sets = injections
-        .iter()
-        .map(|injection| injection.set.name.clone())
-        .collect();
+    let sets = injections.iter();
+    let mut injected = Injected {
+        sets: sets.map(|injection| injection.set.name.clone()).collect(),
+        ..Injected::default()
+    };
     let mut containers = Vec::new();
     let mut init_containers = Vec::new();
     let mut working = BTreeMap::new();
