@@ -3,8 +3,8 @@
 //! [`TARGET`] has busybox with all its applets, `/target` (its entrypoint) and
 //! `/home/game/idle.sh`, which exits 0 with "idle" while there is no file `/home/game/match`, and
 //! else 1 with "in a match". [`PAUSE`] holds a sandbox open. [`SIDECAR`] serves HTTP at port 7000, with the release
-//! as body of `/healthz`, and hands its listening socket over to the next release; its tag `empty` does nothing, for the
-//! idle container of a hot upgrade.
+//! as body of `/healthz`, and hands its listening socket over to the next release; its tag `sick` answers `/healthz` with
+//! 503, and `empty` does nothing, for the idle container of a hot upgrade.
 
 use std::fs::{self, File};
 use std::io::BufWriter;
@@ -25,7 +25,7 @@ pub const TARGET: &str = "docker.io/local/target:1";
 /// The image of sandboxes.
 pub const PAUSE: &str = "docker.io/local/pause:1";
 
-/// The image of sidecars, without a tag: the releases are `1` and `2`.
+/// The image of sidecars, without a tag: the releases are `1`, `2` and `sick`.
 pub const SIDECAR: &str = "docker.io/local/sidecar";
 
 /// Permissions of a program.
@@ -61,6 +61,8 @@ pub(crate) fn ensure(progress: &mut dyn FnMut(Progress)) -> Result<Vec<PathBuf>>
             let entrypoint = ["/target", "handover", "--set", &body];
             write("sidecar", release, &entrypoint, program.clone())?;
         }
+        let entrypoint = ["/target", "handover", "--set", "healthz=503"];
+        write("sidecar", "sick", &entrypoint, program.clone())?;
         write("sidecar", "empty", &["/target", "pause"], program.clone())?;
         let idle = IDLE.as_bytes().to_owned();
         let files = busybox_with_applets(&busybox, program)?

@@ -63,6 +63,7 @@ fn cases() -> Vec<Case<Cluster>> {
         case!(sidecarset::a_cold_upgrade_restarts_the_sidecar_once_and_the_app_never),
         case!(sidecarset::a_broken_image_stops_after_max_unavailable_and_heals),
         case!(sidecarset::a_partition_keeps_pods_and_a_pin_holds_new_ones),
+        case!(sidecarset::a_probe_of_the_sidecar_stops_a_roll_out_until_the_image_is_good),
         case!(sidecarset::a_native_sidecar_is_upgraded_in_place),
         case!(sidecarset::a_hot_upgrade_hands_a_listening_socket_over_and_no_request_fails),
         case!(alone sidecarset::a_manager_killed_in_mid_roll_out_upgrades_each_pod_once),

@@ -1,5 +1,6 @@
 //! `SidecarSet` on a real kubelet: what is injected runs, and what is upgraded in place restarts, alone.
 
+mod gated;
 mod hot;
 
 use std::sync::Arc;
@@ -18,6 +19,7 @@ use serde_json::{Value, json};
 
 use crate::Room;
 
+pub(crate) use gated::*;
 pub(crate) use hot::*;
 
 /// The container that is injected, where it is one.
@@ -70,6 +72,15 @@ impl<'a> Set<'a> {
     /// A merge patch of the spec.
     async fn edit(&self, spec: Value) -> Result<()> {
         let patch = Patch::Merge(json!({"spec": spec}));
+        let params = PatchParams::default();
+        self.sets
+            .patch(&self.room.scene.ns, &params, &patch)
+            .await?;
+        Ok(())
+    }
+
+    async fn annotate(&self, key: &str, value: &str) -> Result<()> {
+        let patch = Patch::Merge(json!({"metadata": {"annotations": {key: value}}}));
         let params = PatchParams::default();
         self.sets
             .patch(&self.room.scene.ns, &params, &patch)
