@@ -82,7 +82,7 @@ fn is_late_write(request: &Request) -> bool {
         && (request.namespace.starts_with("flow-") || request.name.starts_with("flow-"))
 }
 
-fn number(variable: &str) -> Result<Option<u64>> {
+pub(crate) fn number(variable: &str) -> Result<Option<u64>> {
     let value = std::env::var(variable).ok();
     let number = value.map(|value| value.parse::<u64>()).transpose();
     number.with_context(|| format!("{variable} is no number"))

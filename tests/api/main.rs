@@ -25,6 +25,7 @@ mod ownership;
 mod rights;
 mod serverless;
 mod sidecarset;
+mod sidecarset_flows;
 mod sidecarset_review;
 mod sidecarset_schema;
 mod sidecarset_scope;
@@ -249,6 +250,7 @@ fn apart() -> Vec<Case<Installation>> {
     vec![
         case!(apart rights::all_suffice_and_each_is_needed),
         case!(apart flows::generated_flows_end_as_the_model_says),
+        case!(apart sidecarset_flows::generated_flows_end_as_the_model_says),
         case!(apart outages::after_64_seconds_without_an_api_server_marks_are_right_at_once),
         case!(apart outages::after_25_seconds_without_an_api_server_marks_are_right_at_once),
         case!(apart webhook::certificates_rotate_while_pods_are_created),
