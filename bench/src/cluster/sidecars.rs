@@ -8,10 +8,10 @@ use leadsman_api::SidecarSet as SidecarSetWire;
 use leadsman_api::slim::workload::WorkloadPod;
 use leadsman_core::cluster::whole_seconds;
 use leadsman_core::sidecarset::metadata::Whitelist;
-use leadsman_core::sidecarset::render::{Injection, RenderOptions, inject};
+use leadsman_core::sidecarset::render::{Injection, RenderOptions, inject_sets};
 use leadsman_core::sidecarset::selection::SetHistory;
 use leadsman_core::sidecarset::set::SidecarSet;
-use leadsman_core::sidecarset::upgrade::upgrade;
+use leadsman_core::sidecarset::upgrade::plan_upgrade;
 use leadsman_core::workload::pod::ObservedPod;
 use leadsman_process::clock;
 use serde_json::{Value, json};
@@ -74,7 +74,7 @@ impl Sidecars {
         let whitelist = Whitelist::default();
         let allowed = whitelist.allowed_keys(|_| None, false);
         let (pod, now) = (ObservedPod::new(pod), whole_seconds(clock::now()));
-        upgrade(&self.set, &self.revision, &pod, &allowed, now).patch
+        plan_upgrade(&self.set, &self.revision, &pod, &allowed, now).patch
     }
 
     /// A pod with what the set gives it.
@@ -93,7 +93,7 @@ impl Sidecars {
             missing_pin: None,
         };
         let now = whole_seconds(clock::now());
-        let injected = inject(pod, &[injection], RenderOptions::default(), now);
+        let injected = inject_sets(pod, &[injection], RenderOptions::default(), now);
         injected.additions.apply(pod).into()
     }
 

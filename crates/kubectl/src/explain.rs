@@ -408,8 +408,8 @@ pub(crate) async fn explain(
             cluster.observe_all_markers(markers);
         }
     }
-    let names: Vec<ObjectName> = cluster.pods().cloned().collect();
-    let explained = names.iter().filter_map(|name| cluster.explain(name));
+    let names: Vec<ObjectName> = cluster.pod_names().cloned().collect();
+    let explained = names.iter().filter_map(|name| cluster.explain_pod(name));
     Ok((explained.collect(), agents))
 }
 

@@ -12,7 +12,7 @@ use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt};
 use leadsman_api::SidecarSet;
 use leadsman_core::sidecarset::metadata::Whitelist;
-use leadsman_core::sidecarset::render::{Injection, RenderOptions, inject};
+use leadsman_core::sidecarset::render::{Injection, RenderOptions, inject_sets};
 use leadsman_core::sidecarset::set::SidecarSet as ParsedSet;
 use leadsman_testkit::FakeKubelet;
 use leadsman_testkit::leadsman::NAMESPACE;
@@ -238,7 +238,7 @@ impl Place {
         merge(&mut pod, over);
         let pod = pod.as_object().context("a pod is an object")?;
         let now = Timestamp::UNIX_EPOCH;
-        let injected = inject(pod, &[injection], RenderOptions::default(), now);
+        let injected = inject_sets(pod, &[injection], RenderOptions::default(), now);
         let pod = Value::Object(injected.additions.apply(pod));
         let pods = self.scene.pods();
         let pod: Pod = serde_json::from_value(pod)?;

@@ -133,7 +133,7 @@ impl<'a> HashEntry<'a> {
 impl HashEntries {
     /// Reads an annotation. Before `OpenKruise` 0.8 a hash stood where there is an object now; `now` is the time that such
     /// an entry gets when it is written again. An annotation that is no JSON has no entry.
-    pub fn read(annotation: &str, now: Timestamp) -> Self {
+    pub fn from_annotation(annotation: &str, now: Timestamp) -> Self {
         let entries = read_objects(annotation).into_iter();
         let entries = entries.filter_map(|(set, value)| match value {
             Value::Object(object) => Some((set, object)),
@@ -150,7 +150,7 @@ impl HashEntries {
     }
 
     /// The entry of a set.
-    pub fn get(&self, set: &str) -> Option<HashEntry<'_>> {
+    pub fn entry_of(&self, set: &str) -> Option<HashEntry<'_>> {
         let object = self.0.get(set)?;
         let since = text(object, "updateTimestamp");
         Some(HashEntry {
@@ -384,9 +384,9 @@ mod tests {
         for pod in recorded::all().filter(|object| object["kind"] == "Pod") {
             for key in [HASH, HASH_WITHOUT_IMAGE] {
                 let text = annotation(&pod, key);
-                let entries = HashEntries::read(&text, Timestamp::UNIX_EPOCH);
+                let entries = HashEntries::from_annotation(&text, Timestamp::UNIX_EPOCH);
                 for set in entries.sets() {
-                    assert_eq!(HashEntry::of_set(&text, set), entries.get(set));
+                    assert_eq!(HashEntry::of_set(&text, set), entries.entry_of(set));
                 }
                 if !is_old_form(&text) {
                     assert_eq!(entries.write(), text);
@@ -409,10 +409,10 @@ mod tests {
             .unwrap();
         let text = annotation(&before, HASH_WITHOUT_IMAGE);
         assert!(is_old_form(&text));
-        let entries = HashEntries::read(&text, now());
+        let entries = HashEntries::from_annotation(&text, now());
         assert_eq!(entries.write(), annotation(&after, HASH_WITHOUT_IMAGE));
         let hash = "85z9xfvdb56vc459b4v6w2c5v9d7d47c8xdwxzb47x2cxz699z4fwff899bcwzv4";
-        assert_eq!(entries.get("log-agent").unwrap().hash, hash);
+        assert_eq!(entries.entry_of("log-agent").unwrap().hash, hash);
     }
 
     // SCS-24
@@ -427,7 +427,11 @@ mod tests {
     #[test]
     fn what_is_no_json_records_nothing() {
         for text in ["", "no json", "[]", "null", "{\"a\":5}"] {
-            assert_eq!(HashEntries::read(text, now()).get("a"), None, "{text}");
+            assert_eq!(
+                HashEntries::from_annotation(text, now()).entry_of("a"),
+                None,
+                "{text}"
+            );
             assert_eq!(HashEntry::of_set(text, "a"), None, "{text}");
         }
         for text in ["no json", "[]", r#"{"a":5}"#] {

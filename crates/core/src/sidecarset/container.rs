@@ -331,7 +331,7 @@ fn read_resources(
     kind: ContainerKind,
     report: &mut FieldErrors<'_>,
 ) -> Option<ResourcesPolicy> {
-    let policy = ResourcesPolicy::read(wire, report);
+    let policy = ResourcesPolicy::from_wire(wire, report);
     if kind == ContainerKind::Init && inner(wire, "resourcesPolicy").is_some() {
         report.field("resourcesPolicy").add(
             "is for sidecars alone, not for an init container that ends before the pod's containers start: set \

@@ -187,7 +187,7 @@ pub fn used<'a>(
     pods: impl Iterator<Item = &'a HashEntries>,
 ) -> BTreeSet<Arc<str>> {
     let of_pods = pods.filter_map(|entries| {
-        let revision = entries.get(&set.name)?.revision?;
+        let revision = entries.entry_of(&set.name)?.revision?;
         Some(Arc::from(&*revision))
     });
     let pinned = set.pin.as_ref().and_then(|pin| pinned(set, pin, known));

@@ -184,7 +184,7 @@ mod tests {
     use super::*;
     use crate::sidecarset::metadata::Whitelist;
     use crate::sidecarset::recorded;
-    use crate::sidecarset::render::{Remark, RenderOptions, inject};
+    use crate::sidecarset::render::{Remark, RenderOptions, inject_sets};
 
     fn parse(set: &Value) -> SidecarSet {
         SidecarSet::parse(&serde_json::from_value(set.clone()).unwrap()).unwrap()
@@ -299,7 +299,7 @@ mod tests {
         let none = None::<fn(&str) -> Option<&'static str>>;
         let injection = offer(&set, &history, allowed, &NewPod::new(&pod, "d"), none).unwrap();
         let now = "2026-11-22T01:58:33Z".parse().unwrap();
-        let injected = inject(&pod, &[injection], RenderOptions::default(), now);
+        let injected = inject_sets(&pod, &[injection], RenderOptions::default(), now);
         assert_eq!(injected.sets.len(), 1);
         let [(_, remark @ Remark::NoPinnedRevision(_))] = &injected.remarks[..] else {
             panic!("{:?}", injected.remarks)

@@ -7,10 +7,10 @@ use serde_json::{Value, json};
 use super::annotations::{HASH, HASH_WITHOUT_IMAGE, INJECTED_LIST};
 use super::metadata::Whitelist;
 use super::pod::PodState;
-use super::render::{Injection, RenderOptions, inject};
+use super::render::{Injection, RenderOptions, inject_sets};
 use super::rollout::{Member, plan};
 use super::set::SidecarSet;
-use super::upgrade::upgrade;
+use super::upgrade::plan_upgrade;
 use crate::workload::JsonObject;
 use crate::workload::pod::{ObservedPod, ObservedStatus};
 
@@ -109,7 +109,7 @@ impl World {
             allowed_keys: whitelist.allowed_keys(|_| None, true),
             missing_pin: None,
         };
-        let injected = inject(
+        let injected = inject_sets(
             &pod,
             &[injection],
             RenderOptions::default(),
@@ -179,7 +179,7 @@ impl World {
         for place in next {
             let allowed = whitelist.allowed_keys(|_| None, true);
             let pod = &mut self.pods[place];
-            let upgrade = upgrade(&self.set, "r", pod, &allowed, NOW.parse().unwrap());
+            let upgrade = plan_upgrade(&self.set, "r", pod, &allowed, NOW.parse().unwrap());
             for (key, value) in upgrade.patch["metadata"]["annotations"]
                 .as_object()
                 .unwrap()

@@ -9,7 +9,7 @@ use jiff::Timestamp;
 
 use super::annotations::{HASH, HashEntries, IN_PLACE_STATE};
 use super::metadata::{AllowedKeys, Whitelist};
-use super::render::{Additions, Injected, Injection, RenderOptions, inject};
+use super::render::{Additions, Injected, Injection, RenderOptions, inject_sets};
 use super::revision::RevisionOwners;
 use super::selection::{NewPod, NotOffered, SetHistory, offer};
 use super::set::SidecarSet;
@@ -96,7 +96,7 @@ impl Snapshot {
     pub fn inject(&self, pod: &JsonObject, namespace: &str, now: Timestamp) -> Injected {
         let new = NewPod::new(pod, namespace);
         let offered: Vec<_> = self.offers(&new).filter_map(Result::ok).collect();
-        let mut injected = inject(pod, &offered, self.options, now);
+        let mut injected = inject_sets(pod, &offered, self.options, now);
         if was_just_injected(pod, &offered, &injected, now) {
             injected.additions = Additions::default();
         }
@@ -151,13 +151,13 @@ fn was_just_injected(
     let Some(hashes) = annotation(pod, HASH) else {
         return false;
     };
-    let hashes = HashEntries::read(hashes, now);
+    let hashes = HashEntries::from_annotation(hashes, now);
     let is_recent = |since: Timestamp| now.duration_since(since).unsigned_abs() < ONE_REQUEST;
     let mut chosen = offered
         .iter()
         .filter(|injection| injected.sets.contains(&injection.set.name));
     let has_entry = |injection: &Injection<'_>| {
-        hashes.get(&injection.set.name).is_some_and(|entry| {
+        hashes.entry_of(&injection.set.name).is_some_and(|entry| {
             *entry.hash == *injection.hashes.hash
                 && entry.revision.as_deref() == Some(injection.revision)
                 && entry.since.is_some_and(is_recent)

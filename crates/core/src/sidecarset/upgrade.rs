@@ -44,7 +44,7 @@ pub(super) struct UpgradeRecord<'a> {
 pub(super) type ChangedContainer<'a> = (&'a ObservedContainer, &'a str);
 
 /// The upgrade of a pod to a set as it is now, `revision` by name.
-pub fn upgrade(
+pub fn plan_upgrade(
     set: &SidecarSet,
     revision: &str,
     pod: &ObservedPod,
@@ -74,7 +74,7 @@ pub fn upgrade(
         hash: &set.hashes.hash,
         now,
     };
-    patch(pod, &changed, annotations, &record)
+    build_patch(pod, &changed, annotations, &record)
 }
 
 fn annotations_of(pod: &ObservedPod) -> BTreeMap<String, String> {
@@ -84,13 +84,13 @@ fn annotations_of(pod: &ObservedPod) -> BTreeMap<String, String> {
 }
 
 /// The patch that gives images and annotations to a pod; those that it has are left out.
-pub(super) fn patch(
+pub(super) fn build_patch(
     pod: &ObservedPod,
     changed: &[ChangedContainer<'_>],
     mut annotations: BTreeMap<String, String>,
     record: &UpgradeRecord<'_>,
 ) -> PodUpgrade {
-    record_former(pod, changed, &mut annotations, record);
+    record_former_containers(pod, changed, &mut annotations, record);
     let is_present =
         |key: &str, value: &str| pod.annotations.get(key).is_some_and(|own| **own == *value);
     annotations.retain(|key, value| !is_present(key, value));
@@ -143,19 +143,19 @@ fn record_hashes(
     let text = |annotations: &BTreeMap<String, String>, key: &str| {
         annotations.get(key).cloned().unwrap_or_default()
     };
-    let mut hashes = HashEntries::read(&text(annotations, HASH), now);
+    let mut hashes = HashEntries::from_annotation(&text(annotations, HASH), now);
     let sidecars = set.template.sidecar_names();
     hashes.set(&set.name, &set.hashes.hash, &sidecars, Some(revision), now);
     annotations.insert(HASH.to_owned(), hashes.write());
     let without_image = text(annotations, HASH_WITHOUT_IMAGE);
     if is_old_form(&without_image) {
-        let entries = HashEntries::read(&without_image, now);
+        let entries = HashEntries::from_annotation(&without_image, now);
         annotations.insert(HASH_WITHOUT_IMAGE.to_owned(), entries.write());
     }
 }
 
 /// Records what the containers are that change.
-fn record_former(
+fn record_former_containers(
     pod: &ObservedPod,
     changed: &[ChangedContainer<'_>],
     annotations: &mut BTreeMap<String, String>,

@@ -268,7 +268,7 @@ impl Attempt<'_> {
             pods,
             can_run,
             tried: tried.collect(),
-            unread: cluster.unread().to_vec(),
+            unread: cluster.unread_kinds().to_vec(),
         }
     }
 

@@ -53,7 +53,7 @@ impl PodProbeRules {
     fn open_spans(&self, target: &WriteTarget) -> Vec<OpenSpan> {
         match target {
             WriteTarget::PodMarks(pod) => {
-                traces::open_spans(&self.tracer, pod, self.index.transitions(target))
+                traces::open_spans(&self.tracer, pod, self.index.verdict_transitions(target))
             }
             _ => Vec::new(),
         }

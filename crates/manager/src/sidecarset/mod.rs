@@ -114,7 +114,7 @@ impl Rules for SidecarSetRules {
         );
         let effects = to_effects(self.index.observe(event, now));
         if is_of_sets {
-            self.metrics.publish_totals(&self.index.totals());
+            self.metrics.publish_totals(&self.index.set_totals());
         }
         if let Some(snapshot) = self.index.take_changed_snapshot() {
             self.review.publish_snapshot(snapshot.clone());

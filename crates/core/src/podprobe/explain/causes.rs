@@ -7,7 +7,7 @@
 use super::explanation::Cause;
 use super::failures::diagnose_failure;
 use super::reason::CauseReason;
-use super::{ManagerState, PodContext, reported, words};
+use super::{ManagerState, PodContext, reported_problem, words};
 use crate::cluster::nearest;
 use crate::podprobe::index::{InspectedFit, InspectedMarker, InspectedProbe};
 use crate::podprobe::marker::{Marker, MarkerProbe};
@@ -227,7 +227,7 @@ impl PodContext<'_> {
 
     /// What the marker's status says and objects do not show.
     fn remembered_refusal_cause(&self, marker: &InspectedMarker<'_>) -> Option<Cause> {
-        let (reason, message) = reported(marker)?;
+        let (reason, message) = reported_problem(marker)?;
         // Who may not read the objects of the nodes has the manager's word for what they show.
         let of_nodes = OF_NODES.iter().filter(|_| !self.cluster.knows_nodes);
         let mut told = REMEMBERED.iter().chain(of_nodes).copied();

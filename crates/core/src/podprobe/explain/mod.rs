@@ -159,27 +159,27 @@ impl ObservedCluster {
         cluster.observe_markers(observed.markers);
         cluster.observe_pods(observed.pods);
         cluster.observe_nodes(observed.nodes, observed.node_pod_probes.unwrap_or_default());
-        cluster.observe(Event::Synced);
+        cluster.observe_event(Event::Synced);
         cluster
     }
 
     /// The pods that can be explained.
-    pub fn pods(&self) -> impl Iterator<Item = &ObjectName> {
+    pub fn pod_names(&self) -> impl Iterator<Item = &ObjectName> {
         self.pods.keys()
     }
 
     /// What could not be read, and the right that is missing.
-    pub fn unread(&self) -> &[String] {
+    pub fn unread_kinds(&self) -> &[String] {
         &self.unread
     }
 
-    fn observe(&mut self, event: Event) {
+    fn observe_event(&mut self, event: Event) {
         // Nothing is written, so nothing that is due is taken.
         let _effects = self.index.observe(event, self.now);
     }
 
     fn observe_listed(&mut self, kind: WatchedKind, names: BTreeSet<ObjectName>) {
-        self.observe(Event::Listed(kind, names, ResourceVersion::UNKNOWN));
+        self.observe_event(Event::Listed(kind, names, ResourceVersion::UNKNOWN));
     }
 
     fn observe_markers(&mut self, markers: Vec<Guarded<PodProbeMarker>>) {
@@ -197,7 +197,7 @@ impl ObservedCluster {
                     Event::Undecodable(WatchedKind::Marker, name)
                 }
             };
-            self.observe(event);
+            self.observe_event(event);
         }
         self.observe_listed(WatchedKind::Marker, names);
     }
@@ -230,7 +230,7 @@ impl ObservedCluster {
         let mut names = BTreeSet::new();
         for pod in pods.iter().chain(&self.agents.clone()) {
             names.insert(ObjectName::of(&pod.identity));
-            self.observe(Event::Pod(Arc::new(pod.clone()), LISTED));
+            self.observe_event(Event::Pod(Arc::new(pod.clone()), LISTED));
         }
         self.observe_listed(WatchedKind::Pod, names);
         let pods = pods.into_iter();
@@ -255,23 +255,23 @@ impl ObservedCluster {
         let name_of = |meta: &ObjectMeta| ObjectName::of(meta);
         let names = nodes.iter().map(|node| name_of(&node.identity)).collect();
         for node in nodes {
-            self.observe(Event::Node(Arc::new(node), LISTED));
+            self.observe_event(Event::Node(Arc::new(node), LISTED));
         }
         self.observe_listed(WatchedKind::Node, names);
         let keeps_fields = keeps_fields(&objects);
-        self.observe(Event::FieldsKept(WatchedKind::NodePodProbe, keeps_fields));
+        self.observe_event(Event::FieldsKept(WatchedKind::NodePodProbe, keeps_fields));
         let names = objects
             .iter()
             .map(|object| name_of(&object.metadata))
             .collect();
         for object in objects {
-            self.observe(Event::NodePodProbe(Arc::new(object), LISTED));
+            self.observe_event(Event::NodePodProbe(Arc::new(object), LISTED));
         }
         self.observe_listed(WatchedKind::NodePodProbe, names);
     }
 
     /// Explains a pod. None if it is not among those that were observed.
-    pub fn explain(&self, name: &ObjectName) -> Option<Explanation> {
+    pub fn explain_pod(&self, name: &ObjectName) -> Option<Explanation> {
         let wire = self.pods.get(name)?;
         let inspected = self.index.inspect_pod(name, self.now)?;
         let context = PodContext {
@@ -346,7 +346,8 @@ impl PodContext<'_> {
             },
             InspectedFit::Deleting => MarkerFit::Deleting,
         };
-        let reported = reported(marker).map(|(reason, message)| format!("{reason}: {message}"));
+        let reported =
+            reported_problem(marker).map(|(reason, message)| format!("{reason}: {message}"));
         MarkerExplanation {
             name: marker.name.name.clone(),
             fit,
@@ -357,7 +358,7 @@ impl PodContext<'_> {
 
 /// Reason and message of a marker's status, if it says that something is wrong. That is about the present generation or
 /// the one before: a status says which it reflects only when every node's object does.
-fn reported<'a>(marker: &InspectedMarker<'a>) -> Option<(&'a str, &'a str)> {
+fn reported_problem<'a>(marker: &InspectedMarker<'a>) -> Option<(&'a str, &'a str)> {
     let mut conditions = marker.status.conditions.iter();
     let ready = conditions.find(|one| one.type_ == super::status::READY)?;
     (ready.status == "False").then_some((ready.reason.as_str(), ready.message.as_str()))

@@ -220,8 +220,8 @@ impl Scene {
 
     fn explain(&self) -> Explanation {
         let cluster = ObservedCluster::new(self.observed(), now());
-        let name = cluster.pods().next().unwrap().clone();
-        cluster.explain(&name).unwrap()
+        let name = cluster.pod_names().next().unwrap().clone();
+        cluster.explain_pod(&name).unwrap()
     }
 }
 

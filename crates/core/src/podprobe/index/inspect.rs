@@ -84,9 +84,9 @@ impl Index {
     pub fn inspect_pod(&self, name: &ObjectName, now: Now) -> Option<InspectedPod<'_>> {
         let pod = self.pods.get(name)?;
         let node = self.nodes.view_of_pod(pod);
-        let matching = self.markers.matching(pod);
+        let matching = self.markers.markers_matching(pod);
         let entries = PlannedEntries::new(pod, &matching, node.observed_entries());
-        let plan = self.observations(pod).inspect_plan(&matching, &entries);
+        let plan = self.observations_of(pod).inspect_plan(&matching, &entries);
         let markers: Vec<_> = matching.iter().map(|(_, marker)| *marker).collect();
         let of_probes = plan.probes.iter().flatten();
         let has_entries = node.is_virtual() == Some(false)
@@ -124,8 +124,8 @@ impl Index {
             return Vec::new();
         };
         let label = |key: &str| pod.labels.get(key).map(|value| &**value);
-        let markers = self.markers.names().filter(|marker| {
-            let selector = self.markers.selector(marker);
+        let markers = self.markers.marker_names().filter(|marker| {
+            let selector = self.markers.selector_of(marker);
             marker.namespace != name.namespace
                 && selector.is_some_and(|selector| selector.matches(label))
         });
@@ -142,7 +142,7 @@ impl Index {
     /// When a probe of each marker last ran, as far as the agents have reported it.
     pub fn newest_results(&self) -> BTreeMap<ObjectName, Timestamp> {
         let mut newest = BTreeMap::new();
-        for (namespace, entry, probed) in self.nodes.results() {
+        for (namespace, entry, probed) in self.nodes.latest_results() {
             let Some((marker, _)) = entry.split_once('#') else {
                 continue;
             };
@@ -187,7 +187,7 @@ impl super::Markers {
         others.sort_by_key(|(name, _)| *name);
         let all = matched.chain(others);
         let inspected = all.filter_map(|(name, fit)| {
-            let (generation, status) = self.observed(name)?;
+            let (generation, status) = self.observed_status(name)?;
             Some(InspectedMarker {
                 name,
                 generation,

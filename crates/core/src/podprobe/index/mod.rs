@@ -84,7 +84,7 @@ pub struct Config {
     pub node_bytes: usize,
     /// Whether providers run the probes of pods on virtual nodes.
     pub serverless: bool,
-    /// Whether to remember which changes of verdicts due marks follow from ([`Index::transitions`]).
+    /// Whether to remember which changes of verdicts due marks follow from ([`Index::verdict_transitions`]).
     pub traces: bool,
     /// Names by which earlier builds wrote marks ([`FIELD_MANAGER`](super::pod::FIELD_MANAGER) is today's). What they
     /// alone own is taken over, or taken away where no marker claims it; none has been renamed so far.
@@ -149,10 +149,10 @@ impl Index {
         // Before the timers: one that the event cancels or moves must not fire.
         self.dispatch_event(event);
         while let Some(timer) = self.cx.timers.pop_due(now.monotonic) {
-            self.end_wait(timer);
+            self.handle_timer(timer);
         }
         if self.cx.synced {
-            self.recompute();
+            self.recompute_affected();
         } else {
             // A standby answers the webhook too: it must know which markers are stopped.
             if self.markers_listed {
@@ -212,7 +212,7 @@ impl Index {
 
     /// The changes of verdicts that make a write of a pod's marks due: more than one if several were observed at once, or
     /// one after the other before the pod was written. Only with [`Config::traces`].
-    pub fn transitions(&self, target: &WriteTarget) -> &[ObservedTransition] {
+    pub fn verdict_transitions(&self, target: &WriteTarget) -> &[ObservedTransition] {
         match target {
             WriteTarget::PodMarks(name) => self.pods.verdict_transitions(name),
             _ => &[],
@@ -230,17 +230,17 @@ impl Index {
             WriteTarget::PodMarks(name) => self.pods.due_write(name, now),
             WriteTarget::NodePodProbe(name) => self.nodes.due_write(name, now.monotonic),
             WriteTarget::MarkerStatus(name) => {
-                self.markers.due_status(name, self.rollout(name), now)
+                self.markers.due_status(name, self.rollout_of(name), now)
             }
             WriteTarget::MarkerFinalizer(name) => {
-                let rollout = self.rollout(name);
+                let rollout = self.rollout_of(name);
                 self.markers.due_finalizers(name, rollout, now.monotonic)
             }
         }
     }
 
     /// How far the cluster reflects a marker.
-    fn rollout(&self, marker: &ObjectName) -> Rollout {
+    fn rollout_of(&self, marker: &ObjectName) -> Rollout {
         Rollout {
             is_acknowledged: self.nodes.is_acknowledged(marker),
             leaves_marks: self.pods.has_unclaimed_in(&marker.namespace),
@@ -255,7 +255,7 @@ impl Index {
     }
 
     /// Recomputes everything affected until nothing new is.
-    fn recompute(&mut self) {
+    fn recompute_affected(&mut self) {
         self.break_loops();
         loop {
             while let Some(pod) = self.cx.affected.pods.pop_first() {
@@ -279,7 +279,7 @@ impl Index {
         }
         for name in std::mem::take(&mut self.cx.affected.markers) {
             // Last, because a status counts what all pods of the marker have added by now.
-            let rollout = self.rollout(&name);
+            let rollout = self.rollout_of(&name);
             self.markers.compare_marker(&name, rollout, &mut self.cx);
         }
     }
@@ -288,7 +288,9 @@ impl Index {
     /// once per list that concerns it.
     fn affect_all(&mut self) {
         let affected = &mut self.cx.affected;
-        affected.markers.extend(self.markers.names().cloned());
+        affected
+            .markers
+            .extend(self.markers.marker_names().cloned());
         affected.pods.extend(self.pods.names().cloned());
         // Their entries stay as they are, and would be removed if nothing wanted them.
         affected.pods.extend(self.undecodable.pod_names().cloned());
@@ -306,7 +308,7 @@ impl Index {
         }
         if change.selects_others
             && self.cx.synced
-            && let Some(selector) = self.markers.selector(&change.name)
+            && let Some(selector) = self.markers.selector_of(&change.name)
         {
             let selected = self.pods.selected_by(&change.name.namespace, selector);
             self.cx.affected.pods.extend(selected.cloned());
@@ -322,7 +324,7 @@ impl Index {
             }
             return;
         };
-        let matching = self.markers.matching(pod);
+        let matching = self.markers.markers_matching(pod);
         // What the object has now is an input: an entry remembers for which container the startup probe has passed.
         let observed = self.nodes.view_of_pod(pod).observed_entries();
         let entries = PlannedEntries::new(pod, &matching, observed);
@@ -344,10 +346,10 @@ impl Index {
             wants,
             contributions,
             last_transition,
-        } = self.observations(pod).plan_marks(&matching, &entries);
+        } = self.observations_of(pod).plan_marks(&matching, &entries);
         let transitions = match known_transition {
             Some(known) if self.config.traces && last_transition > Some(known) => self
-                .observations(pod)
+                .observations_of(pod)
                 .transitions_after(&matching, &entries, known, self.cx.now.wall),
             _ => Vec::new(),
         };
@@ -373,7 +375,7 @@ impl Index {
             is_outdated,
         } = planned;
         self.markers
-            .count(name, contributions_before, contributions, cx);
+            .count_contributions(name, contributions_before, contributions, cx);
         let is_accepted = self.forget_refusal_of_another_write(name);
         if is_outdated || is_accepted {
             // The plan was made from outdated contests or refusals.
@@ -382,7 +384,7 @@ impl Index {
     }
 
     /// What a pod's marks follow from, besides its markers and entries.
-    fn observations<'a>(&'a self, pod: &'a IndexedPod) -> Observations<'a> {
+    fn observations_of<'a>(&'a self, pod: &'a IndexedPod) -> Observations<'a> {
         let node = self.nodes.view_of_pod(pod);
         Observations {
             pod,
@@ -412,32 +414,32 @@ impl Index {
     }
 
     /// Handles a timer that has expired.
-    fn end_wait(&mut self, timer: Timer) {
+    fn handle_timer(&mut self, timer: Timer) {
         let cx = &mut self.cx;
         match timer {
             Timer::PodContest(name) => self.pods.end_contest_wait(name, cx),
-            Timer::SpecContest(name) => self.nodes.end_wait(name, cx),
-            Timer::MarkerContest(name) => self.markers.end_wait(name, cx),
+            Timer::SpecContest(name) => self.nodes.end_contest_wait(name, cx),
+            Timer::MarkerContest(name) => self.markers.end_contest_wait(name, cx),
             Timer::Agent(name) => self.nodes.judge_agent_in_time(&name, cx),
             Timer::Deletion(name) => {
                 cx.affected.markers.insert(name);
             }
             Timer::Refusal(target) => {
                 if self.refusals.expire_refusal(&target, cx.now.monotonic) {
-                    self.affect(&target);
+                    self.mark_for_recomputing(&target);
                 }
             }
         }
     }
 
     /// Marks the target of a write as affected.
-    fn affect(&mut self, target: &WriteTarget) {
+    fn mark_for_recomputing(&mut self, target: &WriteTarget) {
         let cx = &mut self.cx;
         match target {
             WriteTarget::PodMarks(name) => self.pods.mark_for_planning(name, cx),
-            WriteTarget::NodePodProbe(name) => self.nodes.affect(name, cx),
+            WriteTarget::NodePodProbe(name) => self.nodes.mark_for_comparison(name, cx),
             WriteTarget::MarkerStatus(name) | WriteTarget::MarkerFinalizer(name) => {
-                self.markers.affect(name, cx);
+                self.markers.mark_for_comparison(name, cx);
             }
         }
     }

@@ -83,7 +83,7 @@ impl Index {
         }
         self.forget_undecodable(WatchedKind::Marker, &name);
         self.forget_marker_refusals(&name);
-        if let Some(change) = self.markers.observe(wire, &mut self.cx) {
+        if let Some(change) = self.markers.observe_marker(wire, &mut self.cx) {
             self.plan_pods_of(&change);
         }
     }
@@ -255,7 +255,7 @@ impl Index {
             WriteTarget::MarkerFinalizer(name) => self.markers.note_finalizers_written(name, now),
         };
         if is_undone {
-            self.affect(target);
+            self.mark_for_recomputing(target);
         }
     }
 
@@ -268,7 +268,7 @@ impl Index {
             .refusals
             .remember_if_due(target, (write, due), reason, now, timers);
         if is_kept {
-            self.affect(target);
+            self.mark_for_recomputing(target);
         }
     }
 
@@ -282,7 +282,7 @@ impl Index {
     fn forget_object_refusal(&mut self, name: String) {
         let target = WriteTarget::NodePodProbe(name);
         if self.refusals.forget_refusal(&target) {
-            self.affect(&target);
+            self.mark_for_recomputing(&target);
         }
     }
 
@@ -329,7 +329,7 @@ impl Index {
     }
 
     fn remove_marker(&mut self, name: &ObjectName) -> Option<ResourceVersion> {
-        let (version, change) = self.markers.remove(name, &mut self.cx)?;
+        let (version, change) = self.markers.remove_marker(name, &mut self.cx)?;
         self.plan_pods_of(&change);
         self.forget_marker_refusals(name);
         Some(version)
@@ -351,7 +351,7 @@ impl Index {
         }
         let none = Vec::new();
         self.markers
-            .count(&pod.name, removed.contributions, &none, cx);
+            .count_contributions(&pod.name, removed.contributions, &none, cx);
         Some(pod.version)
     }
 
@@ -368,7 +368,7 @@ impl Index {
         name: &ObjectName,
     ) -> Option<ResourceVersion> {
         match kind {
-            WatchedKind::Marker => self.markers.version(name),
+            WatchedKind::Marker => self.markers.known_version(name),
             WatchedKind::Pod => self.pods.known_version(name),
             WatchedKind::Node => self.nodes.node_version(&name.name),
             WatchedKind::NodePodProbe => self.nodes.object_version(&name.name),
@@ -382,7 +382,11 @@ impl Index {
             name: name.to_string(),
         };
         let mut names: Vec<_> = match kind {
-            WatchedKind::Marker => self.markers.names().map(|name| (**name).clone()).collect(),
+            WatchedKind::Marker => self
+                .markers
+                .marker_names()
+                .map(|name| (**name).clone())
+                .collect(),
             WatchedKind::Pod => self.pods.names().map(|name| (**name).clone()).collect(),
             WatchedKind::Node => self.nodes.node_names().map(of_node).collect(),
             WatchedKind::NodePodProbe => self.nodes.object_names().map(of_node).collect(),

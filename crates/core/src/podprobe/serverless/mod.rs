@@ -72,20 +72,20 @@ impl Injection {
     ///
     /// A condition belongs to the first probe that names it, even if that one cannot be run, as on other nodes. So the
     /// owner of a condition never depends on a pod's containers.
-    pub fn plan(markers: &[&Marker], pod: &IndexedPod) -> Self {
+    pub fn plan_probes(markers: &[&Marker], pod: &IndexedPod) -> Self {
         let mut draft = Draft {
             room: pod.injected_room,
             ..Draft::default()
         };
         let plans = markers.iter().map(|marker| {
             let probes = marker.probes.iter();
-            let plans = probes.map(|probe| draft.add(marker, probe, &pod.containers));
+            let plans = probes.map(|probe| draft.add_probe(marker, probe, &pod.containers));
             plans.collect()
         });
         let plans = plans.collect();
         Self {
             plans,
-            annotations: draft.annotations(),
+            annotations: draft.into_annotations(),
         }
     }
 }
@@ -105,7 +105,7 @@ struct Draft<'a> {
 }
 
 impl<'a> Draft<'a> {
-    fn add(
+    fn add_probe(
         &mut self,
         marker: &'a Marker,
         probe: &'a MarkerProbe,
@@ -116,7 +116,7 @@ impl<'a> Draft<'a> {
         if !self.conditions.insert(condition) {
             return Err(NotInjected::ConditionTaken);
         }
-        let resolved = resolve(probe, containers)?;
+        let resolved = resolve_ports(probe, containers)?;
         // A provider may tell probes apart by container and name, as it could when `OpenKruise` wrote them.
         let names = self.names.entry(&probe.container).or_default();
         let is_taken = names.contains(&*probe.name);
@@ -148,7 +148,7 @@ impl<'a> Draft<'a> {
         Ok(())
     }
 
-    fn annotations(mut self) -> Option<Annotations> {
+    fn into_annotations(mut self) -> Option<Annotations> {
         if self.probes.is_empty() {
             return None;
         }
@@ -162,7 +162,10 @@ impl<'a> Draft<'a> {
 }
 
 /// The probe with the ports of its container.
-fn resolve(probe: &MarkerProbe, containers: &[IndexedContainer]) -> Result<Probe, NotInjected> {
+fn resolve_ports(
+    probe: &MarkerProbe,
+    containers: &[IndexedContainer],
+) -> Result<Probe, NotInjected> {
     let mut containers = containers.iter();
     let container = containers
         .find(|container| container.name == probe.container)

@@ -26,7 +26,7 @@ pub struct Provided {
 impl Provided {
     /// The probes of a pod. `markers` are the matching ones in order of precedence.
     pub fn new(markers: &[&Marker], pod: &IndexedPod) -> Self {
-        let injection = Injection::plan(markers, pod);
+        let injection = Injection::plan_probes(markers, pod);
         let plans = markers.iter().zip(injection.plans);
         let probes = plans.map(|(marker, plans)| {
             let plans = marker.probes.iter().zip(plans);

@@ -67,7 +67,7 @@ impl Snapshot {
         let markers = markers.flat_map(|markers| markers.iter());
         let matching = markers.filter(|marker| marker.selector.matches(label));
         let matching: Vec<_> = matching.map(|marker| &**marker).collect();
-        let wanted = Injection::plan(&matching, &seen).annotations;
+        let wanted = Injection::plan_probes(&matching, &seen).annotations;
         let [probes, markers] = [PROBES, MARKERS].map(|key| annotation_value(pod, key));
         match wanted {
             Some(wanted) => [

@@ -14,7 +14,7 @@ use serde_json::{Map, Value};
 use crate::sidecarset::annotations::is_ours;
 use crate::sidecarset::container::SidecarContainer;
 use crate::sidecarset::render::{
-    Additions, Injected, Injection, ListAdditions, Remark, RenderOptions, inject,
+    Additions, Injected, Injection, ListAdditions, Remark, RenderOptions, inject_sets,
 };
 use crate::sidecarset::template::Template;
 use crate::workload::JsonObject;
@@ -56,8 +56,8 @@ pub(super) fn find(
     if let Some(former) = &former {
         differences.of_resources_policies(template, former.template);
     }
-    let wanted = inject(pod, &[injection], options, now);
-    let former = former.map(|former| inject(pod, &[former], options, now));
+    let wanted = inject_sets(pod, &[injection], options, now);
+    let former = former.map(|former| inject_sets(pod, &[former], options, now));
     let spec = inner(pod, "spec");
     let computed = with_computed_resources(template);
     let former = former.as_ref().map(|former| lists(former, &computed));

@@ -14,7 +14,7 @@ use super::{KnownSet, KnownSets};
 use crate::sidecarset::annotations::{HASH, HashEntry, INJECTED_LIST, injected_sets};
 use crate::sidecarset::metadata::{AllowedKeys, Whitelist};
 use crate::sidecarset::pod::PodState;
-use crate::sidecarset::render::{Injection, inject};
+use crate::sidecarset::render::{Injection, inject_sets};
 use crate::sidecarset::selection::{NewPod, offer};
 use crate::sidecarset::set::SidecarSet;
 use crate::workload::JsonObject;
@@ -127,7 +127,7 @@ impl KnownSet {
         let allowed = || sets.allowed_keys(&self.set, &none);
         let former = self.former(pod, allowed());
         let injection = former.unwrap_or_else(|| self.present(allowed()));
-        let injected = inject(&pod.object, &[injection], sets.render, now);
+        let injected = inject_sets(&pod.object, &[injection], sets.render, now);
         let remarks = injected.remarks.iter().map(|(_, remark)| remark);
         let remarks = remarks.filter(|remark| !remark.leaves_out_the_set());
         remarks.map(ToString::to_string).collect()

@@ -5,7 +5,7 @@ use serde::Serialize;
 
 use super::{KnownSets, NotSelected, SetReason};
 use crate::sidecarset::metadata::{AllowedKeys, Whitelist};
-use crate::sidecarset::render::{Injected, Remark, inject};
+use crate::sidecarset::render::{Injected, Remark, inject_sets};
 use crate::sidecarset::selection::{NewPod, offer};
 use crate::sidecarset::set::SidecarSet;
 use crate::workload::JsonObject;
@@ -112,7 +112,7 @@ pub fn report(
             remarks: Vec::new(),
         });
     }
-    let injected = inject(pod, &injections, sets.render, now);
+    let injected = inject_sets(pod, &injections, sets.render, now);
     for report in &mut reports {
         report.add_remarks(&injected);
     }

@@ -7,7 +7,7 @@ use jiff::Timestamp;
 
 use super::Index;
 use super::context::{PodName, SetName};
-use super::pods::{Hold, Lack, Membership, PodEntry, upgraded};
+use super::pods::{Hold, Lack, Membership, PodEntry, state_after_upgrade};
 use super::refusals::Purpose;
 use super::sets::SetEntry;
 use crate::cluster::ObjectName;
@@ -30,17 +30,17 @@ impl Index {
         let Some(entry) = self.pods.get(name) else {
             return;
         };
-        let memberships = self.memberships(entry);
+        let memberships = self.memberships_of(entry);
         if memberships != entry.memberships {
-            self.count(name, memberships);
+            self.count_pod(name, memberships);
         }
-        self.await_settled(name);
+        self.set_settle_timer(name);
         self.note_pod_writes(name);
     }
 
     /// Looks at a pod again when its last upgrade counts as done, if nothing shows that before, and when it has been ready for
     /// as long as a set wants.
-    fn await_settled(&mut self, name: &PodName) {
+    fn set_settle_timer(&mut self, name: &PodName) {
         let Some(entry) = self.pods.get(name) else {
             return;
         };
@@ -49,7 +49,7 @@ impl Index {
             .memberships
             .iter()
             .filter(|member| !member.state.is_consistent() || member.state.is_fresh);
-        let sets = unclear.filter_map(|member| self.sets.get(&member.set)?.active());
+        let sets = unclear.filter_map(|member| self.sets.get(&member.set)?.active_set());
         let times = sets.flat_map(|set| {
             let (pod, now) = (&entry.pod, now.wall);
             [settles_at(set, pod, now), fresh_until(set, pod, now)]
@@ -65,11 +65,11 @@ impl Index {
     }
 
     /// Takes a pod out of the sets that it was counted in.
-    pub(super) fn uncount(&mut self, entry: &PodEntry) {
+    pub(super) fn uncount_pod(&mut self, entry: &PodEntry) {
         let name = &entry.pod.name;
         for member in &entry.memberships {
             if let Some(set) = self.sets.get_mut(&member.set) {
-                set.members.remove(name, member);
+                set.members.remove_member(name, member);
                 self.cx.affected.sets.insert(member.set.clone());
             }
         }
@@ -81,14 +81,14 @@ impl Index {
         }
     }
 
-    fn count(&mut self, name: &PodName, memberships: Vec<Membership>) {
+    fn count_pod(&mut self, name: &PodName, memberships: Vec<Membership>) {
         let Some(entry) = self.pods.get_mut(name) else {
             return;
         };
         let before = std::mem::replace(&mut entry.memberships, memberships);
         for member in before {
             if let Some(set) = self.sets.get_mut(&member.set) {
-                set.members.remove(name, &member);
+                set.members.remove_member(name, &member);
             }
             self.cx.affected.sets.insert(member.set);
         }
@@ -97,14 +97,14 @@ impl Index {
         };
         for member in &entry.memberships {
             if let Some(set) = self.sets.get_mut(&member.set) {
-                set.members.add(name, member);
+                set.members.add_member(name, member);
             }
             self.cx.affected.sets.insert(member.set.clone());
         }
     }
 
     /// What a pod is to the sets that it was injected by.
-    pub(super) fn memberships(&self, entry: &PodEntry) -> Vec<Membership> {
+    pub(super) fn memberships_of(&self, entry: &PodEntry) -> Vec<Membership> {
         if entry.injected.is_empty() {
             return Vec::new();
         }
@@ -112,7 +112,7 @@ impl Index {
         let hashes = pod.annotations.get(HASH);
         let sets = entry.injected.iter().filter_map(|name| self.sets.get(name));
         let states = sets.filter_map(|set_entry| {
-            let set = set_entry.active()?;
+            let set = set_entry.active_set()?;
             let label = self.namespace_label(&pod.name.namespace);
             Some((
                 set_entry,
@@ -124,7 +124,7 @@ impl Index {
         let sets: Vec<_> = states.iter().map(|(_, set, _)| *set).collect();
         let members = states.iter().map(|(set_entry, set, state)| {
             let assumed = if entry.sent.as_ref() == Some(&set.name) {
-                upgraded(*state)
+                state_after_upgrade(*state)
             } else {
                 *state
             };
@@ -136,9 +136,9 @@ impl Index {
                 None
             } else {
                 self.refused_upgrade(entry, set)
-                    .or_else(|| self.loses(set, &sets))
+                    .or_else(|| self.hold_by_older_set(set, &sets))
                     .or_else(|| is_former.then_some(Hold::Former))
-                    .or_else(|| self.as_pinned((set, set_entry), entry, revision))
+                    .or_else(|| self.hold_as_pinned((set, set_entry), entry, revision))
             };
             let can_be_upgraded = assumed.is_candidate() && hold.is_none();
             Membership {
@@ -161,7 +161,7 @@ impl Index {
     }
 
     fn shared_revision(&self, name: &str) -> Arc<str> {
-        let known = self.revisions.name(name);
+        let known = self.revisions.shared_name(name);
         known.cloned().unwrap_or_else(|| name.into())
     }
 
@@ -170,30 +170,32 @@ impl Index {
             return None;
         }
         let target = WriteTarget::Pod((*entry.pod.name).clone());
-        let reason = self.refusals.reason(&target, upgrade_purpose(set, entry))?;
+        let reason = self
+            .refusals
+            .refusal_reason(&target, upgrade_purpose(set, entry))?;
         Some(Hold::Refused(reason.clone()))
     }
 
     /// Whether an older set of the pod claims the same.
-    fn loses(&self, set: &SidecarSet, others: &[&Arc<SidecarSet>]) -> Option<Hold> {
+    fn hold_by_older_set(&self, set: &SidecarSet, others: &[&Arc<SidecarSet>]) -> Option<Hold> {
         if others.len() < 2 {
             return None;
         }
-        let mut winners = self.sets.winners(&set.name);
+        let mut winners = self.sets.winning_sets(&set.name);
         let is_here = |name: &str| others.iter().any(|other| *other.name == *name);
         let (winner, _) = winners.find(|(winner, _)| is_here(&winner.name))?;
         Some(Hold::Conflict(winner.name.clone()))
     }
 
     /// Whether the pod was injected with the revision that new pods are pinned to, when a later one was there already.
-    fn as_pinned(
+    fn hold_as_pinned(
         &self,
         (set, set_entry): (&SidecarSet, &SetEntry),
         entry: &PodEntry,
         revision: Option<&str>,
     ) -> Option<Hold> {
         let pinned = set_entry.history.pinned.as_ref()?;
-        let newest = self.revisions.get(set_entry.history.name())?;
+        let newest = self.revisions.get(set_entry.history.newest_name())?;
         let is_later = entry.pod.created > newest.newest_since();
         let is_pinned = revision == Some(&pinned.revision.name)
             && is_later
@@ -206,7 +208,7 @@ impl Index {
         let Some(entry) = self.pods.get(name) else {
             return;
         };
-        let lacks = self.lacks(entry);
+        let lacks = self.missing_sets(entry);
         if lacks == entry.lacks {
             return;
         }
@@ -230,63 +232,63 @@ impl Index {
     }
 
     /// The sets that select a pod and that it lacks.
-    fn lacks(&self, entry: &PodEntry) -> Vec<(SetName, Lack)> {
+    fn missing_sets(&self, entry: &PodEntry) -> Vec<(SetName, Lack)> {
         if entry.is_mirror || !entry.pod.is_active() {
             return Vec::new();
         }
         let lacks = self.sets.iter().filter_map(|(name, set_entry)| {
-            let set = set_entry.active()?;
+            let set = set_entry.active_set()?;
             let in_force = set_entry.in_force.as_ref()?;
             let is_later = entry.pod.created > Some(in_force.since.0);
             let is_expected = !set.is_injection_paused
                 && is_later
-                && self.selects(set, entry)
+                && self.selects_entry(set, entry)
                 && !is_injected(set, entry)
-                && !self.gives_way(set, entry);
-            is_expected.then(|| (name.clone(), lack(set, entry)))
+                && !self.gives_way_to_older(set, entry);
+            is_expected.then(|| (name.clone(), lack_of(set, entry)))
         });
         lacks.collect()
     }
 
-    pub(super) fn selects(&self, set: &SidecarSet, entry: &PodEntry) -> bool {
+    pub(super) fn selects_entry(&self, set: &SidecarSet, entry: &PodEntry) -> bool {
         let namespace = &entry.pod.name.namespace;
         let label = |key: &str| entry.pod.label(key);
         set.selects(namespace, self.namespace_label(namespace), label)
     }
 
     /// Whether an older set that selects the pod claims the same.
-    fn gives_way(&self, set: &SidecarSet, entry: &PodEntry) -> bool {
-        let mut winners = self.sets.winners(&set.name);
-        winners.any(|(winner, _)| self.selects(winner, entry))
+    fn gives_way_to_older(&self, set: &SidecarSet, entry: &PodEntry) -> bool {
+        let mut winners = self.sets.winning_sets(&set.name);
+        winners.any(|(winner, _)| self.selects_entry(winner, entry))
     }
 
     /// Decides which pods of a set are upgraded now.
-    pub(super) fn settle(&mut self, name: &SetName) {
+    pub(super) fn settle_rollout(&mut self, name: &SetName) {
         let Some(entry) = self.sets.get_mut(name) else {
             return;
         };
-        let Some(set) = entry.active().cloned() else {
+        let Some(set) = entry.active_set().cloned() else {
             return;
         };
         let chosen = entry.members.rolling.settle(&set);
         let chosen = if set.update.scatter.is_empty() {
             chosen
         } else {
-            self.scatter(name, &set)
+            self.plan_scattered_rollout(name, &set)
         };
         let targets = chosen.iter().map(|pod| WriteTarget::Pod((**pod).clone()));
         self.cx.affected.due.extend(targets);
     }
 
     /// Plans the roll-out of a set that spreads its pods, which depends on all of them.
-    fn scatter(&mut self, name: &SetName, set: &SidecarSet) -> Vec<PodName> {
+    fn plan_scattered_rollout(&mut self, name: &SetName, set: &SidecarSet) -> Vec<PodName> {
         let Some(entry) = self.sets.get(name) else {
             return Vec::new();
         };
         let pods = entry.members.pods.iter();
         let pods = pods.filter_map(|pod| self.pods.get(pod));
         let members = pods.filter_map(|pod| {
-            let member = pod.membership(name)?;
+            let member = pod.membership_in(name)?;
             Some(Member {
                 pod: &pod.pod,
                 state: member.assumed,
@@ -316,7 +318,7 @@ impl Index {
             return false;
         };
         let is_scattered = entry
-            .active()
+            .active_set()
             .is_some_and(|set| !set.update.scatter.is_empty());
         let Some(candidate) = &member.candidate else {
             return false;
@@ -334,7 +336,7 @@ impl Index {
 
 /// What the upgrade of a pod by a set is to achieve.
 pub(super) fn upgrade_purpose(set: &SidecarSet, entry: &PodEntry) -> Purpose {
-    Purpose::of((&set.name, &set.hashes.hash, &entry.pod.uid))
+    Purpose::of_fingerprint((&set.name, &set.hashes.hash, &entry.pod.uid))
 }
 
 /// Whether a variable that a set transfers was not there when the pod was created, as the webhook has recorded.
@@ -365,7 +367,7 @@ fn is_injected(set: &SidecarSet, entry: &PodEntry) -> bool {
     // It may have got other containers than the set has now.
     let has_former = || {
         let text = entry.pod.annotations.get(HASH).map(|text| &**text);
-        let hashes = HashEntries::read(text.unwrap_or_default(), Timestamp::UNIX_EPOCH);
+        let hashes = HashEntries::from_annotation(text.unwrap_or_default(), Timestamp::UNIX_EPOCH);
         let mut names = hashes.sidecars(&set.name).peekable();
         let is_unknown = names.peek().is_none();
         is_unknown || names.any(|name| has(name) || hot_names(name).iter().any(|name| has(name)))
@@ -373,7 +375,7 @@ fn is_injected(set: &SidecarSet, entry: &PodEntry) -> bool {
     entry.is_injected_by(&set.name) && (has_present() || has_former())
 }
 
-fn lack(set: &SidecarSet, entry: &PodEntry) -> Lack {
+fn lack_of(set: &SidecarSet, entry: &PodEntry) -> Lack {
     let mut names = set.template.all().flat_map(SidecarContainer::names_in_pod);
     let own = names.find(|name| entry.pod.container(name).is_some());
     own.map_or(Lack::Missed, Lack::OwnContainer)

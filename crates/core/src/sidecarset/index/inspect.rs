@@ -100,10 +100,10 @@ impl Index {
         let sets = injected.chain(lacks).map(|(set, lack)| InspectedSet {
             name: set,
             set: self.known_set(set),
-            membership: entry.membership(set).map(|member| InspectedMembership {
+            membership: entry.membership_in(set).map(|member| InspectedMembership {
                 state: member.state,
                 hold: member.hold.as_ref(),
-                turn: self.turn(member, name),
+                turn: self.turn_of(member, name),
                 revision: member.revision.as_deref(),
             }),
             lack,
@@ -115,14 +115,14 @@ impl Index {
         let Some(entry) = self.sets.get(name) else {
             return SetByName::Gone;
         };
-        match (&entry.parsed, entry.active()) {
+        match (&entry.parsed, entry.active_set()) {
             (Err(errors), _) => SetByName::Invalid(errors),
             (Ok(_), Some(set)) => SetByName::Active(set),
             (Ok(_), None) => SetByName::Deleting,
         }
     }
 
-    fn turn(&self, member: &Membership, pod: &ObjectName) -> Turn {
+    fn turn_of(&self, member: &Membership, pod: &ObjectName) -> Turn {
         let (Some(candidate), Some(entry)) = (&member.candidate, self.sets.get(&member.set)) else {
             return Turn::None;
         };
@@ -140,10 +140,10 @@ impl Index {
     /// [`Event::Synced`]: crate::sidecarset::event::Event::Synced
     pub fn inspect_set(&self, name: &str) -> Option<InspectedPods<'_>> {
         let entry = self.sets.get(name)?;
-        let (reason, message) = self.reason(name, entry);
+        let (reason, message) = self.first_problem(name, entry);
         let pods = entry.members.pods.iter();
         let down = pods.filter(|pod| {
-            let member = self.pods.get(pod).and_then(|pod| pod.membership(name));
+            let member = self.pods.get(pod).and_then(|pod| pod.membership_in(name));
             member.is_some_and(|member| is_down(member.assumed))
         });
         Some(InspectedPods {
@@ -151,7 +151,7 @@ impl Index {
             message,
             counts: entry.members.counts,
             revisions: &entry.members.revisions,
-            newest: entry.history.name(),
+            newest: entry.history.newest_name(),
             down: down.map(|pod| &**pod).collect(),
             lacking: &entry.lacking,
         })

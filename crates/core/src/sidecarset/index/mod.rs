@@ -149,14 +149,14 @@ impl Index {
     /// Takes in what happened at `now`.
     pub fn observe(&mut self, event: Event, now: Now) -> IndexEffects {
         self.cx.now = now;
-        self.take_in(event);
+        self.dispatch_event(event);
         while let Some(target) = self.cx.timers.pop_due(now.monotonic) {
-            self.refusals.expire(&target, now.monotonic);
+            self.refusals.expire_refusal(&target, now.monotonic);
             self.expire_unanswered(&target);
-            self.affect(&target);
+            self.mark_for_recomputing(&target);
         }
         if self.cx.synced {
-            self.recompute();
+            self.recompute_affected();
         } else {
             // `Synced` affects everything anyway.
             self.cx.affected = Affected::default();
@@ -174,7 +174,7 @@ impl Index {
         if !self.cx.synced {
             return None;
         }
-        self.refusals.answered(target);
+        self.refusals.take_sent_purpose(target);
         match target {
             WriteTarget::Pod(pod) => self.send_upgrade(pod),
             WriteTarget::SetStatus(set) => self.send_status(set),
@@ -193,8 +193,8 @@ impl Index {
             WriteTarget::PodCondition(_)
             | WriteTarget::SetHashes(_)
             | WriteTarget::Revisions(_) => {
-                let (write, purpose) = self.wanted(target)?;
-                self.refusals.sent(target, purpose);
+                let (write, purpose) = self.wanted_write(target)?;
+                self.refusals.record_sent(target, purpose);
                 Some(write)
             }
         }
@@ -208,7 +208,7 @@ impl Index {
     }
 
     /// Compares what an event has affected.
-    fn recompute(&mut self) {
+    fn recompute_affected(&mut self) {
         let affected = std::mem::take(&mut self.cx.affected);
         for pod in &affected.selected {
             self.compare_selection(pod);
@@ -227,14 +227,14 @@ impl Index {
 
     /// Finds the writes of a set that may be due, its pods' among them.
     fn compare_set(&mut self, name: &Arc<str>) {
-        self.settle(name);
+        self.settle_rollout(name);
         self.note_drift(name);
         let targets = [
             WriteTarget::SetHashes(name.to_string()),
             WriteTarget::Revisions(name.to_string()),
         ];
         for target in targets {
-            if self.wanted(&target).is_some() {
+            if self.wanted_write(&target).is_some() {
                 self.cx.affected.due.insert(target);
             }
         }
@@ -245,7 +245,7 @@ impl Index {
     }
 
     /// What a target is affected by: everything that its write depends on is compared again.
-    fn affect(&mut self, target: &WriteTarget) {
+    fn mark_for_recomputing(&mut self, target: &WriteTarget) {
         let affected = &mut self.cx.affected;
         match target {
             WriteTarget::Pod(pod) | WriteTarget::PodCondition(pod) | WriteTarget::PodEvent(pod) => {
@@ -272,7 +272,7 @@ impl Index {
     }
 
     /// The version in which an object is known.
-    fn version(&self, kind: WatchedKind, name: &ObjectName) -> Option<ResourceVersion> {
+    fn known_version(&self, kind: WatchedKind, name: &ObjectName) -> Option<ResourceVersion> {
         match kind {
             WatchedKind::Set => self.sets.get(&name.name).map(|entry| entry.version),
             WatchedKind::Pod => self.pods.get(name).map(|entry| entry.version),

@@ -22,7 +22,7 @@ use crate::sidecarset::metadata::{WHITELIST, Whitelist};
 
 impl Index {
     /// Takes in an event. What it affects is compared later.
-    pub(super) fn take_in(&mut self, event: Event) {
+    pub(super) fn dispatch_event(&mut self, event: Event) {
         match event {
             Event::Set(set, source) => self.observe_set(set, source),
             Event::Pod(pod, source) => self.observe_pod(&pod, source),
@@ -32,9 +32,9 @@ impl Index {
             Event::Undecodable(..) | Event::Deadline => {}
             Event::Deleted(kind, name, version) => {
                 // The watch may lag behind the reply to a write that created a new object of this name.
-                let known = self.version(kind, &name);
+                let known = self.known_version(kind, &name);
                 if !known.is_some_and(|known| known.is_later_than(version)) {
-                    self.remove(kind, &name, version);
+                    self.remove_at_version(kind, &name, version);
                 }
             }
             Event::Listed(kind, names, version) => {
@@ -47,7 +47,7 @@ impl Index {
                 let list = self.watches.complete_list_beside_watch(kind, version);
                 self.remove_unlisted(kind, &names, list);
             }
-            Event::Synced => self.start(),
+            Event::Synced => self.start_writing(),
             Event::Written(target) => self.observe_written(&target),
             Event::Refused(target, _, reason) => self.observe_refused(&target, &reason),
             Event::WebhookBarrier(barrier) => {
@@ -71,7 +71,7 @@ impl Index {
     ) -> bool {
         let version = ResourceVersion::parse(meta.resource_version.as_deref());
         self.watches.observe(kind, source, version);
-        let known = self.version(kind, name);
+        let known = self.known_version(kind, name);
         self.watches.is_stale(source, kind, name, version, known)
     }
 
@@ -87,12 +87,12 @@ impl Index {
             self.remove_set(&name);
         }
         let has_changed = if let Some(entry) = self.sets.get_mut(&name) {
-            let before = snapshots::matched(entry);
-            let has_changed = entry.replace(wire);
+            let before = snapshots::matched_pods(entry);
+            let has_changed = entry.replace_state(wire);
             let depends = entry
-                .active()
+                .active_set()
                 .is_some_and(|set| snapshots::depends_on_count(set));
-            self.changes.sets |= depends && before != snapshots::matched(entry);
+            self.changes.sets |= depends && before != snapshots::matched_pods(entry);
             has_changed
         } else {
             self.sets.insert(name.clone(), SetEntry::new(wire));
@@ -116,9 +116,9 @@ impl Index {
     fn affect_set(&mut self, name: &SetName) {
         self.changes.any = true;
         self.changes.sets = true;
-        self.read_history(name);
+        self.recompute_history(name);
         self.affect_pods_of(name);
-        for other in self.sets.compare(name) {
+        for other in self.sets.compare_with_others(name) {
             self.affect_pods_of(&other);
             self.cx.affected.sets.insert(other);
         }
@@ -138,13 +138,15 @@ impl Index {
     }
 
     /// Works out the history of a set anew.
-    fn read_history(&mut self, name: &SetName) {
+    fn recompute_history(&mut self, name: &SetName) {
         let Some(entry) = self.sets.get(name) else {
             return;
         };
         let collisions = entry.status().and_then(|status| status.collision_count);
-        let history = match entry.active() {
-            Some(set) => self.revisions.history(set, collisions.unwrap_or_default()),
+        let history = match entry.active_set() {
+            Some(set) => self
+                .revisions
+                .history_of(set, collisions.unwrap_or_default()),
             None => History::default(),
         };
         let kinds = [WatchedKind::Set, WatchedKind::Revision];
@@ -152,7 +154,7 @@ impl Index {
         if let Some(entry) = self.sets.get_mut(name) {
             // Which pods are as pinned depends on since when the newest is that, which its number tells.
             let is_same = entry.history.pinned == history.pinned
-                && entry.history.name() == history.name()
+                && entry.history.newest_name() == history.newest_name()
                 && (history.pinned.is_none() || entry.history.newest == history.newest);
             if !is_same {
                 let pods = entry.members.pods.iter().cloned();
@@ -164,7 +166,7 @@ impl Index {
             let pinned = pinned.and_then(|pinned| self.revisions.get(&pinned.revision.name));
             let pinned = pinned.map(|stored| (stored.name(), stored.version));
             entry.note_pinned(pinned, is_initial);
-            if entry.history.name() != history.name() {
+            if entry.history.newest_name() != history.newest_name() {
                 entry.drift.clear();
             }
             entry.history = history;
@@ -181,7 +183,7 @@ impl Index {
             WriteTarget::SetHashes(name.to_string()),
             WriteTarget::Revisions(name.to_string()),
         ] {
-            self.refusals.remove(&target);
+            self.refusals.forget_refusal(&target);
         }
         for pod in entry.members.pods.iter().chain(entry.lacking.keys()) {
             if let Some(pod) = self.pods.get_mut(pod) {
@@ -210,7 +212,7 @@ impl Index {
         if before.is_some_and(|before| before.pod.uid != entry.pod.uid) {
             self.forget_writes(&name);
         }
-        self.pods.insert(entry);
+        self.pods.replace_pod(entry);
         self.cx.affected.pods.insert(name.clone());
         if !is_selected_as_before {
             self.cx.affected.selected.insert(name);
@@ -218,11 +220,11 @@ impl Index {
     }
 
     fn forget_writes(&mut self, pod: &ObjectName) {
-        self.resets.remove(pod);
+        self.resets.forget_pod(pod);
         self.unanswered.remove(pod);
-        self.refusals.remove(&WriteTarget::Pod(pod.clone()));
+        self.refusals.forget_refusal(&WriteTarget::Pod(pod.clone()));
         self.refusals
-            .remove(&WriteTarget::PodCondition(pod.clone()));
+            .forget_refusal(&WriteTarget::PodCondition(pod.clone()));
     }
 
     fn observe_namespace(&mut self, namespace: &Namespace, source: Source) {
@@ -266,7 +268,7 @@ impl Index {
         }
         // At least the version of the snapshot has.
         self.changes.any = true;
-        let set = self.revisions.insert(revision);
+        let set = self.revisions.insert_revision(revision);
         self.affect_history(set);
     }
 
@@ -276,7 +278,7 @@ impl Index {
         self.changes.revisions = true;
         let sets = set.map_or_else(|| self.sets.names(), |set| vec![set]);
         for set in sets {
-            self.read_history(&set);
+            self.recompute_history(&set);
         }
     }
 
@@ -344,8 +346,8 @@ impl Index {
             }
         };
         for name in known {
-            if !names.contains(&name) && list.proves_deletion(self.version(kind, &name)) {
-                self.remove(kind, &name, list.version());
+            if !names.contains(&name) && list.proves_deletion(self.known_version(kind, &name)) {
+                self.remove_at_version(kind, &name, list.version());
             }
         }
     }
@@ -357,14 +359,19 @@ impl Index {
         }
     }
 
-    fn remove(&mut self, kind: WatchedKind, name: &ObjectName, version: ResourceVersion) {
+    fn remove_at_version(
+        &mut self,
+        kind: WatchedKind,
+        name: &ObjectName,
+        version: ResourceVersion,
+    ) {
         let now = self.cx.now.monotonic;
         self.watches.note_deletion(kind, name, version, now);
         match kind {
             WatchedKind::Set => self.remove_set(&name.name.as_str().into()),
             WatchedKind::Pod => {
-                if let Some(entry) = self.pods.remove(name) {
-                    self.uncount(&entry);
+                if let Some(entry) = self.pods.remove_pod(name) {
+                    self.uncount_pod(&entry);
                     self.forget_writes(name);
                 }
             }
@@ -375,8 +382,8 @@ impl Index {
                 self.affect_namespace(&name.name);
             }
             WatchedKind::Revision => {
-                if self.version(kind, name).is_some() {
-                    let set = self.revisions.remove(&name.name);
+                if self.known_version(kind, name).is_some() {
+                    let set = self.revisions.remove_revision(&name.name);
                     self.affect_history(set);
                 }
             }
@@ -390,7 +397,7 @@ impl Index {
     }
 
     /// From now on this process writes. Everything is counted anew: another process may have written meanwhile.
-    fn start(&mut self) {
+    fn start_writing(&mut self) {
         self.cx.synced = true;
         self.unanswered.clear();
         for (_, set) in self.sets.iter_mut() {
@@ -410,7 +417,7 @@ impl Index {
         self.cx.affected.pods.extend(pods);
         self.affect_selection();
         for set in self.sets.names() {
-            self.read_history(&set);
+            self.recompute_history(&set);
         }
         self.compare_in_force();
     }
@@ -434,14 +441,14 @@ impl Index {
 
     /// A write was carried out. If it is still due, another client or an admission webhook has undone it.
     fn observe_written(&mut self, target: &WriteTarget) {
-        let purpose = self.refusals.answered(target);
+        let purpose = self.refusals.take_sent_purpose(target);
         match target {
             WriteTarget::Pod(pod) => {
-                self.tell_reset(pod, None);
+                self.record_reset_answer(pod, None);
                 // The reply showed the pod in another version, unless nothing has changed.
                 let is_unchanged = self.pods.get(pod).is_some_and(|entry| entry.sent.is_some());
                 if let Some(purpose) = purpose.filter(|_| is_unchanged) {
-                    self.refuse(target, (purpose, UNDONE));
+                    self.remember_refusal(target, (purpose, UNDONE));
                 }
             }
             WriteTarget::SetStatus(set) => {
@@ -454,33 +461,33 @@ impl Index {
                 }
                 let due = self.due_status(set).map(|due| due.purpose);
                 if let Some(purpose) = purpose.filter(|purpose| due == Some(*purpose)) {
-                    self.refuse(target, (purpose, UNDONE));
+                    self.remember_refusal(target, (purpose, UNDONE));
                 }
             }
             _ => {
                 // The next revision may be due now.
-                let due = self.wanted(target);
+                let due = self.wanted_write(target);
                 match due.filter(|(_, due)| purpose == Some(*due)) {
                     // No reply shows that it is gone; the watch does.
                     Some((Write::DeleteRevision { revision, .. }, _)) => {
                         self.revisions.note_deletion(&revision.name);
                     }
-                    Some((_, purpose)) => self.refuse(target, (purpose, UNDONE)),
+                    Some((_, purpose)) => self.remember_refusal(target, (purpose, UNDONE)),
                     None => {}
                 }
-                self.affect(target);
+                self.mark_for_recomputing(target);
             }
         }
     }
 
     /// Tells of a reset that has been answered.
-    fn tell_reset(&mut self, pod: &ObjectName, refused: Option<&str>) {
+    fn record_reset_answer(&mut self, pod: &ObjectName, refused: Option<&str>) {
         let Some(entry) = self.pods.get(pod) else {
             return;
         };
         if self
             .resets
-            .answered(&entry.pod.name, &entry.pod.uid, refused)
+            .record_answer(&entry.pod.name, &entry.pod.uid, refused)
         {
             let target = WriteTarget::PodEvent(pod.clone());
             self.cx.affected.due.insert(target);
@@ -489,24 +496,28 @@ impl Index {
 
     fn observe_refused(&mut self, target: &WriteTarget, reason: &str) {
         if let WriteTarget::Pod(pod) = target {
-            self.tell_reset(pod, Some(reason));
+            self.record_reset_answer(pod, Some(reason));
         }
-        if let Some(purpose) = self.refusals.answered(target) {
-            self.refuse(target, (purpose, reason));
+        if let Some(purpose) = self.refusals.take_sent_purpose(target) {
+            self.remember_refusal(target, (purpose, reason));
         }
     }
 
     /// Lets a target rest, and its place in a roll-out go to another.
-    fn refuse(&mut self, target: &WriteTarget, refusal: (super::refusals::Purpose, &str)) {
+    fn remember_refusal(
+        &mut self,
+        target: &WriteTarget,
+        refusal: (super::refusals::Purpose, &str),
+    ) {
         let now = self.cx.now.monotonic;
         let timers = &mut self.cx.timers;
-        self.refusals.insert(target, refusal, now, timers);
+        self.refusals.remember_refusal(target, refusal, now, timers);
         if let WriteTarget::Pod(pod) = target
             && let Some(entry) = self.pods.get_mut(pod)
         {
             entry.sent = None;
         }
-        self.affect(target);
+        self.mark_for_recomputing(target);
     }
 }
 

@@ -132,7 +132,7 @@ impl PodEntry {
         self.injected.iter().any(|own| **own == *set)
     }
 
-    pub(super) fn membership(&self, set: &str) -> Option<&Membership> {
+    pub(super) fn membership_in(&self, set: &str) -> Option<&Membership> {
         self.memberships.iter().find(|member| *member.set == *set)
     }
 }
@@ -152,7 +152,7 @@ fn selected_by(wire: &WorkloadPod) -> WorkloadPod {
 }
 
 /// What a pod is once its upgrade has been written, or the end of a hot upgrade, which comes first.
-pub(super) fn upgraded(state: PodState) -> PodState {
+pub(super) fn state_after_upgrade(state: PodState) -> PodState {
     let version = if state.awaits_reset() {
         state.version
     } else {
@@ -196,7 +196,7 @@ impl Pods {
     }
 
     /// Replaces a pod. What it is to its sets stays until it is compared with them again.
-    pub(super) fn insert(&mut self, mut entry: PodEntry) {
+    pub(super) fn replace_pod(&mut self, mut entry: PodEntry) {
         let name = entry.pod.name.clone();
         let before = self.by_name.remove(&name);
         let unchanged = before
@@ -204,7 +204,7 @@ impl Pods {
             .is_some_and(|before| before.injected == entry.injected);
         if let Some(before) = before {
             if !unchanged {
-                self.unlink(&before);
+                self.unlink_pod(&before);
             }
             entry.memberships = before.memberships;
             entry.lacks = before.lacks;
@@ -218,13 +218,13 @@ impl Pods {
         self.by_name.insert(name, Box::new(entry));
     }
 
-    pub(super) fn remove(&mut self, name: &ObjectName) -> Option<PodEntry> {
+    pub(super) fn remove_pod(&mut self, name: &ObjectName) -> Option<PodEntry> {
         let entry = self.by_name.remove(name)?;
-        self.unlink(&entry);
+        self.unlink_pod(&entry);
         Some(*entry)
     }
 
-    fn unlink(&mut self, entry: &PodEntry) {
+    fn unlink_pod(&mut self, entry: &PodEntry) {
         for set in &entry.injected {
             if let Some(pods) = self.by_set.get_mut(set) {
                 pods.remove(&entry.pod.name);

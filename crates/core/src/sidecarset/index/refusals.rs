@@ -22,7 +22,7 @@ const MOST: usize = 64;
 pub(super) struct Purpose(u64);
 
 impl Purpose {
-    pub(super) fn of(what: impl Hash) -> Self {
+    pub(super) fn of_fingerprint(what: impl Hash) -> Self {
         let mut hasher = DefaultHasher::new();
         what.hash(&mut hasher);
         Self(hasher.finish())
@@ -46,17 +46,17 @@ struct Refusal {
 
 impl Refusals {
     /// Records that a write is sent.
-    pub(super) fn sent(&mut self, target: &WriteTarget, purpose: Purpose) {
+    pub(super) fn record_sent(&mut self, target: &WriteTarget, purpose: Purpose) {
         self.unanswered.insert(target.clone(), purpose);
     }
 
     /// Records that no write of a target is under way. Returns the purpose of the last one.
-    pub(super) fn answered(&mut self, target: &WriteTarget) -> Option<Purpose> {
+    pub(super) fn take_sent_purpose(&mut self, target: &WriteTarget) -> Option<Purpose> {
         self.unanswered.remove(target)
     }
 
     /// Remembers that writes of this purpose are refused.
-    pub(super) fn insert(
+    pub(super) fn remember_refusal(
         &mut self,
         target: &WriteTarget,
         (purpose, reason): (Purpose, &str),
@@ -79,7 +79,11 @@ impl Refusals {
     }
 
     /// Why writes of this purpose are refused, if they are.
-    pub(super) fn reason(&self, target: &WriteTarget, purpose: Purpose) -> Option<&Arc<str>> {
+    pub(super) fn refusal_reason(
+        &self,
+        target: &WriteTarget,
+        purpose: Purpose,
+    ) -> Option<&Arc<str>> {
         if self.refused.is_empty() {
             return None;
         }
@@ -93,13 +97,13 @@ impl Refusals {
     }
 
     /// Forgets the refusal of a target.
-    pub(super) fn remove(&mut self, target: &WriteTarget) {
+    pub(super) fn forget_refusal(&mut self, target: &WriteTarget) {
         self.unanswered.remove(target);
         self.refused.remove(target);
     }
 
     /// Forgets the refusal of a target when its time has come.
-    pub(super) fn expire(&mut self, target: &WriteTarget, now: Duration) {
+    pub(super) fn expire_refusal(&mut self, target: &WriteTarget, now: Duration) {
         if let Some(refused) = self.refused.get_mut(target) {
             refused.retain(|refusal| refusal.until > now);
             if refused.is_empty() {
@@ -118,10 +122,14 @@ mod tests {
         let target = WriteTarget::SetStatus("log".into());
         let (mut refusals, mut timers) = (Refusals::default(), Timers::default());
         for what in 0..=MOST {
-            let refused = (Purpose::of(what), "no");
-            refusals.insert(&target, refused, Duration::ZERO, &mut timers);
+            let refused = (Purpose::of_fingerprint(what), "no");
+            refusals.remember_refusal(&target, refused, Duration::ZERO, &mut timers);
         }
-        let is_kept = |what: usize| refusals.reason(&target, Purpose::of(what)).is_some();
+        let is_kept = |what: usize| {
+            refusals
+                .refusal_reason(&target, Purpose::of_fingerprint(what))
+                .is_some()
+        };
         assert!(!is_kept(0));
         assert!((1..=MOST).all(is_kept));
     }

@@ -16,7 +16,7 @@ pub(super) struct Resets {
 
 impl Resets {
     /// Records that a patch of a pod is sent.
-    pub(super) fn sent(&mut self, pod: &PodName, is_reset: bool) {
+    pub(super) fn record_sent(&mut self, pod: &PodName, is_reset: bool) {
         if is_reset {
             self.unanswered.insert(pod.clone());
         } else {
@@ -25,7 +25,12 @@ impl Resets {
     }
 
     /// Records the end of a patch of a pod, with the reason if it was refused. Returns whether there is something to tell.
-    pub(super) fn answered(&mut self, pod: &PodName, uid: &str, refused: Option<&str>) -> bool {
+    pub(super) fn record_answer(
+        &mut self,
+        pod: &PodName,
+        uid: &str,
+        refused: Option<&str>,
+    ) -> bool {
         if !self.unanswered.remove(pod) {
             return false;
         }
@@ -53,7 +58,7 @@ impl Resets {
     }
 
     /// Forgets a pod.
-    pub(super) fn remove(&mut self, pod: &ObjectName) {
+    pub(super) fn forget_pod(&mut self, pod: &ObjectName) {
         self.unanswered.remove(pod);
         self.due.remove(pod);
     }

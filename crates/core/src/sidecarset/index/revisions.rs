@@ -54,15 +54,15 @@ impl StoredRevision {
         }
     }
 
-    pub(super) fn owner(&self) -> RevisionOwner {
+    pub(super) fn revision_owner(&self) -> RevisionOwner {
         RevisionOwner {
             uid: self.owner.clone(),
-            set: self.label(SET_LABEL).map(Arc::from),
-            custom_version: self.label(CUSTOM_VERSION_LABEL).map(Arc::from),
+            set: self.label_value(SET_LABEL).map(Arc::from),
+            custom_version: self.label_value(CUSTOM_VERSION_LABEL).map(Arc::from),
         }
     }
 
-    fn label(&self, key: &str) -> Option<&str> {
+    fn label_value(&self, key: &str) -> Option<&str> {
         let labels = self.object.identity.labels.as_ref()?;
         labels.get(key).map(String::as_str)
     }
@@ -106,7 +106,7 @@ impl History {
         newest.is_some_and(|newest| !matches!(newest.change, RevisionChange::Create { .. }))
     }
 
-    pub(super) fn name(&self) -> &str {
+    pub(super) fn newest_name(&self) -> &str {
         self.newest
             .as_ref()
             .map(|newest| &*newest.name)
@@ -124,7 +124,7 @@ impl Revisions {
     }
 
     /// The shared form of the name of a revision that is known.
-    pub(super) fn name(&self, name: &str) -> Option<&Arc<str>> {
+    pub(super) fn shared_name(&self, name: &str) -> Option<&Arc<str>> {
         self.0.get_key_value(name).map(|(name, _)| name)
     }
 
@@ -133,34 +133,37 @@ impl Revisions {
     }
 
     /// Whose each revision is.
-    pub(super) fn owners(&self) -> RevisionOwners {
+    pub(super) fn revision_owners(&self) -> RevisionOwners {
         let known = self.0.iter();
         known
-            .map(|(name, own)| (name.clone(), own.owner()))
+            .map(|(name, own)| (name.clone(), own.revision_owner()))
             .collect()
     }
 
     /// Returns the set whose history it belongs to, by its label.
-    pub(super) fn insert(&mut self, object: Arc<ControllerRevision>) -> Option<Arc<str>> {
+    pub(super) fn insert_revision(&mut self, object: Arc<ControllerRevision>) -> Option<Arc<str>> {
         let revision = StoredRevision::new(object);
-        let set = revision.label(SET_LABEL).map(Arc::from);
+        let set = revision.label_value(SET_LABEL).map(Arc::from);
         self.0.insert(revision.revision.name.clone(), revision);
         set
     }
 
     /// Returns the set whose history it belonged to.
-    pub(super) fn remove(&mut self, name: &str) -> Option<Arc<str>> {
-        self.0.remove(name)?.label(SET_LABEL).map(Arc::from)
+    pub(super) fn remove_revision(&mut self, name: &str) -> Option<Arc<str>> {
+        self.0.remove(name)?.label_value(SET_LABEL).map(Arc::from)
     }
 
-    fn of(&self, set: &SidecarSet) -> impl Iterator<Item = &StoredRevision> {
+    fn revisions_of(&self, set: &SidecarSet) -> impl Iterator<Item = &StoredRevision> {
         let all = self.0.values();
         all.filter(|revision| revision.owner.as_deref() == Some(&*set.uid))
     }
 
     /// The history of a set, of whose names `collisions` were taken before.
-    pub(super) fn history(&self, set: &SidecarSet, collisions: i32) -> History {
-        let known: Vec<_> = self.of(set).map(|own| own.revision.clone()).collect();
+    pub(super) fn history_of(&self, set: &SidecarSet, collisions: i32) -> History {
+        let known: Vec<_> = self
+            .revisions_of(set)
+            .map(|own| own.revision.clone())
+            .collect();
         let data = set.template.revision_data();
         let mut newest = newest(&set.name, &data, &known, collisions);
         let mut is_name_in_use = false;
@@ -184,17 +187,19 @@ impl Revisions {
         History {
             newest: Some(newest),
             is_name_in_use,
-            pinned: self.pinned(set).map(Arc::new),
+            pinned: self.pinned_revision(set).map(Arc::new),
         }
     }
 
-    fn pinned(&self, set: &SidecarSet) -> Option<SetRevision> {
+    fn pinned_revision(&self, set: &SidecarSet) -> Option<SetRevision> {
         let pin = set.pin.as_ref()?;
         let stored = match &pin.revision {
-            PinnedRevision::Name(name) => self.of(set).find(|own| own.revision.name == *name),
+            PinnedRevision::Name(name) => self
+                .revisions_of(set)
+                .find(|own| own.revision.name == *name),
             PinnedRevision::CustomVersion(version) => self
-                .of(set)
-                .filter(|own| own.label(CUSTOM_VERSION_LABEL) == Some(version))
+                .revisions_of(set)
+                .filter(|own| own.label_value(CUSTOM_VERSION_LABEL) == Some(version))
                 .max_by_key(|own| own.revision.number),
         }?;
         let object = &stored.object;
@@ -210,7 +215,7 @@ impl Revisions {
 
     /// The write that is due for a set's revisions: the newest first, then one that exceeds the limit. `used` are those that
     /// pods have.
-    pub(super) fn write(
+    pub(super) fn due_write(
         &self,
         (set, wire): (&SidecarSet, &SidecarSetWire),
         history: &History,
@@ -233,17 +238,17 @@ impl Revisions {
             _ => None,
         };
         let version = set.custom_version.as_deref();
-        if number.is_some() || stored.label(CUSTOM_VERSION_LABEL) != version {
-            return Some(stored.patch(number, version, (namespace, now)));
+        if number.is_some() || stored.label_value(CUSTOM_VERSION_LABEL) != version {
+            return Some(stored.patch_request(number, version, (namespace, now)));
         }
         let pinned = history.pinned.as_ref();
         let pinned = pinned.map(|pinned| pinned.revision.name.clone());
         let used: BTreeSet<_> = used.chain(pinned).collect();
-        let known = self.of(set).filter(|own| !own.is_deleted);
+        let known = self.revisions_of(set).filter(|own| !own.is_deleted);
         let known: Vec<_> = known.map(|own| own.revision.clone()).collect();
         let surplus = surplus(&known, set.history_limit, &used);
         let surplus = self.get(surplus.first()?)?;
-        Some(surplus.delete(namespace))
+        Some(surplus.delete_request(namespace))
     }
 }
 
@@ -255,7 +260,7 @@ impl StoredRevision {
         }
     }
 
-    fn patch(
+    fn patch_request(
         &self,
         number: Option<i64>,
         version: Option<&str>,
@@ -269,7 +274,7 @@ impl StoredRevision {
             let now = whole_seconds(now).to_string();
             patch["metadata"]["annotations"] = json!({NEWEST_SINCE: now});
         }
-        if self.label(CUSTOM_VERSION_LABEL) != version {
+        if self.label_value(CUSTOM_VERSION_LABEL) != version {
             patch["metadata"]["labels"] = json!({CUSTOM_VERSION_LABEL: version});
         }
         Write::PatchRevision {
@@ -278,7 +283,7 @@ impl StoredRevision {
         }
     }
 
-    fn delete(&self, namespace: &str) -> Write {
+    fn delete_request(&self, namespace: &str) -> Write {
         let meta = &self.object.identity;
         Write::DeleteRevision {
             revision: self.object_name(namespace),

@@ -73,12 +73,12 @@ pub(super) struct SetMembers {
 }
 
 impl SetMembers {
-    pub(super) fn add(&mut self, pod: &PodName, member: &Membership) {
+    pub(super) fn add_member(&mut self, pod: &PodName, member: &Membership) {
         self.counts.add(member.state);
         let candidate = member.candidate.clone();
         self.rolling.add(member.assumed, candidate);
         self.pods.insert(pod.clone());
-        for (uses, revision) in self.uses(member) {
+        for (uses, revision) in self.usage_counts(member) {
             *uses.entry(revision.clone()).or_default() += 1;
         }
         if let Some(list) = self.list_of(member) {
@@ -89,12 +89,12 @@ impl SetMembers {
         }
     }
 
-    pub(super) fn remove(&mut self, pod: &PodName, member: &Membership) {
+    pub(super) fn remove_member(&mut self, pod: &PodName, member: &Membership) {
         self.counts.remove(member.state);
         let candidate = member.candidate.as_deref();
         self.rolling.remove(member.assumed, candidate);
         self.pods.remove(pod);
-        for (all, revision) in self.uses(member) {
+        for (all, revision) in self.usage_counts(member) {
             let uses = all.get_mut(revision).map(|uses| {
                 *uses -= 1;
                 *uses
@@ -110,7 +110,7 @@ impl SetMembers {
     }
 
     /// The counts that a pod is in by its revisions.
-    fn uses<'a>(
+    fn usage_counts<'a>(
         &'a mut self,
         member: &'a Membership,
     ) -> impl Iterator<Item = (&'a mut BTreeMap<Arc<str>, usize>, &'a Arc<str>)> {
@@ -162,7 +162,7 @@ impl SetEntry {
     }
 
     /// The set, if it is acted on: it is valid and not being deleted.
-    pub(super) fn active(&self) -> Option<&Arc<SidecarSet>> {
+    pub(super) fn active_set(&self) -> Option<&Arc<SidecarSet>> {
         let set = self.parsed.as_ref().ok();
         set.filter(|_| self.wire.metadata.deletion_timestamp.is_none())
     }
@@ -187,7 +187,7 @@ impl SetEntry {
     }
 
     /// Takes in another state. Returns whether anything but its status has changed.
-    pub(super) fn replace(&mut self, wire: Arc<SidecarSetWire>) -> bool {
+    pub(super) fn replace_state(&mut self, wire: Arc<SidecarSetWire>) -> bool {
         let (before, after) = (&self.wire.metadata, &wire.metadata);
         let is_same = before.generation == after.generation
             && before.labels == after.labels
@@ -234,8 +234,8 @@ impl SetEntry {
     }
 
     /// What a snapshot must include to inject it as it is now, with a whitelist that is as it is since a version.
-    pub(super) fn needs(&self, whitelist: ResourceVersion) -> SnapshotVersion {
-        let present = self.active().map(|set| &set.template);
+    pub(super) fn required_snapshot(&self, whitelist: ResourceVersion) -> SnapshotVersion {
+        let present = self.active_set().map(|set| &set.template);
         let pinned = self.history.pinned.as_ref();
         let pinned = pinned.map(|pinned| &pinned.template);
         let mut templates = present.into_iter().chain(pinned);
@@ -263,12 +263,12 @@ impl SetEntry {
         let next = match barrier {
             KnownBarrier::Unknown => stored.or_else(|| self.in_force.clone()),
             KnownBarrier::NoWebhook => None,
-            KnownBarrier::At(_) if self.active().is_none() => None,
+            KnownBarrier::At(_) if self.active_set().is_none() => None,
             KnownBarrier::At(barrier) => {
                 if stored.is_some() {
                     self.needs.sets = ResourceVersion::UNKNOWN;
                 }
-                let is_reached = !barrier.lacks(self.needs(whitelist));
+                let is_reached = !barrier.lacks(self.required_snapshot(whitelist));
                 let since = self.in_force.as_ref().map(|before| before.since.clone());
                 let reached = InForce {
                     generation,
@@ -353,15 +353,15 @@ impl Sets {
 
     /// Compares a set, which has changed or is gone, with all others. Returns the others that it cannot be on a pod with, or
     /// could not.
-    pub(super) fn compare(&mut self, name: &str) -> BTreeSet<SetName> {
+    pub(super) fn compare_with_others(&mut self, name: &str) -> BTreeSet<SetName> {
         let is_own = |(older, newer): &(SetName, SetName)| **older == *name || **newer == *name;
         let before = self.overlaps.keys().filter(|pair| is_own(pair));
         let mut others: BTreeSet<_> = before
             .flat_map(|(older, newer)| [older.clone(), newer.clone()])
             .collect();
         self.overlaps.retain(|pair, _| !is_own(pair));
-        if let Some(own) = self.by_name.get(name).and_then(SetEntry::active) {
-            let active = self.by_name.values().filter_map(SetEntry::active);
+        if let Some(own) = self.by_name.get(name).and_then(SetEntry::active_set) {
+            let active = self.by_name.values().filter_map(SetEntry::active_set);
             for other in active.filter(|other| other.name != own.name) {
                 let Some(overlap) = overlap::find(&own.template, &other.template) else {
                     continue;
@@ -380,11 +380,14 @@ impl Sets {
     }
 
     /// The older sets that a set cannot be on a pod with, each with what both claim.
-    pub(super) fn winners(&self, name: &str) -> impl Iterator<Item = (&Arc<SidecarSet>, &Overlap)> {
+    pub(super) fn winning_sets(
+        &self,
+        name: &str,
+    ) -> impl Iterator<Item = (&Arc<SidecarSet>, &Overlap)> {
         let pairs = self
             .overlaps
             .iter()
             .filter(move |((_, newer), _)| **newer == *name);
-        pairs.filter_map(|((older, _), overlap)| Some((self.get(older)?.active()?, overlap)))
+        pairs.filter_map(|((older, _), overlap)| Some((self.get(older)?.active_set()?, overlap)))
     }
 }

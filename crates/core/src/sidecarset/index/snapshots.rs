@@ -56,7 +56,7 @@ impl Index {
             changes.last = Arc::new(sets.collect());
         }
         if std::mem::take(&mut changes.revisions) {
-            changes.last_owners = Arc::new(self.revisions.owners());
+            changes.last_owners = Arc::new(self.revisions.revision_owners());
         }
         Some(Arc::new(Snapshot {
             version,
@@ -83,7 +83,7 @@ impl Index {
 }
 
 fn snapshot_set(entry: &SetEntry, whitelist: ResourceVersion) -> Option<SnapshotSet> {
-    let set = entry.active()?;
+    let set = entry.active_set()?;
     let history = SetHistory {
         revisions: entry
             .history
@@ -92,18 +92,18 @@ fn snapshot_set(entry: &SetEntry, whitelist: ResourceVersion) -> Option<Snapshot
             .cloned()
             .into_iter()
             .collect(),
-        newest: entry.history.name().into(),
-        matched: matched(entry),
+        newest: entry.history.newest_name().into(),
+        matched: matched_pods(entry),
     };
     Some(SnapshotSet {
         set: set.clone(),
         history: history.into(),
-        needs: entry.needs(whitelist),
+        needs: entry.required_snapshot(whitelist),
     })
 }
 
 /// How many pods a set has, by its status.
-pub(super) fn matched(entry: &SetEntry) -> usize {
+pub(super) fn matched_pods(entry: &SetEntry) -> usize {
     let matched = entry.status().map(|status| status.matched_pods);
     usize::try_from(matched.unwrap_or_default()).unwrap_or_default()
 }

@@ -52,9 +52,9 @@ impl Index {
             return None;
         }
         let present = entry.status();
-        let (reason, message) = self.reason(name, entry);
+        let (reason, message) = self.first_problem(name, entry);
         let mut wanted = match entry.parsed.as_ref() {
-            Ok(set) => counted(set, entry),
+            Ok(set) => counted_status(set, entry),
             Err(_) => SidecarSetStatus {
                 observed_generation: entry.generation(),
                 in_force: None,
@@ -102,10 +102,10 @@ impl Index {
             note: message,
         });
         Some(DueStatus {
-            purpose: Purpose::of(serde_json::to_string(&wanted).ok()),
+            purpose: Purpose::of_fingerprint(serde_json::to_string(&wanted).ok()),
             write: Write::SetStatus {
                 set: name.to_owned(),
-                patch: Box::new(patch(entry.uid(), &wanted)),
+                patch: Box::new(status_patch(entry.uid(), &wanted)),
             },
             event: event.filter(|_| self.keeps_fields),
         })
@@ -113,7 +113,7 @@ impl Index {
 
     /// Whether the status waits for the newest revision, which it names. It does not where that was refused.
     fn awaits_revision(&self, name: &str, entry: &SetEntry) -> bool {
-        if entry.active().is_none() || entry.history.has_newest() {
+        if entry.active_set().is_none() || entry.history.has_newest() {
             return false;
         }
         self.revision_write(name).is_some() && self.refused_revision(name).is_none()
@@ -127,35 +127,35 @@ impl Index {
         let write = self.revision_write(name)?;
         let target = WriteTarget::Revisions(name.to_owned());
         let purpose = super::write::revision_purpose(&write);
-        self.refusals.reason(&target, purpose)
+        self.refusals.refusal_reason(&target, purpose)
     }
 
     /// What is to be said of a set: the first thing that is wrong.
-    pub(super) fn reason(&self, name: &str, entry: &SetEntry) -> (Reason, String) {
+    pub(super) fn first_problem(&self, name: &str, entry: &SetEntry) -> (Reason, String) {
         let set = match entry.parsed.as_ref() {
             Ok(set) => set,
-            Err(errors) => return (Reason::InvalidSpec, invalid(errors)),
+            Err(errors) => return (Reason::InvalidSpec, invalid_message(errors)),
         };
         let found = self
-            .conflict(set)
+            .conflict_problem(set)
             .or_else(|| self.missing_pin(set, entry))
             .or_else(|| self.not_allowed(set))
             .or_else(|| self.refused_write(name, entry))
-            .or_else(|| lacking(entry))
+            .or_else(|| lacking_problem(entry))
             .or_else(|| not_in_force(entry))
             .or_else(|| self.not_upgradable(set, entry))
-            .or_else(|| former(entry));
+            .or_else(|| former_pods_problem(entry));
         let (reason, mut message) = found.unwrap_or_else(|| (Reason::InForce, in_force(set)));
         if reason.is_ready() {
-            message.push_str(&drifted(entry));
+            message.push_str(&drifted_pods_note(entry));
             message.push_str(&self.without_variable(name, entry));
         }
         message.truncate(truncate(&message, MESSAGE).len());
         (reason, message)
     }
 
-    fn conflict(&self, set: &SidecarSet) -> Option<(Reason, String)> {
-        let mut winners = self.sets.winners(&set.name);
+    fn conflict_problem(&self, set: &SidecarSet) -> Option<(Reason, String)> {
+        let mut winners = self.sets.winning_sets(&set.name);
         let (winner, overlap) = winners.find(|(winner, _)| !winner.is_disjoint(set))?;
         let objection = objection::conflict(set, winner, overlap.clone());
         Some((Reason::Conflict, objection.to_string()))
@@ -167,7 +167,7 @@ impl Index {
             .as_ref()
             .filter(|_| entry.history.pinned.is_none())?;
         let owner = |name: &str| {
-            let revision = self.revisions.get(name)?.owner();
+            let revision = self.revisions.get(name)?.revision_owner();
             (revision.uid.as_deref() != Some(&*set.uid)).then_some(revision)
         };
         let objection = objection::unknown_pin(&pin.revision, owner);
@@ -188,13 +188,13 @@ impl Index {
         }
         let refused = &entry.members.refused;
         let first = refused.first()?;
-        let member = self.pods.get(first)?.membership(name)?;
+        let member = self.pods.get(first)?.membership_in(name)?;
         let Some(Hold::Refused(reason)) = &member.hold else {
             return None;
         };
         let message = format!(
             "the upgrade of {} was refused, trying again in minutes; {first}: {reason}",
-            pods(refused.len())
+            count_of_pods(refused.len())
         );
         Some((Reason::WriteRefused, message))
     }
@@ -209,7 +209,7 @@ impl Index {
         let field = field.map(|field| format!(", first in {field}"));
         let message = format!(
             "{} to be re-created, as more than images differ: {first}{}",
-            pods(waiting.len()),
+            count_of_pods(waiting.len()),
             field.unwrap_or_default()
         );
         Some((Reason::NotUpgradablePods, message))
@@ -227,7 +227,7 @@ impl Index {
         };
         format!(
             "; {} without a variable of transferEnv: {first} has no {variable:?} from container {container:?}",
-            pods(all.len())
+            count_of_pods(all.len())
         )
     }
 
@@ -237,7 +237,7 @@ impl Index {
         let Some(entry) = self.sets.get_mut(name) else {
             return;
         };
-        let Some(set) = entry.active().cloned() else {
+        let Some(set) = entry.active_set().cloned() else {
             return;
         };
         for revision in entry.members.injected.keys() {
@@ -255,7 +255,7 @@ impl Index {
         let revision = self
             .pods
             .get(pod)?
-            .membership(&set.name)?
+            .membership_in(&set.name)?
             .revision
             .clone()?;
         let data = self.revisions.get(&revision)?.data();
@@ -265,13 +265,13 @@ impl Index {
     }
 }
 
-fn counted(set: &SidecarSet, entry: &SetEntry) -> SidecarSetStatus {
+fn counted_status(set: &SidecarSet, entry: &SetEntry) -> SidecarSetStatus {
     let present = entry.status();
     let collisions = entry.history.newest.as_ref();
     let collisions = collisions.map_or(0, |newest| newest.collisions);
     let mut wanted = status(set, entry.members.counts, "", collisions, present);
     wanted.latest_revision = if entry.history.has_newest() {
-        Some(entry.history.name().to_owned())
+        Some(entry.history.newest_name().to_owned())
     } else {
         present.and_then(|present| present.latest_revision.clone())
     };
@@ -302,20 +302,20 @@ fn set_name(name: &str) -> ObjectName {
     }
 }
 
-fn pods(count: usize) -> String {
+fn count_of_pods(count: usize) -> String {
     match count {
         1 => "1 pod".to_owned(),
         count => format!("{count} pods"),
     }
 }
 
-fn invalid(errors: &Arc<[Invalid]>) -> String {
+fn invalid_message(errors: &Arc<[Invalid]>) -> String {
     let errors: Vec<_> = errors.iter().map(Invalid::to_string).collect();
     let message = format!("nothing is injected or upgraded: {}", errors.join("; "));
     truncate(&message, MESSAGE).to_owned()
 }
 
-fn lacking(entry: &SetEntry) -> Option<(Reason, String)> {
+fn lacking_problem(entry: &SetEntry) -> Option<(Reason, String)> {
     let (first, lack) = entry.lacking.first_key_value()?;
     let why = match lack {
         Lack::Missed => {
@@ -329,24 +329,24 @@ fn lacking(entry: &SetEntry) -> Option<(Reason, String)> {
     };
     let message = format!(
         "{} without its containers that it selects: {first} {why}",
-        pods(entry.lacking.len())
+        count_of_pods(entry.lacking.len())
     );
     Some((Reason::NotInjected, message))
 }
 
-fn former(entry: &SetEntry) -> Option<(Reason, String)> {
+fn former_pods_problem(entry: &SetEntry) -> Option<(Reason, String)> {
     let former = &entry.members.former;
     let first = former.first()?;
     let message = format!(
         "{} of an earlier SidecarSet of this name, {first} among them, not upgraded: annotate this one with \
          {ADOPT_PODS}=true to take them over",
-        pods(former.len())
+        count_of_pods(former.len())
     );
     Some((Reason::FormerPods, message))
 }
 
 /// How many pods differ in what no upgrade changes and no other count shows.
-fn drifted(entry: &SetEntry) -> String {
+fn drifted_pods_note(entry: &SetEntry) -> String {
     let mut counts = BTreeMap::new();
     for (revision, pods) in &entry.members.injected {
         for part in entry.drift.get(revision).into_iter().flatten() {
@@ -355,7 +355,7 @@ fn drifted(entry: &SetEntry) -> String {
     }
     let counts = counts.into_iter();
     let counts: Vec<_> = counts
-        .map(|(part, count)| format!("{} in {part}", pods(count)))
+        .map(|(part, count)| format!("{} in {part}", count_of_pods(count)))
         .collect();
     if counts.is_empty() {
         return String::new();
@@ -408,7 +408,7 @@ fn with_condition(
 }
 
 /// A merge patch of a status. Fields that are left out where they are nothing must be taken away by name (RFC 7396).
-fn patch(uid: Option<&str>, status: &SidecarSetStatus) -> Value {
+fn status_patch(uid: Option<&str>, status: &SidecarSetStatus) -> Value {
     let mut fields = json!({
         "updatedReadyPods": null, "latestRevision": null, "inForce": null, "conditions": null,
     });

@@ -39,7 +39,7 @@ pub struct SetTotals {
 
 impl Index {
     /// The sums as they are now. They cost a step for each set.
-    pub fn totals(&self) -> SetTotals {
+    pub fn set_totals(&self) -> SetTotals {
         let mut totals = SetTotals::default();
         for (_, entry) in self.sets.iter() {
             let conditions = entry.status().into_iter();

@@ -25,10 +25,10 @@ const UNANSWERED: Duration = Duration::from_mins(5);
 impl Index {
     /// The write of a target that differs from what is stored, with its purpose; not for pods and statuses, which are
     /// remembered as they are sent. None where it was refused.
-    pub(super) fn wanted(&self, target: &WriteTarget) -> Option<(Write, Purpose)> {
+    pub(super) fn wanted_write(&self, target: &WriteTarget) -> Option<(Write, Purpose)> {
         let wanted = match target {
-            WriteTarget::PodCondition(pod) => self.condition(pod),
-            WriteTarget::SetHashes(set) => self.hashes(set),
+            WriteTarget::PodCondition(pod) => self.due_condition_write(pod),
+            WriteTarget::SetHashes(set) => self.due_hash_write(set),
             WriteTarget::Revisions(set) => {
                 let write = self.revision_write(set)?;
                 let purpose = revision_purpose(&write);
@@ -36,19 +36,19 @@ impl Index {
             }
             _ => None,
         };
-        wanted.filter(|(_, purpose)| self.refusals.reason(target, *purpose).is_none())
+        wanted.filter(|(_, purpose)| self.refusals.refusal_reason(target, *purpose).is_none())
     }
 
     /// Notes the writes of a pod that may be due.
     pub(super) fn note_pod_writes(&mut self, name: &PodName) {
         let target = WriteTarget::PodCondition((**name).clone());
-        if self.wanted(&target).is_some() {
+        if self.wanted_write(&target).is_some() {
             self.cx.affected.due.insert(target);
         }
         if self
             .pods
             .get(name)
-            .is_some_and(|entry| self.reset(entry).is_some())
+            .is_some_and(|entry| self.hot_upgrade_reset(entry).is_some())
         {
             let target = WriteTarget::Pod((**name).clone());
             self.cx.affected.due.insert(target);
@@ -64,7 +64,7 @@ impl Index {
         let name = entry.pod.name.clone();
         let unanswered = entry.sent.take();
         if unanswered.is_some() {
-            self.recount(&name);
+            self.recount_pod(&name);
         }
         let Some((set, patch, purpose)) = self.next_upgrade(&name, unanswered.as_ref()) else {
             if let Some(set) = unanswered {
@@ -76,18 +76,18 @@ impl Index {
         let is_reset = self
             .pods
             .get(&name)
-            .is_some_and(|entry| self.reset(entry).is_some());
-        self.resets.sent(&name, is_reset);
+            .is_some_and(|entry| self.hot_upgrade_reset(entry).is_some());
+        self.resets.record_sent(&name, is_reset);
         let write = Write::Pod {
             pod: (*name).clone(),
             patch: Box::new(patch),
         };
         self.refusals
-            .sent(&WriteTarget::Pod((*name).clone()), purpose);
+            .record_sent(&WriteTarget::Pod((*name).clone()), purpose);
         if let Some(entry) = self.pods.get_mut(&name) {
             entry.sent = Some(set);
         }
-        self.recount(&name);
+        self.recount_pod(&name);
         Some(write)
     }
 
@@ -103,7 +103,7 @@ impl Index {
         if let Some(entry) = self.pods.get_mut(name) {
             entry.sent = Some(set);
         }
-        self.recount(name);
+        self.recount_pod(name);
     }
 
     /// Frees the place of a pod whose upgrade was not answered, when its time has come.
@@ -136,7 +136,7 @@ impl Index {
         unanswered: Option<&SetName>,
     ) -> Option<(SetName, Value, Purpose)> {
         let entry = self.pods.get(name)?;
-        if let Some(reset) = self.reset(entry) {
+        if let Some(reset) = self.hot_upgrade_reset(entry) {
             return Some(reset);
         }
         let next = entry
@@ -144,10 +144,10 @@ impl Index {
             .iter()
             .find(|member| self.is_next(member, name, unanswered))?;
         let set_entry = self.sets.get(&next.set)?;
-        let set = set_entry.active()?;
+        let set = set_entry.active_set()?;
         let allowed = self.allowed_keys(set);
-        let revision = set_entry.history.name();
-        let upgrade = upgrade::upgrade(set, revision, &entry.pod, &allowed, self.cx.now.wall);
+        let revision = set_entry.history.newest_name();
+        let upgrade = upgrade::plan_upgrade(set, revision, &entry.pod, &allowed, self.cx.now.wall);
         let purpose = upgrade_purpose(set, entry);
         Some((next.set.clone(), upgrade.patch, purpose))
     }
@@ -155,17 +155,17 @@ impl Index {
     /// The end of a hot upgrade of a pod, with the set that it is of. It takes no place in a roll-out: a pod whose hot
     /// upgrade has not ended counts as one that is down already. So it is due whatever the set says about upgrades, and also
     /// if the pod does not belong to the set any more, by its labels or for want of a container that the set has got since.
-    fn reset(&self, entry: &PodEntry) -> Option<(SetName, Value, Purpose)> {
+    fn hot_upgrade_reset(&self, entry: &PodEntry) -> Option<(SetName, Value, Purpose)> {
         entry.injected.iter().find_map(|name| {
             let set_entry = self.sets.get(name)?;
-            let set = set_entry.active()?;
+            let set = set_entry.active_set()?;
             let reset = upgrade::reset(set, &entry.pod, self.cx.now.wall)?;
             let hash = HashEntry::of_set(entry.pod.annotation(HASH), name);
             let is_former = is_former(set_entry, set, entry, hash.as_ref());
             let is_sent = entry.sent.as_ref() == Some(name);
             let target = WriteTarget::Pod((*entry.pod.name).clone());
-            let purpose = Purpose::of(("reset", name, &entry.pod.uid));
-            let is_refused = self.refusals.reason(&target, purpose).is_some();
+            let purpose = Purpose::of_fingerprint(("reset", name, &entry.pod.uid));
+            let is_refused = self.refusals.refusal_reason(&target, purpose).is_some();
             let is_due = entry.pod.is_active() && !is_former && !is_sent && !is_refused;
             is_due.then(|| (name.clone(), reset.patch, purpose))
         })
@@ -179,12 +179,12 @@ impl Index {
     }
 
     /// Counts a pod anew, and moves the boundaries of its sets.
-    fn recount(&mut self, name: &PodName) {
+    fn recount_pod(&mut self, name: &PodName) {
         self.compare_pod(name);
         // What else follows from it is compared with the next event: it may be that others are upgraded now.
         let sets = self.cx.affected.sets.clone();
         for set in &sets {
-            self.settle(set);
+            self.settle_rollout(set);
         }
     }
 
@@ -192,10 +192,10 @@ impl Index {
     pub(super) fn send_status(&mut self, name: &str) -> Option<Write> {
         let target = WriteTarget::SetStatus(name.to_owned());
         let due = self.due_status(name)?;
-        if self.refusals.reason(&target, due.purpose).is_some() {
+        if self.refusals.refusal_reason(&target, due.purpose).is_some() {
             return None;
         }
-        self.refusals.sent(&target, due.purpose);
+        self.refusals.record_sent(&target, due.purpose);
         let entry = self.sets.get_mut(name)?;
         entry.event.with_status = due.event;
         Some(due.write)
@@ -204,11 +204,11 @@ impl Index {
     /// The write that is due for a set's revisions.
     pub(super) fn revision_write(&self, name: &str) -> Option<Write> {
         let entry = self.sets.get(name)?;
-        let set = entry.active()?;
+        let set = entry.active_set()?;
         let used = entry.members.revisions.keys();
         let used = used.chain(entry.members.injected.keys()).cloned();
         let namespace = &self.config.namespace;
-        self.revisions.write(
+        self.revisions.due_write(
             (set, &entry.wire),
             &entry.history,
             used,
@@ -216,9 +216,9 @@ impl Index {
         )
     }
 
-    fn hashes(&self, name: &str) -> Option<(Write, Purpose)> {
+    fn due_hash_write(&self, name: &str) -> Option<(Write, Purpose)> {
         let entry = self.sets.get(name)?;
-        let set = entry.active()?;
+        let set = entry.active_set()?;
         let wanted = [
             (HASH, &set.hashes.hash),
             (HASH_WITHOUT_IMAGE, &set.hashes.without_image),
@@ -235,7 +235,7 @@ impl Index {
             .into_iter()
             .map(|(key, hash)| (key, &**hash))
             .collect();
-        let purpose = Purpose::of(&annotations);
+        let purpose = Purpose::of_fingerprint(&annotations);
         // Without a version: the status is written at the same time, and a set that is edited meanwhile is patched again.
         let patch = json!({"metadata": {"uid": meta.uid, "annotations": annotations}});
         let write = Write::SetHashes {
@@ -246,7 +246,7 @@ impl Index {
     }
 
     /// The condition of a pod that says whether it can be upgraded.
-    fn condition(&self, name: &ObjectName) -> Option<(Write, Purpose)> {
+    fn due_condition_write(&self, name: &ObjectName) -> Option<(Write, Purpose)> {
         let entry = self.pods.get(name)?;
         if !entry.pod.is_active() || (entry.injected.is_empty() && entry.condition.is_none()) {
             return None;
@@ -261,7 +261,7 @@ impl Index {
             return None;
         }
         let upgrades = |set: &str| {
-            let set = self.sets.get(set).and_then(|entry| entry.active());
+            let set = self.sets.get(set).and_then(|entry| entry.active_set());
             set.is_some_and(|set| set.update.mode != UpdateMode::NotUpdate)
         };
         let members = entry.memberships.iter();
@@ -282,7 +282,8 @@ impl Index {
         if is_equal {
             return None;
         }
-        let purpose = Purpose::of(wanted.as_ref().map(|one| (one.is_upgradable, &one.message)));
+        let purpose =
+            Purpose::of_fingerprint(wanted.as_ref().map(|one| (one.is_upgradable, &one.message)));
         let write = Write::PodCondition {
             pod: name.clone(),
             patch: Box::new(self.condition_patch(entry, wanted.as_ref())),
@@ -319,10 +320,10 @@ pub(super) fn revision_purpose(write: &Write) -> Purpose {
     match write {
         Write::PatchRevision { revision, patch } => {
             let label = patch["metadata"].get("labels").map(Value::to_string);
-            Purpose::of((1, &revision.name, patch["revision"].as_i64(), label))
+            Purpose::of_fingerprint((1, &revision.name, patch["revision"].as_i64(), label))
         }
-        Write::DeleteRevision { revision, .. } => Purpose::of((2, &revision.name)),
-        Write::CreateRevision(object) => Purpose::of((0, object.to_string())),
-        _ => Purpose::of(3),
+        Write::DeleteRevision { revision, .. } => Purpose::of_fingerprint((2, &revision.name)),
+        Write::CreateRevision(object) => Purpose::of_fingerprint((0, object.to_string())),
+        _ => Purpose::of_fingerprint(3),
     }
 }

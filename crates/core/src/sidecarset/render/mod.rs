@@ -171,7 +171,7 @@ impl Remark {
 }
 
 /// Injects sets into a pod that is being created. `now` becomes the time of the injection.
-pub fn inject(
+pub fn inject_sets(
     pod: &JsonObject,
     injections: &[Injection<'_>],
     options: RenderOptions,
@@ -247,13 +247,14 @@ fn render(
             .remarks
             .extend(remarks.into_iter().map(|remark| (name.clone(), remark)));
     }
-    injected.additions.containers = place(containers, &pod.containers, options.containers);
-    injected.additions.init_containers = place(
+    injected.additions.containers =
+        place_containers(containers, &pod.containers, options.containers);
+    injected.additions.init_containers = place_containers(
         init_containers,
         &pod.init_containers,
         options.init_containers,
     );
-    let mut ours = record(injections, now);
+    let mut ours = injection_records(injections, now);
     ours.extend(hot_annotations);
     if !working.is_empty() {
         ours.insert(
@@ -262,7 +263,7 @@ fn render(
         );
     }
     ours.extend(record_missing(pod, &ours, &injected.remarks));
-    let annotations = annotate(pod, injections, ours, &mut injected.remarks);
+    let annotations = changed_annotations(pod, injections, ours, &mut injected.remarks);
     injected.additions.annotations = changes(&pod.annotations, &annotations);
     (injected, annotations)
 }
@@ -338,7 +339,7 @@ fn add_secrets(template: &Template, pod: &PodView<'_>, additions: &mut Additions
 
 /// Places containers among those of the pod. One that the pod has is replaced where it stands: the pod was made of one
 /// that had been injected.
-fn place(
+fn place_containers(
     mut containers: Vec<(Position, JsonObject)>,
     present: &[&JsonObject],
     order: ContainerOrder,
@@ -363,7 +364,7 @@ fn place(
 
 /// The annotations that record the injection. Entries of other sets are not kept: the pod was made of one that they had
 /// been injected into.
-fn record(injections: &[&Injection<'_>], now: Timestamp) -> BTreeMap<String, String> {
+fn injection_records(injections: &[&Injection<'_>], now: Timestamp) -> BTreeMap<String, String> {
     let mut hashes = HashEntries::default();
     let mut without_image = HashEntries::default();
     for injection in injections {
@@ -412,7 +413,7 @@ fn record_missing(
 }
 
 /// The annotations of the pod: its own, those that the sets patch, then ours.
-fn annotate(
+fn changed_annotations(
     pod: &PodView<'_>,
     injections: &[&Injection<'_>],
     ours: BTreeMap<String, String>,
@@ -423,7 +424,7 @@ fn annotate(
     let most_bytes = limits::ANNOTATIONS_BYTES.saturating_sub(bytes_of(&ours));
     for injection in injections {
         for patch in &injection.template.patches {
-            let (patch, refused) = restrict(patch, &injection.allowed_keys);
+            let (patch, refused) = restrict_to_allowed(patch, &injection.allowed_keys);
             let failures = patch.apply(&mut annotations, most_bytes).into_iter();
             let refused = refused.into_iter().map(Remark::KeyNotAllowed);
             let found = refused.chain(failures.map(Remark::NotMerged));
@@ -451,7 +452,10 @@ fn changes(
 }
 
 /// A patch without the keys that the administrator does not allow, and these keys.
-fn restrict(patch: &MetadataPatch, allowed: &AllowedKeys<'_>) -> (MetadataPatch, Vec<String>) {
+fn restrict_to_allowed(
+    patch: &MetadataPatch,
+    allowed: &AllowedKeys<'_>,
+) -> (MetadataPatch, Vec<String>) {
     let mut patch = patch.clone();
     let keys = patch.annotations.keys();
     let refused: Vec<_> = keys

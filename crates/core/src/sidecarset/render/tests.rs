@@ -62,7 +62,7 @@ fn inject_all(
             missing_pin: None,
         })
         .collect();
-    inject(pod, &injections, options, now.parse().unwrap())
+    inject_sets(pod, &injections, options, now.parse().unwrap())
 }
 
 /// A recorded pod as it came in: without what was injected.
@@ -193,7 +193,7 @@ fn a_pinned_pod_gets_the_revision_with_its_hashes_as_recorded() {
     };
     let before = before_injection(pod, &[], &[]);
     let now = "2026-11-22T01:56:38Z".parse().unwrap();
-    let injected = inject(&before, &[injection], AS_RECORDED, now);
+    let injected = inject_sets(&before, &[injection], AS_RECORDED, now);
     assert_eq!(
         Value::Object(injected.additions.apply(&before)),
         without_status(pod)
@@ -807,7 +807,7 @@ fn the_whitelist_is_asked_at_the_injection_too_and_our_own_annotations_are_no_on
             allowed_keys: whitelist.allowed_keys(|_| None, without_rules),
             missing_pin: None,
         };
-        let injected = inject(
+        let injected = inject_sets(
             &pod(),
             &[injection],
             RenderOptions::default(),

@@ -114,7 +114,7 @@ impl ResourcesPolicy {
                 computed.remarks.push(ResourceRemark::OfThePod(resource));
                 continue;
             }
-            let limit = self.limits.of(resource).and_then(|expression| {
+            let limit = self.limits.expression_for(resource).and_then(|expression| {
                 let limit = self.limit(resource, expression, &targets);
                 limit.map_err(|remark| computed.remarks.extend(remark)).ok()
             });
@@ -123,7 +123,7 @@ impl ResourcesPolicy {
                     .limits
                     .insert(resource.name().to_owned(), amount(resource, limit));
             }
-            let Some(expression) = self.requests.of(resource) else {
+            let Some(expression) = self.requests.expression_for(resource) else {
                 continue;
             };
             let (request, remark) = self.request(resource, expression, &targets, limit);
@@ -139,7 +139,9 @@ impl ResourcesPolicy {
 
     fn is_computed(&self, resource: Resource) -> bool {
         let lists = [&self.limits, &self.requests];
-        lists.iter().any(|list| list.of(resource).is_some())
+        lists
+            .iter()
+            .any(|list| list.expression_for(resource).is_some())
     }
 
     /// A limit, or why there is none: without a remark if there is no target, which another remark says.

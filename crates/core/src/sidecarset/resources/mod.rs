@@ -72,7 +72,7 @@ struct Expressions {
 
 impl ResourcesPolicy {
     /// Reads the policy of a sidecar, as it was written; None if it has none that could be used.
-    pub(super) fn read(sidecar: &JsonObject, report: &mut FieldErrors<'_>) -> Option<Self> {
+    pub(super) fn from_wire(sidecar: &JsonObject, report: &mut FieldErrors<'_>) -> Option<Self> {
         let policy = inner(sidecar, "resourcesPolicy")?;
         let mut report = report.field("resourcesPolicy");
         if has_amounts(sidecar) {
@@ -89,12 +89,13 @@ impl ResourcesPolicy {
                 None
             }
         };
-        let targets = TargetNames::read(policy, &mut report.field("targetContainersNameRegex"));
+        let targets =
+            TargetNames::from_wire(policy, &mut report.field("targetContainersNameRegex"));
         let mut report = report.field("resourcesExpr");
         let expressions = inner(policy, "resourcesExpr");
         let mut read = |field| {
             let list = expressions.and_then(|expressions| inner(expressions, field));
-            list.map(|list| Expressions::read(list, &mut report.field(field)))
+            list.map(|list| Expressions::from_wire(list, &mut report.field(field)))
         };
         let (limits, requests) = (read("limits"), read("requests"));
         if limits.is_none() && requests.is_none() {
@@ -110,7 +111,7 @@ impl ResourcesPolicy {
 }
 
 impl TargetNames {
-    fn read(policy: &JsonObject, report: &mut FieldErrors<'_>) -> Option<Self> {
+    fn from_wire(policy: &JsonObject, report: &mut FieldErrors<'_>) -> Option<Self> {
         let expression = policy.get("targetContainersNameRegex");
         let expression = expression.and_then(Json::as_str).unwrap_or(".*");
         if expression.is_empty() {
@@ -132,7 +133,7 @@ impl TargetNames {
 }
 
 impl Expressions {
-    fn read(list: &JsonObject, report: &mut FieldErrors<'_>) -> Self {
+    fn from_wire(list: &JsonObject, report: &mut FieldErrors<'_>) -> Self {
         let mut read = |resource: Resource| {
             // An empty one is none.
             let expression = text(list, resource.name())?;
@@ -153,7 +154,7 @@ impl Expressions {
         }
     }
 
-    fn of(&self, resource: Resource) -> Option<&Expression> {
+    fn expression_for(&self, resource: Resource) -> Option<&Expression> {
         match resource {
             Resource::Cpu => self.cpu.as_ref(),
             Resource::Memory => self.memory.as_ref(),

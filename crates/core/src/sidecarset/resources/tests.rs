@@ -202,7 +202,7 @@ fn an_expression_nests_so_deep_and_no_deeper() {
 fn read(sidecar: &Json) -> (Option<ResourcesPolicy>, Vec<Invalid>) {
     let mut errors = Vec::new();
     let mut report = FieldErrors::new(&mut errors, "c");
-    let policy = ResourcesPolicy::read(sidecar.as_object().unwrap(), &mut report);
+    let policy = ResourcesPolicy::from_wire(sidecar.as_object().unwrap(), &mut report);
     (policy, errors)
 }
 

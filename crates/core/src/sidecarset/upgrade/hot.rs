@@ -1,12 +1,12 @@
 //! Containers that take turns: the upgrade gives the new image to the one that waits, which takes over from the one that
 //! works by itself; then the other gets the image that does nothing. When that is due is `ObservedPair::awaits_reset`
-//! (`pair`); whether it may be written now, the index's `reset` (`index/write.rs`).
+//! (`pair`); whether it may be written now, the index's `hot_upgrade_reset` (`index/write.rs`).
 
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 
-use super::{ChangedContainer, PodUpgrade, UpgradeRecord, patch};
+use super::{ChangedContainer, PodUpgrade, UpgradeRecord, build_patch};
 use crate::sidecarset::annotations::{
     HASH, WORKING_CONTAINER, other_version_key, version_key, working_containers,
     write_working_containers,
@@ -66,7 +66,7 @@ pub fn reset(set: &SidecarSet, pod: &ObservedPod, now: Timestamp) -> Option<PodU
         hash: &hash,
         now,
     };
-    Some(patch(pod, &changed, annotations, &record))
+    Some(build_patch(pod, &changed, annotations, &record))
 }
 
 #[cfg(test)]
@@ -105,7 +105,7 @@ mod tests {
         let whitelist = Whitelist::default();
         let allowed = whitelist.allowed_keys(|_| None, true);
         let pod = observed(pod);
-        upgrade::upgrade(set, "mesh-b9f697c58", &pod, &allowed, NOW.parse().unwrap()).patch
+        upgrade::plan_upgrade(set, "mesh-b9f697c58", &pod, &allowed, NOW.parse().unwrap()).patch
     }
 
     /// Whether a patch makes of the annotations those that were recorded, but for the state in which ours names more.

@@ -2,8 +2,8 @@
 //!
 //! | in | out |
 //! |---|---|
-//! | markers as they are observed: [`Markers::observe`], [`Markers::remove`] | which markers match a pod: [`Markers::matching`] |
-//! | what each pod adds to their tallies: [`Markers::count`] | statuses that are due: [`Markers::due_status`] |
+//! | markers as they are observed: [`Markers::observe_marker`], [`Markers::remove_marker`] | which markers match a pod: [`Markers::markers_matching`] |
+//! | what each pod adds to their tallies: [`Markers::count_contributions`] | statuses that are due: [`Markers::due_status`] |
 //! | how far nodes and pods reflect a marker: [`Rollout`] | finalizers that are due: [`Markers::due_finalizers`] |
 //! | pods that lost their controller: [`Markers::count_release`] | markers that are stopped: [`MarkerChange`] |
 //!
@@ -114,7 +114,7 @@ impl StopReason {
 }
 
 impl MarkerPhase {
-    fn active(&self) -> Option<&Marker> {
+    fn as_active(&self) -> Option<&Marker> {
         match self {
             Self::Active(marker) => Some(marker),
             Self::Stopped(..) | Self::Invalid(..) | Self::Deleting => None,
@@ -170,13 +170,13 @@ impl Markers {
     }
 
     /// The markers that match a pod, in order of precedence: the older first, then by name.
-    pub(super) fn matching(&self, pod: &IndexedPod) -> Vec<(&MarkerName, &Marker)> {
+    pub(super) fn markers_matching(&self, pod: &IndexedPod) -> Vec<(&MarkerName, &Marker)> {
         if !pod.is_target() {
             return Vec::new();
         }
         let label = |key: &str| pod.labels.get(key).map(|value| &**value);
         let candidates = self.selectors.candidates_for(pod);
-        let active = candidates.filter_map(|name| Some((name, self.active(name)?)));
+        let active = candidates.filter_map(|name| Some((name, self.active_marker(name)?)));
         let mut found: Vec<_> = active
             .filter(|(_, marker)| marker.selector.matches(label))
             .collect();
@@ -188,20 +188,20 @@ impl Markers {
     }
 
     /// A marker that is acted on.
-    fn active(&self, name: &ObjectName) -> Option<&Marker> {
-        self.by_name.get(name)?.phase.active()
+    fn active_marker(&self, name: &ObjectName) -> Option<&Marker> {
+        self.by_name.get(name)?.phase.as_active()
     }
 
     /// The selector of a marker that is acted on.
-    pub(super) fn selector(&self, name: &ObjectName) -> Option<&Selector> {
-        self.active(name).map(|marker| &marker.selector)
+    pub(super) fn selector_of(&self, name: &ObjectName) -> Option<&Selector> {
+        self.active_marker(name).map(|marker| &marker.selector)
     }
 
-    pub(super) fn version(&self, name: &ObjectName) -> Option<ResourceVersion> {
+    pub(super) fn known_version(&self, name: &ObjectName) -> Option<ResourceVersion> {
         self.by_name.get(name).map(|marker| marker.version)
     }
 
-    pub(super) fn names(&self) -> impl Iterator<Item = &MarkerName> {
+    pub(super) fn marker_names(&self) -> impl Iterator<Item = &MarkerName> {
         self.by_name.keys()
     }
 
@@ -216,19 +216,22 @@ impl Markers {
     }
 
     /// The generation of a marker, and its status as it was observed last.
-    pub(super) fn observed(&self, name: &ObjectName) -> Option<(i64, &PodProbeMarkerStatus)> {
+    pub(super) fn observed_status(
+        &self,
+        name: &ObjectName,
+    ) -> Option<(i64, &PodProbeMarkerStatus)> {
         let marker = self.by_name.get(name)?;
         Some((marker.generation, &marker.status))
     }
 
     /// Adds or replaces a marker. None if no pod has to be planned again.
-    pub(super) fn observe(
+    pub(super) fn observe_marker(
         &mut self,
         wire: &PodProbeMarker,
         cx: &mut IndexContext,
     ) -> Option<MarkerChange> {
         let name = Arc::new(ObjectName::of(&wire.metadata));
-        let phase = self.keep_stopped(&name, self.parse(wire));
+        let phase = self.keep_stopped(&name, self.parse_phase(wire));
         let mut new = MarkerState::new(wire, phase);
         cx.affected.markers.insert(name.clone());
         if let Some(known) = self.by_name.get_mut(&name)
@@ -241,7 +244,7 @@ impl Markers {
             known.replace_contents(new);
             return None;
         }
-        let (before, uncounted) = self.take_out(&name, cx).unzip();
+        let (before, uncounted) = self.remove_with_counted_pods(&name, cx).unzip();
         if let Some(before) = before.as_ref().filter(|before| before.uid == new.uid) {
             // An edit of the spec ends no contest about the status; another marker of the same name begins without one.
             new.status_contest = before.status_contest;
@@ -249,12 +252,12 @@ impl Markers {
         }
         let selector = before
             .as_ref()
-            .and_then(|before| Some(&before.phase.active()?.selector));
+            .and_then(|before| Some(&before.phase.as_active()?.selector));
         let selects_others = new
             .phase
-            .active()
+            .as_active()
             .is_some_and(|marker| selector != Some(&marker.selector));
-        self.put_in(&name, new);
+        self.insert_marker(&name, new);
         self.start_deletion_limit(&name, cx);
         Some(MarkerChange {
             name,
@@ -264,14 +267,14 @@ impl Markers {
     }
 
     /// Removes a marker. Returns the version in which it was known, too.
-    pub(super) fn remove(
+    pub(super) fn remove_marker(
         &mut self,
         name: &ObjectName,
         cx: &mut IndexContext,
     ) -> Option<(ResourceVersion, MarkerChange)> {
         let (name, _) = self.by_name.get_key_value(name)?;
         let name = name.clone();
-        let (state, uncounted) = self.take_out(&name, cx)?;
+        let (state, uncounted) = self.remove_with_counted_pods(&name, cx)?;
         let change = MarkerChange {
             name,
             uncounted,
@@ -287,14 +290,14 @@ impl Markers {
         phase: MarkerPhase,
         cx: &mut IndexContext,
     ) -> Option<MarkerChange> {
-        let (mut state, uncounted) = self.take_out(name, cx)?;
+        let (mut state, uncounted) = self.remove_with_counted_pods(name, cx)?;
         if let MarkerPhase::Active(marker) | MarkerPhase::Stopped(marker, _) = &phase {
             state.tally = Tally::new(marker.probes.iter().map(|probe| &*probe.name));
         }
-        let selects_others = phase.active().is_some();
+        let selects_others = phase.as_active().is_some();
         state.phase = phase;
         cx.affected.markers.insert(name.clone());
-        self.put_in(name, state);
+        self.insert_marker(name, state);
         Some(MarkerChange {
             name: name.clone(),
             uncounted,
@@ -303,12 +306,12 @@ impl Markers {
     }
 
     /// Inserts a marker that is not there.
-    fn put_in(&mut self, name: &MarkerName, state: MarkerState) {
+    fn insert_marker(&mut self, name: &MarkerName, state: MarkerState) {
         if let Some(marker) = state.phase.loop_member() {
             let is_stopped = matches!(state.phase, MarkerPhase::Stopped(..));
             self.labels.insert_marker(name, marker, is_stopped);
         }
-        if let Some(marker) = state.phase.active() {
+        if let Some(marker) = state.phase.as_active() {
             self.selectors.insert_marker(name, &marker.selector);
             note_change(&mut self.changed, name);
         }
@@ -317,7 +320,7 @@ impl Markers {
     }
 
     /// Removes a marker, and returns it with the pods that are counted in its tally.
-    fn take_out(
+    fn remove_with_counted_pods(
         &mut self,
         name: &MarkerName,
         cx: &mut IndexContext,
@@ -329,7 +332,7 @@ impl Markers {
         cx.timers.reset(&mut state.contest_timer, None, || {
             Timer::MarkerContest(name.clone())
         });
-        if let Some(marker) = state.phase.active() {
+        if let Some(marker) = state.phase.as_active() {
             self.selectors.remove_marker(name, &marker.selector);
             note_change(&mut self.changed, name);
         }
@@ -345,13 +348,13 @@ impl Markers {
         let changed = self.changed.as_mut().map(std::mem::take);
         let changed = changed.into_iter().flatten();
         let markers = changed.map(|name| {
-            let marker = self.active(&name).cloned();
+            let marker = self.active_marker(&name).cloned();
             (name, marker.map(Arc::new))
         });
         markers.collect()
     }
 
-    fn parse(&self, wire: &PodProbeMarker) -> MarkerPhase {
+    fn parse_phase(&self, wire: &PodProbeMarker) -> MarkerPhase {
         if wire.metadata.deletion_timestamp.is_some() {
             return MarkerPhase::Deleting;
         }
@@ -414,7 +417,7 @@ impl Markers {
     }
 
     /// Replaces what a pod adds to the tallies.
-    pub(super) fn count(
+    pub(super) fn count_contributions(
         &mut self,
         pod: &PodName,
         mut before: Contributions,
@@ -450,7 +453,7 @@ impl Markers {
     }
 
     /// Marks a marker's status and finalizers for comparison.
-    pub(super) fn affect(&self, name: &ObjectName, cx: &mut IndexContext) {
+    pub(super) fn mark_for_comparison(&self, name: &ObjectName, cx: &mut IndexContext) {
         if let Some((name, _)) = self.by_name.get_key_value(name) {
             cx.affected.markers.insert(name.clone());
         }
@@ -465,7 +468,7 @@ impl Markers {
     }
 
     /// Reconsiders the writes that a contest has delayed until now.
-    pub(super) fn end_wait(&mut self, name: MarkerName, cx: &mut IndexContext) {
+    pub(super) fn end_contest_wait(&mut self, name: MarkerName, cx: &mut IndexContext) {
         if let Some(marker) = self.by_name.get_mut(&name) {
             marker.contest_timer = None;
             cx.affected.markers.insert(name);

@@ -92,7 +92,7 @@ impl Markers {
             let Some(state) = self.by_name.get_mut(name) else {
                 continue;
             };
-            let Some(marker) = state.phase.active() else {
+            let Some(marker) = state.phase.as_active() else {
                 continue;
             };
             let mut keys = label_keys_set_by(marker);

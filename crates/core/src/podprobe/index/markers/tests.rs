@@ -35,12 +35,12 @@ fn observe(
         "spec": { "selector": selector, "probes": [probe] },
     });
     let wire = serde_json::from_value(wire).unwrap();
-    markers.observe(&wire, &mut IndexContext::default())
+    markers.observe_marker(&wire, &mut IndexContext::default())
 }
 
 fn matching(markers: &Markers, labels: &Value) -> Vec<String> {
     let pod = pod(labels);
-    let matching = markers.matching(&pod).into_iter();
+    let matching = markers.markers_matching(&pod).into_iter();
     matching.map(|(name, _)| name.name.clone()).collect()
 }
 
@@ -79,7 +79,9 @@ fn a_marker_with_another_selector_matches_by_that_alone() {
         namespace: "a".to_owned(),
         name: "m".to_owned(),
     };
-    markers.remove(&name, &mut IndexContext::default()).unwrap();
+    markers
+        .remove_marker(&name, &mut IndexContext::default())
+        .unwrap();
     assert!(matching(&markers, &json!({ "app": "web" })).is_empty());
     assert!(markers.selectors.is_empty());
 }

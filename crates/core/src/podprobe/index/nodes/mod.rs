@@ -132,7 +132,7 @@ impl NodeState {
     }
 
     /// Whether the object has to be written.
-    fn differs(&self) -> bool {
+    fn must_be_written(&self) -> bool {
         match &self.object {
             // An object that is being deleted takes no write.
             Some(object) if object.meta.deletion_timestamp.is_some() => false,
@@ -142,7 +142,7 @@ impl NodeState {
     }
 
     /// The entries that the object should have of a pod.
-    fn desired(&self, key: &PodKey) -> Option<&PodEntries> {
+    fn desired_entries(&self, key: &PodKey) -> Option<&PodEntries> {
         let pod = self.pods.get(key)?;
         let wanted = pod.wanted.as_ref()?;
         (self.is_served() && !pod.lacks_room).then_some(wanted)
@@ -368,7 +368,7 @@ impl Nodes {
     }
 
     /// Each verdict's namespace and entry, and when its probe last ran.
-    pub(super) fn results(&self) -> impl Iterator<Item = (&str, &str, Timestamp)> {
+    pub(super) fn latest_results(&self) -> impl Iterator<Item = (&str, &str, Timestamp)> {
         let pods = self.by_name.values().flat_map(|node| &node.pods);
         pods.flat_map(|((pod, _), on_node)| {
             let verdicts = on_node.verdicts.iter();
@@ -385,7 +385,7 @@ impl Nodes {
 
     /// Marks a node's object for comparison and its pods for planning, since their markers' statuses say whether it is
     /// refused.
-    pub(super) fn affect(&self, name: &str, cx: &mut IndexContext) {
+    pub(super) fn mark_for_comparison(&self, name: &str, cx: &mut IndexContext) {
         if let Some((name, state)) = self.by_name.get_key_value(name) {
             cx.affected.nodes.insert(name.clone());
             cx.affected.pods.extend(state.wanting_pods().cloned());
@@ -408,7 +408,7 @@ impl Nodes {
     }
 
     /// Reconsiders a write that a contest has delayed until now.
-    pub(super) fn end_wait(&mut self, name: NodeName, cx: &mut IndexContext) {
+    pub(super) fn end_contest_wait(&mut self, name: NodeName, cx: &mut IndexContext) {
         if let Some(node) = self.by_name.get_mut(&name) {
             node.contest_timer = None;
             cx.affected.nodes.insert(name);

@@ -111,7 +111,7 @@ impl Nodes {
             return;
         };
         // Before every kind is listed nothing counts as wanted or observed: no difference may be acted on.
-        let desired = node.desired(key).filter(|_| cx.synced).cloned();
+        let desired = node.desired_entries(key).filter(|_| cx.synced).cloned();
         let Some(pod) = node.pods.get_mut(key) else {
             return;
         };

@@ -25,7 +25,7 @@ impl Nodes {
         let Some(node) = self.by_name.get(name) else {
             return false;
         };
-        let (wanted, differs) = (self.wanted_fingerprint(node), node.differs());
+        let (wanted, differs) = (self.wanted_fingerprint(node), node.must_be_written());
         let Some(node) = self.by_name.get_mut(name) else {
             return false;
         };
@@ -49,7 +49,10 @@ impl Nodes {
         name: &str,
         now: Duration,
     ) -> Option<DueWrite> {
-        let node = self.by_name.get(name).filter(|node| node.differs())?;
+        let node = self
+            .by_name
+            .get(name)
+            .filter(|node| node.must_be_written())?;
         if node.contest.delays_writes(now) {
             return None;
         }
@@ -66,7 +69,7 @@ impl Nodes {
             });
         }
         let pods = node.pods.keys().filter_map(|key| {
-            let entries = node.desired(key)?;
+            let entries = node.desired_entries(key)?;
             Some(entries.to_wire(&key.0, &key.1, self.keeps_fields))
         });
         let spec = NodePodProbeSpec {

@@ -146,7 +146,9 @@ fn due_marks_are_as_old_as_the_verdict_that_they_follow_from() {
 
 /// Entry and state of the changes that the due marks follow from.
 fn transitions(world: &World) -> Vec<(String, &'static str)> {
-    let transitions = world.index.transitions(&WriteTarget::PodMarks(p0()));
+    let transitions = world
+        .index
+        .verdict_transitions(&WriteTarget::PodMarks(p0()));
     let names = transitions.iter();
     names
         .map(|one| (one.entry.to_string(), one.state.as_str()))

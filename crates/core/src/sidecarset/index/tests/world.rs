@@ -13,7 +13,7 @@ use crate::sidecarset::event::{Event, WatchedKind, Write, WriteTarget};
 use crate::sidecarset::index::{Config, Index};
 use crate::sidecarset::metadata::Whitelist;
 use crate::sidecarset::pod::PodState;
-use crate::sidecarset::render::{RenderOptions, inject};
+use crate::sidecarset::render::{RenderOptions, inject_sets};
 use crate::sidecarset::revision::SetRevision;
 use crate::sidecarset::selection::{NewPod, SetHistory, offer};
 use crate::sidecarset::set::SidecarSet;
@@ -339,7 +339,7 @@ impl World {
             offer(set, history, allowed, &new, label).ok()
         });
         let offered: Vec<_> = offered.collect();
-        let injected = inject(pod, &offered, RenderOptions::default(), self.now().wall);
+        let injected = inject_sets(pod, &offered, RenderOptions::default(), self.now().wall);
         injected.additions.apply(pod)
     }
 
