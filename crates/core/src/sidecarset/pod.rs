@@ -318,6 +318,8 @@ impl<'a> FormerContainers<'a> {
         let Some(former) = self.state.former(&container.name) else {
             // It was never upgraded, or nobody knows.
             let is_malformed = self.state == InPlaceState::Malformed;
+            // Nothing was replaced, so what runs was asked for. Where a digest is asked for, the status shows whether
+            // it is that one.
             let is_trusted = !is_malformed && digest(&container.image).is_none();
             return is_trusted || is_settled || runs(status, &container.image);
         };

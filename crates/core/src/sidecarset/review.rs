@@ -59,6 +59,8 @@ pub fn judge(
     known: &Snapshot,
 ) -> Judgement {
     let is_deleted = after.metadata.deletion_timestamp.is_some();
+    // A write that changes nothing for pods is not judged: a finalizer or a label of a set that breaks a later rule
+    // stays writable.
     if is_deleted || before.is_some_and(|before| says_the_same(before, after)) {
         return Judgement::default();
     }
@@ -184,6 +186,7 @@ fn ratchet(faults: &mut Vec<Fault>, known: Vec<Fault>) -> Vec<Fault> {
                 && without_indices(&one.path) == without_indices(&other.path)
         },
     ];
+    // Equal ones first, so that a fault that has moved takes the place of none that has stayed.
     for is_same in ways {
         tolerated.extend(faults.extract_if(.., |fault| {
             let place = known

@@ -85,6 +85,7 @@ impl Scope {
             has_some.then_some(Part { set, within })
         });
         let mut groups = group(others);
+        // The API server evaluates each call for each pod that is created: one for all namespaces instead of many.
         if groups.len() > Self::CALLS {
             let all = groups.into_values().flatten().collect();
             groups = BTreeMap::from([(String::new(), all)]);
@@ -109,6 +110,7 @@ impl ScopeCall {
     fn refusing(parts: &[Part<'_>], protected: &[String]) -> Option<Self> {
         let expression = expression(parts, Detail::All, None)?;
         let mut namespaces = selector_of(parts)?;
+        // A cluster whose own pods are refused while the webhook is down could not bring it up again.
         let but_for = requirement(NAMESPACE_NAME, "NotIn", protected.to_vec());
         namespaces
             .match_expressions

@@ -54,6 +54,7 @@ pub fn plan_upgrade(
     let mut annotations = annotations_of(pod);
     let mut changed: Vec<ChangedContainer<'_>> = Vec::new();
     for sidecar in set.template.all() {
+        // It has ended: another image would run nothing.
         if sidecar.kind == ContainerKind::Init {
             continue;
         }
@@ -96,6 +97,8 @@ pub(super) fn build_patch(
     annotations.retain(|key, value| !is_present(key, value));
     let mut patch = json!({"metadata": {
         "uid": &*pod.uid,
+        // What is upgraded was decided by this state: a pod that has changed meanwhile is answered with 409 and looked
+        // at again.
         "resourceVersion": pod.resource_version.as_deref(),
         "annotations": annotations,
     }});

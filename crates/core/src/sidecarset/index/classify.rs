@@ -31,6 +31,7 @@ impl Index {
             return;
         };
         let memberships = self.memberships_of(entry);
+        // Most events change nothing that is counted, and leave the order of the roll-out alone.
         if memberships != entry.memberships {
             self.count_pod(name, memberships);
         }
@@ -123,6 +124,7 @@ impl Index {
         let states: Vec<_> = states.collect();
         let sets: Vec<_> = states.iter().map(|(_, set, _)| *set).collect();
         let members = states.iter().map(|(set_entry, set, state)| {
+            // A patch that was sent counts as done until it is answered, or two pods would take one place.
             let assumed = if entry.sent.as_ref() == Some(&set.name) {
                 state_after_upgrade(*state)
             } else {
@@ -239,6 +241,7 @@ impl Index {
         let lacks = self.sets.iter().filter_map(|(name, set_entry)| {
             let set = set_entry.active_set()?;
             let in_force = set_entry.in_force.as_ref()?;
+            // Before that time no webhook had the set, so nothing was missed.
             let is_later = entry.pod.created > Some(in_force.since.0);
             let is_expected = !set.is_injection_paused
                 && is_later
@@ -270,6 +273,7 @@ impl Index {
         let Some(set) = entry.active_set().cloned() else {
             return;
         };
+        // Also where the pods are spread: how many wait and how many are kept is counted here.
         let chosen = entry.members.rolling.settle(&set);
         let chosen = if set.update.scatter.is_empty() {
             chosen
@@ -324,6 +328,7 @@ impl Index {
             return false;
         };
         let rolling = &entry.members.rolling;
+        // An upgrade without an answer may have been carried out: its pod keeps its place until that is known.
         let is_unanswered = unanswered == Some(&member.set);
         if is_scattered {
             let is_next = entry.members.scattered.iter().any(|one| **one == *pod);

@@ -152,6 +152,8 @@ impl Index {
         self.dispatch_event(event);
         while let Some(target) = self.cx.timers.pop_due(now.monotonic) {
             self.refusals.expire_refusal(&target, now.monotonic);
+            // A timer says only that something of the target is due: refusal, answer and settling each look at their
+            // own time.
             self.expire_unanswered(&target);
             self.mark_for_recomputing(&target);
         }
@@ -174,6 +176,7 @@ impl Index {
         if !self.cx.synced {
             return None;
         }
+        // What was sent before was lost with its answer, or it would have been reported by now.
         self.refusals.take_sent_purpose(target);
         match target {
             WriteTarget::Pod(pod) => self.send_upgrade(pod),
@@ -218,6 +221,7 @@ impl Index {
             self.note_unanswered(pod);
         }
         let mut sets = affected.sets;
+        // After the pods, whose comparison affects sets of its own.
         sets.append(&mut self.cx.affected.sets);
         for set in &sets {
             self.compare_set(set);

@@ -83,6 +83,7 @@ impl Index {
         self.changes.any = true;
         let name: SetName = self.interners.strings.share(object.name.as_str());
         let is_other = |entry: &SetEntry| entry.uid() != wire.metadata.uid.as_deref();
+        // Another set of the same name: nothing that was counted of the first one holds for it.
         if self.sets.get(&name).is_some_and(is_other) {
             self.remove_set(&name);
         }
@@ -209,6 +210,7 @@ impl Index {
                 && before.pod.uid == entry.pod.uid
                 && before.pod.is_active() == entry.pod.is_active()
         });
+        // Another pod of the same name: what was sent or refused was about the first one.
         if before.is_some_and(|before| before.pod.uid != entry.pod.uid) {
             self.forget_writes(&name);
         }
@@ -241,6 +243,7 @@ impl Index {
         let version = ResourceVersion::parse(namespace.identity.resource_version.as_deref());
         self.namespace_versions.insert(name.clone(), version);
         if self.namespaces.get(&name) != Some(&labels) {
+            // Copied only while a snapshot for the webhook shares it.
             Arc::make_mut(&mut self.namespaces).insert(name.clone(), labels);
             self.changes.any = true;
             self.affect_namespace(&name);
@@ -453,6 +456,7 @@ impl Index {
             }
             WriteTarget::SetStatus(set) => {
                 if let Some(entry) = self.sets.get_mut(set) {
+                    // The event follows its status, so that whoever reads it finds the condition that it tells of.
                     entry.event.due = entry.event.with_status.take();
                     if entry.event.due.is_some() {
                         let target = WriteTarget::SetEvent(set.clone());

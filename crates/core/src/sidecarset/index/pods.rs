@@ -103,6 +103,7 @@ impl PodEntry {
             .take(MOST_SETS)
             .map(|set| interners.strings.share(set))
             .collect();
+        // Most pods of a cluster have no set: what selectors read is all that is kept of them.
         let pod = if injected.is_empty() {
             ObservedPod::share(&selected_by(wire), UNIQUE, interners)
         } else {
@@ -153,6 +154,7 @@ fn selected_by(wire: &WorkloadPod) -> WorkloadPod {
 
 /// What a pod is once its upgrade has been written, or the end of a hot upgrade, which comes first.
 pub(super) fn state_after_upgrade(state: PodState) -> PodState {
+    // The end of a hot upgrade replaces an idle image and changes no version.
     let version = if state.awaits_reset() {
         state.version
     } else {
@@ -206,6 +208,8 @@ impl Pods {
             if !unchanged {
                 self.unlink_pod(&before);
             }
+            // Compared later, together with all that the event affects: the counts must be taken back as they were
+            // added.
             entry.memberships = before.memberships;
             entry.lacks = before.lacks;
         }

@@ -247,6 +247,7 @@ impl Revisions {
         let known = self.revisions_of(set).filter(|own| !own.is_deleted);
         let known: Vec<_> = known.map(|own| own.revision.clone()).collect();
         let surplus = surplus(&known, set.history_limit, &used);
+        // One at a time: each answer affects the set again, until nothing is surplus.
         let surplus = self.get(surplus.first()?)?;
         Some(surplus.delete_request(namespace))
     }

@@ -239,6 +239,7 @@ impl SetEntry {
         let pinned = self.history.pinned.as_ref();
         let pinned = pinned.map(|pinned| &pinned.template);
         let mut templates = present.into_iter().chain(pinned);
+        // A set that patches nothing need not wait until replicas have the whitelist.
         let patches = templates.any(|template| !template.patches.is_empty());
         SnapshotVersion {
             whitelist: if patches {
@@ -367,6 +368,7 @@ impl Sets {
                     continue;
                 };
                 others.insert(other.name.clone());
+                // The older one first: it wins wherever a pod has both.
                 let pair = if own.precedence() < other.precedence() {
                     (own.name.clone(), other.name.clone())
                 } else {

@@ -48,6 +48,7 @@ impl Index {
 
     fn wanted_status(&self, name: &str) -> Option<WantedStatus> {
         let entry = self.sets.get(name)?;
+        // A status names the newest revision, so that is created first.
         if entry.wire.metadata.deletion_timestamp.is_some() || self.awaits_revision(name, entry) {
             return None;
         }
@@ -72,6 +73,7 @@ impl Index {
                 self.cx.now.wall,
             );
         } else {
+            // What the API server drops would differ from what is wanted after each write.
             wanted.in_force = None;
             wanted.conditions = present
                 .map(|present| present.conditions.clone())
@@ -107,6 +109,7 @@ impl Index {
                 set: name.to_owned(),
                 patch: Box::new(status_patch(entry.uid(), &wanted)),
             },
+            // Without a stored condition nobody knows what was said before, and each restart would say it again.
             event: event.filter(|_| self.keeps_fields),
         })
     }
@@ -136,6 +139,7 @@ impl Index {
             Ok(set) => set,
             Err(errors) => return (Reason::InvalidSpec, invalid_message(errors)),
         };
+        // One is reported: first what keeps the whole set from acting, then what concerns some of its pods.
         let found = self
             .conflict_problem(set)
             .or_else(|| self.missing_pin(set, entry))

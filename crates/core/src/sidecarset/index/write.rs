@@ -62,6 +62,7 @@ impl Index {
     pub(super) fn send_upgrade(&mut self, name: &ObjectName) -> Option<Write> {
         let entry = self.pods.get_mut(name)?;
         let name = entry.pod.name.clone();
+        // Whether the pod is upgraded is decided without the place that it holds itself.
         let unanswered = entry.sent.take();
         if unanswered.is_some() {
             self.recount_pod(&name);
@@ -136,6 +137,7 @@ impl Index {
         unanswered: Option<&SetName>,
     ) -> Option<(SetName, Value, Purpose)> {
         let entry = self.pods.get(name)?;
+        // Before any upgrade: the next image goes to the container that the reset makes idle.
         if let Some(reset) = self.hot_upgrade_reset(entry) {
             return Some(reset);
         }
@@ -304,6 +306,7 @@ impl Index {
                     "type": UPGRADABLE, "status": status, "reason": wanted.reason(), "message": wanted.message,
                 });
                 let before = entry.condition.as_ref().map(|before| before.is_upgradable);
+                // Left out otherwise: a strategic merge patch then keeps the time of the last change.
                 if before != Some(wanted.is_upgradable) {
                     let now = Time(whole_seconds(self.cx.now.wall));
                     condition["lastTransitionTime"] = json!(now);

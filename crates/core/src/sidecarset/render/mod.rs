@@ -420,7 +420,10 @@ fn changed_annotations(
     remarks: &mut Vec<(Arc<str>, Remark)>,
 ) -> BTreeMap<String, String> {
     let mut annotations = pod.annotations.clone();
+    // The pod may have been copied from an injected one, whose records are not about it.
     annotations.retain(|key, _| !is_ours(key));
+    // Beside ours: the API server refuses a pod whose annotations take more in all (`ValidateAnnotationsSize`,
+    // k8s.io/apimachinery/pkg/api/validation/objectmeta.go).
     let most_bytes = limits::ANNOTATIONS_BYTES.saturating_sub(bytes_of(&ours));
     for injection in injections {
         for patch in &injection.template.patches {

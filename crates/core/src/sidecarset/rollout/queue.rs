@@ -78,9 +78,11 @@ impl RollingPods {
     /// Moves the boundaries to where a set's strategy has them. Returns the pods that are upgraded now and were not before.
     pub fn settle(&mut self, set: &SidecarSet) -> Vec<Arc<ObjectName>> {
         let is_rolling = set.update.mode == UpdateMode::Rolling;
+        // As `plan` counts it: pods that cannot be upgraded are among those that stay as they are.
         let old = self.matched - self.updated;
         let staying = set.update.partition.staying(self.matched);
         let most = old.saturating_sub(staying);
+        // The partition before the budgets, which divide what it lets through.
         let moves = self.moving.resize(if is_rolling { most } else { 0 });
         let limit = set.update.max_unavailable.of(self.matched);
         self.follow(moves);
