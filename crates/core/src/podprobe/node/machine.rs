@@ -350,7 +350,7 @@ impl NodeProbes {
             Reschedule::Keep | Reschedule::Retry => {}
             Reschedule::Cancel => self.schedule.cancel(key),
             Reschedule::First(earliest) => {
-                self.schedule.queue_first_run(key.clone(), weight, earliest)
+                self.schedule.queue_first_run(key.clone(), weight, earliest);
             }
             Reschedule::Next(due) => self.schedule_next(key, weight, due),
             Reschedule::CatchUp(slot) => self.schedule.queue_in_slot(key.clone(), weight, slot),
@@ -394,7 +394,7 @@ impl NodeProbes {
         match same {
             None => self.reporter.compare_at_once(),
             Some(before) if before.message != after.message => {
-                self.reporter.compare_when_message_due(key)
+                self.reporter.compare_when_message_due(key);
             }
             Some(_) => {}
         }

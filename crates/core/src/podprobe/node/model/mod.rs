@@ -112,10 +112,10 @@ impl NodeModel {
             NodeStep::Finish(ago, ended) => self.finish_run(*ago, *ended),
             NodeStep::Pass(millis) => self.pass_time(Duration::from_millis(*millis)),
             NodeStep::Handler(probe, version) => {
-                self.change_asked_probe(*probe, |asked| asked.version = *version)
+                self.change_asked_probe(*probe, |asked| asked.version = *version);
             }
             NodeStep::Timing(probe, timing) => {
-                self.change_asked_probe(*probe, |asked| asked.timing = *timing)
+                self.change_asked_probe(*probe, |asked| asked.timing = *timing);
             }
             NodeStep::Gate(probe, gate) => {
                 let current = self.containers[PROBES[*probe].0].map(|container| container.id);
