@@ -155,14 +155,15 @@ impl Terminal {
     async fn expect(&self, setup: &str, lines: &[Begun]) -> Result<()> {
         const TO_THE_START: char = '\u{1}';
         const TO_THE_END: char = '\u{5}';
-        let mut typed = format!("{setup}\n");
-        for (line, _) in lines {
-            typed += &format!("{line}\t{TO_THE_START}printf '<%s>' {TO_THE_END}; echo\n");
-        }
-        typed += "printf '<%s>' all typed; echo\n";
+        let typed = lines.iter().flat_map(|(line, _)| {
+            let printed = format!("{TO_THE_START}printf '<%s>' {TO_THE_END}; echo\n");
+            [line.clone(), "\t".to_owned(), printed]
+        });
+        let typed: String = typed.collect();
+        let typed = format!("{setup}\n{typed}printf '<%s>' all typed; echo\n");
         let shown = self.type_in(&typed, "<all><typed>").await?;
         for (line, words) in lines {
-            let words: String = words.iter().map(|word| format!("<{word}>")).collect();
+            let words = format!("<{}>", words.join("><"));
             ensure!(
                 shown.contains(&format!("{words}\r\n")),
                 "`{line}` and Tab is not {words} after `{setup}`:\n{shown}"
