@@ -97,7 +97,7 @@ impl Endpoints {
                         deadline,
                         may_wait: true,
                     };
-                    // Half of the time is for waiting, so that there is time left to answer by what there is.
+                    // Half of our half of the timeout; the other half is for the answer by what there is.
                     let answer = answer_review(webhook, &body, terms, began + patience / 2).await;
                     (answer, StatusCode::BAD_REQUEST)
                 }
@@ -124,6 +124,13 @@ impl Endpoints {
                 text_response(StatusCode::SERVICE_UNAVAILABLE, outcome.refusal_message())
             }
             Some(body) => json_response(body),
+            // The usual cause under load: the bodies of other calls took the room.
+            None if outcome == ReviewOutcome::Late => {
+                text_response(without, outcome.refusal_message())
+            }
+            None if without == StatusCode::PAYLOAD_TOO_LARGE => {
+                text_response(without, "the AdmissionReview is longer than 7 MiB")
+            }
             None => text_response(without, "not an AdmissionReview with a uid"),
         }
     }

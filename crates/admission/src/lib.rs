@@ -4,8 +4,10 @@
 //! # Guarantees
 //!
 //! - Only a feature's [`Validation`] refuses an object, and a feature that answers with a [`Mutation`] has none. A review
-//!   that is late, panics or cannot be decoded is answered with "allowed, no change" and counted, so no failure of ours
-//!   blocks a write, but where a feature asks for `failurePolicy: Fail`: then such a review is an error.
+//!   that is late, panics or cannot be decoded is answered with "allowed, no change" and counted. Without a uid (the body
+//!   came too late, was too long, or is no review) there is no such answer: it is an HTTP error, for which the API server
+//!   takes the configuration's `failurePolicy`. That is `Ignore`, so no failure of ours blocks a write, unless a feature
+//!   asks for `Fail`: then each of these reviews is an error.
 //! - A replica that is behind what the API server was told to call by waits before it answers (`barrier`).
 //! - Every replica serves, leader or not, on a thread of its own: a busy control loop delays no answer.
 //! - An object is decoded into what its reviewer reads of it and never serialised again; the answer is a patch, so that
