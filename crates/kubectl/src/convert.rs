@@ -172,6 +172,12 @@ fn decode<T: DeserializeOwned>(value: &Value) -> Result<T, VerbError> {
 
 fn convert(object: &Value, choice: &Choice<'_>) -> Result<Converted, VerbError> {
     if object["kind"] == "PodProbeMarker" {
+        if choice.container.is_some() || choice.probe.is_some() || choice.condition.is_some() {
+            return Err(VerbError::Usage(
+                "--container, --probe and --condition choose a probe of a pod; the file has a PodProbeMarker, which is converted whole"
+                    .to_owned(),
+            ));
+        }
         return Ok(from_openkruise(object));
     }
     from_pods(object, choice)
