@@ -52,11 +52,11 @@ impl Stand {
         let link = Link::to(installation.plane.server()).await?;
         let (plane, direct) = (&installation.plane, &installation.kubeconfig);
         installation.kubeconfig = plane.kubeconfig_through(direct, &link.url())?;
-        let [address] = free_addresses()?;
+        let [webhook] = free_addresses()?;
         let flags = [
             SIDECAR_SET_GATE,
             "--webhook-bind-address",
-            &address.to_string(),
+            &webhook.to_string(),
             "--webhook-url",
             &format!("https://{address}"),
             "--lease-duration",

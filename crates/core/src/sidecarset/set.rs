@@ -278,16 +278,14 @@ fn read_failure_policy(meta: &ObjectMeta, report: &mut FieldErrors<'_>) -> Failu
 fn read_min_ready(meta: &ObjectMeta, report: &mut FieldErrors<'_>) -> Duration {
     let text = annotation(meta, MIN_READY_SECONDS_ANNOTATION).unwrap_or("0");
     // As large as minReadySeconds may be, which is an int32.
-    match text.parse::<u32>().map(i32::try_from) {
-        Ok(Ok(seconds)) => Duration::from_secs(seconds.unsigned_abs().into()),
-        _ => {
-            let mut at = report.field("annotations");
-            at.key(MIN_READY_SECONDS_ANNOTATION).add(format!(
-                "{text:?} is not a number of seconds such as \"10\""
-            ));
-            Duration::ZERO
-        }
+    if let Ok(Ok(seconds)) = text.parse::<u32>().map(i32::try_from) {
+        return Duration::from_secs(seconds.unsigned_abs().into());
     }
+    let mut at = report.field("annotations");
+    at.key(MIN_READY_SECONDS_ANNOTATION).add(format!(
+        "{text:?} is not a number of seconds such as \"10\""
+    ));
+    Duration::ZERO
 }
 
 fn read_custom_version(wire: &SidecarSetWire, errors: &mut Vec<Invalid>) -> Option<Arc<str>> {
