@@ -427,7 +427,7 @@ fn report_unwritten<T: std::fmt::Display>(
     disposition: Disposition,
     retried: Retried,
 ) -> Option<String> {
-    // By the names and values of the labels of the metric `writes_total`.
+    // By the names and values of the labels of the metric `leadsman_writes_total`.
     let (write, result) = (kind.label, disposition.as_label());
     match (disposition, retried) {
         (Disposition::Done, _) => {}
