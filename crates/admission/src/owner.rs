@@ -48,7 +48,7 @@ impl OwningRole {
     }
 
     /// As the metadata of an object has it.
-    pub(crate) fn to_reference(self) -> Option<OwnerReference> {
+    pub(crate) fn into_reference(self) -> Option<OwnerReference> {
         match self {
             Self::Unknown | Self::None => None,
             Self::Known(owner) => Some(*owner),

@@ -423,13 +423,13 @@ impl<K: Watchable> Follower<K> {
 
     /// Hands an event to the features. False if none is left.
     async fn fan_out_event(&mut self, event: WatchEvent<Guarded<K>>) -> bool {
-        match self.to_observation(event) {
+        match self.next_observation(event) {
             Some(observation) => self.fan_out.deliver_to_all(observation).await,
             None => true,
         }
     }
 
-    fn to_observation(&mut self, event: WatchEvent<Guarded<K>>) -> Option<Observation<K>> {
+    fn next_observation(&mut self, event: WatchEvent<Guarded<K>>) -> Option<Observation<K>> {
         match event {
             WatchEvent::ListStarted => {
                 self.listing.clear();

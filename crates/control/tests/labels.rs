@@ -118,7 +118,7 @@ fn colours(cluster: &Cluster) -> [String; 3] {
 async fn labels_are_copied_and_follow_their_config_map() {
     let cluster = shop();
     let running = run_features(&cluster, |control| {
-        control.add_feature(CopyLabels::default())
+        control.add_feature(CopyLabels::default());
     });
     seconds(5).await;
     assert_eq!(colours(&cluster), ["red", "red", ""]);

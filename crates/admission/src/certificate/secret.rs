@@ -89,7 +89,7 @@ impl SecretLoop {
     fn observe_event(&mut self, event: ObjectEvent<Secret>) {
         match event {
             ObjectEvent::Observed(ObjectState::Present(secret)) => {
-                self.observe_secret(Some(secret))
+                self.observe_secret(Some(secret));
             }
             ObjectEvent::Observed(ObjectState::Deleted(_) | ObjectState::Absent) => {
                 self.observe_secret(None);
@@ -244,7 +244,7 @@ impl SecretLoop {
             match read_role(&self.server, &self.namespace, DEADLINE).await {
                 Ok(owner) => {
                     secret.metadata.owner_references =
-                        owner.to_reference().map(|owner| vec![owner]);
+                        owner.into_reference().map(|owner| vec![owner]);
                 }
                 Err(failed) => return failed,
             }

@@ -183,7 +183,7 @@ impl<C: WebhookConfiguration> ConfigurationLoop<C> {
                 self.state.owner = read_cluster_role(&self.server, C::OWNER, left).await;
             }
             (ConfigurationStep::Apply, Some(desired)) => {
-                self.apply_configuration(desired, left.min(DEADLINE)).await
+                self.apply_configuration(desired, left.min(DEADLINE)).await;
             }
             (ConfigurationStep::RemoveConditions, Some(desired)) => {
                 self.remove_others_conditions(&desired, left.min(DEADLINE))
