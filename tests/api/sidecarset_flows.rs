@@ -45,18 +45,18 @@ struct Stand {
 
 impl Stand {
     async fn raise() -> Result<Self> {
-        let place = PLACES.acquire().await?;
+        let permit = PLACES.acquire().await?;
         let mut installation = Installation::raise_idle().await?;
         installation.grant_webhooks().await?;
         installation.allow_sidecar_sets().await?;
         let link = Link::to(installation.plane.server()).await?;
         let (plane, direct) = (&installation.plane, &installation.kubeconfig);
         installation.kubeconfig = plane.kubeconfig_through(direct, &link.url())?;
-        let [webhook] = free_addresses()?;
+        let [address] = free_addresses()?;
         let flags = [
             SIDECAR_SET_GATE,
             "--webhook-bind-address",
-            &webhook.to_string(),
+            &address.to_string(),
             "--webhook-url",
             &format!("https://{address}"),
             "--lease-duration",
@@ -67,7 +67,7 @@ impl Stand {
             flags: flags.map(str::to_owned),
             link,
             installation,
-            _place: place,
+            _place: permit,
         };
         stand.start_manager().await?;
         Ok(stand)
