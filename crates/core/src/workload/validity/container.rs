@@ -24,6 +24,8 @@ const FIELD_PATHS: [&str; 9] = [
     "status.podIP",
     "status.podIPs",
 ];
+/// What old manifests have for `spec.nodeName` (`ConvertDownwardAPIFieldLabel`, `pkg/apis/core/pods/helpers.go`).
+const FORMER_NODE_NAME: &str = "spec.host";
 /// Resources of a container that need no domain (`IsStandardContainerResourceName`, `pkg/apis/core/helper/helpers.go`).
 const RESOURCES: [&str; 3] = ["cpu", "memory", "ephemeral-storage"];
 const HUGE_PAGES: &str = "hugepages-";
@@ -230,7 +232,7 @@ fn check_field(field: &JsonObject, report: &mut FieldErrors<'_>) {
     let is_known = match (key("metadata.labels"), key("metadata.annotations")) {
         (Some(key), _) => names::qualified_name(key).is_ok(),
         (_, Some(key)) => names::qualified_name(&key.to_ascii_lowercase()).is_ok(),
-        (None, None) => path.is_empty() || FIELD_PATHS.contains(&path),
+        (None, None) => path.is_empty() || path == FORMER_NODE_NAME || FIELD_PATHS.contains(&path),
     };
     if !is_known {
         let fields = FIELD_PATHS.join(", ");
