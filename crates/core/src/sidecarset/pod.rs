@@ -131,7 +131,7 @@ impl PodState {
             readiness: PodReadiness::read(set, pod, &former),
             was_upgraded: matches!(former.state, InPlaceState::Of(_)),
             is_selected: selector.is_none_or(|selector| selector.matches(|key| pod.label(key))),
-            is_fresh: former.fresh_until(set, pod) > Some(now),
+            is_fresh: former.fresh_until(set, pod, now) > Some(now),
         })
     }
 }
@@ -347,14 +347,24 @@ impl<'a> FormerContainers<'a> {
     /// kubelet may report a container that was started anew without the pod having been not ready in between, and an image
     /// that it has not heard of yet as the present one; so the pod's condition, which decides about the pods of a Deployment
     /// (`IsPodAvailable`, `pkg/api/v1/pod/util.go`), is not enough.
-    fn fresh_until(&self, set: &SidecarSet, pod: &ObservedPod) -> Option<Timestamp> {
+    ///
+    /// Pods that were never upgraded are not waited for: where new ones are created all the time, as by Jobs, no old one would
+    /// ever be upgraded. A time that is to come means nothing: it stands in an annotation, which others can write, or
+    /// comes from a node whose clock is ahead, and the roll-out would stand still until then.
+    fn fresh_until(
+        &self,
+        set: &SidecarSet,
+        pod: &ObservedPod,
+        now: Timestamp,
+    ) -> Option<Timestamp> {
         let wait = SignedDuration::try_from(set.update.min_ready).ok()?;
-        if wait.is_zero() {
+        if wait.is_zero() || !matches!(self.state, InPlaceState::Of(_)) {
             return None;
         }
         let statuses = sidecars_in(set, pod).filter_map(|container| container.status.as_ref());
         let started = statuses.filter_map(|status| status.running.flatten());
-        let last = started.chain(pod.ready.flatten()).chain(self.since).max()?;
+        let times = started.chain(pod.ready.flatten()).chain(self.since);
+        let last = times.filter(|time| *time <= now).max()?;
         Some(last.saturating_add(wait).unwrap_or(Timestamp::MAX))
     }
 
@@ -400,7 +410,7 @@ pub fn settles_at(set: &SidecarSet, pod: &ObservedPod, now: Timestamp) -> Option
 
 /// Until when a pod is [fresh](PodState::is_fresh). None if it is not, or if that does not depend on the time.
 pub fn fresh_until(set: &SidecarSet, pod: &ObservedPod, now: Timestamp) -> Option<Timestamp> {
-    let until = FormerContainers::read(set, pod, now).fresh_until(set, pod);
+    let until = FormerContainers::read(set, pod, now).fresh_until(set, pod, now);
     until.filter(|until| *until > now)
 }
 

@@ -58,7 +58,8 @@ pub fn plan(set: &SidecarSet, members: &[Member<'_>]) -> Rollout {
     // Of pods that are down anyway as many are upgraded at a time, so that a bad image is not pulled for all of them.
     let mut pending = states().filter(|state| is_pending(*state)).count();
     for place in order {
-        let budget = if members[place].state.is_ready() {
+        // Its upgrade takes down nothing that is not down, or counts as such, already: a bad image is mended at once.
+        let budget = if members[place].state.is_available() {
             &mut down
         } else {
             &mut pending

@@ -167,6 +167,9 @@ fn until_when_a_pod_has_to_be_ready_is_told() {
         .set("log", &json!({}))
         .pod("a", &json!({}));
     let mut cluster = cluster.edit(&image_2()).pod("new", &json!({}));
+    let state = r#"{"log":{"revision":"h","updateTimestamp":null,"lastContainerStatuses":{"log":{"imageID":"x@sha256:0","containerID":"containerd://former"}}}}"#;
+    cluster.pods[1]["metadata"]["annotations"]["kruise.io/sidecarset-inplace-update-state"] =
+        json!(state);
     let annotations = json!({MIN_READY_SECONDS_ANNOTATION: "86400"});
     cluster.sets[0]["metadata"]["annotations"] = annotations;
     expect(

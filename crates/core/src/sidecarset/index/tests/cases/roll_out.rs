@@ -75,6 +75,62 @@ fn the_next_pod_waits_until_the_one_before_has_been_ready_for_as_long_as_the_set
     );
 }
 
+fn wait_for_readiness(world: &mut World) {
+    world.edit(
+        "log",
+        "/metadata/annotations",
+        &json!({MIN_READY_SECONDS_ANNOTATION: "10"}),
+    );
+}
+
+// SDF-58
+#[test]
+fn new_pods_that_are_created_all_the_time_hold_up_no_upgrade() {
+    let mut world = world(1);
+    wait_for_readiness(&mut world);
+    world.edit("log", "/spec/updateStrategy/paused", &json!(true));
+    world.edit("log", "/spec/containers/0/image", &json!("i:2"));
+    world.settle();
+    world.create_pod(1, true);
+    world.settle();
+    assert_eq!((world.image(0), world.image(1)), ("i:1", "i:2"));
+    world.edit("log", "/spec/updateStrategy/paused", &json!(false));
+    world.settle();
+    assert_eq!(world.image(0), "i:2");
+}
+
+// SDF-58, SDF-37
+#[test]
+fn an_image_is_mended_before_it_has_been_ready_for_as_long_as_the_set_wants() {
+    let mut world = world(2);
+    wait_for_readiness(&mut world);
+    world.edit("log", "/spec/containers/0/image", &json!("i:2"));
+    world.settle();
+    let first = (0..2).find(|pod| world.image(*pod) == "i:2").unwrap();
+    world.edit("log", "/spec/containers/0/image", &json!("i:3"));
+    world.settle();
+    assert_eq!((world.image(first), world.image(1 - first)), ("i:3", "i:1"));
+}
+
+// SDF-58
+#[test]
+fn a_time_that_is_to_come_holds_up_no_upgrade() {
+    let mut world = world(2);
+    wait_for_readiness(&mut world);
+    world.edit("log", "/spec/containers/0/image", &json!("i:2"));
+    world.settle();
+    let first = (0..2).find(|pod| world.image(*pod) == "i:2").unwrap();
+    // The clock of the pod's node is ahead.
+    world.change(&pod_key(first), |pod| {
+        pod["status"]["containerStatuses"][0]["state"]["running"]["startedAt"] =
+            json!("9999-01-01T00:00:00Z");
+    });
+    world.deliver_all();
+    world.pass(11);
+    world.settle();
+    assert_eq!(world.image(1 - first), "i:2");
+}
+
 // SCS-50, SCS-55, SDF-32
 #[test]
 fn a_container_that_only_crashed_keeps_the_place_of_its_pod_until_its_upgrade_must_be_done() {
