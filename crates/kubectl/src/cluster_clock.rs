@@ -26,7 +26,12 @@ pub(crate) struct ClusterClock {
 
 impl ClusterClock {
     /// Takes in the date of a reply to a request that was sent and answered at these times, by our clock.
-    pub(crate) fn observe(&self, date: Option<&HeaderValue>, sent: Timestamp, answered: Timestamp) {
+    pub(crate) fn observe_date(
+        &self,
+        date: Option<&HeaderValue>,
+        sent: Timestamp,
+        answered: Timestamp,
+    ) {
         let Some(date) = date.and_then(read_date) else {
             return;
         };
@@ -39,7 +44,7 @@ impl ClusterClock {
     }
 
     /// Whether a reply has shown it.
-    pub(crate) fn is_read(&self) -> bool {
+    pub(crate) fn is_known(&self) -> bool {
         self.ahead.get().is_some()
     }
 
@@ -52,7 +57,7 @@ impl ClusterClock {
     }
 
     /// What to say about the difference, once.
-    pub(crate) fn remark(&self) -> Option<String> {
+    pub(crate) fn difference_remark(&self) -> Option<String> {
         let ahead = self.ahead.get()?;
         let is_worth = ahead.abs() >= WORTH_A_REMARK;
         if !is_worth || self.is_remarked.swap(true, Ordering::Relaxed) {
@@ -101,15 +106,15 @@ mod tests {
         let sent: Timestamp = "2026-01-02T03:04:05.4Z".parse().unwrap();
         let answered = sent + SignedDuration::from_millis(200);
         let header = HeaderValue::from_static(date);
-        clock.observe(Some(&header), sent, answered);
+        clock.observe_date(Some(&header), sent, answered);
         let shown = clock.ahead.get().copied().unwrap_or_default();
         assert_eq!(shown.as_secs(), ahead);
-        let said = clock.remark();
+        let said = clock.difference_remark();
         assert_eq!(said.is_some(), remark.is_some(), "{said:?}");
         assert!(
             said.unwrap_or_default()
                 .contains(remark.unwrap_or_default())
         );
-        assert_eq!(clock.remark(), None, "once");
+        assert_eq!(clock.difference_remark(), None, "once");
     }
 }

@@ -19,9 +19,9 @@ use tokio::time::timeout;
 
 use crate::connection::Connection;
 use crate::output;
-use crate::reader::Selection;
-use crate::resources::{KINDS, MARKERS, NAMESPACES, PODS, Resource, SIDECAR_SETS};
-use crate::text::Lines;
+use crate::reader::ListSelection;
+use crate::resources::{ApiResource, KINDS, MARKERS, NAMESPACES, PODS, SIDECAR_SETS};
+use crate::text::TextLines;
 
 /// A shell waits at most so long.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -39,7 +39,7 @@ pub fn complete_for_kubectl(mut command: clap::Command, words: Vec<OsString>) ->
     let last = words.len() - 1;
     let flag = flag_before_value(&words[last]);
     let candidates = clap_complete::engine::complete(&mut command, words, last, None);
-    let (mut text, mut directive) = (Lines::default(), NO_FILES);
+    let (mut text, mut directive) = (TextLines::default(), NO_FILES);
     for candidate in candidates
         .unwrap_or_default()
         .iter()
@@ -52,7 +52,7 @@ pub fn complete_for_kubectl(mut command: clap::Command, words: Vec<OsString>) ->
             .map(ToString::to_string)
             .unwrap_or_default();
         let help = help.lines().next().unwrap_or_default();
-        text.add(format_args!("{value}\t{help}"));
+        text.add_line(format_args!("{value}\t{help}"));
         if value.ends_with('/') {
             directive |= NO_SPACE;
         }
@@ -60,7 +60,7 @@ pub fn complete_for_kubectl(mut command: clap::Command, words: Vec<OsString>) ->
     let printed = writeln!(
         std::io::stdout(),
         "{}:{directive}",
-        output::harmless(&text.0)
+        output::escape_harmful(&text.0)
     );
     if printed.is_ok() {
         ExitCode::SUCCESS
@@ -76,22 +76,22 @@ fn flag_before_value(word: &OsStr) -> String {
     end.map(|end| word[..=end].to_owned()).unwrap_or_default()
 }
 
-pub(crate) fn contexts(current: &OsStr) -> Vec<CompletionCandidate> {
-    let contexts = kubeconfig().contexts.into_iter();
-    beginning_with(current, contexts.map(|context| context.name))
+pub(crate) fn complete_contexts(current: &OsStr) -> Vec<CompletionCandidate> {
+    let contexts = read_kubeconfig().contexts.into_iter();
+    candidates_beginning_with(current, contexts.map(|context| context.name))
 }
 
-pub(crate) fn clusters(current: &OsStr) -> Vec<CompletionCandidate> {
-    let clusters = kubeconfig().clusters.into_iter();
-    beginning_with(current, clusters.map(|cluster| cluster.name))
+pub(crate) fn complete_clusters(current: &OsStr) -> Vec<CompletionCandidate> {
+    let clusters = read_kubeconfig().clusters.into_iter();
+    candidates_beginning_with(current, clusters.map(|cluster| cluster.name))
 }
 
-pub(crate) fn users(current: &OsStr) -> Vec<CompletionCandidate> {
-    let users = kubeconfig().auth_infos.into_iter();
-    beginning_with(current, users.map(|user| user.name))
+pub(crate) fn complete_users(current: &OsStr) -> Vec<CompletionCandidate> {
+    let users = read_kubeconfig().auth_infos.into_iter();
+    candidates_beginning_with(current, users.map(|user| user.name))
 }
 
-fn kubeconfig() -> Kubeconfig {
+fn read_kubeconfig() -> Kubeconfig {
     let kubeconfig = match flag_value("--kubeconfig") {
         Some(path) => Kubeconfig::read_from(path),
         None => Kubeconfig::read(),
@@ -99,62 +99,62 @@ fn kubeconfig() -> Kubeconfig {
     kubeconfig.unwrap_or_default()
 }
 
-pub(crate) fn namespaces(current: &OsStr) -> Vec<CompletionCandidate> {
-    beginning_with(current, names(NAMESPACES))
+pub(crate) fn complete_namespaces(current: &OsStr) -> Vec<CompletionCandidate> {
+    candidates_beginning_with(current, complete_names(NAMESPACES))
 }
 
-pub(crate) fn markers(current: &OsStr) -> Vec<CompletionCandidate> {
-    beginning_with(current, names(MARKERS))
+pub(crate) fn complete_markers(current: &OsStr) -> Vec<CompletionCandidate> {
+    candidates_beginning_with(current, complete_names(MARKERS))
 }
 
-pub(crate) fn sidecar_sets(current: &OsStr) -> Vec<CompletionCandidate> {
-    beginning_with(current, names(SIDECAR_SETS))
+pub(crate) fn complete_sidecar_sets(current: &OsStr) -> Vec<CompletionCandidate> {
+    candidates_beginning_with(current, complete_names(SIDECAR_SETS))
 }
 
-pub(crate) fn pods(current: &OsStr) -> Vec<CompletionCandidate> {
-    let names = names(PODS);
+pub(crate) fn complete_pods(current: &OsStr) -> Vec<CompletionCandidate> {
+    let names = complete_names(PODS);
     let is_plain = !current.to_string_lossy().contains('/') && !current.is_empty();
     let prefix = if is_plain { "" } else { "pod/" };
     let names = names.into_iter().map(|name| format!("{prefix}{name}"));
-    beginning_with(current, names)
+    candidates_beginning_with(current, names)
 }
 
 /// `pod/NAME`, `deployment/NAME`, …: first the kinds, then the names of one. After a kind as a word of its own, names; without
 /// a kind a name is a pod's.
-pub(crate) fn targets(current: &OsStr) -> Vec<CompletionCandidate> {
+pub(crate) fn complete_targets(current: &OsStr) -> Vec<CompletionCandidate> {
     let text = current.to_string_lossy();
     if let Some((kind, _)) = text.split_once('/') {
         let Some(resource) = resource_of(kind) else {
             return Vec::new();
         };
-        let names = names(resource).into_iter();
-        return beginning_with(current, names.map(|name| format!("{kind}/{name}")));
+        let names = complete_names(resource).into_iter();
+        return candidates_beginning_with(current, names.map(|name| format!("{kind}/{name}")));
     }
     let words: Vec<_> = std::env::args().collect();
     if let Some(resource) = kind_before(&words, &text) {
-        return beginning_with(current, names(resource));
+        return candidates_beginning_with(current, complete_names(resource));
     }
     let kinds = KINDS.iter().map(|(_, names)| format!("{}/", names[0]));
-    let kinds = beginning_with(current, kinds);
+    let kinds = candidates_beginning_with(current, kinds);
     if kinds.is_empty() {
-        return beginning_with(current, names(PODS));
+        return candidates_beginning_with(current, complete_names(PODS));
     }
     kinds
 }
 
-fn resource_of(kind: &str) -> Option<Resource> {
+fn resource_of(kind: &str) -> Option<ApiResource> {
     let known = KINDS.iter().find(|(_, names)| names.contains(&kind));
     known.map(|(resource, _)| *resource)
 }
 
 /// The kind that is the word before the one that is completed.
-fn kind_before(words: &[String], current: &str) -> Option<Resource> {
+fn kind_before(words: &[String], current: &str) -> Option<ApiResource> {
     let mut pairs = words.windows(2).rev();
     let pair = pairs.find(|pair| pair[1] == current)?;
     resource_of(&pair[0])
 }
 
-fn beginning_with(
+fn candidates_beginning_with(
     current: &OsStr,
     values: impl IntoIterator<Item = String>,
 ) -> Vec<CompletionCandidate> {
@@ -191,7 +191,7 @@ fn flag_values(words: &[String], long: &str) -> Vec<String> {
 }
 
 /// The cluster and the user that the words name, as the verb will have them.
-fn connection(words: &[String]) -> Connection {
+fn connection_from_words(words: &[String]) -> Connection {
     let value = |long| flag_values(words, long).pop();
     Connection {
         namespace: value("--namespace"),
@@ -222,7 +222,7 @@ struct Name {
 }
 
 /// The names of a resource's objects, as far as they can be had in time.
-fn names(resource: Resource) -> Vec<String> {
+fn complete_names(resource: ApiResource) -> Vec<String> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build();
@@ -235,17 +235,17 @@ fn names(resource: Resource) -> Vec<String> {
     })
 }
 
-async fn list_names(resource: Resource) -> Option<Vec<String>> {
+async fn list_names(resource: ApiResource) -> Option<Vec<String>> {
     let words: Vec<_> = std::env::args().collect();
-    let connection = connection(&words);
-    let (reader, namespace) = connection.reader().await.ok()?;
-    let selection = Selection {
+    let connection = connection_from_words(&words);
+    let (reader, namespace) = connection.connect_reader().await.ok()?;
+    let selection = ListSelection {
         namespace: resource.is_namespaced().then_some(namespace.as_str()),
         page: MOST,
-        ..Selection::default()
+        ..ListSelection::default()
     };
     let objects = reader
-        .first_page::<NamedObject>(resource, &selection)
+        .list_first_page::<NamedObject>(resource, &selection)
         .await
         .ok()?;
     Some(
@@ -290,7 +290,7 @@ mod tests {
         let words = "kubectl_complete-leadsman explain -n old -nnew --context prod --cluster=b --user u \
             --as jane --as-group=a --as-group b --kubeconfig=/k pod/";
         let words: Vec<_> = words.split_whitespace().map(str::to_owned).collect();
-        let found = connection(&words);
+        let found = connection_from_words(&words);
         let text = |value: &Option<String>| value.clone().unwrap_or_default();
         let names = [
             &found.namespace,
@@ -302,6 +302,6 @@ mod tests {
         assert_eq!(text(&found.as_user), "jane");
         assert_eq!(found.as_groups, ["a", "b"]);
         assert_eq!(found.kubeconfig, Some("/k".into()));
-        assert_eq!(connection(&[]).namespace, None);
+        assert_eq!(connection_from_words(&[]).namespace, None);
     }
 }

@@ -17,19 +17,19 @@ use crate::{VerbError, completion};
 #[command(next_help_heading = "Flags of kubectl")]
 pub(crate) struct Connection {
     /// Namespace [default: the one of the context]
-    #[arg(short, long, value_name = "NAME", add = ArgValueCompleter::new(completion::namespaces))]
+    #[arg(short, long, value_name = "NAME", add = ArgValueCompleter::new(completion::complete_namespaces))]
     pub(crate) namespace: Option<String>,
     /// Kubeconfig file [default: $KUBECONFIG, ~/.kube/config]
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) kubeconfig: Option<PathBuf>,
     /// Context of the kubeconfig [default: its current one]
-    #[arg(long, value_name = "NAME", add = ArgValueCompleter::new(completion::contexts))]
+    #[arg(long, value_name = "NAME", add = ArgValueCompleter::new(completion::complete_contexts))]
     pub(crate) context: Option<String>,
     /// Cluster of the kubeconfig [default: the one of the context]
-    #[arg(long, value_name = "NAME", add = ArgValueCompleter::new(completion::clusters))]
+    #[arg(long, value_name = "NAME", add = ArgValueCompleter::new(completion::complete_clusters))]
     pub(crate) cluster: Option<String>,
     /// User of the kubeconfig [default: the one of the context]
-    #[arg(long, value_name = "NAME", add = ArgValueCompleter::new(completion::users))]
+    #[arg(long, value_name = "NAME", add = ArgValueCompleter::new(completion::complete_users))]
     pub(crate) user: Option<String>,
     /// User to impersonate
     #[arg(long = "as", value_name = "USER")]
@@ -63,16 +63,16 @@ pub(crate) struct Connected {
 
 impl Connection {
     /// A reader of the cluster, and the namespace that is meant by default. No request is sent.
-    pub(crate) async fn reader(&self) -> Result<(Reader, String), VerbError> {
-        let connected = self.connect().await;
+    pub(crate) async fn connect_reader(&self) -> Result<(Reader, String), VerbError> {
+        let connected = self.connect_client().await;
         let connected = connected.map_err(|error| VerbError::Connection(Box::new(error)))?;
         let reader = Reader::new(connected.server);
         Ok((reader, connected.namespace))
     }
 
     /// Connects to the cluster. No request is sent.
-    pub(crate) async fn connect(&self) -> Result<Connected, ConnectionError> {
-        let mut config = self.config().await?;
+    pub(crate) async fn connect_client(&self) -> Result<Connected, ConnectionError> {
+        let mut config = self.load_config().await?;
         config.auth_info.impersonate.clone_from(&self.as_user);
         if !self.as_groups.is_empty() {
             config.auth_info.impersonate_groups = Some(self.as_groups.clone());
@@ -89,7 +89,7 @@ impl Connection {
     }
 
     /// What of a kubeconfig is meant.
-    fn options(&self) -> KubeConfigOptions {
+    fn kubeconfig_options(&self) -> KubeConfigOptions {
         KubeConfigOptions {
             context: self.context.clone(),
             cluster: self.cluster.clone(),
@@ -97,8 +97,8 @@ impl Connection {
         }
     }
 
-    async fn config(&self) -> Result<Config, ConnectionError> {
-        let options = self.options();
+    async fn load_config(&self) -> Result<Config, ConnectionError> {
+        let options = self.kubeconfig_options();
         let read = match &self.kubeconfig {
             Some(path) => Kubeconfig::read_from(path),
             None => Kubeconfig::read(),
@@ -146,7 +146,7 @@ contexts:
         let words = std::iter::once("verb").chain(words.iter().copied());
         let line = CommandLine::<Connection>::try_parse_from(words).unwrap();
         let kubeconfig = Kubeconfig::from_yaml(KUBECONFIG).unwrap();
-        let options = line.args.options();
+        let options = line.args.kubeconfig_options();
         let config = Config::from_custom_kubeconfig(kubeconfig, &options).await;
         let config = config.unwrap();
         let host = config.cluster_url.host().unwrap_or_default().to_owned();

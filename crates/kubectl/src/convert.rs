@@ -16,7 +16,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 
 use crate::connection::Connection;
-use crate::explain::{PodsOf, no_such, parse_target};
+use crate::explain::{PodsOf, no_such_object, parse_target};
 use crate::output::{self, ObjectFormat};
 use crate::reader::Reader;
 use crate::resources::PODS;
@@ -31,7 +31,7 @@ use crate::{VerbError, completion};
 pub struct Args {
     /// pod/NAME, deployment/NAME, statefulset/NAME, daemonset/NAME, replicaset/NAME, job/NAME, cronjob/NAME or cloneset/NAME; a
     /// NAME alone is a pod's
-    #[arg(value_name = "TYPE/NAME", num_args = 0..=2, required_unless_present = "file", add = ArgValueCompleter::new(completion::targets))]
+    #[arg(value_name = "TYPE/NAME", num_args = 0..=2, required_unless_present = "file", add = ArgValueCompleter::new(completion::complete_targets))]
     target: Vec<String>,
     /// File with pods, workloads or OpenKruise's markers, - for standard input
     #[arg(short = 'f', long = "filename", value_name = "FILE", conflicts_with = "target", value_hint = ValueHint::FilePath)]
@@ -89,7 +89,7 @@ struct Converted {
 
 pub(crate) async fn run(args: &Args) -> Result<(), VerbError> {
     let objects = match &args.file {
-        Some(file) => documents::objects(&documents::read(file)?)?,
+        Some(file) => documents::parse_objects(&documents::read_file(file)?)?,
         None => vec![read_object(args).await?],
     };
     let choice = Choice {
@@ -100,7 +100,7 @@ pub(crate) async fn run(args: &Args) -> Result<(), VerbError> {
     let mut markers = Vec::new();
     let mut errors = 0;
     for object in &objects {
-        let converted = convert(object, &choice)?;
+        let converted = convert_object(object, &choice)?;
         let name = &converted.marker["metadata"]["name"];
         for remark in &converted.remarks {
             let name = name.as_str().unwrap_or_default();
@@ -114,7 +114,7 @@ pub(crate) async fn run(args: &Args) -> Result<(), VerbError> {
         let message = format!("{} has no object", file.display());
         return Err(VerbError::Usage(message));
     }
-    output::print(&output::objects(args.output, &markers)?)?;
+    output::print_text(&output::objects(args.output, &markers)?)?;
     match errors {
         0 => Ok(()),
         count => Err(VerbError::Found(format!(
@@ -133,13 +133,13 @@ async fn read_object(args: &Args) -> Result<Value, VerbError> {
             return Err(VerbError::Usage(message.to_owned()));
         }
     };
-    let connected = args.connection.connect().await;
+    let connected = args.connection.connect_client().await;
     let connected = connected.map_err(|error| VerbError::Connection(Box::new(error)))?;
     let reader = Reader::new(connected.server);
     let namespace = Some(connected.namespace.as_str());
-    let found = reader.get::<Value>(resource, namespace, name).await;
+    let found = reader.get_object::<Value>(resource, namespace, name).await;
     let Some(mut object) = found.map_err(VerbError::Unread)? else {
-        return Err(no_such(&reader, resource, kind, name, namespace).await);
+        return Err(no_such_object(&reader, resource, kind, name, namespace).await);
     };
     if resource == PODS {
         object["kind"] = json!("Pod");
@@ -150,7 +150,7 @@ async fn read_object(args: &Args) -> Result<Value, VerbError> {
 impl Converted {
     /// Prints what the manager would refuse. Returns how many errors these are.
     fn report_errors(&self) -> usize {
-        let errors = match decode::<PodProbeMarker>(&self.marker) {
+        let errors = match decode_object::<PodProbeMarker>(&self.marker) {
             Ok(marker) => Marker::parse(&marker, Compatibility::default()).err(),
             Err(error) => {
                 output::print_remark(&error.to_string());
@@ -165,12 +165,12 @@ impl Converted {
     }
 }
 
-fn decode<T: DeserializeOwned>(value: &Value) -> Result<T, VerbError> {
+fn decode_object<T: DeserializeOwned>(value: &Value) -> Result<T, VerbError> {
     let decoded = serde_json::from_value(value.clone());
     decoded.map_err(|error| VerbError::Usage(format!("the object cannot be decoded: {error}")))
 }
 
-fn convert(object: &Value, choice: &Choice<'_>) -> Result<Converted, VerbError> {
+fn convert_object(object: &Value, choice: &Choice<'_>) -> Result<Converted, VerbError> {
     if object["kind"] == "PodProbeMarker" {
         if choice.container.is_some() || choice.probe.is_some() || choice.condition.is_some() {
             return Err(VerbError::Usage(
@@ -178,13 +178,13 @@ fn convert(object: &Value, choice: &Choice<'_>) -> Result<Converted, VerbError> 
                     .to_owned(),
             ));
         }
-        return Ok(from_openkruise(object));
+        return Ok(convert_openkruise(object));
     }
-    from_pods(object, choice)
+    convert_pods(object, choice)
 }
 
 /// A marker as `OpenKruise` has it: what only its controllers write is left out, and defaults that differ are spelled out.
-fn from_openkruise(object: &Value) -> Converted {
+fn convert_openkruise(object: &Value) -> Converted {
     let mut remarks = Vec::new();
     let known = &object["metadata"];
     let mut metadata = Map::new();
@@ -239,12 +239,12 @@ fn from_openkruise(object: &Value) -> Converted {
         carry_probe(&name, probe, &mut remarks);
     }
     Converted {
-        marker: marker(&metadata, &spec),
+        marker: build_marker(&metadata, &spec),
         remarks,
     }
 }
 
-fn marker(metadata: &Map<String, Value>, spec: &Value) -> Value {
+fn build_marker(metadata: &Map<String, Value>, spec: &Value) -> Value {
     json!({
         "apiVersion": format!("{}/{}", leadsman_api::GROUP, leadsman_api::VERSION),
         "kind": "PodProbeMarker",
@@ -309,11 +309,11 @@ fn carry_probe(name: &str, probe: &mut Map<String, Value>, remarks: &mut Vec<Str
 }
 
 /// A probe of the pods of a workload, or of one pod.
-fn from_pods(object: &Value, choice: &Choice<'_>) -> Result<Converted, VerbError> {
+fn convert_pods(object: &Value, choice: &Choice<'_>) -> Result<Converted, VerbError> {
     let kind = object["kind"].as_str().unwrap_or("object");
     let name = object["metadata"]["name"].as_str().unwrap_or_default();
     let mut remarks = Vec::new();
-    let (spec, selector) = pods_of(object, &mut remarks).ok_or_else(|| {
+    let (spec, selector) = pod_spec_and_selector(object, &mut remarks).ok_or_else(|| {
         VerbError::Usage(format!(
             "{kind} {name} has no containers with labels: convert takes pods, workloads and PodProbeMarkers"
         ))
@@ -343,7 +343,7 @@ fn from_pods(object: &Value, choice: &Choice<'_>) -> Result<Converted, VerbError
         metadata.insert("namespace".to_owned(), json!(namespace));
     }
     // Whatever else a probe's object has is not of Kubernetes.
-    let probe = decode::<Probe>(&Value::Object(probe))?;
+    let probe = decode_object::<Probe>(&Value::Object(probe))?;
     let spec = json!({
         "selector": selector,
         "probes": [{
@@ -354,7 +354,7 @@ fn from_pods(object: &Value, choice: &Choice<'_>) -> Result<Converted, VerbError
         }],
     });
     Ok(Converted {
-        marker: marker(&metadata, &spec),
+        marker: build_marker(&metadata, &spec),
         remarks,
     })
 }
@@ -375,7 +375,10 @@ const OF_CONTROLLERS: &[&str] = &[
 ];
 
 /// The spec of the pods of an object, and a selector of them.
-fn pods_of<'a>(object: &'a Value, remarks: &mut Vec<String>) -> Option<(&'a Value, LabelSelector)> {
+fn pod_spec_and_selector<'a>(
+    object: &'a Value,
+    remarks: &mut Vec<String>,
+) -> Option<(&'a Value, LabelSelector)> {
     let template = ["/spec/template", "/spec/jobTemplate/spec/template"];
     let template = template.iter().find_map(|path| object.pointer(path));
     let pods = template.unwrap_or(object);

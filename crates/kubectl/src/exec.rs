@@ -54,7 +54,10 @@ pub(crate) enum ExecEnd {
 
 impl Reader {
     /// Runs a command. An error says why it could not be asked for; how it ended is part of the output.
-    pub(crate) async fn exec(&self, command: &ExecCommand<'_>) -> Result<ExecOutput, Unread> {
+    pub(crate) async fn exec_command(
+        &self,
+        command: &ExecCommand<'_>,
+    ) -> Result<ExecOutput, Unread> {
         let work = async {
             let process = self.start_exec(command).await?;
             Ok(read_output(process, command.stdout_bytes).await)
@@ -101,7 +104,7 @@ pub(crate) async fn read_output(mut process: AttachedProcess, stdout_bytes: usiz
         stdout,
         stderr,
         is_truncated,
-        end: status.map(end_of).unwrap_or_default(),
+        end: status.map(end_of_status).unwrap_or_default(),
     }
 }
 
@@ -121,7 +124,7 @@ async fn read_some(stream: Option<impl AsyncRead + Unpin>, most: usize) -> (Vec<
 }
 
 /// As the kubelet says it (`v4WriteStatusFunc` in `k8s.io/kubelet/pkg/cri/streaming/remotecommand/httpstream.go`).
-fn end_of(status: Status) -> ExecEnd {
+fn end_of_status(status: Status) -> ExecEnd {
     if status.status.as_deref() == Some("Success") {
         return ExecEnd::Exited(0);
     }
@@ -181,7 +184,10 @@ mod tests {
     )]
     #[case(json!({}), ExecEnd::Unknown)]
     fn the_status_says_how_a_command_ended(#[case] status: Value, #[case] expected: ExecEnd) {
-        assert_eq!(end_of(serde_json::from_value(status).unwrap()), expected);
+        assert_eq!(
+            end_of_status(serde_json::from_value(status).unwrap()),
+            expected
+        );
     }
 
     #[rstest]

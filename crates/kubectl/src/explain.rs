@@ -16,11 +16,11 @@ use leadsman_core::podprobe::explain::{
 use serde::{Deserialize, Serialize};
 
 use crate::connection::Connection;
-use crate::output::{self, Colors, Format};
-use crate::reader::{Reader, Selection};
-use crate::recent_runs::{Agents, uids};
+use crate::output::{self, Colors, OutputFormat};
+use crate::reader::{ListSelection, Reader};
+use crate::recent_runs::{Agents, known_uids};
 use crate::resources::{
-    CRON_JOBS, JOBS, KINDS, MARKERS, NAMESPACES, NODE_POD_PROBES, NODES, PODS, Resource,
+    ApiResource, CRON_JOBS, JOBS, KINDS, MARKERS, NAMESPACES, NODE_POD_PROBES, NODES, PODS,
 };
 use crate::sidecars::{self, ExplainedSidecars, GroupedSidecars};
 use crate::{VerbError, completion, text};
@@ -39,7 +39,7 @@ const JOB_NAME_LABEL: &str = "batch.kubernetes.io/job-name";
 pub struct Args {
     /// pod/NAME, deployment/NAME, statefulset/NAME, daemonset/NAME, replicaset/NAME, job/NAME, cronjob/NAME or cloneset/NAME; a
     /// NAME alone is a pod's
-    #[arg(value_name = "TYPE/NAME", num_args = 0..=2, required_unless_present = "selector", add = ArgValueCompleter::new(completion::targets))]
+    #[arg(value_name = "TYPE/NAME", num_args = 0..=2, required_unless_present = "selector", add = ArgValueCompleter::new(completion::complete_targets))]
     target: Vec<String>,
     /// Explain the pods that this label selector matches
     #[arg(short = 'l', long, value_name = "SELECTOR", conflicts_with = "target")]
@@ -52,7 +52,7 @@ pub struct Args {
     no_runs: bool,
     /// Output format
     #[arg(short, long, value_name = "FORMAT", default_value = "table")]
-    output: Format,
+    output: OutputFormat,
     #[command(flatten)]
     pub(crate) colors: Colors,
     #[command(flatten)]
@@ -62,7 +62,7 @@ pub struct Args {
 /// Whose pods are explained.
 pub(crate) enum PodsOf<'a> {
     Pod(&'a str),
-    Workload(Resource, &'static str, &'a str),
+    Workload(ApiResource, &'static str, &'a str),
     Selector(&'a str),
 }
 
@@ -97,41 +97,42 @@ struct Grouped {
 struct PodSelection<'a> {
     /// Whose, or by which selector.
     of: String,
-    selection: Selection<'a>,
+    selection: ListSelection<'a>,
 }
 
 pub(crate) async fn run(args: &Args) -> Result<(), VerbError> {
     let words: Vec<_> = args.target.iter().map(String::as_str).collect();
     let target = parse_target(&words, args.selector.as_deref())?;
-    let (reader, namespace) = args.connection.reader().await?;
+    let (reader, namespace) = args.connection.connect_reader().await?;
     let namespace = (!args.all_namespaces).then_some(namespace.as_str());
     let pods = read_pods(&reader, &target, namespace).await?;
-    let now = reader.now().await;
-    let uids = uids(&pods);
+    let now = reader.cluster_time().await;
+    let uids = known_uids(&pods);
     let names: Vec<_> = pods
         .iter()
         .map(|pod| ObjectName::of(&pod.identity))
         .collect();
-    let (mut explained, agents) = explain(&reader, pods, now).await?;
+    let (mut explained, agents) = explain_pods(&reader, pods, now).await?;
     if let ([one], false) = (explained.as_mut_slice(), args.no_runs) {
         reader.add_recent_runs(one, &agents, &uids).await;
     }
-    let is_text = matches!(args.output, Format::Table | Format::Wide);
+    let is_text = matches!(args.output, OutputFormat::Table | OutputFormat::Wide);
     let printed = match (names.as_slice(), explained.as_mut_slice()) {
         ([name], [one]) if is_text || matches!(target, PodsOf::Pod(_)) => {
-            let sidecars = sidecars::read(&reader, name, now).await;
+            let sidecars = sidecars::read_sidecars(&reader, name, now).await;
             if let Some(sidecars) = &sidecars {
                 sidecars.without_markers(one);
             }
-            one_pod(args.output, one, sidecars.as_ref(), now)?
+            format_one_pod(args.output, one, sidecars.as_ref(), now)?
         }
         (_, pods) => {
             let selected = select_pods(&reader, &target, namespace).await?;
-            let sidecars = sidecars::read_group(&reader, &selected.selection, pods, now).await;
-            many_pods(args.output, explained, sidecars, now)?
+            let sidecars =
+                sidecars::read_sidecars_of_group(&reader, &selected.selection, pods, now).await;
+            format_many_pods(args.output, explained, sidecars, now)?
         }
     };
-    output::print(&printed)
+    output::print_text(&printed)
 }
 
 /// The answer for one pod.
@@ -144,24 +145,24 @@ struct OnePod<'a> {
     sidecars: Option<&'a ExplainedSidecars>,
 }
 
-fn one_pod(
-    format: Format,
+fn format_one_pod(
+    format: OutputFormat,
     pod: &Explanation,
     sidecars: Option<&ExplainedSidecars>,
     now: Timestamp,
 ) -> Result<String, VerbError> {
-    match output::structured(format, &OnePod { pod, sidecars }) {
+    match output::format_structured(format, &OnePod { pod, sidecars }) {
         Some(text) => text,
-        None if format == Format::Name => Ok(format!("pod/{}\n", pod.name)),
+        None if format == OutputFormat::Name => Ok(format!("pod/{}\n", pod.name)),
         None => {
-            let sidecars = sidecars.map(|sidecars| sidecars.text(format == Format::Wide));
-            Ok(text::pod(pod, now) + &sidecars.unwrap_or_default())
+            let sidecars = sidecars.map(|sidecars| sidecars.to_text(format == OutputFormat::Wide));
+            Ok(text::pod_text(pod, now) + &sidecars.unwrap_or_default())
         }
     }
 }
 
-fn many_pods(
-    format: Format,
+fn format_many_pods(
+    format: OutputFormat,
     pods: Vec<Explanation>,
     sidecars: Option<GroupedSidecars>,
     now: Timestamp,
@@ -172,16 +173,16 @@ fn many_pods(
         pods,
         sidecars,
     };
-    match output::structured(format, &grouped) {
+    match output::format_structured(format, &grouped) {
         Some(text) => text,
-        None if format == Format::Name => {
+        None if format == OutputFormat::Name => {
             let names = grouped.pods.iter().map(|pod| format!("pod/{}\n", pod.name));
             Ok(names.collect())
         }
         None => {
-            let is_wide = format == Format::Wide;
-            let text = text::groups(&grouped.groups, &grouped.pods, is_wide, now);
-            let sidecars = grouped.sidecars.map(|sidecars| sidecars.text(is_wide));
+            let is_wide = format == OutputFormat::Wide;
+            let text = text::groups_text(&grouped.groups, &grouped.pods, is_wide, now);
+            let sidecars = grouped.sidecars.map(|sidecars| sidecars.to_text(is_wide));
             Ok(text + &sidecars.unwrap_or_default())
         }
     }
@@ -224,14 +225,14 @@ pub(crate) async fn read_pods(
     namespace: Option<&str>,
 ) -> Result<Vec<Pod>, VerbError> {
     if let PodsOf::Pod(name) = target {
-        let pod = reader.get::<Pod>(PODS, namespace, name).await;
+        let pod = reader.get_object::<Pod>(PODS, namespace, name).await;
         return match pod.map_err(VerbError::Unread)? {
             Some(pod) => Ok(vec![pod]),
-            None => Err(no_such(reader, PODS, "pod", name, namespace).await),
+            None => Err(no_such_object(reader, PODS, "pod", name, namespace).await),
         };
     }
     let PodSelection { of, selection } = select_pods(reader, target, namespace).await?;
-    let pods = reader.list::<Pod>(PODS, &selection).await;
+    let pods = reader.list_objects::<Pod>(PODS, &selection).await;
     let pods = pods.map_err(VerbError::Unread)?;
     if pods.is_empty() {
         if let Some(namespace) = namespace
@@ -265,9 +266,11 @@ async fn select_pods<'a>(
             (format!("of {kind} {name}"), Some(labels), None)
         }
         PodsOf::Workload(resource, kind, name) => {
-            let workload = reader.get::<Workload>(*resource, namespace, name).await;
+            let workload = reader
+                .get_object::<Workload>(*resource, namespace, name)
+                .await;
             let Some(workload) = workload.map_err(VerbError::Unread)? else {
-                return Err(no_such(reader, *resource, kind, name, namespace).await);
+                return Err(no_such_object(reader, *resource, kind, name, namespace).await);
             };
             let labels = format_selector(&workload.spec.selector);
             let labels = labels.map_err(|error| VerbError::Usage(error.to_string()))?;
@@ -278,7 +281,7 @@ async fn select_pods<'a>(
             (format!("with labels {selector}"), labels, None)
         }
     };
-    let selection = Selection {
+    let selection = ListSelection {
         namespace,
         labels,
         fields,
@@ -294,16 +297,18 @@ async fn read_job_names(
     name: &str,
     namespace: Option<&str>,
 ) -> Result<Vec<String>, VerbError> {
-    let found = reader.get::<OwnedObject>(CRON_JOBS, namespace, name).await;
+    let found = reader
+        .get_object::<OwnedObject>(CRON_JOBS, namespace, name)
+        .await;
     let Some(owner) = found.map_err(VerbError::Unread)? else {
-        return Err(no_such(reader, CRON_JOBS, kind, name, namespace).await);
+        return Err(no_such_object(reader, CRON_JOBS, kind, name, namespace).await);
     };
-    let selection = Selection {
+    let selection = ListSelection {
         namespace,
         page: 500,
-        ..Selection::default()
+        ..ListSelection::default()
     };
-    let jobs = reader.list::<OwnedObject>(JOBS, &selection).await;
+    let jobs = reader.list_objects::<OwnedObject>(JOBS, &selection).await;
     let jobs = jobs.map_err(VerbError::Unread)?.into_iter();
     let is_own = |job: &OwnedObject| {
         let mut owners = job.metadata.owner_references.iter().flatten();
@@ -326,20 +331,20 @@ async fn read_job_names(
 }
 
 /// That there is no object of this name, and which one is near.
-pub(crate) async fn no_such(
+pub(crate) async fn no_such_object(
     reader: &Reader,
-    resource: Resource,
+    resource: ApiResource,
     kind: &'static str,
     name: &str,
     namespace: Option<&str>,
 ) -> VerbError {
-    let selection = Selection {
+    let selection = ListSelection {
         namespace,
         page: 500,
-        ..Selection::default()
+        ..ListSelection::default()
     };
     let known = reader
-        .list::<completion::NamedObject>(resource, &selection)
+        .list_objects::<completion::NamedObject>(resource, &selection)
         .await;
     if let (Ok([]), Some(namespace)) = (known.as_deref(), namespace)
         && let Some(error) = no_such_namespace(reader, namespace).await
@@ -363,15 +368,15 @@ pub(crate) async fn no_such(
 
 /// That there is no namespace of this name, and which one is near. None if there is one, or if that may not be known.
 async fn no_such_namespace(reader: &Reader, name: &str) -> Option<VerbError> {
-    let found = reader.get::<completion::NamedObject>(NAMESPACES, None, name);
+    let found = reader.get_object::<completion::NamedObject>(NAMESPACES, None, name);
     if found.await.ok()?.is_some() {
         return None;
     }
-    let all = Selection {
+    let all = ListSelection {
         page: 500,
-        ..Selection::default()
+        ..ListSelection::default()
     };
-    let known = reader.list::<completion::NamedObject>(NAMESPACES, &all);
+    let known = reader.list_objects::<completion::NamedObject>(NAMESPACES, &all);
     let suggestion = match known.await {
         Ok(known) => {
             let near = nearest(name, known.iter().map(completion::NamedObject::name));
@@ -388,7 +393,7 @@ async fn no_such_namespace(reader: &Reader, name: &str) -> Option<VerbError> {
 }
 
 /// Explains all pods. Their agents can be asked for more.
-pub(crate) async fn explain(
+pub(crate) async fn explain_pods(
     reader: &Reader,
     pods: Vec<Pod>,
     now: Timestamp,
@@ -399,7 +404,7 @@ pub(crate) async fn explain(
         .collect();
     let one_namespace = namespaces.first().filter(|_| namespaces.len() == 1);
     let one_namespace = one_namespace.map(String::as_str);
-    let observed = observe(reader, pods, one_namespace, now).await?;
+    let observed = observe_pods(reader, pods, one_namespace, now).await?;
     let agents = Agents::new(&observed.config.agent_namespace, &observed.agents);
     let mut cluster = ObservedCluster::new(observed, now);
     if one_namespace.is_some() && cluster.lacks_marker() {
@@ -414,7 +419,7 @@ pub(crate) async fn explain(
 }
 
 /// Reads what becomes of pods follows from: the markers of their namespace (or all), their nodes, and the installation.
-pub(crate) async fn observe(
+pub(crate) async fn observe_pods(
     reader: &Reader,
     pods: Vec<Pod>,
     namespace: Option<&str>,
@@ -432,16 +437,16 @@ pub(crate) async fn observe(
         )
     };
     let install = async {
-        let install = reader.install(now).await;
+        let install = reader.read_install(now).await;
         let is_there = install.managers.as_ref().is_ok_and(|pods| !pods.is_empty());
         if let Some(why) = install.assumed.as_ref().filter(|_| is_there) {
-            eprintln!("warning: {}", output::harmless(&why.0));
+            eprintln!("warning: {}", output::escape_harmful(&why.0));
         }
         let namespace = install.config.agent_namespace.as_str();
-        let mut agents = reader.agents::<Pod>(namespace, one_node).await;
+        let mut agents = reader.read_agents::<Pod>(namespace, one_node).await;
         if one_node.is_some() && agents.as_ref().is_ok_and(Vec::is_empty) {
             // Whether this node lacks one, or agents are no pods at all.
-            agents = reader.agents(namespace, None).await;
+            agents = reader.read_agents(namespace, None).await;
         }
         (install, agents)
     };
@@ -464,29 +469,31 @@ async fn read_markers(
     reader: &Reader,
     namespace: Option<&str>,
 ) -> Result<Vec<Guarded<PodProbeMarker>>, Unread> {
-    let selection = Selection {
+    let selection = ListSelection {
         namespace,
         page: 250,
-        ..Selection::default()
+        ..ListSelection::default()
     };
-    reader.list(MARKERS, &selection).await
+    reader.list_objects(MARKERS, &selection).await
 }
 
 /// The nodes of these names, or their objects: one by one if they are few, else all.
 async fn read_nodes<T: serde::de::DeserializeOwned>(
     reader: &Reader,
-    resource: Resource,
+    resource: ApiResource,
     names: &BTreeSet<&str>,
     page: u32,
 ) -> Result<Vec<T>, Unread> {
     if names.len() > FEW_NODES {
-        let selection = Selection {
+        let selection = ListSelection {
             page,
-            ..Selection::default()
+            ..ListSelection::default()
         };
-        return reader.list(resource, &selection).await;
+        return reader.list_objects(resource, &selection).await;
     }
-    let gets = names.iter().map(|name| reader.get(resource, None, name));
+    let gets = names
+        .iter()
+        .map(|name| reader.get_object(resource, None, name));
     let found = try_join_all(gets).await?;
     Ok(found.into_iter().flatten().collect())
 }

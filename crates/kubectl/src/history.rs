@@ -17,13 +17,13 @@ use leadsman_process::watcher::{WatchEvent, list_and_watch};
 use serde::Serialize;
 
 use crate::connection::Connection;
-use crate::explain::{PodsOf, explain, parse_target, read_pods};
-use crate::output::{self, Colors, Format, NO_TABLE};
-use crate::reader::{Reader, Selection};
-use crate::recent_runs::uids;
+use crate::explain::{PodsOf, explain_pods, parse_target, read_pods};
+use crate::output::{self, Colors, NO_TABLE, OutputFormat};
+use crate::reader::{ListSelection, Reader};
+use crate::recent_runs::known_uids;
 use crate::resources::EVENTS;
-use crate::table::{BAD, Cell, GOOD, HEADING, Table, WAITING};
-use crate::text::{self, Lines};
+use crate::table::{BAD, Cell, GOOD, HEADING, TextTable, WAITING};
+use crate::text::{self, TextLines};
 use crate::{VerbError, completion};
 
 /// The flags of `history`.
@@ -33,14 +33,14 @@ use crate::{VerbError, completion};
 )]
 pub struct Args {
     /// pod/NAME, or NAME
-    #[arg(value_name = "pod/NAME", num_args = 1..=2, required = true, add = ArgValueCompleter::new(completion::pods))]
+    #[arg(value_name = "pod/NAME", num_args = 1..=2, required = true, add = ArgValueCompleter::new(completion::complete_pods))]
     pod: Vec<String>,
     /// Keep running, and show each change of a verdict that has an event
     #[arg(short, long)]
     watch: bool,
     /// Output format
     #[arg(short, long, value_name = "FORMAT", default_value = "table")]
-    output: Format,
+    output: OutputFormat,
     #[command(flatten)]
     pub(crate) colors: Colors,
     #[command(flatten)]
@@ -120,33 +120,35 @@ pub(crate) async fn run(args: &Args) -> Result<(), VerbError> {
         let usage = "a history is of one pod: pod/NAME; for several, kubectl leadsman top";
         return Err(VerbError::Usage(usage.to_owned()));
     }
-    if args.watch && !matches!(args.output, Format::Table | Format::Wide) {
+    if args.watch && !matches!(args.output, OutputFormat::Table | OutputFormat::Wide) {
         return Err(VerbError::Usage(NO_TABLE.to_owned()));
     }
-    let (reader, namespace) = args.connection.reader().await?;
+    let (reader, namespace) = args.connection.connect_reader().await?;
     let pods = read_pods(&reader, &target, Some(&namespace)).await?;
-    let uids = uids(&pods);
-    let now = reader.now().await;
-    let (explained, agents) = explain(&reader, pods, now).await?;
+    let uids = known_uids(&pods);
+    let now = reader.cluster_time().await;
+    let (explained, agents) = explain_pods(&reader, pods, now).await?;
     for mut pod in explained {
         reader.add_recent_runs(&mut pod, &agents, &uids).await;
         let history = read_events(&reader, pod, &uids).await;
-        let printed = match output::structured(args.output, &history) {
+        let printed = match output::format_structured(args.output, &history) {
             Some(text) => text?,
-            None if args.output == Format::Name => format!("pod/{}\n", history.name),
-            None => text(&history, args.output == Format::Wide, now),
+            None if args.output == OutputFormat::Name => format!("pod/{}\n", history.name),
+            None => history_text(&history, args.output == OutputFormat::Wide, now),
         };
-        output::print(&printed)?;
+        output::print_text(&printed)?;
         if args.watch {
-            let is_wide = args.output == Format::Wide;
-            return Changes::after(&history, &uids, is_wide).watch(reader).await;
+            let is_wide = args.output == OutputFormat::Wide;
+            return ChangeWatch::changes_after(&history, &uids, is_wide)
+                .watch_events(reader)
+                .await;
         }
     }
     Ok(())
 }
 
 /// The changes of verdicts of a pod that are yet to come.
-struct Changes<'a> {
+struct ChangeWatch<'a> {
     history: &'a PodHistory,
     uids: &'a BTreeSet<String>,
     is_wide: bool,
@@ -156,8 +158,8 @@ struct Changes<'a> {
     newest: Option<Timestamp>,
 }
 
-impl<'a> Changes<'a> {
-    fn after(history: &'a PodHistory, uids: &'a BTreeSet<String>, is_wide: bool) -> Self {
+impl<'a> ChangeWatch<'a> {
+    fn changes_after(history: &'a PodHistory, uids: &'a BTreeSet<String>, is_wide: bool) -> Self {
         let events = history.transitions.iter();
         let events = events.filter(|one| one.seen_in == SeenIn::Event);
         Self {
@@ -170,17 +172,21 @@ impl<'a> Changes<'a> {
     }
 
     /// Prints each change until whoever asked has seen enough.
-    async fn watch(mut self, reader: Reader) -> Result<(), VerbError> {
+    async fn watch_events(mut self, reader: Reader) -> Result<(), VerbError> {
         let target = ListTarget::in_namespace::<Event>(&self.history.namespace);
-        let target = target.with_field_selector(events_of(&self.history.name));
+        let target = target.with_field_selector(events_field_selector(&self.history.name));
         let events = list_and_watch::<Event>(reader.server.clone(), target, fastrand::Rng::new());
         let mut events = pin!(events);
         while let Some(event) = events.next().await {
             match event {
                 WatchEvent::ListItem(event) | WatchEvent::Changed(event) => {
-                    if let Some(transition) = self.observe(&event) {
-                        let table = transitions(&[transition], self.is_wide, reader.now().await);
-                        output::print(&table.lines("  ", false))?;
+                    if let Some(transition) = self.observe_event(&event) {
+                        let table = transitions_table(
+                            &[transition],
+                            self.is_wide,
+                            reader.cluster_time().await,
+                        );
+                        output::print_text(&table.to_text("  ", false))?;
                     }
                 }
                 WatchEvent::Deleted(event) => {
@@ -200,8 +206,8 @@ impl<'a> Changes<'a> {
     }
 
     /// A change that was not told yet. An event is written again when its change happens again.
-    fn observe(&mut self, event: &Event) -> Option<Transition> {
-        let transition = of_event(event, self.uids)?;
+    fn observe_event(&mut self, event: &Event) -> Option<Transition> {
+        let transition = transition_of_event(event, self.uids)?;
         let time = transition.time.0;
         let name = event.metadata.name.clone().unwrap_or_default();
         let before = self.told.insert(name, time).or(self.newest);
@@ -210,7 +216,7 @@ impl<'a> Changes<'a> {
 }
 
 /// The field selector of the events of a pod.
-fn events_of(pod: &str) -> String {
+fn events_field_selector(pod: &str) -> String {
     format!("involvedObject.kind=Pod,involvedObject.name={pod}")
 }
 
@@ -219,29 +225,30 @@ async fn read_events(
     mut explained: Explanation,
     uids: &BTreeSet<String>,
 ) -> PodHistory {
-    let selection = Selection {
+    let selection = ListSelection {
         namespace: Some(&explained.namespace),
-        fields: Some(events_of(&explained.name)),
+        fields: Some(events_field_selector(&explained.name)),
         page: 500,
-        ..Selection::default()
+        ..ListSelection::default()
     };
-    let events = reader.list::<Event>(EVENTS, &selection).await;
+    let events = reader.list_objects::<Event>(EVENTS, &selection).await;
     let events = events.unwrap_or_else(|why| {
         explained.unread.push(why.0);
         Vec::new()
     });
     let mut transitions: Vec<_> = events
         .iter()
-        .filter_map(|event| of_event(event, uids))
+        .filter_map(|event| transition_of_event(event, uids))
         .collect();
-    let known = probes(&explained).filter_map(|(marker, probe)| of_verdict(marker, probe));
+    let known = matching_probes(&explained)
+        .filter_map(|(marker, probe)| transition_of_verdict(marker, probe));
     for verdict in known {
         if !transitions.iter().any(|event| is_same(event, &verdict)) {
             transitions.push(verdict);
         }
     }
     transitions.sort_by_key(|transition| transition.time.0);
-    let probes = probes(&explained).map(|(marker, probe)| ProbeRuns {
+    let probes = matching_probes(&explained).map(|(marker, probe)| ProbeRuns {
         probe: format!("{marker}#{}", probe.name),
         in_a_row: probe.in_a_row,
         runs: probe.runs.clone(),
@@ -257,7 +264,7 @@ async fn read_events(
 }
 
 /// The probes of the markers that match, with their markers.
-fn probes(explained: &Explanation) -> impl Iterator<Item = (&str, &ProbeExplanation)> {
+fn matching_probes(explained: &Explanation) -> impl Iterator<Item = (&str, &ProbeExplanation)> {
     explained.markers.iter().flat_map(|marker| {
         let probes = match &marker.fit {
             MarkerFit::Matches { probes } => probes.as_slice(),
@@ -268,7 +275,7 @@ fn probes(explained: &Explanation) -> impl Iterator<Item = (&str, &ProbeExplanat
 }
 
 /// A transition, if an agent sent the event about this pod, and not about an earlier one of its name.
-fn of_event(event: &Event, uids: &BTreeSet<String>) -> Option<Transition> {
+fn transition_of_event(event: &Event, uids: &BTreeSet<String>) -> Option<Transition> {
     let uid = event.involved_object.uid.as_ref()?;
     let state = match event.reason.as_deref()? {
         "KruiseProbeSucceeded" => "Succeeded",
@@ -295,7 +302,7 @@ fn of_event(event: &Event, uids: &BTreeSet<String>) -> Option<Transition> {
 }
 
 /// The last transition of a verdict.
-fn of_verdict(marker: &str, probe: &ProbeExplanation) -> Option<Transition> {
+fn transition_of_verdict(marker: &str, probe: &ProbeExplanation) -> Option<Transition> {
     let verdict = probe.verdict.as_ref()?;
     Some(Transition {
         time: verdict.since.clone()?,
@@ -317,40 +324,40 @@ fn is_same(event: &Transition, verdict: &Transition) -> bool {
         && event.time.0.as_second() >= verdict.time.0.as_second()
 }
 
-fn text(history: &PodHistory, is_wide: bool, now: Timestamp) -> String {
-    let mut lines = Lines::default();
+fn history_text(history: &PodHistory, is_wide: bool, now: Timestamp) -> String {
+    let mut lines = TextLines::default();
     let node = history
         .node
         .as_deref()
         .map(|node| format!(" on node {node}"));
-    lines.add(format_args!(
+    lines.add_line(format_args!(
         "{HEADING}Pod {}/{}{HEADING:#}{}",
         history.namespace,
         history.name,
         node.unwrap_or_default()
     ));
-    lines.heading("Verdicts");
+    lines.add_heading("Verdicts");
     if history.transitions.is_empty() {
-        lines.add("  no change is known; API servers keep events for an hour (--event-ttl)");
+        lines.add_line("  no change is known; API servers keep events for an hour (--event-ttl)");
     } else {
-        let table = transitions(&history.transitions, is_wide, now);
-        lines.0.push_str(&table.lines("  ", true));
+        let table = transitions_table(&history.transitions, is_wide, now);
+        lines.0.push_str(&table.to_text("  ", true));
     }
     for probe in &history.probes {
         if let runs @ [_, ..] = probe.runs.as_slice() {
             let in_a_row = probe.in_a_row.map(|in_a_row| format!(": {in_a_row}"));
             let in_a_row = in_a_row.unwrap_or_default();
-            lines.heading(&format!("Runs of {}{in_a_row}", probe.probe));
-            let table = text::runs(runs, is_wide, now);
-            lines.0.push_str(&table.lines("  ", true));
+            lines.add_heading(&format!("Runs of {}{in_a_row}", probe.probe));
+            let table = text::runs_table(runs, is_wide, now);
+            lines.0.push_str(&table.to_text("  ", true));
         }
     }
-    text::unread(&mut lines, &history.unread);
+    text::add_unread(&mut lines, &history.unread);
     lines.0
 }
 
-fn transitions(transitions: &[Transition], is_wide: bool, now: Timestamp) -> Table {
-    let mut table = Table::new(&["CHANGED", "PROBE", "BECAME", "TIMES", "SEEN IN", "MESSAGE"]);
+fn transitions_table(transitions: &[Transition], is_wide: bool, now: Timestamp) -> TextTable {
+    let mut table = TextTable::new(&["CHANGED", "PROBE", "BECAME", "TIMES", "SEEN IN", "MESSAGE"]);
     for one in transitions {
         let style = match one.state.as_str() {
             "Succeeded" => GOOD,
@@ -363,10 +370,10 @@ fn transitions(transitions: &[Transition], is_wide: bool, now: Timestamp) -> Tab
             format!("{} ago", format_age(one.time.0, now))
         };
         let times = one.times.map_or("-".to_owned(), |times| times.to_string());
-        table.add(vec![
+        table.add_row(vec![
             changed.into(),
             one.probe.clone().into(),
-            Cell::styled(one.state.clone(), style),
+            Cell::with_style(one.state.clone(), style),
             times.into(),
             one.seen_in.as_str().into(),
             text::one_line(&one.message, is_wide).into(),
@@ -403,7 +410,7 @@ mod tests {
         #[case] expected: Value,
     ) {
         let uids = BTreeSet::from(["u".to_owned()]);
-        let transition = of_event(&event(reason, uid, message), &uids);
+        let transition = transition_of_event(&event(reason, uid, message), &uids);
         let told = transition.map(|one| json!([one.state, one.probe, one.message]));
         assert_eq!(told.unwrap_or_default(), expected);
     }
@@ -453,7 +460,7 @@ mod tests {
         };
         let now = "2026-01-01T01:00:00Z".parse().unwrap();
         let shown = |is_wide| {
-            let text = text(&history, is_wide, now);
+            let text = history_text(&history, is_wide, now);
             anstream::adapter::strip_str(&text).to_string()
         };
         let expected = "\
@@ -492,12 +499,12 @@ Not read
             probes: Vec::new(),
             unread: Vec::new(),
         };
-        let mut changes = Changes::after(&history, &uids, false);
+        let mut changes = ChangeWatch::changes_after(&history, &uids, false);
         let mut observe = |name: &str, time: &str| {
             let mut event = event("KruiseProbeFailed", "u", "m#p: it fails");
             event.metadata.name = Some(name.to_owned());
             event.last_timestamp = Some(Time(time.parse().unwrap()));
-            changes.observe(&event).is_some()
+            changes.observe_event(&event).is_some()
         };
         assert!(!observe("a", "2026-01-01T00:00:00Z"), "the history has it");
         assert!(observe("b", "2026-01-01T00:00:05Z"));

@@ -14,7 +14,7 @@ use serde::de::DeserializeOwned;
 
 use jiff::{SignedDuration, Timestamp};
 
-use crate::reader::{Reader, Selection};
+use crate::reader::{ListSelection, Reader};
 use crate::resources::{LEASES, PODS};
 
 /// The labels of leadsman's pods, without their component.
@@ -54,9 +54,9 @@ enum Leadsman {
 
 impl Reader {
     /// Reads who leads, and the settings.
-    pub(crate) async fn install(&self, now: Timestamp) -> Install {
+    pub(crate) async fn read_install(&self, now: Timestamp) -> Install {
         let lease = self
-            .get::<Lease>(LEASES, Some(LEASE_NAMESPACE), LEASE)
+            .get_object::<Lease>(LEASES, Some(LEASE_NAMESPACE), LEASE)
             .await;
         let manager = lease.map(|lease| manager_state(lease.as_ref(), now));
         let holder = match &manager {
@@ -67,15 +67,15 @@ impl Reader {
         let namespace = namespace
             .map_or(NAMESPACE, |(namespace, _)| namespace)
             .to_owned();
-        let selection = Selection {
+        let selection = ListSelection {
             namespace: Some(&namespace),
             labels: Some(format!("{NAME_LABEL},app.kubernetes.io/component=manager")),
             fields: None,
             page: 50,
         };
-        let managers = self.list::<Pod>(PODS, &selection).await;
+        let managers = self.list_objects::<Pod>(PODS, &selection).await;
         let pods = managers.as_ref().map_err(Clone::clone);
-        let settings = pods.and_then(|pods| settings(pods, holder.unwrap_or_default()));
+        let settings = pods.and_then(|pods| read_settings(pods, holder.unwrap_or_default()));
         let mut config = Config {
             agent_namespace: namespace,
             ..Config::default()
@@ -110,18 +110,18 @@ impl Reader {
     }
 
     /// The pods of the agents: all, or that of one node.
-    pub(crate) async fn agents<T: DeserializeOwned>(
+    pub(crate) async fn read_agents<T: DeserializeOwned>(
         &self,
         namespace: &str,
         node: Option<&str>,
     ) -> Result<Vec<T>, Unread> {
-        let selection = Selection {
+        let selection = ListSelection {
             namespace: Some(namespace),
             labels: Some(format!("{NAME_LABEL},app.kubernetes.io/component=agent")),
             fields: node.map(|node| format!("spec.nodeName={node}")),
             page: 500,
         };
-        self.list(PODS, &selection).await
+        self.list_objects(PODS, &selection).await
     }
 }
 
@@ -147,24 +147,24 @@ fn manager_state(lease: Option<&Lease>, now: Timestamp) -> ManagerState {
 }
 
 /// The name of the pod that holds the Lease, if it is held by a pod. An identity is `NAMESPACE/POD_RANDOM`.
-pub(crate) fn pod_of(holder: &str) -> &str {
+pub(crate) fn pod_of_holder(holder: &str) -> &str {
     let host = holder.split_once('/').map_or("", |(_, host)| host);
     host.rsplit_once('_').map_or(host, |(host, _)| host)
 }
 
 /// The flags of the manager that leads, or of any if that one is not a pod; why they are not known.
-fn settings(pods: &[Pod], holder: &str) -> Result<Leadsman, Unread> {
+fn read_settings(pods: &[Pod], holder: &str) -> Result<Leadsman, Unread> {
     let leader = pods
         .iter()
-        .find(|pod| pod.metadata.name.as_deref() == Some(pod_of(holder)));
+        .find(|pod| pod.metadata.name.as_deref() == Some(pod_of_holder(holder)));
     let unread = |why: &str| Unread(format!("{why}: its flags are taken for the defaults"));
     let pod = leader.or_else(|| pods.first());
     let pod = pod.ok_or_else(|| unread("no pod of a manager was found"))?;
     let mut containers = pod.spec.iter().flat_map(|spec| &spec.containers);
     let container = containers.find(|one| one.args.as_deref().is_some_and(is_manager));
     let container = container.ok_or_else(|| unread("no manager runs in its pod"))?;
-    let words = words(container);
-    let parsed = command().try_get_matches_from(words);
+    let words = command_line_words(container);
+    let parsed = manager_command().try_get_matches_from(words);
     let parsed = parsed.and_then(|matches| Leadsman::from_arg_matches(&matches));
     parsed.map_err(|error| {
         let text = error.to_string();
@@ -176,13 +176,13 @@ fn settings(pods: &[Pod], holder: &str) -> Result<Leadsman, Unread> {
 }
 
 /// The command line of a manager. The environment that counts is that of its container, and not of this machine.
-fn command() -> clap::Command {
+fn manager_command() -> clap::Command {
     let without_env = |manager: clap::Command| manager.mut_args(|arg| arg.env(Resettable::Reset));
     Leadsman::command().mut_subcommand("manager", without_env)
 }
 
 /// The words of a manager's command line, with those that its environment stands for (`LEADSMAN_FLAG`).
-fn words(container: &Container) -> Vec<String> {
+fn command_line_words(container: &Container) -> Vec<String> {
     let args = container.args.clone().unwrap_or_default();
     let mut words = vec!["leadsman".to_owned()];
     words.extend(args.iter().cloned());
@@ -204,7 +204,7 @@ fn words(container: &Container) -> Vec<String> {
 }
 
 fn is_flag(flag: &str) -> bool {
-    let command = command();
+    let command = manager_command();
     let manager = command.find_subcommand("manager");
     let mut known = manager.into_iter().flat_map(clap::Command::get_arguments);
     known.any(|arg| arg.get_long() == flag.strip_prefix("--"))
@@ -242,7 +242,7 @@ mod tests {
             ),
         ];
         let serverless = |holder| {
-            let Ok(Leadsman::Manager(args)) = settings(&pods, holder) else {
+            let Ok(Leadsman::Manager(args)) = read_settings(&pods, holder) else {
                 panic!("no settings");
             };
             args.feature_gates.serverless
@@ -251,7 +251,7 @@ mod tests {
         assert!(
             !serverless("leadsman-system/old_0123") && !serverless("leadsman-system/laptop_0123")
         );
-        assert!(settings(&[], "x").is_err());
+        assert!(read_settings(&[], "x").is_err());
     }
 
     #[test]
@@ -262,17 +262,17 @@ mod tests {
         let env = json!([{ "name": "LEADSMAN_FEATURE_GATES", "value": gates }, { "name": "LEADSMAN_NO_FLAG", "value": "x" },
             { "name": "LEADSMAN_NAMESPACE", "valueFrom": {} }]);
         containers[1].env = serde_json::from_value(env).unwrap();
-        let Ok(Leadsman::Manager(args)) = settings(&[by_env.clone()], "") else {
+        let Ok(Leadsman::Manager(args)) = read_settings(&[by_env.clone()], "") else {
             panic!("no settings");
         };
         assert!(!args.feature_gates.pod_probe_marker);
         let containers = &mut by_env.spec.as_mut().unwrap().containers;
         containers[1].args = Some(vec!["manager".into(), "--feature-gates=".into()]);
-        let Ok(Leadsman::Manager(args)) = settings(&[by_env], "") else {
+        let Ok(Leadsman::Manager(args)) = read_settings(&[by_env], "") else {
             panic!("no settings");
         };
         assert!(args.feature_gates.pod_probe_marker, "a flag goes before");
-        let Err(why) = settings(&[pod("m", &["--of-tomorrow"])], "") else {
+        let Err(why) = read_settings(&[pod("m", &["--of-tomorrow"])], "") else {
             panic!("it is known");
         };
         assert!(why.0.contains("--of-tomorrow"), "{}", why.0);

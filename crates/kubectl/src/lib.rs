@@ -145,7 +145,7 @@ fn run<T: Termination>(
     colors: output::Colors,
     verb: impl Future<Output = Result<T, VerbError>>,
 ) -> ExitCode {
-    colors.apply();
+    colors.apply_choice();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build();
@@ -159,7 +159,7 @@ fn run<T: Termination>(
             ExitCode::SUCCESS
         }
         Err(error) => {
-            eprintln!("{}", output::harmless(&format!("error: {error}")));
+            eprintln!("{}", output::escape_harmful(&format!("error: {error}")));
             ExitCode::FAILURE
         }
     }

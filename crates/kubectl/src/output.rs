@@ -2,7 +2,7 @@
 //!
 //! Whoever may write a marker, or has a pod whose probe prints something, chooses what stands in an answer. A terminal
 //! obeys control characters: it would move the cursor, hide lines or answer as if somebody typed (CVE-2021-25743 was
-//! this in kubectl). So all that is printed passes [`harmless`].
+//! this in kubectl). So all that is printed passes [`escape_harmful`].
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
@@ -17,7 +17,7 @@ use crate::VerbError;
 
 /// The form of the answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Format {
+pub(crate) enum OutputFormat {
     /// Columns and sentences
     #[default]
     Table,
@@ -65,7 +65,7 @@ enum ColorWhen {
 impl Colors {
     /// From here on, all that is printed keeps to it. `auto` is anstream's: it knows `NO_COLOR`, `CLICOLOR`, `CLICOLOR_FORCE`
     /// and `TERM`.
-    pub(crate) fn apply(self) {
+    pub(crate) fn apply_choice(self) {
         let choice = match self.color {
             ColorWhen::Auto => ColorChoice::Auto,
             ColorWhen::Always => ColorChoice::Always,
@@ -76,16 +76,16 @@ impl Colors {
 }
 
 /// Prints text, with colours as far as [`Colors`] allows them.
-pub(crate) fn print(text: &str) -> Result<(), VerbError> {
+pub(crate) fn print_text(text: &str) -> Result<(), VerbError> {
     let mut out = anstream::stdout().lock();
-    out.write_all(harmless(text).as_bytes())?;
+    out.write_all(escape_harmful(text).as_bytes())?;
     out.flush()?;
     Ok(())
 }
 
 /// Prints a line to standard error.
 pub(crate) fn print_remark(line: &str) {
-    anstream::eprintln!("{}", harmless(line));
+    anstream::eprintln!("{}", escape_harmful(line));
 }
 
 /// The codes of [`Style`](anstyle::Style)s in `table`. Text that brings one along can change its colour, and nothing else.
@@ -98,7 +98,7 @@ const STYLES: [&str; 5] = [
 ];
 
 /// Text in which all control characters but ends of lines are written as `\uXXXX`, which JSON takes for the same.
-pub(crate) fn harmless(text: &str) -> Cow<'_, str> {
+pub(crate) fn escape_harmful(text: &str) -> Cow<'_, str> {
     let mut out = String::new();
     let mut rest = text;
     while let Some(at) = rest.find(is_harmful) {
@@ -131,37 +131,38 @@ fn is_harmful(c: char) -> bool {
 }
 
 /// Prints a value as JSON or YAML. None for the other formats.
-pub(crate) fn structured(
-    format: Format,
+pub(crate) fn format_structured(
+    format: OutputFormat,
     value: &impl Serialize,
 ) -> Option<Result<String, VerbError>> {
     let failed =
         |error: &dyn std::fmt::Display| VerbError::Io(std::io::Error::other(error.to_string()));
     Some(match format {
-        Format::Json => {
+        OutputFormat::Json => {
             let text = serde_json::to_string_pretty(value);
             text.map(|text| text + "\n").map_err(|error| failed(&error))
         }
-        Format::Yaml => yaml(value).map_err(|error| failed(&error)),
-        Format::Table | Format::Wide | Format::Name => return None,
+        OutputFormat::Yaml => to_harmless_yaml(value).map_err(|error| failed(&error)),
+        OutputFormat::Table | OutputFormat::Wide | OutputFormat::Name => return None,
     })
 }
 
 /// Objects as `kubectl apply -f -` takes them.
 pub(crate) fn objects(format: ObjectFormat, objects: &[Value]) -> Result<String, VerbError> {
-    let structured =
-        |format, object: &Value| structured(format, object).unwrap_or_else(|| Ok(String::new()));
+    let structured = |format, object: &Value| {
+        format_structured(format, object).unwrap_or_else(|| Ok(String::new()))
+    };
     match (format, objects) {
         (ObjectFormat::Yaml, objects) => {
             let documents = objects
                 .iter()
-                .map(|object| structured(Format::Yaml, object));
+                .map(|object| structured(OutputFormat::Yaml, object));
             Ok(documents.collect::<Result<Vec<_>, _>>()?.join("---\n"))
         }
-        (ObjectFormat::Json, [object]) => structured(Format::Json, object),
+        (ObjectFormat::Json, [object]) => structured(OutputFormat::Json, object),
         (ObjectFormat::Json, objects) => {
             let list = json!({"apiVersion": "v1", "kind": "List", "items": objects});
-            structured(Format::Json, &list)
+            structured(OutputFormat::Json, &list)
         }
         (ObjectFormat::Name, objects) => Ok(objects.iter().map(resource_and_name).collect()),
     }
@@ -178,10 +179,10 @@ fn resource_and_name(object: &Value) -> String {
     }
 }
 
-/// A value as YAML that [`harmless`] leaves alone. The emitter writes some harmful characters as they are, and has no way to
+/// A value as YAML that [`escape_harmful`] leaves alone. The emitter writes some harmful characters as they are, and has no way to
 /// ask for double quotes, in which alone YAML knows the escapes of JSON (YAML 1.2.2, 5.7). So a word stands in for each such text
 /// until the document is written.
-pub(crate) fn yaml(value: &impl Serialize) -> Result<String, serde_norway::Error> {
+pub(crate) fn to_harmless_yaml(value: &impl Serialize) -> Result<String, serde_norway::Error> {
     let text = serde_norway::to_string(value)?;
     if !text.contains(is_harmful) {
         return Ok(text);
@@ -196,7 +197,7 @@ pub(crate) fn yaml(value: &impl Serialize) -> Result<String, serde_norway::Error
     let mut yaml = serde_norway::to_string(&value)?;
     for (word, text) in texts {
         let quoted = serde_json::Value::from(text).to_string();
-        yaml = yaml.replace(&word, &harmless(&quoted));
+        yaml = yaml.replace(&word, &escape_harmful(&quoted));
     }
     Ok(yaml)
 }
@@ -237,7 +238,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::table::{BAD, Cell, GOOD, HEADING, Table, WAITING};
+    use crate::table::{BAD, Cell, GOOD, HEADING, TextTable, WAITING};
 
     #[test]
     fn control_characters_are_written_out() {
@@ -249,10 +250,10 @@ mod tests {
             ("\u{9b}2J\u{7f}", "\\u009b2J\\u007f"),
             ("\u{202e}abc", "\\u202eabc"),
         ] {
-            assert_eq!(harmless(text), expected, "{text:?}");
+            assert_eq!(escape_harmful(text), expected, "{text:?}");
         }
         let json = serde_json::to_string("\u{1b}\u{9b}\r").unwrap();
-        let read: String = serde_json::from_str(&harmless(&json)).unwrap();
+        let read: String = serde_json::from_str(&escape_harmful(&json)).unwrap();
         assert_eq!(read, "\u{1b}\u{9b}\r");
     }
 
@@ -263,10 +264,15 @@ mod tests {
             "text": ["text", "text-0-", "\u{2066}: \"x\"", "\u{1b}[31m\r"],
             "a\u{200f}\u{7f}": {"b": 1.5, "c": null},
         });
-        for format in [Format::Json, Format::Yaml] {
-            let text = structured(format, &value).unwrap().unwrap_or_default();
-            assert_eq!(harmless(&harmless(&text)), harmless(&text));
-            let read: serde_json::Value = serde_norway::from_str(&harmless(&text)).unwrap();
+        for format in [OutputFormat::Json, OutputFormat::Yaml] {
+            let text = format_structured(format, &value)
+                .unwrap()
+                .unwrap_or_default();
+            assert_eq!(
+                escape_harmful(&escape_harmful(&text)),
+                escape_harmful(&text)
+            );
+            let read: serde_json::Value = serde_norway::from_str(&escape_harmful(&text)).unwrap();
             assert_eq!(read, value, "{text}");
         }
     }
@@ -299,18 +305,18 @@ mod tests {
 
     #[test]
     fn the_own_styles_stay() {
-        let mut table = Table::new(&["A"]);
+        let mut table = TextTable::new(&["A"]);
         for style in [BAD, GOOD, WAITING, HEADING] {
-            table.add(vec![Cell::styled("x", style)]);
+            table.add_row(vec![Cell::with_style("x", style)]);
         }
-        let text = table.lines("", true);
-        assert_eq!(harmless(&text), text);
+        let text = table.to_text("", true);
+        assert_eq!(escape_harmful(&text), text);
     }
 
     #[test]
     fn a_cell_is_one_line() {
-        let mut table = Table::new(&["A", "B"]);
-        table.add(vec!["x\ny".into(), "z".into()]);
-        assert_eq!(table.lines("", false), "x y   z\n");
+        let mut table = TextTable::new(&["A", "B"]);
+        table.add_row(vec!["x\ny".into(), "z".into()]);
+        assert_eq!(table.to_text("", false), "x y   z\n");
     }
 }

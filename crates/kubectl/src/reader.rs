@@ -14,7 +14,7 @@ use serde::de::DeserializeOwned;
 
 use crate::cluster_clock::ClusterClock;
 use crate::output;
-use crate::resources::{CLONE_SETS, Resource};
+use crate::resources::{ApiResource, CLONE_SETS};
 
 /// The deadline of a request. A person waits for it.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(20);
@@ -29,7 +29,7 @@ pub(crate) struct Reader {
 
 /// Which objects of a resource.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Selection<'a> {
+pub(crate) struct ListSelection<'a> {
     /// In this namespace, or in all.
     pub(crate) namespace: Option<&'a str>,
     /// A label selector, as the API takes it.
@@ -65,31 +65,32 @@ impl Reader {
 
     /// The time of day by the API server's clock: ages of objects are by clocks of the cluster, and the one of this machine
     /// may be off. Says so if it is by much.
-    pub(crate) async fn now(&self) -> Timestamp {
-        if !self.clock.is_read() {
+    pub(crate) async fn cluster_time(&self) -> Timestamp {
+        if !self.clock.is_known() {
             // Whatever is answered, it has a date.
             let version = http::Request::get("/version").body(Vec::new());
             let version = version.expect("a path is a request");
-            self.send(Verb::Get, version).await;
+            self.send_request(Verb::Get, version).await;
         }
-        if let Some(remark) = self.clock.remark() {
-            output::print_remark(&remark);
+        if let Some(difference_remark) = self.clock.difference_remark() {
+            output::print_remark(&difference_remark);
         }
         self.clock.now()
     }
 
     /// Sends a request.
-    async fn send(&self, verb: Verb, request: http::Request<Vec<u8>>) -> Reply {
+    async fn send_request(&self, verb: Verb, request: http::Request<Vec<u8>>) -> Reply {
         let began = clock::now();
         let reply = self.server.send_request(verb, request, DEADLINE).await;
-        self.clock.observe(reply.date.as_ref(), began, clock::now());
+        self.clock
+            .observe_date(reply.date.as_ref(), began, clock::now());
         reply
     }
 
     /// One object. None if there is none of this name.
-    pub(crate) async fn get<T: DeserializeOwned>(
+    pub(crate) async fn get_object<T: DeserializeOwned>(
         &self,
-        resource: Resource,
+        resource: ApiResource,
         namespace: Option<&str>,
         name: &str,
     ) -> Result<Option<T>, Unread> {
@@ -99,9 +100,10 @@ impl Reader {
                 resource.full_name()
             ))
         };
-        let request = Request::new(resource.path(namespace)).get(name, &GetParams::default());
+        let request =
+            Request::new(resource.objects_path(namespace)).get(name, &GetParams::default());
         let request = request.map_err(|error| unread(&error))?;
-        let reply = self.send(Verb::Get, request).await;
+        let reply = self.send_request(Verb::Get, request).await;
         match &reply.disposition {
             Disposition::Done => {
                 let object = serde_json::from_slice(&reply.body);
@@ -113,19 +115,19 @@ impl Reader {
     }
 
     /// The objects of a selection, page by page.
-    pub(crate) async fn list<T: DeserializeOwned>(
+    pub(crate) async fn list_objects<T: DeserializeOwned>(
         &self,
-        resource: Resource,
-        selection: &Selection<'_>,
+        resource: ApiResource,
+        selection: &ListSelection<'_>,
     ) -> Result<Vec<T>, Unread> {
-        self.list_map(resource, selection, Some).await
+        self.map_objects(resource, selection, Some).await
     }
 
     /// What is made of the objects of a selection, while their page is there: the objects are not kept.
-    pub(crate) async fn list_map<T: DeserializeOwned, U>(
+    pub(crate) async fn map_objects<T: DeserializeOwned, U>(
         &self,
-        resource: Resource,
-        selection: &Selection<'_>,
+        resource: ApiResource,
+        selection: &ListSelection<'_>,
         map: impl Fn(T) -> Option<U>,
     ) -> Result<Vec<U>, Unread> {
         let failed =
@@ -143,8 +145,8 @@ impl Reader {
     /// The same of a resource that the API server need not serve; None if it does not.
     pub(crate) async fn list_if_served<T: DeserializeOwned>(
         &self,
-        resource: Resource,
-        selection: &Selection<'_>,
+        resource: ApiResource,
+        selection: &ListSelection<'_>,
     ) -> Result<Option<Vec<T>>, Unread> {
         match self.list_once(resource, selection, &Some).await {
             Ok(objects) => Ok(Some(objects)),
@@ -162,12 +164,12 @@ impl Reader {
     }
 
     /// The first of these objects, as many as a page has.
-    pub(crate) async fn first_page<T: DeserializeOwned>(
+    pub(crate) async fn list_first_page<T: DeserializeOwned>(
         &self,
-        resource: Resource,
-        selection: &Selection<'_>,
+        resource: ApiResource,
+        selection: &ListSelection<'_>,
     ) -> Result<Vec<T>, Unread> {
-        let page = self.page(resource, selection, None).await;
+        let page = self.read_page(resource, selection, None).await;
         let page: List<T> = page
             .map_err(|failure| explain_failure("list", resource, selection.namespace, &failure))?;
         Ok(page.items)
@@ -175,14 +177,14 @@ impl Reader {
 
     async fn list_once<T: DeserializeOwned, U>(
         &self,
-        resource: Resource,
-        selection: &Selection<'_>,
+        resource: ApiResource,
+        selection: &ListSelection<'_>,
         map: &impl Fn(T) -> Option<U>,
     ) -> Result<Vec<U>, Disposition> {
         let mut objects = Vec::new();
         let mut token = None;
         loop {
-            let page: List<T> = self.page(resource, selection, token).await?;
+            let page: List<T> = self.read_page(resource, selection, token).await?;
             objects.extend(page.items.into_iter().filter_map(map));
             token = page.metadata.token.filter(|token| !token.is_empty());
             if token.is_none() {
@@ -192,10 +194,10 @@ impl Reader {
     }
 
     /// One page, after this token.
-    async fn page<T: DeserializeOwned>(
+    async fn read_page<T: DeserializeOwned>(
         &self,
-        resource: Resource,
-        selection: &Selection<'_>,
+        resource: ApiResource,
+        selection: &ListSelection<'_>,
         token: Option<String>,
     ) -> Result<List<T>, Disposition> {
         let refused = |error: &dyn std::fmt::Display| Disposition::Refused {
@@ -208,9 +210,9 @@ impl Reader {
             continue_token: token,
             ..ListParams::default()
         };
-        let request = Request::new(resource.path(selection.namespace)).list(&params);
+        let request = Request::new(resource.objects_path(selection.namespace)).list(&params);
         let request = request.map_err(|error| refused(&error))?;
-        let reply = self.send(Verb::ListOrWatch, request).await;
+        let reply = self.send_request(Verb::ListOrWatch, request).await;
         if reply.disposition != Disposition::Done {
             return Err(reply.disposition);
         }
@@ -221,7 +223,7 @@ impl Reader {
 /// Why a request failed: the right that is missing, or what the API server says.
 fn explain_failure(
     verb: &str,
-    resource: Resource,
+    resource: ApiResource,
     namespace: Option<&str>,
     failure: &Disposition,
 ) -> Unread {
@@ -300,7 +302,7 @@ mod tests {
         "cannot list nodes at the cluster scope: no answer within 20.0 s"
     )]
     fn a_failure_names_the_right_or_the_reason(
-        #[case] resource: Resource,
+        #[case] resource: ApiResource,
         #[case] namespace: Option<&str>,
         #[case] failure: Disposition,
         #[case] expected: &str,

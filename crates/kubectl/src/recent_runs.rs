@@ -53,12 +53,12 @@ impl Agents {
     }
 
     /// The nodes that have one.
-    pub(crate) fn nodes(&self) -> Result<Vec<String>, Unread> {
+    pub(crate) fn nodes_with_agent(&self) -> Result<Vec<String>, Unread> {
         let pods = self.pods.as_ref().map_err(Clone::clone)?;
         Ok(pods.keys().cloned().collect())
     }
 
-    fn of_node(&self, node: &str) -> Result<&str, Unread> {
+    fn agent_of_node(&self, node: &str) -> Result<&str, Unread> {
         let pods = self.pods.as_ref().map_err(Clone::clone)?;
         let no_agent = || Unread(format!("no agent runs on node {node}"));
         pods.get(node).map(String::as_str).ok_or_else(no_agent)
@@ -66,7 +66,7 @@ impl Agents {
 }
 
 /// The uids by which agents, and their events, know these pods: an agent may know an earlier pod of the same name.
-pub(crate) fn uids(pods: &[Pod]) -> BTreeSet<String> {
+pub(crate) fn known_uids(pods: &[Pod]) -> BTreeSet<String> {
     let of_static = |pod: &Pod| {
         let mut annotations = pod.annotations.iter();
         let uid = annotations.find(|(key, _)| key == STATIC_UID);
@@ -96,7 +96,7 @@ impl Reader {
             pod: Some(explained.name.clone()),
             without_output: false,
         };
-        match self.recent_runs(agents, &node, &query).await {
+        match self.read_recent_runs(agents, &node, &query).await {
             Ok(mut history) => {
                 history.probes.retain(|probe| uids.contains(&*probe.uid));
                 explained.add_recent_runs(&history.probes);
@@ -106,21 +106,21 @@ impl Reader {
     }
 
     /// Asks the agent of a node.
-    pub(crate) async fn recent_runs(
+    pub(crate) async fn read_recent_runs(
         &self,
         agents: &Agents,
         node: &str,
         query: &HistoryQuery,
     ) -> Result<NodeHistory, Unread> {
-        let pod = agents.of_node(node)?;
-        let flags = flags(query);
+        let pod = agents.agent_of_node(node)?;
+        let flags = query_flags(query);
         let flags = flags.iter().map(String::as_str);
         let command: Vec<_> = [PROGRAM, "agent-history"]
             .into_iter()
             .chain(flags)
             .collect();
         let output = self
-            .exec(&ExecCommand {
+            .exec_command(&ExecCommand {
                 namespace: &agents.namespace,
                 pod,
                 container: CONTAINER,
@@ -129,14 +129,14 @@ impl Reader {
                 stdout_bytes: ANSWER_BYTES,
             })
             .await?;
-        parse(&output).map_err(|why| {
+        parse_answer(&output).map_err(|why| {
             let namespace = &agents.namespace;
             Unread(format!("agent {namespace}/{pod} on node {node}: {why}"))
         })
     }
 }
 
-fn flags(query: &HistoryQuery) -> Vec<String> {
+fn query_flags(query: &HistoryQuery) -> Vec<String> {
     let flag = |name: &str, value: &Option<String>| {
         let value = value.as_ref();
         value.map(|value| format!("--{name}={value}"))
@@ -151,7 +151,7 @@ fn flags(query: &HistoryQuery) -> Vec<String> {
 }
 
 /// An answer, or why it is none.
-fn parse(output: &ExecOutput) -> Result<NodeHistory, String> {
+fn parse_answer(output: &ExecOutput) -> Result<NodeHistory, String> {
     let said = String::from_utf8_lossy(&output.stderr);
     let said = said.trim().trim_start_matches("leadsman: ");
     match &output.end {
@@ -212,10 +212,10 @@ mod tests {
     #[test]
     fn an_answer_has_as_many_probes_as_its_first_line_says() {
         let whole = format!("{{\"runsKept\":10,\"probes\":1}}\n{PROBE}\n");
-        let history = parse(&output(&whole, "", ExecEnd::Exited(0))).unwrap();
+        let history = parse_answer(&output(&whole, "", ExecEnd::Exited(0))).unwrap();
         assert_eq!((history.head.runs_kept, history.probes.len()), (10, 1));
         let short = format!("{{\"probes\":2}}\n{PROBE}\n");
-        let error = parse(&output(&short, "", ExecEnd::Exited(0))).unwrap_err();
+        let error = parse_answer(&output(&short, "", ExecEnd::Exited(0))).unwrap_err();
         assert_eq!(error, "its answer broke off after 1 of 2 probes");
     }
 
@@ -246,7 +246,10 @@ mod tests {
         #[case] end: ExecEnd,
         #[case] expected: &str,
     ) {
-        assert_eq!(parse(&output("", stderr, end)).unwrap_err(), expected);
+        assert_eq!(
+            parse_answer(&output("", stderr, end)).unwrap_err(),
+            expected
+        );
     }
 
     #[test]
@@ -261,12 +264,12 @@ mod tests {
             pod("b", "n2", "Pending"),
         ];
         let agents = Agents::new("ns", &Ok(pods));
-        assert_eq!(agents.nodes().unwrap(), ["n1"]);
-        assert_eq!(agents.of_node("n1").unwrap(), "a");
-        let none = agents.of_node("n2").unwrap_err();
+        assert_eq!(agents.nodes_with_agent().unwrap(), ["n1"]);
+        assert_eq!(agents.agent_of_node("n1").unwrap(), "a");
+        let none = agents.agent_of_node("n2").unwrap_err();
         assert_eq!(none.0, "no agent runs on node n2");
         let missing = Err(Unread("missing right: list pods".to_owned()));
-        let missing = Agents::new("ns", &missing).of_node("n1").unwrap_err();
+        let missing = Agents::new("ns", &missing).agent_of_node("n1").unwrap_err();
         assert_eq!(missing.0, "missing right: list pods");
     }
 
@@ -280,7 +283,7 @@ mod tests {
             pod("a", json!({})),
             pod("b", json!({"kubernetes.io/config.hash": "c"})),
         ];
-        let known: Vec<_> = uids(&pods).into_iter().collect();
+        let known: Vec<_> = known_uids(&pods).into_iter().collect();
         assert_eq!(known, ["a", "b", "c"]);
     }
 
@@ -291,6 +294,6 @@ mod tests {
             pod: None,
             without_output: true,
         };
-        assert_eq!(flags(&query), ["--namespace=ns", "--without-output"]);
+        assert_eq!(query_flags(&query), ["--namespace=ns", "--without-output"]);
     }
 }

@@ -2,84 +2,87 @@
 
 /// A resource of the API.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Resource {
+pub(crate) struct ApiResource {
     /// Empty for the core's.
     pub(crate) group: &'static str,
     pub(crate) version: &'static str,
     pub(crate) plural: &'static str,
 }
 
-const fn core(plural: &'static str) -> Resource {
-    v1("", plural)
+const fn core_resource(plural: &'static str) -> ApiResource {
+    v1_resource("", plural)
 }
 
-const fn apps(plural: &'static str) -> Resource {
-    v1("apps", plural)
+const fn apps_resource(plural: &'static str) -> ApiResource {
+    v1_resource("apps", plural)
 }
 
-const fn v1(group: &'static str, plural: &'static str) -> Resource {
-    Resource {
+const fn v1_resource(group: &'static str, plural: &'static str) -> ApiResource {
+    ApiResource {
         group,
         version: "v1",
         plural,
     }
 }
 
-const fn ours(plural: &'static str) -> Resource {
-    Resource {
+const fn kruise_resource(plural: &'static str) -> ApiResource {
+    ApiResource {
         group: leadsman_api::GROUP,
         version: leadsman_api::VERSION,
         plural,
     }
 }
 
-pub(crate) const PODS: Resource = core("pods");
-pub(crate) const NODES: Resource = core("nodes");
-pub(crate) const NAMESPACES: Resource = core("namespaces");
-pub(crate) const EVENTS: Resource = core("events");
-pub(crate) const MARKERS: Resource = ours("podprobemarkers");
-pub(crate) const SIDECAR_SETS: Resource = ours("sidecarsets");
-pub(crate) const CONFIG_MAPS: Resource = core("configmaps");
-pub(crate) const CONTROLLER_REVISIONS: Resource = apps("controllerrevisions");
-pub(crate) const NODE_POD_PROBES: Resource = ours("nodepodprobes");
-pub(crate) const SERVICES: Resource = core("services");
-pub(crate) const DAEMON_SETS: Resource = apps("daemonsets");
-pub(crate) const CLONE_SETS: Resource = ours("clonesets");
-pub(crate) const JOBS: Resource = v1("batch", "jobs");
-pub(crate) const CRON_JOBS: Resource = v1("batch", "cronjobs");
-pub(crate) const LEASES: Resource = v1("coordination.k8s.io", "leases");
-pub(crate) const ENDPOINT_SLICES: Resource = v1("discovery.k8s.io", "endpointslices");
-pub(crate) const WEBHOOKS: Resource = v1(
+pub(crate) const PODS: ApiResource = core_resource("pods");
+pub(crate) const NODES: ApiResource = core_resource("nodes");
+pub(crate) const NAMESPACES: ApiResource = core_resource("namespaces");
+pub(crate) const EVENTS: ApiResource = core_resource("events");
+pub(crate) const MARKERS: ApiResource = kruise_resource("podprobemarkers");
+pub(crate) const SIDECAR_SETS: ApiResource = kruise_resource("sidecarsets");
+pub(crate) const CONFIG_MAPS: ApiResource = core_resource("configmaps");
+pub(crate) const CONTROLLER_REVISIONS: ApiResource = apps_resource("controllerrevisions");
+pub(crate) const NODE_POD_PROBES: ApiResource = kruise_resource("nodepodprobes");
+pub(crate) const SERVICES: ApiResource = core_resource("services");
+pub(crate) const DAEMON_SETS: ApiResource = apps_resource("daemonsets");
+pub(crate) const CLONE_SETS: ApiResource = kruise_resource("clonesets");
+pub(crate) const JOBS: ApiResource = v1_resource("batch", "jobs");
+pub(crate) const CRON_JOBS: ApiResource = v1_resource("batch", "cronjobs");
+pub(crate) const LEASES: ApiResource = v1_resource("coordination.k8s.io", "leases");
+pub(crate) const ENDPOINT_SLICES: ApiResource = v1_resource("discovery.k8s.io", "endpointslices");
+pub(crate) const WEBHOOKS: ApiResource = v1_resource(
     "admissionregistration.k8s.io",
     "mutatingwebhookconfigurations",
 );
-pub(crate) const VALIDATING_WEBHOOKS: Resource = v1(
+pub(crate) const VALIDATING_WEBHOOKS: ApiResource = v1_resource(
     "admissionregistration.k8s.io",
     "validatingwebhookconfigurations",
 );
 
 /// What can be explained: the names that kubectl has for it, the first one for messages.
-pub(crate) const KINDS: &[(Resource, &[&str])] = &[
+pub(crate) const KINDS: &[(ApiResource, &[&str])] = &[
     (PODS, &["pod", "pods", "po"]),
     (
-        apps("deployments"),
+        apps_resource("deployments"),
         &["deployment", "deployments", "deploy"],
     ),
     (
-        apps("statefulsets"),
+        apps_resource("statefulsets"),
         &["statefulset", "statefulsets", "sts"],
     ),
     (DAEMON_SETS, &["daemonset", "daemonsets", "ds"]),
-    (apps("replicasets"), &["replicaset", "replicasets", "rs"]),
+    (
+        apps_resource("replicasets"),
+        &["replicaset", "replicasets", "rs"],
+    ),
     (JOBS, &["job", "jobs"]),
     (CRON_JOBS, &["cronjob", "cronjobs", "cj"]),
     // Of OpenKruise, whose group it shares with ours.
     (CLONE_SETS, &["cloneset", "clonesets", "clone"]),
 ];
 
-impl Resource {
+impl ApiResource {
     /// The path of its objects in a namespace, or of all.
-    pub(crate) fn path(&self, namespace: Option<&str>) -> String {
+    pub(crate) fn objects_path(&self, namespace: Option<&str>) -> String {
         let Self {
             group,
             version,

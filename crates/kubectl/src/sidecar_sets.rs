@@ -15,7 +15,7 @@ use leadsman_core::sidecarset::set::{Namespaces, SidecarSet};
 use serde_json::Value;
 
 use crate::VerbError;
-use crate::reader::{Reader, Selection};
+use crate::reader::{ListSelection, Reader};
 use crate::resources::{CONFIG_MAPS, CONTROLLER_REVISIONS, NAMESPACES, SIDECAR_SETS};
 
 /// The sets, and what could not be read.
@@ -48,49 +48,49 @@ pub(crate) enum WantedNamespaces<'a> {
 
 /// Objects as they were found.
 #[derive(Default)]
-struct Found {
+struct FoundSetObjects {
     objects: SetObjects,
     is_gate_off: bool,
     unread: Vec<String>,
 }
 
 /// The sets of files, with namespaces, revisions and the list of annotations, as far as the files have them.
-pub(crate) fn of_files(objects: Vec<Value>) -> Result<FoundSets, VerbError> {
-    let mut found = Found::default();
+pub(crate) fn sets_of_files(objects: Vec<Value>) -> Result<FoundSets, VerbError> {
+    let mut found = FoundSetObjects::default();
     found.add_objects(objects)?;
-    Ok(found.finish())
+    Ok(found.into_found_sets())
 }
 
 impl Reader {
     /// The sets of the cluster; `instead` are sets of files, which take the places of those of the same name.
-    pub(crate) async fn sidecar_sets(
+    pub(crate) async fn read_sidecar_sets(
         &self,
         needs: &Needs<'_>,
         instead: Vec<Value>,
         now: Timestamp,
     ) -> Result<FoundSets, VerbError> {
-        let selection = Selection {
+        let selection = ListSelection {
             fields: needs.set.map(|name| format!("metadata.name={name}")),
             page: 100,
-            ..Selection::default()
+            ..ListSelection::default()
         };
-        let sets = self.list(SIDECAR_SETS, &selection).await;
+        let sets = self.list_objects(SIDECAR_SETS, &selection).await;
         let sets = sets.map_err(VerbError::Unread)?;
-        let mut found = Found::of(sets);
+        let mut found = FoundSetObjects::from_wire(sets);
         found.add_objects(instead)?;
         found.read_needed(self, needs, now).await;
-        Ok(found.finish())
+        Ok(found.into_found_sets())
     }
 
     /// All sets of a cluster for pods of these namespaces, with their revisions; None if it has no such kind.
-    pub(crate) async fn sidecar_sets_for(
+    pub(crate) async fn read_sidecar_sets_for(
         &self,
         namespaces: BTreeSet<&str>,
         now: Timestamp,
     ) -> Result<Option<FoundSets>, Unread> {
-        let selection = Selection {
+        let selection = ListSelection {
             page: 100,
-            ..Selection::default()
+            ..ListSelection::default()
         };
         let Some(sets) = self.list_if_served(SIDECAR_SETS, &selection).await? else {
             return Ok(None);
@@ -100,14 +100,14 @@ impl Reader {
             all_revisions: !sets.is_empty(),
             namespaces: WantedNamespaces::These(namespaces),
         };
-        let mut found = Found::of(sets);
+        let mut found = FoundSetObjects::from_wire(sets);
         found.read_needed(self, &needs, now).await;
-        Ok(Some(found.finish()))
+        Ok(Some(found.into_found_sets()))
     }
 }
 
-impl Found {
-    fn of(sets: Vec<Guarded<SidecarSetWire>>) -> Self {
+impl FoundSetObjects {
+    fn from_wire(sets: Vec<Guarded<SidecarSetWire>>) -> Self {
         let mut found = Self::default();
         found.objects.sets = sets;
         found
@@ -119,15 +119,15 @@ impl Found {
             let kind = object["kind"].as_str().unwrap_or_default().to_owned();
             match kind.as_str() {
                 "SidecarSet" => {
-                    let set = decode(&object)?;
+                    let set = decode_object(&object)?;
                     let name = name_of(&set).to_owned();
                     found.sets.retain(|known| name_of(known) != name);
                     found.sets.push(set);
                 }
-                "ControllerRevision" => found.revisions.push(decode(&object)?),
-                "Namespace" => found.namespaces.push(decode(&object)?),
+                "ControllerRevision" => found.revisions.push(decode_object(&object)?),
+                "Namespace" => found.namespaces.push(decode_object(&object)?),
                 "ConfigMap" if object["metadata"]["name"] == CONFIGURATION => {
-                    found.configuration = Some(decode(&object)?);
+                    found.configuration = Some(decode_object(&object)?);
                 }
                 _ => {
                     return Err(VerbError::Usage(format!(
@@ -151,7 +151,7 @@ impl Found {
         let has_patch = parsed.iter().any(|set| !set.template.patches.is_empty());
         let has_order = has_order_of_init_containers(&parsed);
         if has_pin || has_patch || has_order {
-            let install = reader.install(now).await;
+            let install = reader.read_install(now).await;
             let namespace = install.config.agent_namespace.as_str();
             self.objects.render = install.render;
             let assumed = install.assumed.filter(|_| has_order);
@@ -171,16 +171,16 @@ impl Found {
         let found = match wanted {
             WantedNamespaces::These(names) => {
                 let gets = names.iter();
-                let gets = gets.map(|name| reader.get::<Namespace>(NAMESPACES, None, name));
+                let gets = gets.map(|name| reader.get_object::<Namespace>(NAMESPACES, None, name));
                 let found = join_all(gets).await.into_iter();
                 found.map(|found| found.map(Vec::from_iter)).collect()
             }
             WantedNamespaces::All => {
-                let selection = Selection {
+                let selection = ListSelection {
                     page: 500,
-                    ..Selection::default()
+                    ..ListSelection::default()
                 };
-                vec![reader.list(NAMESPACES, &selection).await]
+                vec![reader.list_objects(NAMESPACES, &selection).await]
             }
         };
         for namespaces in found {
@@ -192,20 +192,20 @@ impl Found {
     }
 
     async fn read_revisions(&mut self, reader: &Reader, namespace: &str) {
-        let selection = Selection {
+        let selection = ListSelection {
             namespace: Some(namespace),
             labels: Some(SET_LABEL.to_owned()),
             page: 100,
-            ..Selection::default()
+            ..ListSelection::default()
         };
-        match reader.list(CONTROLLER_REVISIONS, &selection).await {
+        match reader.list_objects(CONTROLLER_REVISIONS, &selection).await {
             Ok(revisions) => self.objects.revisions.extend::<Vec<_>>(revisions),
             Err(Unread(why)) => self.unread.push(why),
         }
     }
 
     async fn read_configuration(&mut self, reader: &Reader, namespace: &str) {
-        let map = reader.get(CONFIG_MAPS, Some(namespace), CONFIGURATION);
+        let map = reader.get_object(CONFIG_MAPS, Some(namespace), CONFIGURATION);
         match map.await {
             // Without one nothing is listed.
             Ok(map) => self.objects.configuration = Some(map.unwrap_or_default()),
@@ -215,7 +215,7 @@ impl Found {
         }
     }
 
-    fn finish(self) -> FoundSets {
+    fn into_found_sets(self) -> FoundSets {
         let (sets, errors) = self.objects.parse();
         FoundSets {
             sets,
@@ -236,7 +236,7 @@ pub(crate) fn has_order_of_init_containers<'a>(
     of_sets.sum::<usize>() > 1
 }
 
-fn decode<T: serde::de::DeserializeOwned>(object: &Value) -> Result<T, VerbError> {
+fn decode_object<T: serde::de::DeserializeOwned>(object: &Value) -> Result<T, VerbError> {
     let decoded = serde_json::from_str(&object.to_string());
     decoded.map_err(|error| {
         let kind = object["kind"].as_str().unwrap_or_default();

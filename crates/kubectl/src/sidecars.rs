@@ -17,10 +17,10 @@ use leadsman_core::sidecarset::strategy::UpdateMode;
 use serde::Serialize;
 
 use crate::drift;
-use crate::reader::{Reader, Selection};
+use crate::reader::{ListSelection, Reader};
 use crate::sidecar_sets::FoundSets;
 use crate::table::{BAD, GOOD, HEADING, WAITING};
-use crate::text::{self, Lines};
+use crate::text::{self, TextLines};
 
 /// Sets that do not select the pod are told with their selectors if they are so few.
 const FEW_SETS: usize = 3;
@@ -54,12 +54,12 @@ struct ExplainedPods {
 }
 
 /// Reads and explains; None if the cluster has no sets that matter.
-pub(crate) async fn read(
+pub(crate) async fn read_sidecars(
     reader: &Reader,
     name: &ObjectName,
     now: Timestamp,
 ) -> Option<ExplainedSidecars> {
-    let pod = reader.pod_object(name).map_ok(|pod| vec![pod]);
+    let pod = reader.read_pod_object(name).map_ok(|pod| vec![pod]);
     let explained = read_pods(reader, slice::from_ref(name), pod, now).await?;
     let sets = explained.pods.into_iter().next();
     let sets = sets.map_or_else(Vec::new, |(_, sets)| sets);
@@ -68,18 +68,18 @@ pub(crate) async fn read(
 
 /// The same of the pods of a selection; takes out of the explanations of those that a set concerns that no marker is for
 /// them.
-pub(crate) async fn read_group(
+pub(crate) async fn read_sidecars_of_group(
     reader: &Reader,
-    selection: &Selection<'_>,
+    selection: &ListSelection<'_>,
     pods: &mut [Explanation],
     now: Timestamp,
 ) -> Option<GroupedSidecars> {
-    let names = pods.iter().map(name_of).collect::<Vec<_>>();
-    let explained = read_pods(reader, &names, reader.pod_objects(selection), now).await?;
+    let names = pods.iter().map(object_name).collect::<Vec<_>>();
+    let explained = read_pods(reader, &names, reader.read_pod_objects(selection), now).await?;
     for (name, sets) in &explained.pods {
-        let pod = pods.iter_mut().find(|pod| name_of(pod) == *name);
+        let pod = pods.iter_mut().find(|pod| object_name(pod) == *name);
         if let Some(pod) = pod.filter(|_| sets.iter().any(SetExplanation::concerns_the_pod)) {
-            without_markers(pod);
+            clear_markers(pod);
         }
     }
     let explained_pods = explained.pods.iter();
@@ -87,7 +87,7 @@ pub(crate) async fn read_group(
     Sidecars::new(sets, explained.is_gate_off, explained.unread)
 }
 
-fn name_of(pod: &Explanation) -> ObjectName {
+fn object_name(pod: &Explanation) -> ObjectName {
     ObjectName {
         namespace: pod.namespace.clone(),
         name: pod.name.clone(),
@@ -95,7 +95,7 @@ fn name_of(pod: &Explanation) -> ObjectName {
 }
 
 /// Who has sidecars need not have markers; but one that misses the pod by a slip of the pen is still told of.
-fn without_markers(pod: &mut Explanation) {
+fn clear_markers(pod: &mut Explanation) {
     let is_slip = pod.markers.iter().any(misses_by_a_slip);
     pod.causes.retain(|cause| match cause.reason {
         CauseReason::NoMarker => false,
@@ -126,7 +126,10 @@ async fn read_pods(
         unread: vec![why],
     };
     let namespaces = names.iter().map(|name| name.namespace.as_str());
-    let found = match reader.sidecar_sets_for(namespaces.collect(), now).await {
+    let found = match reader
+        .read_sidecar_sets_for(namespaces.collect(), now)
+        .await
+    {
         Ok(found) => Ok(found?),
         Err(unread) => Err(unread),
     };
@@ -166,7 +169,7 @@ async fn explain_pods(
         if known.set.update.mode != UpdateMode::Rolling || !pods.iter().any(waits) {
             continue;
         }
-        match reader.pods_of_set(known, None).await {
+        match reader.read_pods_of_set(known, None).await {
             Ok(others) => all.extend(others),
             Err(Unread(why)) => {
                 knows_pods = false;
@@ -202,17 +205,17 @@ impl<T> Sidecars<T> {
     }
 
     /// The lines that `add` makes of the sets, between those that are the same for every question.
-    fn text_of(&self, add: impl FnOnce(&mut Lines)) -> String {
-        let mut lines = Lines::default();
-        lines.heading("SidecarSets");
+    fn sets_text(&self, add: impl FnOnce(&mut TextLines)) -> String {
+        let mut lines = TextLines::default();
+        lines.add_heading("SidecarSets");
         if self.is_gate_off {
-            lines.add(format_args!(
+            lines.add_line(format_args!(
                 "  {WAITING}the manager acts on none of them{WAITING:#}: its gate SidecarSetGate is off"
             ));
         }
         add(&mut lines);
         for why in &self.unread {
-            lines.add(format_args!("  not read: {why}"));
+            lines.add_line(format_args!("  not read: {why}"));
         }
         lines.0
     }
@@ -222,14 +225,14 @@ impl ExplainedSidecars {
     /// Takes out of the explanation of a pod that a set concerns that no marker is for it.
     pub(crate) fn without_markers(&self, pod: &mut Explanation) {
         if self.sets.iter().any(SetExplanation::concerns_the_pod) {
-            without_markers(pod);
+            clear_markers(pod);
         }
     }
 
-    pub(crate) fn text(&self, with_all: bool) -> String {
+    pub(crate) fn to_text(&self, with_all: bool) -> String {
         let (told, others): (Vec<_>, Vec<_>) =
             self.sets.iter().partition(|set| set.concerns_the_pod());
-        self.text_of(|lines| {
+        self.sets_text(|lines| {
             for set in &told {
                 explain_set(lines, set);
             }
@@ -239,16 +242,16 @@ impl ExplainedSidecars {
                 }
             } else {
                 let names: Vec<_> = others.iter().map(|set| set.set.clone()).collect();
-                let names = text::names(&names, false);
-                lines.add(format_args!("  not selected by {names}"));
+                let names = text::format_names(&names, false);
+                lines.add_line(format_args!("  not selected by {names}"));
             }
         })
     }
 }
 
 impl GroupedSidecars {
-    pub(crate) fn text(&self, with_all_names: bool) -> String {
-        self.text_of(|lines| {
+    pub(crate) fn to_text(&self, with_all_names: bool) -> String {
+        self.sets_text(|lines| {
             for set in &self.sets {
                 add_set(lines, set, with_all_names);
             }
@@ -257,7 +260,7 @@ impl GroupedSidecars {
 }
 
 /// A set, and its pods by what keeps them from being as it says.
-fn add_set(lines: &mut Lines, set: &PodsBySet, with_all_names: bool) {
+fn add_set(lines: &mut TextLines, set: &PodsBySet, with_all_names: bool) {
     let count = |groups: &mut dyn Iterator<Item = &SetPodGroup>| -> usize {
         groups.map(|group| group.pods.len()).sum()
     };
@@ -265,7 +268,7 @@ fn add_set(lines: &mut Lines, set: &PodsBySet, with_all_names: bool) {
     let is_well = |group: &&SetPodGroup| group.causes.is_empty();
     let well = count(&mut set.groups.iter().filter(is_well));
     let style = if well == all { GOOD } else { BAD };
-    lines.add(format_args!(
+    lines.add_line(format_args!(
         "  {HEADING}{}{HEADING:#}: {style}{well} of {all} pods{style:#} are as the set says",
         set.set
     ));
@@ -274,62 +277,62 @@ fn add_set(lines: &mut Lines, set: &PodsBySet, with_all_names: bool) {
     }
 }
 
-fn add_group(lines: &mut Lines, group: &SetPodGroup, with_all_names: bool) {
+fn add_group(lines: &mut TextLines, group: &SetPodGroup, with_all_names: bool) {
     let reasons: Vec<_> = group.causes.iter().map(|it| it.reason.as_str()).collect();
     let is_waiting = group.causes.iter().all(|cause| cause.reason.resolves());
     let style = if is_waiting { WAITING } else { BAD };
-    lines.add(format_args!(
+    lines.add_line(format_args!(
         "\n  {}: {style}{}{style:#}",
-        text::pods(group.pods.len()),
+        text::format_pod_count(group.pods.len()),
         reasons.join(", ")
     ));
-    let names = text::names(&group.pods, with_all_names);
-    lines.add(format_args!("    {names}"));
+    let names = text::format_names(&group.pods, with_all_names);
+    lines.add_line(format_args!("    {names}"));
     for cause in &group.causes {
         add_cause(lines, &cause.message, cause);
     }
 }
 
 /// A cause in these words, with the requirements of the selector that is in the way.
-fn add_cause(lines: &mut Lines, words: &str, cause: &SetCause) {
-    lines.add(format_args!("    {words}"));
+fn add_cause(lines: &mut TextLines, words: &str, cause: &SetCause) {
+    lines.add_line(format_args!("    {words}"));
     let whose = match cause.reason {
         SetReason::Namespace => "its namespace",
         _ => "the pod",
     };
-    text::terms(lines, whose, &cause.terms);
+    text::add_selector_terms(lines, whose, &cause.terms);
 }
 
-fn explain_set(lines: &mut Lines, explained: &SetExplanation) {
+fn explain_set(lines: &mut TextLines, explained: &SetExplanation) {
     let set = &explained.set;
     let revision = explained.revision.as_deref();
     let revision = revision.map(|revision| format!(", revision {revision}"));
     let revision = revision.unwrap_or_default();
     let is_waiting = explained.causes.iter().all(|cause| cause.reason.resolves());
     match (explained.injected, explained.causes.is_empty()) {
-        (true, true) => lines.add(format_args!(
+        (true, true) => lines.add_line(format_args!(
             "  {set}  {GOOD}as the set says{GOOD:#}{revision}"
         )),
         (true, false) if is_waiting => {
-            lines.add(format_args!(
+            lines.add_line(format_args!(
                 "  {set}  {WAITING}injected{WAITING:#}{revision}"
             ));
         }
-        (true, false) => lines.add(format_args!("  {set}  {BAD}injected{BAD:#}{revision}")),
-        (false, _) => lines.add(format_args!("  {set}  {BAD}not injected{BAD:#}")),
+        (true, false) => lines.add_line(format_args!("  {set}  {BAD}injected{BAD:#}{revision}")),
+        (false, _) => lines.add_line(format_args!("  {set}  {BAD}not injected{BAD:#}")),
     }
     for cause in &explained.causes {
         let words = format!("{}: {}", cause.reason, cause.message);
         add_cause(lines, &words, cause);
     }
     for remark in &explained.remarks {
-        lines.add(format_args!("    {remark}"));
+        lines.add_line(format_args!("    {remark}"));
     }
     for difference in &explained.differs {
-        drift::field(lines, difference);
+        drift::add_field(lines, difference);
     }
     if let Some(reported) = &explained.reported {
-        lines.add(format_args!("    its status says {reported}"));
+        lines.add_line(format_args!("    its status says {reported}"));
     }
 }
 

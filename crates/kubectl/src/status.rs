@@ -16,11 +16,11 @@ use leadsman_process::list::ListTarget;
 use leadsman_process::watcher::{WatchEvent, list_and_watch};
 
 use crate::connection::Connection;
-use crate::output::{self, Colors, Format, NO_TABLE};
-use crate::reader::{Reader, Selection};
+use crate::output::{self, Colors, NO_TABLE, OutputFormat};
+use crate::reader::{ListSelection, Reader};
 use crate::resources::{MARKERS, NODE_POD_PROBES};
-use crate::table::{BAD, Cell, GOOD, HEADING, Table, WAITING};
-use crate::text::Lines;
+use crate::table::{BAD, Cell, GOOD, HEADING, TextTable, WAITING};
+use crate::text::TextLines;
 use crate::{VerbError, completion};
 
 /// The flags of `status`.
@@ -30,7 +30,7 @@ use crate::{VerbError, completion};
 )]
 pub struct Args {
     /// Only this marker
-    #[arg(value_name = "MARKER", add = ArgValueCompleter::new(completion::markers))]
+    #[arg(value_name = "MARKER", add = ArgValueCompleter::new(completion::complete_markers))]
     marker: Option<String>,
     /// Only the markers that this label selector matches
     #[arg(short = 'l', long, value_name = "SELECTOR", conflicts_with = "marker")]
@@ -43,7 +43,7 @@ pub struct Args {
     watch: bool,
     /// Output format
     #[arg(short, long, value_name = "FORMAT", default_value = "table")]
-    output: Format,
+    output: OutputFormat,
     #[command(flatten)]
     pub(crate) colors: Colors,
     #[command(flatten)]
@@ -51,29 +51,29 @@ pub struct Args {
 }
 
 pub(crate) async fn run(args: &Args) -> Result<(), VerbError> {
-    let (reader, namespace) = args.connection.reader().await?;
+    let (reader, namespace) = args.connection.connect_reader().await?;
     let namespace = (!args.all_namespaces).then_some(namespace.as_str());
     if args.watch {
-        return watch(args, reader, namespace).await;
+        return watch_markers(args, reader, namespace).await;
     }
     let markers = read_markers(args, &reader, namespace).await?;
-    let now = reader.now().await;
+    let now = reader.cluster_time().await;
     let fleet = summarize_markers(read_reports(&reader, markers, now).await, now);
-    let printed = match output::structured(args.output, &fleet) {
+    let printed = match output::format_structured(args.output, &fleet) {
         Some(text) => text?,
-        None if args.output == Format::Name => {
-            let mut names = Lines::default();
+        None if args.output == OutputFormat::Name => {
+            let mut names = TextLines::default();
             for marker in &fleet.markers {
-                names.add(format_args!(
+                names.add_line(format_args!(
                     "podprobemarker.apps.kruise.io/{}",
                     marker.name
                 ));
             }
             names.0
         }
-        None => text(&fleet, args, now),
+        None => fleet_text(&fleet, args, now),
     };
-    output::print(&printed)
+    output::print_text(&printed)
 }
 
 async fn read_markers(
@@ -81,7 +81,7 @@ async fn read_markers(
     reader: &Reader,
     namespace: Option<&str>,
 ) -> Result<Vec<Guarded<PodProbeMarker>>, VerbError> {
-    let selection = Selection {
+    let selection = ListSelection {
         namespace,
         labels: args.selector.clone(),
         fields: args
@@ -91,18 +91,18 @@ async fn read_markers(
         page: 250,
     };
     let markers = reader
-        .list(MARKERS, &selection)
+        .list_objects(MARKERS, &selection)
         .await
         .map_err(VerbError::Unread)?;
     let Some(name) = args.marker.as_ref().filter(|_| markers.is_empty()) else {
         return Ok(markers);
     };
-    let all = Selection {
+    let all = ListSelection {
         fields: None,
         ..selection
     };
     let known = reader
-        .list::<completion::NamedObject>(MARKERS, &all)
+        .list_objects::<completion::NamedObject>(MARKERS, &all)
         .await
         .unwrap_or_default();
     let near = nearest(name, known.iter().map(completion::NamedObject::name));
@@ -122,13 +122,13 @@ async fn read_reports(
     markers: Vec<Guarded<PodProbeMarker>>,
     now: Timestamp,
 ) -> ObservedObjects {
-    let objects = Selection {
+    let objects = ListSelection {
         page: 50,
-        ..Selection::default()
+        ..ListSelection::default()
     };
     let has_markers = !markers.is_empty();
     let node_pod_probes = if has_markers {
-        reader.list(NODE_POD_PROBES, &objects).await
+        reader.list_objects(NODE_POD_PROBES, &objects).await
     } else {
         Ok(Vec::new())
     };
@@ -137,8 +137,10 @@ async fn read_reports(
         marker.probes.iter().any(|probe| probe.silent > 0) || marker.reason == "NoAgent"
     });
     let (config, agents) = if is_silent && node_pod_probes.is_ok() {
-        let install = reader.install(now).await;
-        let agents = reader.agents(&install.config.agent_namespace, None).await;
+        let install = reader.read_install(now).await;
+        let agents = reader
+            .read_agents(&install.config.agent_namespace, None)
+            .await;
         (install.config, agents)
     } else {
         (Config::default(), Ok(Vec::new()))
@@ -174,29 +176,36 @@ const HEADINGS: [&str; 13] = [
     "AGE",
 ];
 
-fn new_table(args: &Args) -> Table {
+fn new_table(args: &Args) -> TextTable {
     let first = usize::from(!args.all_namespaces);
-    let end = if args.output == Format::Wide {
+    let end = if args.output == OutputFormat::Wide {
         HEADINGS.len()
     } else {
         HEADINGS.len() - OF_WIDE
     };
-    Table::new(&HEADINGS[first..end])
+    TextTable::new(&HEADINGS[first..end])
 }
 
 /// A line for each probe of a marker.
-fn rows(marker: &MarkerSummary, args: &Args, now: Timestamp) -> Vec<Vec<Cell>> {
+fn marker_rows(marker: &MarkerSummary, args: &Args, now: Timestamp) -> Vec<Vec<Cell>> {
     let none = [ProbeCounts::default()];
     let probes = if marker.probes.is_empty() {
         none.as_slice()
     } else {
         marker.probes.as_slice()
     };
-    let rows = probes.iter().map(|probe| row(marker, probe, args, now));
+    let rows = probes
+        .iter()
+        .map(|probe| probe_row(marker, probe, args, now));
     rows.collect()
 }
 
-fn row(marker: &MarkerSummary, probe: &ProbeCounts, args: &Args, now: Timestamp) -> Vec<Cell> {
+fn probe_row(
+    marker: &MarkerSummary,
+    probe: &ProbeCounts,
+    args: &Args,
+    now: Timestamp,
+) -> Vec<Cell> {
     let state = match marker.reason.as_str() {
         _ if !marker.ready => BAD,
         _ if probe.pending > 0 => WAITING,
@@ -222,9 +231,9 @@ fn row(marker: &MarkerSummary, probe: &ProbeCounts, args: &Args, now: Timestamp)
     row.extend(counts.map(|count| Cell::from(count.to_string())));
     row.extend([
         newest.unwrap_or_else(|| "-".to_owned()).into(),
-        Cell::styled(marker.reason.clone(), state),
+        Cell::with_style(marker.reason.clone(), state),
     ]);
-    if args.output == Format::Wide {
+    if args.output == OutputFormat::Wide {
         let created = marker.created.as_ref().map(|time| format_age(time.0, now));
         let generation = if marker.observed_generation == marker.generation {
             marker.generation.to_string()
@@ -240,17 +249,17 @@ fn row(marker: &MarkerSummary, probe: &ProbeCounts, args: &Args, now: Timestamp)
     row
 }
 
-fn text(fleet: &FleetSummary, args: &Args, now: Timestamp) -> String {
+fn fleet_text(fleet: &FleetSummary, args: &Args, now: Timestamp) -> String {
     if fleet.markers.is_empty() {
         return "No markers found\n".to_owned();
     }
     let mut table = new_table(args);
     for marker in &fleet.markers {
-        for row in rows(marker, args, now) {
-            table.add(row);
+        for row in marker_rows(marker, args, now) {
+            table.add_row(row);
         }
     }
-    let mut text = Lines(table.lines("", true));
+    let mut text = TextLines(table.to_text("", true));
     let is_told = |marker: &&MarkerSummary| {
         let waits = marker.probes.iter().any(|probe| probe.pending > 0);
         !marker.ready || waits || args.marker.is_some()
@@ -262,24 +271,28 @@ fn text(fleet: &FleetSummary, args: &Args, now: Timestamp) -> String {
             String::new()
         };
         let name = format!("{namespace}{}", marker.name);
-        text.add(format_args!(
+        text.add_line(format_args!(
             "\n{HEADING}{name}{HEADING:#}: {}",
             marker.message
         ));
     }
     if !fleet.silent_nodes.is_empty() {
         let nodes = fleet.silent_nodes.join(", ");
-        text.add(format_args!("\n{HEADING}Silent nodes{HEADING:#}: {nodes}"));
+        text.add_line(format_args!("\n{HEADING}Silent nodes{HEADING:#}: {nodes}"));
     }
     for unread in &fleet.unread {
-        text.add(format_args!("\n{WAITING}Not shown{WAITING:#}: {unread}"));
+        text.add_line(format_args!("\n{WAITING}Not shown{WAITING:#}: {unread}"));
     }
     text.0
 }
 
 /// Prints all markers, then each one that changes.
-async fn watch(args: &Args, reader: Reader, namespace: Option<&str>) -> Result<(), VerbError> {
-    if !matches!(args.output, Format::Table | Format::Wide) {
+async fn watch_markers(
+    args: &Args,
+    reader: Reader,
+    namespace: Option<&str>,
+) -> Result<(), VerbError> {
+    if !matches!(args.output, OutputFormat::Table | OutputFormat::Wide) {
         return Err(VerbError::Usage(NO_TABLE.to_owned()));
     }
     // One request that fails at once where a right is missing: the watch would go on trying.
@@ -307,13 +320,13 @@ async fn watch(args: &Args, reader: Reader, namespace: Option<&str>) -> Result<(
         match event {
             WatchEvent::ListItem(marker) | WatchEvent::Changed(marker) => {
                 let (_, marker) = summarize_marker(&marker);
-                for row in rows(&marker, args, reader.now().await) {
-                    table.add(row);
+                for row in marker_rows(&marker, args, reader.cluster_time().await) {
+                    table.add_row(row);
                 }
             }
             WatchEvent::Deleted(marker) => {
                 let (name, _) = summarize_marker(&marker);
-                output::print(&format!("{name} was deleted\n"))?;
+                output::print_text(&format!("{name} was deleted\n"))?;
             }
             WatchEvent::Failed(failure) => {
                 let why = failure.disposition.explain_reason();
@@ -324,8 +337,8 @@ async fn watch(args: &Args, reader: Reader, namespace: Option<&str>) -> Result<(
             WatchEvent::ListPage(_) | WatchEvent::Following => {}
         }
         if !is_listing {
-            output::print(&table.lines("", std::mem::take(&mut with_headings)))?;
-            table.clear();
+            output::print_text(&table.to_text("", std::mem::take(&mut with_headings)))?;
+            table.clear_rows();
         }
     }
     Ok(())
@@ -358,7 +371,7 @@ mod tests {
         let words = std::iter::once("status").chain(words.iter().copied());
         let line = CommandLine::<Args>::try_parse_from(words).unwrap();
         let now = "2026-01-01T01:00:00Z".parse().unwrap();
-        let text = text(fleet, &line.args, now);
+        let text = fleet_text(fleet, &line.args, now);
         anstream::adapter::strip_str(&text).to_string()
     }
 

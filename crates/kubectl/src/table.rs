@@ -20,7 +20,7 @@ pub(crate) const HEADING: Style = Style::new().bold();
 
 impl Cell {
     /// A cell with a style. It is one line, whatever is in it.
-    pub(crate) fn styled(text: impl Into<String>, style: Style) -> Self {
+    pub(crate) fn with_style(text: impl Into<String>, style: Style) -> Self {
         let text = text.into().replace(['\n', '\t'], " ");
         Self { text, style }
     }
@@ -28,18 +28,18 @@ impl Cell {
 
 impl<T: Into<String>> From<T> for Cell {
     fn from(text: T) -> Self {
-        Self::styled(text, Style::new())
+        Self::with_style(text, Style::new())
     }
 }
 
 /// A table with a line of headings.
 #[derive(Debug)]
-pub(crate) struct Table {
+pub(crate) struct TextTable {
     headings: Vec<&'static str>,
     rows: Vec<Vec<Cell>>,
 }
 
-impl Table {
+impl TextTable {
     pub(crate) fn new(headings: &[&'static str]) -> Self {
         Self {
             headings: headings.to_vec(),
@@ -47,17 +47,17 @@ impl Table {
         }
     }
 
-    pub(crate) fn add(&mut self, row: Vec<Cell>) {
+    pub(crate) fn add_row(&mut self, row: Vec<Cell>) {
         self.rows.push(row);
     }
 
     /// Removes all rows.
-    pub(crate) fn clear(&mut self) {
+    pub(crate) fn clear_rows(&mut self) {
         self.rows.clear();
     }
 
     /// The lines, each after this indentation. The colours are escape codes, which whoever prints removes if need be.
-    pub(crate) fn lines(&self, indent: &str, with_headings: bool) -> String {
+    pub(crate) fn to_text(&self, indent: &str, with_headings: bool) -> String {
         let headings = self.headings.iter().map(|heading| Cell::from(*heading));
         let headings: Vec<_> = headings.collect();
         let all = with_headings
@@ -97,20 +97,20 @@ mod tests {
 
     #[test]
     fn columns_are_as_wide_as_their_widest_cell_whatever_its_colour() {
-        let mut table = Table::new(&["NAME", "PODS", "MESSAGE"]);
-        table.add(vec![
+        let mut table = TextTable::new(&["NAME", "PODS", "MESSAGE"]);
+        table.add_row(vec![
             "game-server".into(),
-            Cell::styled("3", GOOD),
+            Cell::with_style("3", GOOD),
             "ok".into(),
         ]);
-        table.add(vec!["é".into(), "12".into(), "".into()]);
-        let lines = table.lines("  ", true);
+        table.add_row(vec!["é".into(), "12".into(), "".into()]);
+        let lines = table.to_text("  ", true);
         let plain = anstream::adapter::strip_str(&lines).to_string();
         assert_eq!(
             plain,
             "  NAME          PODS   MESSAGE\n  game-server   3      ok\n  é             12\n"
         );
         assert!(lines.contains("\u{1b}["));
-        assert_eq!(table.lines("", false).lines().count(), 2);
+        assert_eq!(table.to_text("", false).lines().count(), 2);
     }
 }

@@ -11,7 +11,7 @@ use leadsman_core::podprobe::explain::{
 };
 use leadsman_core::podprobe::history::{RecordedRun, RunResult};
 
-use crate::table::{BAD, Cell, GOOD, HEADING, Table, WAITING};
+use crate::table::{BAD, Cell, GOOD, HEADING, TextTable, WAITING};
 
 /// So many names of a group are printed, unless all are asked for.
 const FEW_NAMES: usize = 5;
@@ -22,62 +22,62 @@ const LINE_CHARS: usize = 100;
 
 /// Text that is written line by line; writing to a String cannot fail.
 #[derive(Default)]
-pub(crate) struct Lines(pub(crate) String);
+pub(crate) struct TextLines(pub(crate) String);
 
-impl Lines {
-    pub(crate) fn add(&mut self, line: impl std::fmt::Display) {
+impl TextLines {
+    pub(crate) fn add_line(&mut self, line: impl std::fmt::Display) {
         writeln!(self.0, "{line}").expect("writing to a String cannot fail");
     }
 
-    pub(crate) fn heading(&mut self, heading: &str) {
-        self.add(format_args!("\n{HEADING}{heading}{HEADING:#}"));
+    pub(crate) fn add_heading(&mut self, heading: &str) {
+        self.add_line(format_args!("\n{HEADING}{heading}{HEADING:#}"));
     }
 }
 
 /// One pod, with everything.
-pub(crate) fn pod(pod: &Explanation, now: Timestamp) -> String {
-    let mut lines = Lines::default();
-    lines.add(headline(pod));
-    causes(&mut lines, &pod.causes);
+pub(crate) fn pod_text(pod: &Explanation, now: Timestamp) -> String {
+    let mut lines = TextLines::default();
+    lines.add_line(pod_headline(pod));
+    add_causes(&mut lines, &pod.causes);
     if !pod.markers.is_empty() {
-        lines.heading("Markers");
+        lines.add_heading("Markers");
         for marker in &pod.markers {
-            explain_marker(&mut lines, marker, now);
+            add_marker(&mut lines, marker, now);
         }
     }
     if !pod.marks.is_empty() {
-        lines.heading("Marks");
-        lines.0.push_str(&marks(&pod.marks, now));
+        lines.add_heading("Marks");
+        lines.0.push_str(&format_marks(&pod.marks, now));
     }
-    unread(&mut lines, &pod.unread);
+    add_unread(&mut lines, &pod.unread);
     lines.0
 }
 
 /// Several pods, grouped by what is in the way.
-pub(crate) fn groups(
+pub(crate) fn groups_text(
     groups: &[PodGroup],
     pods: &[Explanation],
     with_all_names: bool,
     now: Timestamp,
 ) -> String {
     if let [only] = pods {
-        return pod(only, now);
+        return pod_text(only, now);
     }
-    let mut lines = Lines::default();
+    let mut lines = TextLines::default();
     let well = groups.iter().filter(|group| group.causes.is_empty());
     let well: usize = well.map(|group| group.pods.len()).sum();
     if well == pods.len() && pods.iter().all(has_no_marker) {
-        lines.add(self::pods(pods.len()));
-        unread(&mut lines, &pods[0].unread);
+        lines.add_line(self::format_pod_count(pods.len()));
+        add_unread(&mut lines, &pods[0].unread);
         return lines.0;
     }
-    lines.add(format_args!(
+    lines.add_line(format_args!(
         "{} pods, {well} of them marked as they should be",
         pods.len()
     ));
     let is_complete = pods.iter().all(|pod| pod.complete);
     for group in groups {
-        let count = self::pods(group.pods.len());
+        let count = self::format_pod_count(group.pods.len());
         let what = if group.causes.is_empty() && !is_complete {
             format!("{WAITING}marked as they should be, as far as you may read{WAITING:#}")
         } else if group.causes.is_empty() {
@@ -90,17 +90,20 @@ pub(crate) fn groups(
                 .collect();
             reasons.join(", ")
         };
-        lines.add(format_args!("\n{HEADING}{count}{HEADING:#}: {what}"));
-        lines.add(format_args!("  {}", names(&group.pods, with_all_names)));
-        causes(&mut lines, &group.causes);
+        lines.add_line(format_args!("\n{HEADING}{count}{HEADING:#}: {what}"));
+        lines.add_line(format_args!(
+            "  {}",
+            format_names(&group.pods, with_all_names)
+        ));
+        add_causes(&mut lines, &group.causes);
     }
     let read = pods.first().map(|pod| pod.unread.as_slice());
-    unread(&mut lines, read.unwrap_or_default());
+    add_unread(&mut lines, read.unwrap_or_default());
     lines.0
 }
 
 /// How many pods.
-pub(crate) fn pods(count: usize) -> String {
+pub(crate) fn format_pod_count(count: usize) -> String {
     match count {
         1 => "1 pod".to_owned(),
         count => format!("{count} pods"),
@@ -113,7 +116,7 @@ fn has_no_marker(pod: &Explanation) -> bool {
     pod.causes.is_empty() && pod.marks.is_empty() && !pod.markers.iter().any(is_matched)
 }
 
-pub(crate) fn names(pods: &[String], all: bool) -> String {
+pub(crate) fn format_names(pods: &[String], all: bool) -> String {
     let shown = if all { pods.len() } else { FEW_NAMES };
     let first: Vec<_> = pods.iter().take(shown).map(String::as_str).collect();
     let more = pods.len() - first.len();
@@ -125,7 +128,7 @@ pub(crate) fn names(pods: &[String], all: bool) -> String {
     format!("{}{more}", first.join(", "))
 }
 
-fn headline(pod: &Explanation) -> String {
+fn pod_headline(pod: &Explanation) -> String {
     let node = pod.node.as_deref().map(|node| format!(" on node {node}"));
     let phase = pod.phase.as_deref().map(|phase| format!(" ({phase})"));
     let place = format!("{}{}", node.unwrap_or_default(), phase.unwrap_or_default());
@@ -150,7 +153,7 @@ fn headline(pod: &Explanation) -> String {
     )
 }
 
-pub(crate) fn causes(lines: &mut Lines, causes: &[Cause]) {
+pub(crate) fn add_causes(lines: &mut TextLines, causes: &[Cause]) {
     for cause in causes {
         let style = if cause.resolves { WAITING } else { BAD };
         let of = match (&cause.marker, &cause.probe) {
@@ -158,16 +161,16 @@ pub(crate) fn causes(lines: &mut Lines, causes: &[Cause]) {
             (Some(marker), None) => format!("  {marker}"),
             _ => String::new(),
         };
-        lines.add(format_args!("\n  {style}{}{style:#}{of}", cause.reason));
+        lines.add_line(format_args!("\n  {style}{}{style:#}{of}", cause.reason));
         // What it is, then what to do.
-        for part in parts(&cause.message) {
-            lines.add(format_args!("    {part}"));
+        for part in split_message(&cause.message) {
+            lines.add_line(format_args!("    {part}"));
         }
     }
 }
 
 /// The parts of a message, which `; ` separates. What a probe printed is quoted in it, and is one part with its quotes.
-fn parts(message: &str) -> Vec<&str> {
+fn split_message(message: &str) -> Vec<&str> {
     let mut parts = Vec::new();
     let (mut start, mut is_quoted, mut is_escaped) = (0, false, false);
     for (at, c) in message.char_indices() {
@@ -186,39 +189,39 @@ fn parts(message: &str) -> Vec<&str> {
     parts
 }
 
-fn explain_marker(lines: &mut Lines, marker: &MarkerExplanation, now: Timestamp) {
+fn add_marker(lines: &mut TextLines, marker: &MarkerExplanation, now: Timestamp) {
     let name = &marker.name;
     match &marker.fit {
         MarkerFit::Matches { probes } => {
-            lines.add(format_args!("  {name}  {GOOD}matches{GOOD:#}"));
+            lines.add_line(format_args!("  {name}  {GOOD}matches{GOOD:#}"));
             for probe in probes {
-                explain_probe(lines, probe, now);
+                add_probe(lines, probe, now);
             }
         }
         MarkerFit::DoesNotMatch { terms } => {
-            lines.add(format_args!("  {name}  does not match"));
-            self::terms(lines, "the pod", terms);
+            lines.add_line(format_args!("  {name}  does not match"));
+            self::add_selector_terms(lines, "the pod", terms);
         }
         MarkerFit::Stopped { message } => {
-            lines.add(format_args!("  {name}  {BAD}stopped{BAD:#}: {message}"));
+            lines.add_line(format_args!("  {name}  {BAD}stopped{BAD:#}: {message}"));
         }
         MarkerFit::Invalid { message } => {
-            lines.add(format_args!("  {name}  {BAD}invalid{BAD:#}: {message}"));
+            lines.add_line(format_args!("  {name}  {BAD}invalid{BAD:#}: {message}"));
         }
         MarkerFit::Undecodable { message } => {
-            lines.add(format_args!(
+            lines.add_line(format_args!(
                 "  {name}  {BAD}cannot be decoded{BAD:#}: {message}"
             ));
         }
-        MarkerFit::Deleting => lines.add(format_args!("  {name}  is being deleted")),
+        MarkerFit::Deleting => lines.add_line(format_args!("  {name}  is being deleted")),
     }
     if let Some(reported) = &marker.reported {
-        lines.add(format_args!("    its status says {reported}"));
+        lines.add_line(format_args!("    its status says {reported}"));
     }
 }
 
 /// The requirements of a selector, and what `the pod` or another object has instead.
-pub(crate) fn terms(lines: &mut Lines, whose: &str, terms: &[SelectorTerm]) {
+pub(crate) fn add_selector_terms(lines: &mut TextLines, whose: &str, terms: &[SelectorTerm]) {
     for term in terms {
         let (mark, style) = if term.holds {
             ("yes", GOOD)
@@ -230,38 +233,38 @@ pub(crate) fn terms(lines: &mut Lines, whose: &str, terms: &[SelectorTerm]) {
         } else {
             format!("   {whose} has {}", term.found)
         };
-        lines.add(format_args!(
+        lines.add_line(format_args!(
             "    {style}{mark}{style:#}  {}{found}",
             term.term
         ));
     }
 }
 
-fn explain_probe(lines: &mut Lines, probe: &ProbeExplanation, now: Timestamp) {
-    lines.add(format_args!(
+fn add_probe(lines: &mut TextLines, probe: &ProbeExplanation, now: Timestamp) {
+    lines.add_line(format_args!(
         "    {}: {}, in container {}",
         probe.name, probe.does, probe.container
     ));
     match &probe.verdict {
-        Some(shown) => lines.add(format_args!("      {}", verdict(shown, now))),
-        None => lines.add("      no verdict"),
+        Some(shown) => lines.add_line(format_args!("      {}", format_verdict(shown, now))),
+        None => lines.add_line("      no verdict"),
     }
     if let Some(in_a_row) = probe.in_a_row {
-        lines.add(format_args!("      {in_a_row}"));
+        lines.add_line(format_args!("      {in_a_row}"));
     }
     if !probe.next.is_empty() {
-        lines.add(format_args!("      next: {}", probe.next));
+        lines.add_line(format_args!("      next: {}", probe.next));
     }
     let newest = probe.runs.len().saturating_sub(FEW_RUNS);
     if let newest @ [_, ..] = &probe.runs[newest..] {
-        let table = runs(newest, false, now);
-        lines.0.push_str(&table.lines("      ", true));
+        let table = runs_table(newest, false, now);
+        lines.0.push_str(&table.to_text("      ", true));
     }
 }
 
 /// Runs of a probe, the newest one last; if wide, with the time of day and all that they printed.
-pub(crate) fn runs(runs: &[RecordedRun], is_wide: bool, now: Timestamp) -> Table {
-    let mut table = Table::new(&["BEGAN", "TOOK", "WAITED", "RESULT", "OUTPUT"]);
+pub(crate) fn runs_table(runs: &[RecordedRun], is_wide: bool, now: Timestamp) -> TextTable {
+    let mut table = TextTable::new(&["BEGAN", "TOOK", "WAITED", "RESULT", "OUTPUT"]);
     for run in runs {
         let style = match run.result {
             RunResult::Succeeded => GOOD,
@@ -274,11 +277,11 @@ pub(crate) fn runs(runs: &[RecordedRun], is_wide: bool, now: Timestamp) -> Table
             format!("{} ago", format_age(run.time.0, now))
         };
         let output = run.output.as_deref().unwrap_or_default();
-        table.add(vec![
+        table.add_row(vec![
             began.into(),
-            seconds(run.duration_seconds).into(),
-            seconds(run.waited_seconds).into(),
-            Cell::styled(run.result.as_str(), style),
+            format_seconds(run.duration_seconds).into(),
+            format_seconds(run.waited_seconds).into(),
+            Cell::with_style(run.result.as_str(), style),
             one_line(output, is_wide).into(),
         ]);
     }
@@ -286,7 +289,7 @@ pub(crate) fn runs(runs: &[RecordedRun], is_wide: bool, now: Timestamp) -> Table
 }
 
 /// `1.204s`, or `-` for no time at all.
-pub(crate) fn seconds(seconds: f64) -> String {
+pub(crate) fn format_seconds(seconds: f64) -> String {
     if seconds < 0.000_5 {
         "-".to_owned()
     } else {
@@ -304,7 +307,7 @@ pub(crate) fn one_line(output: &str, is_wide: bool) -> String {
     }
 }
 
-fn verdict(verdict: &ShownVerdict, now: Timestamp) -> String {
+fn format_verdict(verdict: &ShownVerdict, now: Timestamp) -> String {
     let style = match verdict.state {
         "Succeeded" => GOOD,
         "Failed" => BAD,
@@ -327,8 +330,8 @@ fn verdict(verdict: &ShownVerdict, now: Timestamp) -> String {
     )
 }
 
-fn marks(marks: &[MarkExplanation], now: Timestamp) -> String {
-    let mut table = Table::new(&[
+fn format_marks(marks: &[MarkExplanation], now: Timestamp) -> String {
+    let mut table = TextTable::new(&[
         "KIND",
         "KEY",
         "ON THE POD",
@@ -342,20 +345,24 @@ fn marks(marks: &[MarkExplanation], now: Timestamp) -> String {
             .as_ref()
             .map_or("absent".to_owned(), |value| format!("{value:?}"));
         let style = if mark.differs { BAD } else { GOOD };
-        let owners: Vec<_> = mark.owners.iter().map(|one| owner(one, now)).collect();
-        table.add(vec![
+        let owners: Vec<_> = mark
+            .owners
+            .iter()
+            .map(|one| format_owner(one, now))
+            .collect();
+        table.add_row(vec![
             mark.kind.into(),
             mark.key.clone().into(),
-            Cell::styled(value, style),
+            Cell::with_style(value, style),
             mark.wanted.clone().into(),
             mark.set_by.clone().unwrap_or_else(|| "-".to_owned()).into(),
             owners.join("; ").into(),
         ]);
     }
-    table.lines("  ", true)
+    table.to_text("  ", true)
 }
 
-fn owner(owner: &Owner, now: Timestamp) -> String {
+fn format_owner(owner: &Owner, now: Timestamp) -> String {
     let slash = if owner.subresource.is_empty() {
         ""
     } else {
@@ -372,24 +379,24 @@ fn owner(owner: &Owner, now: Timestamp) -> String {
     )
 }
 
-pub(crate) fn unread(lines: &mut Lines, unread: &[String]) {
+pub(crate) fn add_unread(lines: &mut TextLines, unread: &[String]) {
     if unread.is_empty() {
         return;
     }
-    lines.heading("Not read");
+    lines.add_heading("Not read");
     for why in unread {
-        lines.add(format_args!("  {why}"));
+        lines.add_line(format_args!("  {why}"));
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::parts;
+    use super::split_message;
 
     #[test]
     fn what_a_probe_printed_is_not_taken_apart() {
         let message = r#"it fails with "a; \"b; c"; raise it; or not"#;
         let expected = [r#"it fails with "a; \"b; c""#, "raise it", "or not"];
-        assert_eq!(parts(message), expected);
+        assert_eq!(split_message(message), expected);
     }
 }

@@ -15,12 +15,12 @@ use serde::Serialize;
 
 use crate::VerbError;
 use crate::connection::Connection;
-use crate::output::{self, Colors, Format};
-use crate::reader::{Reader, Selection};
-use crate::recent_runs::{Agents, NodeHistory, uids};
+use crate::output::{self, Colors, OutputFormat};
+use crate::reader::{ListSelection, Reader};
+use crate::recent_runs::{Agents, NodeHistory, known_uids};
 use crate::resources::PODS;
-use crate::table::{BAD, Cell, GOOD, Table};
-use crate::text::{self, Lines};
+use crate::table::{BAD, Cell, GOOD, TextTable};
+use crate::text::{self, TextLines};
 
 /// Agents that are asked at once: each is a command in a pod.
 const CONCURRENCY: usize = 8;
@@ -48,7 +48,7 @@ pub struct Args {
     max_nodes: usize,
     /// Output format
     #[arg(short, long, value_name = "FORMAT", default_value = "table")]
-    output: Format,
+    output: OutputFormat,
     #[command(flatten)]
     pub(crate) colors: Colors,
     #[command(flatten)]
@@ -133,13 +133,13 @@ struct SelectedPods {
 }
 
 pub(crate) async fn run(args: &Args) -> Result<(), VerbError> {
-    let (reader, namespace) = args.connection.reader().await?;
+    let (reader, namespace) = args.connection.connect_reader().await?;
     let namespace = (!args.all_namespaces).then_some(namespace.as_str());
-    let install = reader.install(reader.now().await).await;
+    let install = reader.read_install(reader.cluster_time().await).await;
     let agent_namespace = &install.config.agent_namespace;
-    let agents = reader.agents(agent_namespace, None).await;
+    let agents = reader.read_agents(agent_namespace, None).await;
     let agents = Agents::new(agent_namespace, &agents);
-    let scope = scope(args, &reader, &agents, namespace).await?;
+    let scope = select_pods(args, &reader, &agents, namespace).await?;
     if scope.nodes.len() > args.max_nodes {
         return Err(VerbError::Usage(format!(
             "these pods are on {} nodes, and each one's agent is asked by a command in its pod: choose fewer pods (-n, -l), or allow more nodes (--max-nodes {})",
@@ -152,41 +152,41 @@ pub(crate) async fn run(args: &Args) -> Result<(), VerbError> {
         pod: None,
         without_output: true,
     };
-    let answers = ask(&reader, &agents, &scope, &query).await;
-    let fleet = sum_up(answers, &scope, args)?;
-    let printed = match output::structured(args.output, &fleet) {
+    let answers = ask_agents(&reader, &agents, &scope, &query).await;
+    let fleet = sum_up_answers(answers, &scope, args)?;
+    let printed = match output::format_structured(args.output, &fleet) {
         Some(text) => text?,
-        None if args.output == Format::Name => names(&fleet),
-        None => text(&fleet, args),
+        None if args.output == OutputFormat::Name => names_text(&fleet),
+        None => fleet_text(&fleet, args),
     };
-    output::print(&printed)
+    output::print_text(&printed)
 }
 
 /// Which pods are meant, and on which nodes with an agent they are.
-async fn scope(
+async fn select_pods(
     args: &Args,
     reader: &Reader,
     agents: &Agents,
     namespace: Option<&str>,
 ) -> Result<SelectedPods, VerbError> {
-    let nodes = agents.nodes().map_err(VerbError::Unread)?;
+    let nodes = agents.nodes_with_agent().map_err(VerbError::Unread)?;
     if args.all_namespaces && args.selector.is_none() {
         return Ok(SelectedPods { uids: None, nodes });
     }
-    let selection = Selection {
+    let selection = ListSelection {
         namespace,
         labels: args.selector.clone(),
         fields: None,
         page: 500,
     };
-    let pods = reader.list::<Pod>(PODS, &selection).await;
+    let pods = reader.list_objects::<Pod>(PODS, &selection).await;
     let pods = pods.map_err(VerbError::Unread)?;
     let used: BTreeSet<_> = pods
         .iter()
         .filter_map(|pod| pod.spec.node_name.as_ref())
         .collect();
     Ok(SelectedPods {
-        uids: Some(uids(&pods)),
+        uids: Some(known_uids(&pods)),
         nodes: nodes
             .into_iter()
             .filter(|node| used.contains(node))
@@ -195,14 +195,14 @@ async fn scope(
 }
 
 /// What each node's agent answers.
-async fn ask(
+async fn ask_agents(
     reader: &Reader,
     agents: &Agents,
     scope: &SelectedPods,
     query: &HistoryQuery,
 ) -> Vec<(String, Result<NodeHistory, Unread>)> {
     let questions = scope.nodes.iter().map(|node| async move {
-        let answer = reader.recent_runs(agents, node, query).await;
+        let answer = reader.read_recent_runs(agents, node, query).await;
         (node.clone(), answer)
     });
     stream::iter(questions)
@@ -212,7 +212,7 @@ async fn ask(
 }
 
 /// Adds up what the agents answered. An error if none of them did.
-fn sum_up(
+fn sum_up_answers(
     answers: Vec<(String, Result<NodeHistory, Unread>)>,
     scope: &SelectedPods,
     args: &Args,
@@ -224,10 +224,13 @@ fn sum_up(
             Ok(history) => {
                 nodes += 1;
                 runs_kept = runs_kept.max(history.head.runs_kept);
-                let meant = history.probes.iter().filter(|probe| scope.includes(probe));
+                let meant = history
+                    .probes
+                    .iter()
+                    .filter(|probe| scope.includes_probe(probe));
                 for probe in meant {
-                    let line = lines.entry(args.by.key(&node, probe)).or_default();
-                    line.add(&node, probe, args.by);
+                    let line = lines.entry(args.by.group_key(&node, probe)).or_default();
+                    line.add_probe(&node, probe, args.by);
                 }
             }
             Err(why) => {
@@ -238,9 +241,9 @@ fn sum_up(
     if let (0, Some(why)) = (nodes, unread.first()) {
         return Err(VerbError::Unread(Unread(why.clone())));
     }
-    let mut usage: Vec<_> = lines.into_values().map(Usage::finished).collect();
+    let mut usage: Vec<_> = lines.into_values().map(Usage::with_ratios).collect();
     usage.sort_by(|one, other| {
-        let (one, other) = (args.sort_by.of(one), args.sort_by.of(other));
+        let (one, other) = (args.sort_by.sort_value(one), args.sort_by.sort_value(other));
         other.total_cmp(&one)
     });
     Ok(Fleet {
@@ -252,7 +255,7 @@ fn sum_up(
 }
 
 impl SelectedPods {
-    fn includes(&self, probe: &ProbeHistory) -> bool {
+    fn includes_probe(&self, probe: &ProbeHistory) -> bool {
         let uids = self.uids.as_ref();
         uids.is_none_or(|uids| uids.contains(&*probe.uid))
     }
@@ -260,7 +263,7 @@ impl SelectedPods {
 
 impl By {
     /// What tells a line from others.
-    fn key(self, node: &str, probe: &ProbeHistory) -> [String; 3] {
+    fn group_key(self, node: &str, probe: &ProbeHistory) -> [String; 3] {
         let id = format!("{}#{}", probe.marker, probe.probe);
         match self {
             Self::Probe => [probe.namespace.to_string(), id, String::new()],
@@ -271,20 +274,20 @@ impl By {
 }
 
 impl SortBy {
-    fn of(self, usage: &Usage) -> f64 {
+    fn sort_value(self, usage: &Usage) -> f64 {
         match self {
             Self::Busy => usage.busy,
             Self::Mean => usage.mean_seconds,
             Self::Max => usage.max_seconds,
             Self::Waited => usage.max_waited_seconds,
-            Self::Failed => ratio(f64::from(usage.failed), usage.runs),
+            Self::Failed => mean_or_zero(f64::from(usage.failed), usage.runs),
             Self::CannotProbe => f64::from(usage.cannot_probe),
         }
     }
 }
 
 impl Usage {
-    fn add(&mut self, node: &str, probe: &ProbeHistory, by: By) {
+    fn add_probe(&mut self, node: &str, probe: &ProbeHistory, by: By) {
         if by != By::Node {
             self.namespace = probe.namespace.to_string();
             self.probe = format!("{}#{}", probe.marker, probe.probe);
@@ -298,7 +301,7 @@ impl Usage {
         self.probes += 1;
         let durations = probe.runs.iter().map(|run| run.duration_seconds);
         let seconds: f64 = durations.clone().sum();
-        let runs = number(probe.runs.len());
+        let runs = run_count(probe.runs.len());
         self.runs += runs;
         self.total_seconds += seconds;
         self.max_seconds = durations.fold(self.max_seconds, f64::max);
@@ -306,26 +309,26 @@ impl Usage {
         self.max_waited_seconds = waits.fold(self.max_waited_seconds, f64::max);
         let count = |result| {
             let runs = probe.runs.iter().filter(|run| run.result == result);
-            number(runs.count())
+            run_count(runs.count())
         };
         self.failed += count(RunResult::Failed);
         self.cannot_probe += count(RunResult::CannotProbe);
         // A run begins each period, or later if the one before took longer.
-        let mean = ratio(seconds, runs);
+        let mean = mean_or_zero(seconds, runs);
         let period = f64::from(probe.period_seconds.max(1)).max(mean);
         self.busy += mean / period;
     }
 
-    fn finished(self) -> Self {
+    fn with_ratios(self) -> Self {
         Self {
-            mean_seconds: ratio(self.total_seconds, self.runs),
+            mean_seconds: mean_or_zero(self.total_seconds, self.runs),
             pods: self.pod_names.len(),
             ..self
         }
     }
 }
 
-fn ratio(sum: f64, count: u32) -> f64 {
+fn mean_or_zero(sum: f64, count: u32) -> f64 {
     if count == 0 {
         0.0
     } else {
@@ -334,11 +337,11 @@ fn ratio(sum: f64, count: u32) -> f64 {
 }
 
 /// An agent keeps 100 runs of a probe at most.
-fn number(count: usize) -> u32 {
+fn run_count(count: usize) -> u32 {
     u32::try_from(count).unwrap_or(u32::MAX)
 }
 
-fn headings(args: &Args) -> Vec<&'static str> {
+fn table_headings(args: &Args) -> Vec<&'static str> {
     let of = match args.by {
         By::Probe => ["NAMESPACE", "PROBE", "PODS", "NODES"].as_slice(),
         By::Pod => &["NAMESPACE", "POD", "PROBE", "NODE"],
@@ -358,7 +361,7 @@ fn headings(args: &Args) -> Vec<&'static str> {
     of.iter().chain(&measured).copied().collect()
 }
 
-fn row(usage: &Usage, args: &Args) -> Vec<Cell> {
+fn usage_row(usage: &Usage, args: &Args) -> Vec<Cell> {
     let node = || usage.nodes.first().cloned().unwrap_or_default();
     let count = |count: usize| count.to_string();
     let of = match args.by {
@@ -379,55 +382,55 @@ fn row(usage: &Usage, args: &Args) -> Vec<Cell> {
     let hides_namespace = args.by != By::Node && !args.all_namespaces;
     let of = of.into_iter().skip(usize::from(hides_namespace));
     let bad = |number: u32| match number {
-        0 => Cell::styled("0", GOOD),
-        number => Cell::styled(number.to_string(), BAD),
+        0 => Cell::with_style("0", GOOD),
+        number => Cell::with_style(number.to_string(), BAD),
     };
     let mut row: Vec<Cell> = of.map(Cell::from).collect();
     row.extend([
         usage.runs.to_string().into(),
         bad(usage.failed),
         bad(usage.cannot_probe),
-        text::seconds(usage.mean_seconds).into(),
-        text::seconds(usage.max_seconds).into(),
-        text::seconds(usage.max_waited_seconds).into(),
+        text::format_seconds(usage.mean_seconds).into(),
+        text::format_seconds(usage.max_seconds).into(),
+        text::format_seconds(usage.max_waited_seconds).into(),
         format!("{:.1}ms/s", usage.busy * 1e3).into(),
     ]);
     row
 }
 
-fn text(fleet: &Fleet, args: &Args) -> String {
-    let mut lines = Lines::default();
+fn fleet_text(fleet: &Fleet, args: &Args) -> String {
+    let mut lines = TextLines::default();
     if fleet.usage.is_empty() {
-        lines.add("No probes found");
+        lines.add_line("No probes found");
     } else {
-        let mut table = Table::new(&headings(args));
+        let mut table = TextTable::new(&table_headings(args));
         for usage in &fleet.usage {
-            table.add(row(usage, args));
+            table.add_row(usage_row(usage, args));
         }
-        lines.0.push_str(&table.lines("", true));
-        lines.add(format_args!(
+        lines.0.push_str(&table.to_text("", true));
+        lines.add_line(format_args!(
             "\nThe last {} runs of each probe on {} {}; BUSY is how many milliseconds of each second they run",
             fleet.runs_kept,
             fleet.nodes,
             if fleet.nodes == 1 { "node" } else { "nodes" }
         ));
     }
-    text::unread(&mut lines, &fleet.unread);
+    text::add_unread(&mut lines, &fleet.unread);
     lines.0
 }
 
-fn names(fleet: &Fleet) -> String {
-    let mut lines = Lines::default();
+fn names_text(fleet: &Fleet) -> String {
+    let mut lines = TextLines::default();
     for usage in &fleet.usage {
         match (usage.pod.as_str(), usage.probe.split_once('#')) {
             ("", Some((marker, _))) => {
-                lines.add(format_args!("podprobemarker.apps.kruise.io/{marker}"));
+                lines.add_line(format_args!("podprobemarker.apps.kruise.io/{marker}"));
             }
-            ("", None) => lines.add(format_args!(
+            ("", None) => lines.add_line(format_args!(
                 "node/{}",
                 usage.nodes.first().map_or("", String::as_str)
             )),
-            (pod, _) => lines.add(format_args!("pod/{pod}")),
+            (pod, _) => lines.add_line(format_args!("pod/{pod}")),
         }
     }
     lines.0
@@ -496,8 +499,8 @@ mod tests {
             uids,
             nodes: Vec::new(),
         };
-        let fleet = sum_up(answers(), &scope, &args).unwrap();
-        anstream::adapter::strip_str(&text(&fleet, &args)).to_string()
+        let fleet = sum_up_answers(answers(), &scope, &args).unwrap();
+        anstream::adapter::strip_str(&fleet_text(&fleet, &args)).to_string()
     }
 
     #[test]
@@ -553,7 +556,7 @@ Not read
             "n".to_owned(),
             Err(Unread("missing right: get pods/exec".to_owned())),
         )];
-        let error = sum_up(away, &scope, &args(&[])).unwrap_err();
+        let error = sum_up_answers(away, &scope, &args(&[])).unwrap_err();
         assert_eq!(error.to_string(), "missing right: get pods/exec");
     }
 

@@ -108,15 +108,15 @@ fn main() -> ExitCode {
     let name = program_name();
     if name == COMPLETION {
         let words = std::env::args_os().skip(1).collect();
-        return leadsman_kubectl::complete_for_kubectl(command(PLUGIN), words);
+        return leadsman_kubectl::complete_for_kubectl(build_command(PLUGIN), words);
     }
-    CompleteEnv::with_factory(|| command(&program_name())).complete();
-    let matches = command(&name).get_matches();
+    CompleteEnv::with_factory(|| build_command(&program_name())).complete();
+    let matches = build_command(&name).get_matches();
     let arguments = Arguments::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     match arguments.command {
         Command::Manager(args) => verbs::manager::run(&args),
         Command::Agent(args) => verbs::agent::run(&args),
-        Command::AgentHistory(args) => verbs::agent::history(&args),
+        Command::AgentHistory(args) => verbs::agent::print_history(&args),
         Command::Manifests(args) => verbs::manifests::run(&args),
         Command::Preflight(args) => verbs::preflight::run(&args),
         Command::Explain(args) => leadsman_kubectl::explain(&args),
@@ -139,7 +139,7 @@ fn program_name() -> String {
 }
 
 /// The command line. As a plugin of kubectl it shows what people ask, and not what pods run.
-fn command(program: &str) -> clap::Command {
+fn build_command(program: &str) -> clap::Command {
     let command = Arguments::command();
     if program != PLUGIN {
         return command;
@@ -156,7 +156,7 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         for program in ["leadsman", PLUGIN] {
-            command(program).debug_assert();
+            build_command(program).debug_assert();
         }
     }
 

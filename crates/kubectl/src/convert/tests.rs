@@ -29,7 +29,7 @@ fn choice(container: Option<&'static str>, probe: Option<ProbeKind>) -> Choice<'
 }
 
 fn errors_of(marker: &Value) -> Vec<String> {
-    let decoded = decode::<PodProbeMarker>(marker).unwrap();
+    let decoded = decode_object::<PodProbeMarker>(marker).unwrap();
     let errors = Marker::parse(&decoded, Compatibility::default()).err();
     let errors = errors.unwrap_or_default().into_iter();
     errors.map(|error| error.to_string()).collect()
@@ -38,7 +38,7 @@ fn errors_of(marker: &Value) -> Vec<String> {
 #[test]
 fn a_probe_of_a_workload_becomes_a_marker() {
     let readiness = choice(Some("main"), Some(ProbeKind::Readiness));
-    let converted = convert(&deployment(), &readiness).unwrap();
+    let converted = convert_object(&deployment(), &readiness).unwrap();
     let expected = json!({
         "apiVersion": "apps.kruise.io/v1alpha1", "kind": "PodProbeMarker",
         "metadata": { "name": "game-readiness", "namespace": "ns" },
@@ -54,7 +54,7 @@ fn a_probe_of_a_workload_becomes_a_marker() {
     assert!(converted.remarks[0].contains("httpGet.host 10.0.0.9 is left out"));
     assert_eq!(errors_of(&converted.marker), [""; 0]);
     let liveness = choice(Some("main"), Some(ProbeKind::Liveness));
-    let converted = convert(&deployment(), &liveness).unwrap();
+    let converted = convert_object(&deployment(), &liveness).unwrap();
     let remarks = converted.remarks.join("\n");
     for words in ["terminationGracePeriodSeconds is left out", "$(…)"] {
         assert!(remarks.contains(words), "{words}: {remarks}");
@@ -68,7 +68,8 @@ fn a_pod_is_selected_by_the_labels_that_its_controller_did_not_give() {
     pod["kind"] = json!("Pod");
     pod["metadata"]["name"] = json!("game-0");
     pod["metadata"]["labels"]["pod-template-hash"] = json!("5d4");
-    let converted = convert(&pod, &choice(Some("main"), Some(ProbeKind::Readiness))).unwrap();
+    let converted =
+        convert_object(&pod, &choice(Some("main"), Some(ProbeKind::Readiness))).unwrap();
     let labels = &converted.marker["spec"]["selector"]["matchLabels"];
     assert_eq!(*labels, json!({ "app": "game", "version": "7" }));
     assert!(converted.remarks[0].contains("all labels of the pod"));
@@ -81,7 +82,7 @@ fn what_belongs_to_one_revision_or_to_no_probe_is_left_out() {
     let container = &mut replica_set["spec"]["template"]["spec"]["containers"][0];
     container["readinessProbe"]["retries"] = json!(2);
     let readiness = choice(Some("main"), Some(ProbeKind::Readiness));
-    let converted = convert(&replica_set, &readiness).unwrap();
+    let converted = convert_object(&replica_set, &readiness).unwrap();
     let labels = &converted.marker["spec"]["selector"]["matchLabels"];
     assert_eq!(*labels, json!({ "app": "game" }));
     let remarks = converted.remarks.join("\n");
@@ -110,7 +111,7 @@ fn what_is_not_clear_is_asked_for(
     #[case] probe: Option<ProbeKind>,
     #[case] expected: &str,
 ) {
-    let error = convert(&deployment(), &choice(container, probe)).unwrap_err();
+    let error = convert_object(&deployment(), &choice(container, probe)).unwrap_err();
     assert_eq!(error.to_string(), expected);
 }
 
@@ -135,7 +136,7 @@ fn a_marker_of_openkruise_keeps_its_meaning() {
         },
         "status": { "observedGeneration": 2, "matchedPods": 1 },
     });
-    let converted = convert(&object, &Choice::default()).unwrap();
+    let converted = convert_object(&object, &Choice::default()).unwrap();
     let marker = &converted.marker;
     let metadata = json!({ "name": "m", "namespace": "ns", "annotations": { "team": "a" } });
     assert_eq!(marker["metadata"], metadata);

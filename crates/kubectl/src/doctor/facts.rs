@@ -21,7 +21,7 @@ use serde_json::Value;
 
 use super::running::LATE_AFTER;
 use crate::install::Install;
-use crate::reader::{Reader, Selection};
+use crate::reader::{ListSelection, Reader};
 use crate::resources::{
     DAEMON_SETS, ENDPOINT_SLICES, MARKERS, NODE_POD_PROBES, NODES, PODS, SERVICES,
     VALIDATING_WEBHOOKS, WEBHOOKS,
@@ -95,19 +95,19 @@ struct NodeCondition {
 /// Reads all of it.
 pub(super) async fn read_health(reader: &Reader, install: Install) -> InstallHealth {
     let namespace = install.config.agent_namespace.clone();
-    let all_nodes = Selection {
+    let all_nodes = ListSelection {
         page: 500,
-        ..Selection::default()
+        ..ListSelection::default()
     };
     let (daemon_set, agents, nodes, webhook) = futures::join!(
-        reader.get::<DaemonSet>(DAEMON_SETS, Some(&namespace), DAEMON_SET),
-        reader.agents::<Value>(&namespace, None),
-        reader.list::<ReadNode>(NODES, &all_nodes),
-        reader.get::<MutatingWebhookConfiguration>(WEBHOOKS, None, CONFIGURATION),
+        reader.get_object::<DaemonSet>(DAEMON_SETS, Some(&namespace), DAEMON_SET),
+        reader.read_agents::<Value>(&namespace, None),
+        reader.list_objects::<ReadNode>(NODES, &all_nodes),
+        reader.get_object::<MutatingWebhookConfiguration>(WEBHOOKS, None, CONFIGURATION),
     );
-    let nodes = nodes.map(|nodes| nodes.into_iter().map(node_health).collect::<Vec<_>>());
+    let nodes = nodes.map(|nodes| nodes.into_iter().map(to_node_health).collect::<Vec<_>>());
     let set_webhook = if install.sidecar_set_gate == Some(true) {
-        let read = reader.get(VALIDATING_WEBHOOKS, None, CONFIGURATION);
+        let read = reader.get_object(VALIDATING_WEBHOOKS, None, CONFIGURATION);
         Some(read.await)
     } else {
         None
@@ -115,10 +115,10 @@ pub(super) async fn read_health(reader: &Reader, install: Install) -> InstallHea
     let services = read_services(reader, webhook.as_ref().ok().and_then(Option::as_ref)).await;
     let reports = read_reports(reader, &install, agents.as_deref(), nodes.as_deref()).await;
     InstallHealth {
-        now: reader.now().await,
+        now: reader.cluster_time().await,
         install,
         daemon_set,
-        agents: agents.map(|agents| decoded(&agents)),
+        agents: agents.map(|agents| decode_each(&agents)),
         nodes,
         reports,
         webhook,
@@ -127,7 +127,7 @@ pub(super) async fn read_health(reader: &Reader, install: Install) -> InstallHea
     }
 }
 
-fn node_health(wire: ReadNode) -> NodeHealth {
+fn to_node_health(wire: ReadNode) -> NodeHealth {
     let mut conditions = wire.status.conditions.iter();
     let is_ready = conditions.any(|one| one.type_ == "Ready" && one.status == "True");
     NodeHealth {
@@ -143,7 +143,7 @@ fn node_health(wire: ReadNode) -> NodeHealth {
 }
 
 /// Those of these objects that decode.
-fn decoded<T: serde::de::DeserializeOwned>(objects: &[Value]) -> Vec<T> {
+fn decode_each<T: serde::de::DeserializeOwned>(objects: &[Value]) -> Vec<T> {
     let all = objects
         .iter()
         .filter_map(|object| serde_json::from_value(object.clone()).ok());
@@ -157,30 +157,30 @@ async fn read_reports(
     agents: Result<&[Value], &Unread>,
     nodes: Result<&[NodeHealth], &Unread>,
 ) -> Result<Reports, Unread> {
-    let page = |page| Selection {
+    let page = |page| ListSelection {
         page,
-        ..Selection::default()
+        ..ListSelection::default()
     };
-    let markers: Vec<Guarded<PodProbeMarker>> = reader.list(MARKERS, &page(250)).await?;
+    let markers: Vec<Guarded<PodProbeMarker>> = reader.list_objects(MARKERS, &page(250)).await?;
     let summaries: Vec<_> = markers
         .iter()
         .map(|marker| summarize_marker(marker).1)
         .collect();
     let namespaces: BTreeSet<_> = summaries.iter().map(|it| it.namespace.clone()).collect();
     let pods = stream::iter(&namespaces).map(|namespace| {
-        let selection = Selection {
+        let selection = ListSelection {
             namespace: Some(namespace),
             page: 500,
-            ..Selection::default()
+            ..ListSelection::default()
         };
-        async move { reader.list::<slim::Pod>(PODS, &selection).await }
+        async move { reader.list_objects::<slim::Pod>(PODS, &selection).await }
     });
     let pods: Vec<Vec<_>> = pods.buffered(AT_ONCE).try_collect().await?;
     // After the pods: what is reported by now was on its way when they were read.
     let node_pod_probes = reader
-        .list::<NodePodProbe>(NODE_POD_PROBES, &page(50))
+        .list_objects::<NodePodProbe>(NODE_POD_PROBES, &page(50))
         .await?;
-    let nodes = nodes.map(|nodes| nodes.iter().map(slim_node).collect());
+    let nodes = nodes.map(|nodes| nodes.iter().map(to_slim_node).collect());
     let observed = ObservedObjects {
         config: install.config.clone(),
         gate: install.gate,
@@ -188,10 +188,10 @@ async fn read_reports(
         pods: pods.into_iter().flatten().collect(),
         nodes: nodes.map_err(Clone::clone),
         node_pod_probes: Ok(node_pod_probes),
-        agents: agents.map(decoded).map_err(Clone::clone),
+        agents: agents.map(decode_each).map_err(Clone::clone),
         manager: install.manager.clone(),
     };
-    let cluster = ObservedCluster::new(observed, reader.now().await);
+    let cluster = ObservedCluster::new(observed, reader.cluster_time().await);
     let late = cluster.late_pods(LATE_AFTER).into_iter();
     Ok(Reports {
         markers: summaries,
@@ -200,7 +200,7 @@ async fn read_reports(
     })
 }
 
-fn slim_node(node: &NodeHealth) -> slim::Node {
+fn to_slim_node(node: &NodeHealth) -> slim::Node {
     slim::Node {
         identity: ObjectMeta {
             name: Some(node.name.clone()),
@@ -235,16 +235,16 @@ async fn read_service(
     name: &str,
 ) -> Result<ServiceHealth, Unread> {
     let service = reader
-        .get::<Service>(SERVICES, Some(namespace), name)
+        .get_object::<Service>(SERVICES, Some(namespace), name)
         .await?;
-    let of_service = Selection {
+    let of_service = ListSelection {
         namespace: Some(namespace),
         labels: Some(format!("kubernetes.io/service-name={name}")),
         fields: None,
         page: 100,
     };
     let slices = reader
-        .list::<EndpointSlice>(ENDPOINT_SLICES, &of_service)
+        .list_objects::<EndpointSlice>(ENDPOINT_SLICES, &of_service)
         .await?;
     // `ready` absent means yes (EndpointConditions, k8s.io/api/discovery/v1/types.go).
     let endpoints = slices.iter().flat_map(|slice| &slice.endpoints);

@@ -25,10 +25,10 @@ use leadsman_manager::Gates;
 use leadsman_manager::preflight::{self, CheckResult, Finding, InstallPart, PreflightScope};
 
 use self::facts::{InstallHealth, read_health};
-use self::report::{Group, Report};
+use self::report::{FindingGroup, Report};
 use crate::VerbError;
 use crate::connection::Connection;
-use crate::output::{self, Colors, Format};
+use crate::output::{self, Colors, OutputFormat};
 use crate::reader::Reader;
 
 /// The flags of `doctor`.
@@ -39,7 +39,7 @@ use crate::reader::Reader;
 pub struct Args {
     /// Output format
     #[arg(short, long, value_name = "FORMAT", default_value = "table")]
-    output: Format,
+    output: OutputFormat,
     #[command(flatten)]
     pub(crate) colors: Colors,
     #[command(flatten)]
@@ -47,14 +47,14 @@ pub struct Args {
 }
 
 pub(crate) async fn run(args: &Args) -> Result<ExitCode, VerbError> {
-    let reader = args.connection.reader().await?.0;
+    let reader = args.connection.connect_reader().await?.0;
     let report = examine(&reader).await;
-    let printed = match output::structured(args.output, &report) {
+    let printed = match output::format_structured(args.output, &report) {
         Some(text) => text?,
-        None if args.output == Format::Name => report.names_of_problems(),
-        None => report.text(),
+        None if args.output == OutputFormat::Name => report.names_of_problems(),
+        None => report.to_text(),
     };
-    output::print(&printed)?;
+    output::print_text(&printed)?;
     Ok(if report.healthy {
         ExitCode::SUCCESS
     } else {
@@ -63,7 +63,7 @@ pub(crate) async fn run(args: &Args) -> Result<ExitCode, VerbError> {
 }
 
 async fn examine(reader: &Reader) -> Report {
-    let install = reader.install(reader.now().await).await;
+    let install = reader.read_install(reader.cluster_time().await).await;
     let scope = PreflightScope {
         namespace: install.config.agent_namespace.clone(),
         gates: Gates::default(),
@@ -74,30 +74,40 @@ async fn examine(reader: &Reader) -> Report {
         Ok(facts) => preflight::evaluate(&facts, &scope),
         Err(error) => {
             let nobody = vec![Finding::no_answer_finding(&error)];
-            return Report::of(vec![(Group::Cluster, nobody)]);
+            return Report::from_groups(vec![(FindingGroup::Cluster, nobody)]);
         }
     };
     let health = read_health(reader, install).await;
-    Report::of(vec![
-        (Group::Cluster, of_group(&cluster, Group::Cluster)),
-        (Group::OpenKruise, of_group(&cluster, Group::OpenKruise)),
-        (Group::Manager, health.managers()),
-        (Group::Agents, health.agents()),
-        (Group::Webhook, health.webhook()),
+    Report::from_groups(vec![
         (
-            Group::Markers,
-            [of_group(&cluster, Group::Markers), health.markers()].concat(),
+            FindingGroup::Cluster,
+            of_group(&cluster, FindingGroup::Cluster),
         ),
-        (Group::Versions, vec![health.versions()]),
+        (
+            FindingGroup::OpenKruise,
+            of_group(&cluster, FindingGroup::OpenKruise),
+        ),
+        (FindingGroup::Manager, health.check_managers()),
+        (FindingGroup::Agents, health.check_agents()),
+        (FindingGroup::Webhook, health.check_webhooks()),
+        (
+            FindingGroup::Markers,
+            [
+                of_group(&cluster, FindingGroup::Markers),
+                health.check_markers(),
+            ]
+            .concat(),
+        ),
+        (FindingGroup::Versions, vec![health.check_versions()]),
     ])
 }
 
 /// The findings of preflight that belong to a group. Notes about markers are for a migration: how timing that is left out
 /// was understood by another manager.
-fn of_group(findings: &[Finding], group: Group) -> Vec<Finding> {
+fn of_group(findings: &[Finding], group: FindingGroup) -> Vec<Finding> {
     let own = findings.iter().filter(|finding| {
-        let is_of_migration = group == Group::Markers && finding.result == CheckResult::Note;
-        Group::of_preflight(finding.check) == group && !is_of_migration
+        let is_of_migration = group == FindingGroup::Markers && finding.result == CheckResult::Note;
+        FindingGroup::from_preflight_check(finding.check) == group && !is_of_migration
     });
     own.cloned().collect()
 }

@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
 
 /// The name of a pod.
-pub(super) fn name(pod: &Pod) -> &str {
+pub(super) fn pod_name(pod: &Pod) -> &str {
     pod.metadata.name.as_deref().unwrap_or_default()
 }
 
 /// The node of a pod.
-pub(super) fn node(pod: &Pod) -> Option<&str> {
+pub(super) fn node_name(pod: &Pod) -> Option<&str> {
     pod.spec.as_ref()?.node_name.as_deref()
 }
 
@@ -20,13 +20,13 @@ pub(super) fn is_active(pod: &Pod) -> bool {
     pod.metadata.deletion_timestamp.is_none() && !matches!(phase, Some("Succeeded" | "Failed"))
 }
 
-fn statuses(pod: &Pod) -> impl Iterator<Item = &ContainerStatus> {
+fn container_statuses(pod: &Pod) -> impl Iterator<Item = &ContainerStatus> {
     let statuses = pod.status.iter();
     statuses.flat_map(|status| status.container_statuses.iter().flatten())
 }
 
 /// Why a pod is not Ready, in Kubernetes' words. None if it is.
-pub(super) fn trouble(pod: &Pod) -> Option<String> {
+pub(super) fn unready_reason(pod: &Pod) -> Option<String> {
     let conditions = pod.status.iter().flat_map(|it| &it.conditions).flatten();
     let mut not = Vec::new();
     for condition in conditions {
@@ -36,7 +36,7 @@ pub(super) fn trouble(pod: &Pod) -> Option<String> {
             _ => {}
         }
     }
-    let waiting = statuses(pod).filter_map(|it| it.state.as_ref()?.waiting.as_ref());
+    let waiting = container_statuses(pod).filter_map(|it| it.state.as_ref()?.waiting.as_ref());
     let waiting = waiting.filter_map(|it| {
         let (reason, message) = (it.reason.as_deref()?, it.message.as_deref());
         Some(match message {
@@ -56,13 +56,13 @@ pub(super) fn trouble(pod: &Pod) -> Option<String> {
 }
 
 /// How often the containers of a pod were restarted.
-pub(super) fn restarts(pod: &Pod) -> i32 {
-    statuses(pod).map(|it| it.restart_count).sum()
+pub(super) fn count_restarts(pod: &Pod) -> i32 {
+    container_statuses(pod).map(|it| it.restart_count).sum()
 }
 
 /// Why a container of a pod ended last, as the kubelet calls it: `Error`, `OOMKilled`, `Completed`.
-pub(super) fn last_end(pod: &Pod) -> Option<&str> {
-    let mut ends = statuses(pod).filter_map(|it| {
+pub(super) fn last_termination_reason(pod: &Pod) -> Option<&str> {
+    let mut ends = container_statuses(pod).filter_map(|it| {
         it.last_state
             .as_ref()?
             .terminated
@@ -74,18 +74,20 @@ pub(super) fn last_end(pod: &Pod) -> Option<&str> {
 }
 
 /// How many of these pods run each version, which is the tag of their image.
-pub(super) fn versions(pods: &[Pod]) -> BTreeMap<String, usize> {
+pub(super) fn count_versions(pods: &[Pod]) -> BTreeMap<String, usize> {
     let mut versions = BTreeMap::new();
     for pod in pods.iter().filter(|pod| is_active(pod)) {
         let mut containers = pod.spec.iter().flat_map(|spec| &spec.containers);
         let image = containers.find_map(|one| one.image.as_deref());
-        *versions.entry(tag(image.unwrap_or_default())).or_default() += 1;
+        *versions
+            .entry(image_tag(image.unwrap_or_default()))
+            .or_default() += 1;
     }
     versions
 }
 
 /// The tag of an image; `latest` where it has none, a digest where it has only that.
-fn tag(image: &str) -> String {
+fn image_tag(image: &str) -> String {
     let (name, digest) = image.split_once('@').unwrap_or((image, ""));
     let last = name.rsplit('/').next().unwrap_or_default();
     match last.split_once(':') {
@@ -97,7 +99,7 @@ fn tag(image: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::tag;
+    use super::image_tag;
 
     #[test]
     fn a_tag_is_told_from_a_port_and_a_digest() {
@@ -108,7 +110,7 @@ mod tests {
             ("leadsman@sha256:ab", "sha256:ab"),
         ];
         for (image, expected) in tags {
-            assert_eq!(tag(image), expected, "{image}");
+            assert_eq!(image_tag(image), expected, "{image}");
         }
     }
 }

@@ -4,11 +4,11 @@ use leadsman_manager::preflight::{CheckResult, Finding};
 use serde::Serialize;
 
 use crate::table::{BAD, GOOD, HEADING, WAITING};
-use crate::text::Lines;
+use crate::text::TextLines;
 
 /// What a check is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub(super) enum Group {
+pub(super) enum FindingGroup {
     Cluster,
     OpenKruise,
     Manager,
@@ -18,9 +18,9 @@ pub(super) enum Group {
     Versions,
 }
 
-impl Group {
+impl FindingGroup {
     /// Where a check of preflight belongs.
-    pub(super) fn of_preflight(check: &str) -> Self {
+    pub(super) fn from_preflight_check(check: &str) -> Self {
         match check {
             "markers" | "field-managers" => Self::Markers,
             check if check.starts_with("openkruise") => Self::OpenKruise,
@@ -28,7 +28,7 @@ impl Group {
         }
     }
 
-    fn heading(self) -> &'static str {
+    fn as_heading(self) -> &'static str {
         match self {
             Self::Cluster => "Cluster",
             Self::OpenKruise => "OpenKruise",
@@ -51,7 +51,7 @@ pub(super) struct Report {
 
 #[derive(Debug, Serialize)]
 struct CheckRow {
-    group: Group,
+    group: FindingGroup,
     #[serde(rename = "check")]
     name: &'static str,
     result: &'static str,
@@ -64,7 +64,7 @@ const PROBLEM: &str = "problem";
 const UNREAD: &str = "unread";
 
 impl Report {
-    pub(super) fn of(groups: Vec<(Group, Vec<Finding>)>) -> Self {
+    pub(super) fn from_groups(groups: Vec<(FindingGroup, Vec<Finding>)>) -> Self {
         let checks = groups.into_iter().flat_map(|(group, findings)| {
             findings.into_iter().map(move |finding| CheckRow {
                 group,
@@ -86,35 +86,35 @@ impl Report {
         }
     }
 
-    fn count(&self, result: &str) -> usize {
+    fn count_result(&self, result: &str) -> usize {
         let same = self.checks.iter().filter(|check| check.result == result);
         same.count()
     }
 
     /// The checks that found a problem.
     pub(super) fn names_of_problems(&self) -> String {
-        let mut names = Lines::default();
+        let mut names = TextLines::default();
         for check in self.checks.iter().filter(|check| check.result == PROBLEM) {
-            names.add(check.name);
+            names.add_line(check.name);
         }
         names.0
     }
 
-    pub(super) fn text(&self) -> String {
-        let mut lines = Lines::default();
+    pub(super) fn to_text(&self) -> String {
+        let mut lines = TextLines::default();
         for group in self.checks.chunk_by(|one, next| one.group == next.group) {
-            let heading = group[0].group.heading();
-            lines.add(format_args!("{HEADING}{heading}{HEADING:#}"));
+            let heading = group[0].group.as_heading();
+            lines.add_line(format_args!("{HEADING}{heading}{HEADING:#}"));
             for check in group {
-                check.add_to(&mut lines);
+                check.add_to_lines(&mut lines);
             }
         }
-        let unread = match self.count(UNREAD) {
+        let unread = match self.count_result(UNREAD) {
             0 => String::new(),
             1 => "; 1 check could not be made".to_owned(),
             count => format!("; {count} checks could not be made"),
         };
-        lines.add(match self.count(PROBLEM) {
+        lines.add_line(match self.count_result(PROBLEM) {
             0 => format!("\n{GOOD}no problem found{GOOD:#}{unread}"),
             1 => format!("\n{BAD}1 problem found{BAD:#}{unread}"),
             count => format!("\n{BAD}{count} problems found{BAD:#}{unread}"),
@@ -124,18 +124,18 @@ impl Report {
 }
 
 impl CheckRow {
-    fn add_to(&self, lines: &mut Lines) {
+    fn add_to_lines(&self, lines: &mut TextLines) {
         let style = match self.result {
             PROBLEM => BAD,
             "ok" => GOOD,
             _ => WAITING,
         };
         let (result, check, message) = (self.result, self.name, &self.message);
-        lines.add(format_args!(
+        lines.add_line(format_args!(
             "  {style}{result:<8}{style:#} {check:<19} {message}"
         ));
         for command in &self.commands {
-            lines.add(format_args!("{:<30} -> {command}", ""));
+            lines.add_line(format_args!("{:<30} -> {command}", ""));
         }
     }
 }

@@ -9,31 +9,31 @@ use leadsman_manager::preflight::{CheckResult, Finding};
 
 use super::facts::{DAEMON_SET, InstallHealth, NodeHealth};
 use super::pods;
-use crate::install::pod_of;
+use crate::install::pod_of_holder;
 
 /// A mark that lacks for longer is a problem: a manager writes one within seconds.
 pub(super) const LATE_AFTER: SignedDuration = SignedDuration::from_secs(30);
 /// How many of a long list are named.
 const NAMED: usize = 5;
 
-pub(super) fn ok(check: &'static str, message: impl Into<String>) -> Finding {
+pub(super) fn ok_finding(check: &'static str, message: impl Into<String>) -> Finding {
     Finding::new(check, CheckResult::Ok, message)
 }
 
-pub(super) fn note(check: &'static str, message: impl Into<String>) -> Finding {
+pub(super) fn note_finding(check: &'static str, message: impl Into<String>) -> Finding {
     Finding::new(check, CheckResult::Note, message)
 }
 
-pub(super) fn problem(check: &'static str, message: impl Into<String>) -> Finding {
+pub(super) fn problem_finding(check: &'static str, message: impl Into<String>) -> Finding {
     Finding::new(check, CheckResult::Todo, message)
 }
 
-pub(super) fn unread(check: &'static str, why: &Unread) -> Finding {
+pub(super) fn unread_finding(check: &'static str, why: &Unread) -> Finding {
     Finding::new(check, CheckResult::Unread, why.0.clone())
 }
 
 /// The first of a list, and how many more there are.
-fn named<'a>(all: impl IntoIterator<Item = &'a str>) -> String {
+fn name_first_of<'a>(all: impl IntoIterator<Item = &'a str>) -> String {
     let all: Vec<_> = all.into_iter().collect();
     let first = all
         .iter()
@@ -49,12 +49,12 @@ fn named<'a>(all: impl IntoIterator<Item = &'a str>) -> String {
 
 impl InstallHealth {
     /// Who leads, and whether all managers are well.
-    pub(super) fn managers(&self) -> Vec<Finding> {
-        let mut findings = vec![self.leader()];
+    pub(super) fn check_managers(&self) -> Vec<Finding> {
+        let mut findings = vec![self.check_leader()];
         if !self.install.gate {
             let message = "the manager runs with PodProbeMarkerGate=false: it acts on no marker";
             findings.push(
-                problem("gate", message)
+                problem_finding("gate", message)
                     .with_command("remove it from --feature-gates (chart: featureGates)"),
             );
         }
@@ -64,35 +64,35 @@ impl InstallHealth {
             .as_ref()
             .is_ok_and(|pods| !pods.is_empty());
         if let Some(why) = self.install.assumed.as_ref().filter(|_| found_pods) {
-            findings.push(unread("manager-flags", why));
+            findings.push(unread_finding("manager-flags", why));
         }
         match &self.install.managers {
-            Err(why) => findings.push(unread("manager-pods", why)),
-            Ok(pods) if pods.is_empty() => findings.push(self.no_manager_pod()),
-            Ok(pods) => findings.extend(self.pods("manager-pods", "manager", pods)),
+            Err(why) => findings.push(unread_finding("manager-pods", why)),
+            Ok(pods) if pods.is_empty() => findings.push(self.no_manager_finding()),
+            Ok(pods) => findings.extend(self.check_pods("manager-pods", "manager", pods)),
         }
         findings
     }
 
-    fn leader(&self) -> Finding {
+    fn check_leader(&self) -> Finding {
         const CHECK: &str = "leader";
         let namespace = self.namespace();
         let look = format!(
             "look at the managers' pods and logs: kubectl -n {namespace} logs deployment/leadsman-manager"
         );
         match &self.install.manager {
-            Err(why) => unread(CHECK, why),
-            Ok(ManagerState::Leads(holder)) if !holder.contains('/') => problem(
+            Err(why) => unread_finding(CHECK, why),
+            Ok(ManagerState::Leads(holder)) if !holder.contains('/') => problem_finding(
                 CHECK,
                 format!("{holder} holds the Lease kube-system/leadsman-manager and is no manager of leadsman: nothing is written"),
             )
             .with_command("kubectl -n kube-system delete lease leadsman-manager"),
-            Ok(ManagerState::Leads(holder)) => ok(CHECK, format!("{holder} leads")),
+            Ok(ManagerState::Leads(holder)) => ok_finding(CHECK, format!("{holder} leads")),
             Ok(ManagerState::Expired(holder, renewed)) => {
                 let age = format_age(*renewed, self.now);
-                problem(CHECK, format!("no manager leads: {holder} last renewed the Lease kube-system/leadsman-manager {age} ago")).with_command(look)
+                problem_finding(CHECK, format!("no manager leads: {holder} last renewed the Lease kube-system/leadsman-manager {age} ago")).with_command(look)
             }
-            Ok(ManagerState::Absent) => problem(
+            Ok(ManagerState::Absent) => problem_finding(
                 CHECK,
                 "no manager leads: nobody holds the Lease kube-system/leadsman-manager",
             )
@@ -101,14 +101,14 @@ impl InstallHealth {
         }
     }
 
-    fn no_manager_pod(&self) -> Finding {
+    fn no_manager_finding(&self) -> Finding {
         const CHECK: &str = "manager-pods";
         let message = format!("namespace {} has no manager's pod", self.namespace());
         match &self.install.manager {
             Ok(ManagerState::Leads(holder)) => {
-                note(CHECK, format!("{message}: {holder} runs elsewhere"))
+                note_finding(CHECK, format!("{message}: {holder} runs elsewhere"))
             }
-            _ => problem(CHECK, message).with_command(format!(
+            _ => problem_finding(CHECK, message).with_command(format!(
                 "kubectl -n {} describe deployment leadsman-manager",
                 self.namespace()
             )),
@@ -116,45 +116,50 @@ impl InstallHealth {
     }
 
     /// Whether the pods of a component are Ready, and why they restarted.
-    fn pods(&self, check: &'static str, component: &str, pods: &[Pod]) -> Vec<Finding> {
+    fn check_pods(&self, check: &'static str, component: &str, pods: &[Pod]) -> Vec<Finding> {
         let namespace = self.namespace();
         let active: Vec<_> = pods.iter().filter(|pod| pods::is_active(pod)).collect();
         let mut findings = Vec::new();
         for pod in &active {
-            let name = pods::name(pod);
-            let Some(why) = pods::trouble(pod) else {
+            let name = pods::pod_name(pod);
+            let Some(why) = pods::unready_reason(pod) else {
                 continue;
             };
-            let place = pods::node(pod).map(|node| format!(" on node {node}"));
+            let place = pods::node_name(pod).map(|node| format!(" on node {node}"));
             let message = format!("{name}{} is not Ready: {why}", place.unwrap_or_default());
-            findings.push(problem(check, message).with_command(format!(
+            findings.push(problem_finding(check, message).with_command(format!(
                 "kubectl -n {namespace} describe pod {name}; kubectl -n {namespace} logs {name}"
             )));
         }
         let (count, not) = (active.len(), findings.len());
         if not == 0 {
-            findings.push(ok(
+            findings.push(ok_finding(
                 check,
                 format!(
                     "{count} of {count} are Ready{}",
-                    self.leading(component, &active)
+                    self.leading_phrase(component, &active)
                 ),
             ));
         }
         findings.truncate(NAMED);
         if not > NAMED {
-            findings.push(problem(check, format!("{not} of {count} are not Ready")));
+            findings.push(problem_finding(
+                check,
+                format!("{not} of {count} are not Ready"),
+            ));
         }
-        findings.extend(self.restarts(check, component, &active));
+        findings.extend(self.check_restarts(check, component, &active));
         findings
     }
 
     /// Whether the leader is one of them.
-    fn leading(&self, component: &str, pods: &[&Pod]) -> &'static str {
+    fn leading_phrase(&self, component: &str, pods: &[&Pod]) -> &'static str {
         match &self.install.manager {
             Ok(ManagerState::Leads(holder))
                 if component == "manager"
-                    && !pods.iter().any(|pod| pods::name(pod) == pod_of(holder)) =>
+                    && !pods
+                        .iter()
+                        .any(|pod| pods::pod_name(pod) == pod_of_holder(holder)) =>
             {
                 ", and none of them leads"
             }
@@ -162,16 +167,24 @@ impl InstallHealth {
         }
     }
 
-    fn restarts(&self, check: &'static str, component: &str, pods: &[&Pod]) -> Option<Finding> {
-        let restarted: Vec<_> = pods.iter().filter(|pod| pods::restarts(pod) > 0).collect();
+    fn check_restarts(
+        &self,
+        check: &'static str,
+        component: &str,
+        pods: &[&Pod],
+    ) -> Option<Finding> {
+        let restarted: Vec<_> = pods
+            .iter()
+            .filter(|pod| pods::count_restarts(pod) > 0)
+            .collect();
         let all: Vec<_> = restarted
             .iter()
             .map(|pod| {
-                let end = pods::last_end(pod).map(|end| format!(", last: {end}"));
+                let end = pods::last_termination_reason(pod).map(|end| format!(", last: {end}"));
                 format!(
                     "{} ({} times{})",
-                    pods::name(pod),
-                    pods::restarts(pod),
+                    pods::pod_name(pod),
+                    pods::count_restarts(pod),
                     end.unwrap_or_default()
                 )
             })
@@ -179,16 +192,19 @@ impl InstallHealth {
         if all.is_empty() {
             return None;
         }
-        let message = format!("restarted: {}", named(all.iter().map(String::as_str)));
+        let message = format!(
+            "restarted: {}",
+            name_first_of(all.iter().map(String::as_str))
+        );
         let killed = restarted
             .iter()
-            .any(|pod| pods::last_end(pod) == Some("OOMKilled"));
+            .any(|pod| pods::last_termination_reason(pod) == Some("OOMKilled"));
         Some(if killed {
-            problem(check, message).with_command(format!(
+            problem_finding(check, message).with_command(format!(
                 "give it more memory (chart: {component}.resources.limits.memory)"
             ))
         } else {
-            note(check, message).with_command(format!(
+            note_finding(check, message).with_command(format!(
                 "kubectl -n {} logs POD --previous says why",
                 self.namespace()
             ))
@@ -196,38 +212,38 @@ impl InstallHealth {
     }
 
     /// Whether each node has an agent that is well and reports.
-    pub(super) fn agents(&self) -> Vec<Finding> {
+    pub(super) fn check_agents(&self) -> Vec<Finding> {
         let mut findings = match &self.agents {
-            Err(why) => vec![unread("agent-pods", why)],
-            Ok(agents) if agents.is_empty() => vec![self.no_agent_pod()],
+            Err(why) => vec![unread_finding("agent-pods", why)],
+            Ok(agents) if agents.is_empty() => vec![self.no_agent_finding()],
             Ok(agents) => {
-                let mut findings = self.pods("agent-pods", "agent", agents);
+                let mut findings = self.check_pods("agent-pods", "agent", agents);
                 findings.push(match &self.nodes {
-                    Err(why) => unread("agent-nodes", why),
-                    Ok(nodes) => self.nodes_without(nodes, agents),
+                    Err(why) => unread_finding("agent-nodes", why),
+                    Ok(nodes) => self.check_nodes_without_agent(nodes, agents),
                 });
                 findings
             }
         };
-        findings.push(self.silent());
+        findings.push(self.check_silent_agents());
         findings
     }
 
-    fn no_agent_pod(&self) -> Finding {
+    fn no_agent_finding(&self) -> Finding {
         const CHECK: &str = "agent-pods";
         let namespace = self.namespace();
         let message = format!("namespace {namespace} has no agent's pod");
         let report = self.reports.as_ref();
         let is_silent = report.map_or(true, |reports| !reports.silent_nodes.is_empty());
         match &self.daemon_set {
-            Err(why) => unread(CHECK, why),
-            Ok(None) if !is_silent => note(
+            Err(why) => unread_finding(CHECK, why),
+            Ok(None) if !is_silent => note_finding(
                 CHECK,
                 format!("{message}: agents, if there are any, run as something else"),
             ),
-            Ok(None) => problem(CHECK, format!("{message} and no DaemonSet {DAEMON_SET}"))
+            Ok(None) => problem_finding(CHECK, format!("{message} and no DaemonSet {DAEMON_SET}"))
                 .with_command("install leadsman's agents: docs/install.md"),
-            Ok(Some(_)) => problem(
+            Ok(Some(_)) => problem_finding(
                 CHECK,
                 format!("{message}, though it has the DaemonSet {DAEMON_SET}"),
             )
@@ -238,12 +254,12 @@ impl InstallHealth {
     }
 
     /// Nodes on which no agent runs: pods there are not probed.
-    fn nodes_without(&self, nodes: &[NodeHealth], agents: &[Pod]) -> Finding {
+    fn check_nodes_without_agent(&self, nodes: &[NodeHealth], agents: &[Pod]) -> Finding {
         const CHECK: &str = "agent-nodes";
         let active = agents.iter().filter(|pod| pods::is_active(pod));
-        let with: BTreeSet<_> = active.filter_map(pods::node).collect();
+        let with: BTreeSet<_> = active.filter_map(pods::node_name).collect();
         let real = nodes.iter().filter(|node| !node.is_virtual());
-        let (kept, left_out): (Vec<_>, Vec<_>) = real.partition(|node| self.selects(node));
+        let (kept, left_out): (Vec<_>, Vec<_>) = real.partition(|node| self.selects_node(node));
         let lacking: Vec<_> = kept
             .iter()
             .filter(|node| !with.contains(&*node.name))
@@ -251,11 +267,11 @@ impl InstallHealth {
         let out = if left_out.is_empty() {
             String::new()
         } else {
-            let names = named(left_out.iter().map(|node| node.name.as_str()));
+            let names = name_first_of(left_out.iter().map(|node| node.name.as_str()));
             format!("; its nodeSelector leaves out {names}")
         };
         if lacking.is_empty() {
-            return ok(
+            return ok_finding(
                 CHECK,
                 format!("each of {} nodes has an agent{out}", kept.len()),
             );
@@ -267,20 +283,20 @@ impl InstallHealth {
                 format!("{}{state}", node.name)
             })
             .collect();
-        let names = named(names.iter().map(String::as_str));
+        let names = name_first_of(names.iter().map(String::as_str));
         let message = format!(
             "{} of {} nodes have no agent, so no pod there is probed: {names}{out}",
             lacking.len(),
             kept.len()
         );
-        problem(CHECK, message).with_command(format!(
+        problem_finding(CHECK, message).with_command(format!(
             "compare tolerations and affinity with these nodes: kubectl -n {} describe daemonset {DAEMON_SET}",
             self.namespace()
         ))
     }
 
     /// Whether the DaemonSet's nodeSelector lets an agent run on a node.
-    fn selects(&self, node: &NodeHealth) -> bool {
+    fn selects_node(&self, node: &NodeHealth) -> bool {
         let daemon = self.daemon_set.as_ref().ok().and_then(Option::as_ref);
         let spec = daemon.and_then(|it| it.spec.as_ref()?.template.spec.as_ref());
         let selector = spec.and_then(|spec| spec.node_selector.as_ref());
@@ -292,20 +308,20 @@ impl InstallHealth {
         })
     }
 
-    fn silent(&self) -> Finding {
+    fn check_silent_agents(&self) -> Finding {
         const CHECK: &str = "agent-reports";
         match &self.reports {
-            Err(why) => unread(CHECK, why),
+            Err(why) => unread_finding(CHECK, why),
             Ok(reports) if reports.silent_nodes.is_empty() => {
-                ok(CHECK, "every agent with something to probe reports")
+                ok_finding(CHECK, "every agent with something to probe reports")
             }
             Ok(reports) => {
                 let nodes = &reports.silent_nodes;
                 let message = format!(
                     "the agents of these nodes do not report, so their verdicts are old: {}",
-                    named(nodes.iter().map(String::as_str))
+                    name_first_of(nodes.iter().map(String::as_str))
                 );
-                problem(CHECK, message).with_command(format!(
+                problem_finding(CHECK, message).with_command(format!(
                     "look at the agent's pod and log there: kubectl -n {} get pods -o wide -l app.kubernetes.io/component=agent",
                     self.namespace()
                 ))
@@ -314,14 +330,14 @@ impl InstallHealth {
     }
 
     /// Whether verdicts reach the pods, and markers that say that something is wrong.
-    pub(super) fn markers(&self) -> Vec<Finding> {
+    pub(super) fn check_markers(&self) -> Vec<Finding> {
         // That markers cannot be read is said by the reports.
         let Ok(reports) = &self.reports else {
             return Vec::new();
         };
         let late = &reports.late_pods;
         let lag = if late.is_empty() {
-            ok(
+            ok_finding(
                 "marks",
                 format!(
                     "no pod lacks the mark of a verdict older than {} s",
@@ -329,12 +345,12 @@ impl InstallHealth {
                 ),
             )
         } else {
-            let names = named(late.iter().map(String::as_str));
+            let names = name_first_of(late.iter().map(String::as_str));
             let message = format!(
                 "these pods lack the marks of verdicts older than {} s: {names}",
                 LATE_AFTER.as_secs()
             );
-            problem("marks", message)
+            problem_finding("marks", message)
                 .with_command("kubectl leadsman explain pod/NAME -n NAMESPACE says why")
         };
         let wrong = reports.markers.iter().filter(|marker| !marker.ready);
@@ -343,26 +359,29 @@ impl InstallHealth {
             .collect();
         let mut findings = vec![lag];
         if !wrong.is_empty() {
-            let names = named(wrong.iter().map(String::as_str));
+            let names = name_first_of(wrong.iter().map(String::as_str));
             let message = format!(
                 "of {} markers {} say that something is wrong: {names}",
                 reports.markers.len(),
                 wrong.len()
             );
             findings.push(
-                note("marker-status", message).with_command("kubectl leadsman status -A says what"),
+                note_finding("marker-status", message)
+                    .with_command("kubectl leadsman status -A says what"),
             );
         }
         findings
     }
 
     /// Whether all parts have one version.
-    pub(super) fn versions(&self) -> Finding {
+    pub(super) fn check_versions(&self) -> Finding {
         const CHECK: &str = "versions";
         const OWN: &str = env!("CARGO_PKG_VERSION");
         let (managers, agents) = match (&self.install.managers, &self.agents) {
-            (Err(why), _) | (_, Err(why)) => return unread(CHECK, why),
-            (Ok(managers), Ok(agents)) => (pods::versions(managers), pods::versions(agents)),
+            (Err(why), _) | (_, Err(why)) => return unread_finding(CHECK, why),
+            (Ok(managers), Ok(agents)) => {
+                (pods::count_versions(managers), pods::count_versions(agents))
+            }
         };
         let listed = |versions: &std::collections::BTreeMap<String, usize>| match versions.len() {
             0 => "none".to_owned(),
@@ -384,16 +403,16 @@ impl InstallHealth {
         let is_version = |tag: &str| tag.starts_with(|c: char| c.is_ascii_digit());
         if all.len() > 1 {
             let namespace = self.namespace();
-            problem(CHECK, format!("{message}: a roll-out goes on or is stuck"))
+            problem_finding(CHECK, format!("{message}: a roll-out goes on or is stuck"))
                 .with_command(format!("kubectl -n {namespace} rollout status deployment/leadsman-manager daemonset/{DAEMON_SET}"))
         } else if all.iter().any(|tag| is_version(tag) && **tag != OWN) {
-            note(
+            note_finding(
                 CHECK,
                 format!("{message}: this program explains by its own rules, which may differ"),
             )
             .with_command("use the program of the cluster's version")
         } else {
-            ok(CHECK, message)
+            ok_finding(CHECK, message)
         }
     }
 }

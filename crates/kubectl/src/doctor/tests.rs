@@ -124,13 +124,13 @@ fn of_version(version: &str) -> k8s_openapi::api::core::v1::Pod {
 }
 
 fn all(health: &InstallHealth) -> Vec<Finding> {
-    let mut all = health.managers();
-    all.extend(health.agents());
+    let mut all = health.check_managers();
+    all.extend(health.check_agents());
     // Certificates have tests of their own.
-    let webhook = health.webhook().into_iter();
+    let webhook = health.check_webhooks().into_iter();
     all.extend(webhook.filter(|finding| finding.check != "certificate"));
-    all.extend(health.markers());
-    all.push(health.versions());
+    all.extend(health.check_markers());
+    all.push(health.check_versions());
     all
 }
 
@@ -296,7 +296,7 @@ fn a_node_that_should_have_no_agent_lacks_none() {
     };
     nodes.push(labelled("w1", "kubernetes.io/os", "windows"));
     nodes.push(labelled("v1", "type", "virtual-kubelet"));
-    let found = health.agents();
+    let found = health.check_agents();
     let nodes = found.iter().find(|it| it.check == "agent-nodes").unwrap();
     let expected = "each of 2 nodes has an agent; its nodeSelector leaves out w1";
     assert_eq!(
@@ -316,9 +316,9 @@ fn text_and_json_say_the_same() {
         ),
         Finding::new("gate", CheckResult::Todo, "off").with_command("switch it on"),
     ];
-    let report = Report::of(vec![
-        (Group::Cluster, Vec::new()),
-        (Group::Manager, findings),
+    let report = Report::from_groups(vec![
+        (FindingGroup::Cluster, Vec::new()),
+        (FindingGroup::Manager, findings),
     ]);
     let expected = "\
 Manager
@@ -330,7 +330,7 @@ Manager
 1 problem found; 1 check could not be made
 ";
     assert_eq!(
-        anstream::adapter::strip_str(&report.text()).to_string(),
+        anstream::adapter::strip_str(&report.to_text()).to_string(),
         expected
     );
     assert_eq!(report.names_of_problems(), "gate\n");

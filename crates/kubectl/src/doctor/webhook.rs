@@ -12,7 +12,7 @@ use leadsman_core::podprobe::explain::{Unread, format_age};
 use leadsman_manager::preflight::Finding;
 
 use super::facts::{InstallHealth, ServiceHealth};
-use super::running::{note, ok, problem, unread};
+use super::running::{note_finding, ok_finding, problem_finding, unread_finding};
 
 const CHECK: &str = "webhook";
 const CERTIFICATE: &str = "certificate";
@@ -25,43 +25,43 @@ const LEAST_LEFT: i32 = 6;
 const GATES: &str = "EnablePodProbeMarkerOnServerless or SidecarSetGate";
 
 impl InstallHealth {
-    fn injects(&self) -> bool {
+    fn injects_pods(&self) -> bool {
         self.install.sidecar_set_gate == Some(true)
     }
 
-    pub(super) fn webhook(&self) -> Vec<Finding> {
-        let mut findings = self.pod_webhook();
-        findings.extend(self.set_webhook());
+    pub(super) fn check_webhooks(&self) -> Vec<Finding> {
+        let mut findings = self.check_pod_webhook();
+        findings.extend(self.check_set_webhook());
         findings
     }
 
-    fn pod_webhook(&self) -> Vec<Finding> {
-        let is_on = self.install.config.serverless || self.injects();
+    fn check_pod_webhook(&self) -> Vec<Finding> {
+        let is_on = self.install.config.serverless || self.injects_pods();
         match &self.webhook {
-            Ok(Some(found)) if is_on => self.in_use(found),
-            Ok(Some(_)) => vec![note(
+            Ok(Some(found)) if is_on => self.check_configuration(found),
+            Ok(Some(_)) => vec![note_finding(
                 CHECK,
                 format!("MutatingWebhookConfiguration {CONFIGURATION} exists, and no gate of {GATES} is known to be on"),
             )],
             // Whether there should be one is not known.
-            Err(why) if self.install.assumed.is_some() => vec![unread(CHECK, why)],
-            Ok(None) if self.install.assumed.is_some() => vec![ok(
+            Err(why) if self.install.assumed.is_some() => vec![unread_finding(CHECK, why)],
+            Ok(None) if self.install.assumed.is_some() => vec![ok_finding(
                 CHECK,
                 format!("there is no MutatingWebhookConfiguration {CONFIGURATION}; whether the gate {GATES} is on is not known"),
             )],
-            Ok(None) | Err(_) if !is_on => vec![ok(
+            Ok(None) | Err(_) if !is_on => vec![ok_finding(
                 CHECK,
                 format!("not in use: the gates {GATES} are off"),
             )],
-            Ok(None) if !self.has_markers_for_providers() => vec![note(
+            Ok(None) if !self.has_markers_for_providers() => vec![note_finding(
                 CHECK,
                 format!("there is no MutatingWebhookConfiguration {CONFIGURATION}: without {} none is needed", self.whose_pods()),
             )],
             Ok(None) => vec![
-                problem(CHECK, format!("there is no MutatingWebhookConfiguration {CONFIGURATION}: new pods of virtual nodes get no probes"))
-                    .with_command(self.log_of_the_leader()),
+                problem_finding(CHECK, format!("there is no MutatingWebhookConfiguration {CONFIGURATION}: new pods of virtual nodes get no probes"))
+                    .with_command(self.leader_log_command()),
             ],
-            Err(why) => vec![unread(CHECK, why)],
+            Err(why) => vec![unread_finding(CHECK, why)],
         }
     }
 
@@ -75,14 +75,14 @@ impl InstallHealth {
 
     /// What the webhook serves.
     fn whose_pods(&self) -> &'static str {
-        match (self.install.config.serverless, self.injects()) {
+        match (self.install.config.serverless, self.injects_pods()) {
             (true, true) => "a valid PodProbeMarker or SidecarSet",
             (true, false) => "a valid PodProbeMarker",
             (false, _) => "a valid SidecarSet",
         }
     }
 
-    fn log_of_the_leader(&self) -> String {
+    fn leader_log_command(&self) -> String {
         format!(
             "the leader writes it; its log says why not: kubectl -n {} logs deployment/leadsman-manager",
             self.namespace()
@@ -90,41 +90,41 @@ impl InstallHealth {
     }
 
     /// Of the webhook that refuses invalid sets.
-    fn set_webhook(&self) -> Vec<Finding> {
+    fn check_set_webhook(&self) -> Vec<Finding> {
         match &self.set_webhook {
             None => Vec::new(),
-            Some(Err(why)) => vec![unread(CHECK, why)],
+            Some(Err(why)) => vec![unread_finding(CHECK, why)],
             Some(Ok(None)) => vec![
-                problem(
+                problem_finding(
                     CHECK,
                     format!(
                         "there is no ValidatingWebhookConfiguration {CONFIGURATION}: an invalid SidecarSet is accepted, and \
                          its status says why nothing comes of it"
                     ),
                 )
-                .with_command(self.log_of_the_leader()),
+                .with_command(self.leader_log_command()),
             ],
             Some(Ok(Some(found))) => {
                 let hooks = found.webhooks.iter().flatten();
                 let certificates = hooks
-                    .map(|hook| self.certificate(&hook.name, hook.client_config.ca_bundle.as_ref()));
+                    .map(|hook| self.check_ca_bundle(&hook.name, hook.client_config.ca_bundle.as_ref()));
                 certificates.collect()
             }
         }
     }
 
-    fn in_use(&self, configuration: &MutatingWebhookConfiguration) -> Vec<Finding> {
+    fn check_configuration(&self, configuration: &MutatingWebhookConfiguration) -> Vec<Finding> {
         let hooks = configuration.webhooks.as_deref().unwrap_or_default();
-        let mut findings: Vec<_> = self.services.iter().map(service).collect();
+        let mut findings: Vec<_> = self.services.iter().map(check_service).collect();
         let certificates = hooks
             .iter()
-            .map(|hook| self.certificate(&hook.name, hook.client_config.ca_bundle.as_ref()));
+            .map(|hook| self.check_ca_bundle(&hook.name, hook.client_config.ca_bundle.as_ref()));
         findings.extend(certificates);
         findings.dedup();
         findings
     }
 
-    fn certificate(&self, name: &str, bundle: Option<&ByteString>) -> Finding {
+    fn check_ca_bundle(&self, name: &str, bundle: Option<&ByteString>) -> Finding {
         let look = || {
             let namespace = self.namespace();
             format!(
@@ -136,21 +136,20 @@ impl InstallHealth {
             Some(validity) => validity,
         };
         match known {
-            Err(error) => {
-                problem(CERTIFICATE, format!("of webhook {name}: {error}")).with_command(look())
-            }
-            Ok(None) => problem(
+            Err(error) => problem_finding(CERTIFICATE, format!("of webhook {name}: {error}"))
+                .with_command(look()),
+            Ok(None) => problem_finding(
                 CERTIFICATE,
                 format!("webhook {name} has no CA bundle, so the API server cannot call it"),
             )
             .with_command(look()),
-            Ok(Some(known)) => validity(name, known, self.now, look),
+            Ok(Some(known)) => check_validity(name, known, self.now, look),
         }
     }
 }
 
 /// What the validity of a CA means at this time.
-fn validity(
+fn check_validity(
     name: &str,
     (from, until): (Timestamp, Timestamp),
     now: Timestamp,
@@ -162,37 +161,37 @@ fn validity(
         let message = format!(
             "of webhook {name}: the CA expired {age} ago, so the API server cannot call it"
         );
-        return problem(CERTIFICATE, message).with_command(look());
+        return problem_finding(CERTIFICATE, message).with_command(look());
     }
     let message = format!(
         "of webhook {name}: the CA expires in {}, at {until}",
         format_age(now, until)
     );
     if left < life / LEAST_LEFT {
-        return problem(
+        return problem_finding(
             CERTIFICATE,
             format!("{message}, and was not renewed in time"),
         )
         .with_command(look());
     }
-    ok(CERTIFICATE, message)
+    ok_finding(CERTIFICATE, message)
 }
 
-fn service(service: &Result<ServiceHealth, Unread>) -> Finding {
+fn check_service(service: &Result<ServiceHealth, Unread>) -> Finding {
     let service = match service {
         Ok(service) => service,
-        Err(why) => return unread(CHECK, why),
+        Err(why) => return unread_finding(CHECK, why),
     };
     let (name, (namespace, short)) = (
         &service.name,
         service.name.split_once('/').unwrap_or_default(),
     );
     match service.ready_endpoints {
-        _ if !service.exists => problem(CHECK, format!("the Service {name} by which the API server calls it does not exist"))
+        _ if !service.exists => problem_finding(CHECK, format!("the Service {name} by which the API server calls it does not exist"))
             .with_command("install leadsman's objects with this gate: helm upgrade, or leadsman manifests --feature-gates=GATES"),
-        0 => problem(CHECK, format!("no ready endpoint serves it by the Service {name}: new pods get neither probes nor sidecars by it"))
+        0 => problem_finding(CHECK, format!("no ready endpoint serves it by the Service {name}: new pods get neither probes nor sidecars by it"))
             .with_command(format!("kubectl -n {namespace} get endpointslices -l kubernetes.io/service-name={short}")),
-        count => ok(CHECK, format!("{count} ready endpoints serve it by the Service {name}")),
+        count => ok_finding(CHECK, format!("{count} ready endpoints serve it by the Service {name}")),
     }
 }
 
@@ -215,7 +214,7 @@ mod tests {
     ) {
         let time = |text: &str| text.parse::<Timestamp>().unwrap();
         let now = time("2026-01-01T00:00:00Z");
-        let finding = validity(
+        let finding = check_validity(
             "w",
             (time("2025-12-01T00:00:00Z"), time(until)),
             now,

@@ -26,7 +26,7 @@ use serde_json::Value;
 use self::pods::FilePod;
 use crate::VerbError;
 use crate::connection::Connection;
-use crate::output::{self, Colors, Format, ObjectFormat};
+use crate::output::{self, Colors, ObjectFormat, OutputFormat};
 use crate::sidecar_sets::{self, FoundSets, Needs, WantedNamespaces};
 use crate::trial::documents;
 
@@ -55,7 +55,7 @@ pub struct Args {
     compatibility: Option<CompatibleWith>,
     /// Output format; json and yaml print the pods as they would be created
     #[arg(short, long, value_name = "FORMAT", default_value = "table")]
-    output: Format,
+    output: OutputFormat,
     #[command(flatten)]
     pub(crate) colors: Colors,
     #[command(flatten)]
@@ -76,21 +76,21 @@ pub(crate) async fn run(args: &Args) -> Result<(), VerbError> {
     let mut now = clock::now();
     let given = args.connection.namespace.as_deref();
     let (pods, found) = if args.sets.is_empty() || args.with_cluster {
-        let (reader, namespace) = args.connection.reader().await?;
-        now = reader.now().await;
-        let pods = pods::find(objects, &namespace, given.is_some())?;
+        let (reader, namespace) = args.connection.connect_reader().await?;
+        now = reader.cluster_time().await;
+        let pods = pods::find_pods(objects, &namespace, given.is_some())?;
         let namespaces = pods.iter().map(|pod| pod.namespace.as_str());
         let needs = Needs {
             set: None,
             all_revisions: false,
             namespaces: WantedNamespaces::These(namespaces.collect()),
         };
-        let found = reader.sidecar_sets(&needs, sets, now).await?;
+        let found = reader.read_sidecar_sets(&needs, sets, now).await?;
         (pods, found)
     } else {
         let namespace = given.unwrap_or(DEFAULT_NAMESPACE);
-        let pods = pods::find(objects, namespace, given.is_some())?;
-        (pods, sidecar_sets::of_files(sets)?)
+        let pods = pods::find_pods(objects, namespace, given.is_some())?;
+        (pods, sidecar_sets::sets_of_files(sets)?)
     };
     let FoundSets {
         mut sets,
@@ -122,7 +122,7 @@ fn namespaces(objects: &[Value]) -> impl Iterator<Item = Value> {
 fn read_all(files: &[PathBuf]) -> Result<Vec<Value>, VerbError> {
     let mut objects = Vec::new();
     for file in files {
-        objects.extend(documents::objects(&documents::read(file)?)?);
+        objects.extend(documents::parse_objects(&documents::read_file(file)?)?);
     }
     Ok(objects)
 }
@@ -154,16 +154,20 @@ fn report_all(pods: Vec<FilePod>, sets: &KnownSets, now: Timestamp) -> Vec<FileR
     reports.collect()
 }
 
-fn print(format: Format, reports: &[FileReport], unread: &[String]) -> Result<(), VerbError> {
+fn print(format: OutputFormat, reports: &[FileReport], unread: &[String]) -> Result<(), VerbError> {
     let objects = reports
         .iter()
         .map(|one| Value::from(one.report.pod.clone()));
     let objects: Vec<_> = objects.collect();
     let document = match format {
-        Format::Table | Format::Wide => {
-            return output::print(&text::reports(reports, unread, format == Format::Wide));
+        OutputFormat::Table | OutputFormat::Wide => {
+            return output::print_text(&text::reports_text(
+                reports,
+                unread,
+                format == OutputFormat::Wide,
+            ));
         }
-        Format::Name => {
+        OutputFormat::Name => {
             let sets = reports.iter().flat_map(|one| &one.report.sets);
             let injected = sets.filter(|set| set.outcome.is_injected());
             let names: BTreeSet<_> = injected.map(|set| set.set.as_str()).collect();
@@ -171,8 +175,8 @@ fn print(format: Format, reports: &[FileReport], unread: &[String]) -> Result<()
             let names = names.map(|name| format!("sidecarset.apps.kruise.io/{name}\n"));
             names.collect()
         }
-        Format::Json => output::objects(ObjectFormat::Json, &objects)?,
-        Format::Yaml => output::objects(ObjectFormat::Yaml, &objects)?,
+        OutputFormat::Json => output::objects(ObjectFormat::Json, &objects)?,
+        OutputFormat::Yaml => output::objects(ObjectFormat::Yaml, &objects)?,
     };
     for remark in reports
         .iter()
@@ -181,7 +185,7 @@ fn print(format: Format, reports: &[FileReport], unread: &[String]) -> Result<()
     {
         output::print_remark(&format!("warning: {remark}"));
     }
-    output::print(&document)
+    output::print_text(&document)
 }
 
 /// What does not take effect, line by line.

@@ -19,7 +19,7 @@ pub(super) struct FilePod {
 
 /// The pods of files, and those of the workloads in them. `namespace` is that of the command line or of the context; given
 /// on the command line it must be that of each object.
-pub(super) fn find(
+pub(super) fn find_pods(
     objects: Vec<Value>,
     namespace: &str,
     is_given: bool,
@@ -28,7 +28,7 @@ pub(super) fn find(
     let mut others = Vec::new();
     for object in objects {
         let kind = object["kind"].as_str().unwrap_or_default().to_owned();
-        match FilePod::of(&object, namespace, is_given)? {
+        match FilePod::from_object(&object, namespace, is_given)? {
             Some(pod) => pods.push(pod),
             None => others.push(kind),
         }
@@ -47,7 +47,11 @@ pub(super) fn find(
 
 impl FilePod {
     /// None if the object is neither a pod nor has a template of pods.
-    fn of(object: &Value, namespace: &str, is_given: bool) -> Result<Option<Self>, VerbError> {
+    fn from_object(
+        object: &Value,
+        namespace: &str,
+        is_given: bool,
+    ) -> Result<Option<Self>, VerbError> {
         let kind = object["kind"].as_str().unwrap_or_default();
         let metadata = &object["metadata"];
         let name = metadata["name"]
@@ -59,7 +63,7 @@ impl FilePod {
         let template = template.iter().find_map(|path| object.pointer(path));
         let pod = match template {
             Some(template) if template["spec"]["containers"].is_array() => {
-                from_template(object, template, name)
+                pod_from_template(object, template, name)
             }
             None if kind == "Pod" => object.as_object().cloned().unwrap_or_default(),
             _ => return Ok(None),
@@ -77,14 +81,14 @@ impl FilePod {
             kind: kind.to_owned(),
             name: name.to_owned(),
             namespace: namespace.to_owned(),
-            object: complete(pod, namespace),
+            object: complete_pod(pod, namespace),
         }))
     }
 }
 
 /// A pod of a workload (`GetPodFromTemplate`, `k8s.io/kubernetes/pkg/controller/controller_utils.go`), without the labels
 /// that its controller adds.
-fn from_template(workload: &Value, template: &Value, name: &str) -> Map<String, Value> {
+fn pod_from_template(workload: &Value, template: &Value, name: &str) -> Map<String, Value> {
     let mut pod = Map::new();
     let mut metadata = json!({"generateName": format!("{name}-")});
     for field in ["labels", "annotations"] {
@@ -120,7 +124,7 @@ fn add_claim(pod: &mut Map<String, Value>, claim: &Value, name: &str) {
 }
 
 /// A pod as it is sent: with its kind and its namespace, and without what was observed of it.
-fn complete(mut pod: Map<String, Value>, namespace: &str) -> Map<String, Value> {
+fn complete_pod(mut pod: Map<String, Value>, namespace: &str) -> Map<String, Value> {
     pod.remove("status");
     pod.insert("apiVersion".to_owned(), json!("v1"));
     pod.insert("kind".to_owned(), json!("Pod"));

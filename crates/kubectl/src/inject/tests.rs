@@ -47,16 +47,16 @@ const SERVICE: &str = "kind: Service\nmetadata: {name: web}\nspec: {}\n";
 
 /// As the verb does it: Namespaces of the pods' files count too.
 fn sets_of(sets: &[&str], documents: &[&str]) -> FoundSets {
-    let mut sets = documents::objects(&sets.join("\n---\n")).unwrap();
+    let mut sets = documents::parse_objects(&sets.join("\n---\n")).unwrap();
     sets.extend(namespaces(
-        &documents::objects(&documents.join("\n---\n")).unwrap(),
+        &documents::parse_objects(&documents.join("\n---\n")).unwrap(),
     ));
-    sidecar_sets::of_files(sets).unwrap()
+    sidecar_sets::sets_of_files(sets).unwrap()
 }
 
 fn found(documents: &[&str], is_given: bool) -> Result<Vec<FilePod>, VerbError> {
-    let objects = documents::objects(&documents.join("\n---\n"))?;
-    pods::find(objects, "ns", is_given)
+    let objects = documents::parse_objects(&documents.join("\n---\n"))?;
+    pods::find_pods(objects, "ns", is_given)
 }
 
 fn injected(documents: &[&str], sets: &[&str]) -> String {
@@ -64,7 +64,7 @@ fn injected(documents: &[&str], sets: &[&str]) -> String {
     let found = sets_of(sets, documents);
     let now = "2026-11-22T01:58:33Z".parse().unwrap();
     let reports = report_all(pods, &found.sets, now);
-    let text = text::reports(&reports, &found.unread, false);
+    let text = text::reports_text(&reports, &found.unread, false);
     anstream::adapter::strip_str(&text).to_string()
 }
 
@@ -103,13 +103,15 @@ fn a_file_without_a_pod_says_what_to_give(
 
 #[test]
 fn sets_of_files_are_those_that_can_be_known_from_them() {
-    let objects = documents::objects(POD).unwrap();
-    let error = sidecar_sets::of_files(objects).unwrap_err().to_string();
+    let objects = documents::parse_objects(POD).unwrap();
+    let error = sidecar_sets::sets_of_files(objects)
+        .unwrap_err()
+        .to_string();
     assert!(error.starts_with("--set takes SidecarSets"), "{error}");
     // The last one of a name counts.
     let edited = SET.replace("log-agent:1.0", "log-agent:2.0");
-    let objects = documents::objects(&format!("{SET}\n---\n{edited}")).unwrap();
-    let found = sidecar_sets::of_files(objects).unwrap();
+    let objects = documents::parse_objects(&format!("{SET}\n---\n{edited}")).unwrap();
+    let found = sidecar_sets::sets_of_files(objects).unwrap();
     let images = found.sets.valid.iter().map(|known| {
         let containers = &known.set.template.containers;
         containers[0].image.to_string()
@@ -191,15 +193,15 @@ fn the_sets_of_a_cluster_count_beside_given_ones_on_demand() {
 fn init_containers_are_in_the_order_of_the_managers_flag() {
     let set =
         format!("{SET}  initContainers: [{{name: z, image: 'i:1'}}, {{name: a, image: 'i:1'}}]\n");
-    let sets = documents::objects(&set).unwrap();
-    let mut found = sidecar_sets::of_files(sets).unwrap();
+    let sets = documents::parse_objects(&set).unwrap();
+    let mut found = sidecar_sets::sets_of_files(sets).unwrap();
     let now = "2026-11-22T01:58:33Z".parse().unwrap();
     for (with, expected) in [
         (CompatibleWith::Kubernetes, ["z", "a"]),
         (CompatibleWith::Openkruise, ["a", "z"]),
     ] {
         found.sets.render = with.into();
-        let pods = pods::find(documents::objects(POD).unwrap(), "ns", false).unwrap();
+        let pods = pods::find_pods(documents::parse_objects(POD).unwrap(), "ns", false).unwrap();
         let reports = report_all(pods, &found.sets, now);
         let containers = &reports[0].report.pod["spec"]["initContainers"];
         let names = containers.as_array().unwrap().iter();

@@ -6,24 +6,24 @@ use similar::{ChangeTag, TextDiff};
 
 use super::FileReport;
 use crate::table::{BAD, GOOD, HEADING, WAITING};
-use crate::text::{self, Lines};
+use crate::text::{self, TextLines};
 
 /// So many equal lines stand around those that differ.
 const CONTEXT: usize = 3;
 
-pub(super) fn reports(reports: &[FileReport], unread: &[String], whole_pods: bool) -> String {
-    let mut lines = Lines::default();
+pub(super) fn reports_text(reports: &[FileReport], unread: &[String], whole_pods: bool) -> String {
+    let mut lines = TextLines::default();
     for (number, report) in reports.iter().enumerate() {
         if number > 0 {
-            lines.add("");
+            lines.add_line("");
         }
-        pod(&mut lines, report, whole_pods);
+        add_pod(&mut lines, report, whole_pods);
     }
-    text::unread(&mut lines, unread);
+    text::add_unread(&mut lines, unread);
     lines.0
 }
 
-fn pod(lines: &mut Lines, report: &FileReport, whole_pod: bool) {
+fn add_pod(lines: &mut TextLines, report: &FileReport, whole_pod: bool) {
     let FileReport { pod, report } = report;
     let injected = report.sets.iter().filter(|set| set.outcome.is_injected());
     let (injected, all) = (injected.count(), report.sets.len());
@@ -40,39 +40,39 @@ fn pod(lines: &mut Lines, report: &FileReport, whole_pod: bool) {
     } else {
         ", by its template"
     };
-    lines.add(format_args!(
+    lines.add_line(format_args!(
         "{HEADING}{} {}/{}{HEADING:#}{template}: {what}",
         pod.kind, pod.namespace, pod.name
     ));
     for set in &report.sets {
-        explain_set(lines, set);
+        add_set(lines, set);
     }
     if pod.object != report.pod {
-        lines.add("");
-        diff(lines, &pod.object, &report.pod, whole_pod);
+        lines.add_line("");
+        add_diff(lines, &pod.object, &report.pod, whole_pod);
     }
 }
 
-fn explain_set(lines: &mut Lines, report: &SetReport) {
+fn add_set(lines: &mut TextLines, report: &SetReport) {
     let set = &report.set;
     match &report.outcome {
-        SetOutcome::Injected { revision } => lines.add(format_args!(
+        SetOutcome::Injected { revision } => lines.add_line(format_args!(
             "  {set}  {GOOD}injected{GOOD:#}, revision {revision}"
         )),
-        SetOutcome::LeftOut { .. } => lines.add(format_args!("  {set}  {BAD}left out{BAD:#}")),
+        SetOutcome::LeftOut { .. } => lines.add_line(format_args!("  {set}  {BAD}left out{BAD:#}")),
         SetOutcome::NotSelected { .. } => {
-            lines.add(format_args!("  {set}  does not select it"));
+            lines.add_line(format_args!("  {set}  does not select it"));
         }
-        SetOutcome::Invalid { .. } => lines.add(format_args!("  {set}  {BAD}invalid{BAD:#}")),
+        SetOutcome::Invalid { .. } => lines.add_line(format_args!("  {set}  {BAD}invalid{BAD:#}")),
     }
     for remark in &report.remarks {
-        lines.add(format_args!("    {WAITING}{remark}{WAITING:#}"));
+        lines.add_line(format_args!("    {WAITING}{remark}{WAITING:#}"));
     }
     match &report.outcome {
-        SetOutcome::NotSelected { causes } => not_selected(lines, causes),
+        SetOutcome::NotSelected { causes } => add_not_selected(lines, causes),
         SetOutcome::Invalid { errors } => {
             for error in errors {
-                lines.add(format_args!("    {error}"));
+                lines.add_line(format_args!("    {error}"));
             }
         }
         SetOutcome::Injected { .. } | SetOutcome::LeftOut { .. } => {}
@@ -80,20 +80,20 @@ fn explain_set(lines: &mut Lines, report: &SetReport) {
 }
 
 /// Why a set does not select a pod.
-pub(crate) fn not_selected(lines: &mut Lines, causes: &[NotSelected]) {
+pub(crate) fn add_not_selected(lines: &mut TextLines, causes: &[NotSelected]) {
     for cause in causes {
-        lines.add(format_args!("    {cause}"));
+        lines.add_line(format_args!("    {cause}"));
         let whose = match cause {
             NotSelected::NamespaceLabels { namespace, .. } => format!("namespace {namespace}"),
             _ => "the pod".to_owned(),
         };
-        text::terms(lines, &whose, cause.terms());
+        text::add_selector_terms(lines, &whose, cause.terms());
     }
 }
 
 /// The lines of YAML that differ.
-fn diff(
-    lines: &mut Lines,
+fn add_diff(
+    lines: &mut TextLines,
     before: &Map<String, Value>,
     after: &Map<String, Value>,
     whole_pod: bool,
@@ -108,14 +108,14 @@ fn diff(
     let diff = TextDiff::from_lines(&before, &after);
     for (number, group) in diff.grouped_ops(context).iter().enumerate() {
         if number > 0 {
-            lines.add("  ...");
+            lines.add_line("  ...");
         }
         for change in group.iter().flat_map(|op| diff.iter_changes(op)) {
             let line = change.value().trim_end_matches('\n');
             match change.tag() {
-                ChangeTag::Delete => lines.add(format_args!("{BAD}- {line}{BAD:#}")),
-                ChangeTag::Insert => lines.add(format_args!("{GOOD}+ {line}{GOOD:#}")),
-                ChangeTag::Equal => lines.add(format_args!("  {line}")),
+                ChangeTag::Delete => lines.add_line(format_args!("{BAD}- {line}{BAD:#}")),
+                ChangeTag::Insert => lines.add_line(format_args!("{GOOD}+ {line}{GOOD:#}")),
+                ChangeTag::Equal => lines.add_line(format_args!("  {line}")),
             }
         }
     }

@@ -15,7 +15,7 @@ const KIND: &str = "PodProbeMarker";
 
 /// A marker as a file has it.
 #[derive(Clone, Debug)]
-pub(crate) struct Candidate {
+pub(crate) struct MarkerCandidate {
     pub(crate) namespace: String,
     pub(crate) name: String,
     /// The document, with its namespace.
@@ -25,7 +25,7 @@ pub(crate) struct Candidate {
 }
 
 /// The contents of a file; of standard input for `-`.
-pub(crate) fn read(path: &Path) -> Result<String, VerbError> {
+pub(crate) fn read_file(path: &Path) -> Result<String, VerbError> {
     let failed = |error: std::io::Error| {
         VerbError::Usage(format!("cannot read {}: {error}", path.display()))
     };
@@ -38,7 +38,7 @@ pub(crate) fn read(path: &Path) -> Result<String, VerbError> {
 }
 
 /// The objects of a file: its documents, and the items of its lists.
-pub(crate) fn objects(text: &str) -> Result<Vec<Value>, VerbError> {
+pub(crate) fn parse_objects(text: &str) -> Result<Vec<Value>, VerbError> {
     let mut objects = Vec::new();
     for (number, document) in serde_norway::Deserializer::from_str(text).enumerate() {
         let object = Value::deserialize(document).map_err(|error| {
@@ -55,17 +55,17 @@ pub(crate) fn objects(text: &str) -> Result<Vec<Value>, VerbError> {
 
 /// The markers among objects. `namespace` is that of the command line or of the context; given on the command line it must
 /// be that of each marker.
-pub(crate) fn markers(
+pub(crate) fn find_markers(
     objects: Vec<Value>,
     namespace: &str,
     is_given: bool,
-) -> Result<Vec<Candidate>, VerbError> {
+) -> Result<Vec<MarkerCandidate>, VerbError> {
     let mut candidates = Vec::new();
     let mut others = Vec::new();
     for object in objects {
         let kind = object["kind"].as_str().unwrap_or_default();
         if kind == KIND {
-            candidates.push(candidate(object, namespace, is_given)?);
+            candidates.push(to_candidate(object, namespace, is_given)?);
         } else if nearest(kind, [KIND]).is_some() {
             return Err(VerbError::Usage(format!(
                 "there is no kind {kind}; did you mean {KIND}?"
@@ -87,7 +87,11 @@ pub(crate) fn markers(
     )))
 }
 
-fn candidate(mut object: Value, namespace: &str, is_given: bool) -> Result<Candidate, VerbError> {
+fn to_candidate(
+    mut object: Value,
+    namespace: &str,
+    is_given: bool,
+) -> Result<MarkerCandidate, VerbError> {
     let version = object["apiVersion"].as_str().unwrap_or_default();
     let expected = format!("{}/{}", leadsman_api::GROUP, leadsman_api::VERSION);
     let name = object["metadata"]["name"].as_str().unwrap_or_default();
@@ -111,7 +115,7 @@ fn candidate(mut object: Value, namespace: &str, is_given: bool) -> Result<Candi
     };
     object["metadata"]["namespace"] = Value::String(namespace.clone());
     let decoded = serde_json::from_value(object.clone());
-    Ok(Candidate {
+    Ok(MarkerCandidate {
         namespace,
         name,
         document: object,
@@ -128,7 +132,7 @@ mod tests {
     const MARKER: &str = "apiVersion: apps.kruise.io/v1alpha1\nkind: PodProbeMarker\nmetadata: {name: m}\nspec: {selector: {}, probes: []}\n";
 
     fn found(text: &str, is_given: bool) -> String {
-        let found = objects(text).and_then(|objects| markers(objects, "ns", is_given));
+        let found = parse_objects(text).and_then(|objects| find_markers(objects, "ns", is_given));
         match found {
             Ok(candidates) => {
                 let names = candidates.iter().map(|one| {

@@ -32,14 +32,14 @@ use leadsman_core::podprobe::explain::{
 };
 use serde::Serialize;
 
-use self::documents::Candidate;
+use self::documents::MarkerCandidate;
 use self::pod::ReachedPod;
-use self::report::{MarkerTrial, PodTrial, ProbeTrial, Validation};
-use self::server::Answer;
+use self::report::{MarkerTrial, MarkerValidation, PodTrial, ProbeTrial};
+use self::server::DryRunAnswer;
 use crate::connection::Connection;
-use crate::explain::{no_such, observe};
-use crate::output::{self, Colors, Format};
-use crate::reader::{Reader, Selection};
+use crate::explain::{no_such_object, observe_pods};
+use crate::output::{self, Colors, OutputFormat};
+use crate::reader::{ListSelection, Reader};
 use crate::resources::PODS;
 use crate::{VerbError, completion};
 
@@ -53,7 +53,7 @@ const PODS_AT_ONCE: usize = 8;
 )]
 pub struct Args {
     /// pod/NAME: run the probes in this pod [default: in a few of those that match]
-    #[arg(value_name = "POD", add = ArgValueCompleter::new(completion::pods))]
+    #[arg(value_name = "POD", add = ArgValueCompleter::new(completion::complete_pods))]
     pod: Option<String>,
     /// File with the markers, - for standard input; may be repeated
     #[arg(short = 'f', long = "filename", value_name = "FILE", required = true, value_hint = ValueHint::FilePath)]
@@ -63,7 +63,7 @@ pub struct Args {
     sample: usize,
     /// Output format
     #[arg(short, long, value_name = "FORMAT", default_value = "table")]
-    output: Format,
+    output: OutputFormat,
     #[command(flatten)]
     pub(crate) colors: Colors,
     #[command(flatten)]
@@ -73,12 +73,12 @@ pub struct Args {
 pub(crate) async fn run(args: &Args) -> Result<(), VerbError> {
     let mut objects = Vec::new();
     for file in &args.files {
-        objects.extend(documents::objects(&documents::read(file)?)?);
+        objects.extend(documents::parse_objects(&documents::read_file(file)?)?);
     }
-    let connected = args.connection.connect().await;
+    let connected = args.connection.connect_client().await;
     let connected = connected.map_err(|error| VerbError::Connection(Box::new(error)))?;
     let is_given = args.connection.namespace.is_some();
-    let candidates = documents::markers(objects, &connected.namespace, is_given)?;
+    let candidates = documents::find_markers(objects, &connected.namespace, is_given)?;
     let reader = Reader::new(connected.server);
     let mut by_namespace = BTreeMap::<_, Vec<_>>::new();
     for candidate in candidates {
@@ -90,12 +90,12 @@ pub(crate) async fn run(args: &Args) -> Result<(), VerbError> {
         let attempt = Attempt {
             reader: &reader,
             namespace: &namespace,
-            now: reader.now().await,
+            now: reader.cluster_time().await,
         };
         trials.extend(attempt.run(candidates, args).await?);
     }
-    output::print(&print(args.output, &trials)?)?;
-    match report::problems(&trials) {
+    output::print_text(&format_trials(args.output, &trials)?)?;
+    match report::count_problems(&trials) {
         0 => Ok(()),
         1 => Err(VerbError::Found("one thing is wrong".to_owned())),
         count => Err(VerbError::Found(format!("{count} things are wrong"))),
@@ -108,15 +108,15 @@ struct Trials<'a> {
     markers: &'a [MarkerTrial],
 }
 
-fn print(format: Format, trials: &[MarkerTrial]) -> Result<String, VerbError> {
-    match output::structured(format, &Trials { markers: trials }) {
+fn format_trials(format: OutputFormat, trials: &[MarkerTrial]) -> Result<String, VerbError> {
+    match output::format_structured(format, &Trials { markers: trials }) {
         Some(text) => text,
-        None if format == Format::Name => {
+        None if format == OutputFormat::Name => {
             let pods = trials.iter().flat_map(|trial| &trial.pods.selected);
             let names = pods.map(|pod| format!("pod/{}\n", pod.name));
             Ok(names.collect())
         }
-        None => Ok(text::trials(trials, format == Format::Wide)),
+        None => Ok(text::trials_text(trials, format == OutputFormat::Wide)),
     }
 }
 
@@ -130,18 +130,18 @@ struct Attempt<'a> {
 impl Attempt<'_> {
     async fn run(
         &self,
-        candidates: Vec<Candidate>,
+        candidates: Vec<MarkerCandidate>,
         args: &Args,
     ) -> Result<Vec<MarkerTrial>, VerbError> {
-        let pods = self.pods(args.pod.as_deref()).await?;
-        let observed = observe(self.reader, pods, Some(self.namespace), self.now).await?;
+        let pods = self.read_pods(args.pod.as_deref()).await?;
+        let observed = observe_pods(self.reader, pods, Some(self.namespace), self.now).await?;
         let validations = candidates
             .iter()
-            .map(|candidate| self.validate(candidate, &observed));
+            .map(|candidate| self.validate_marker(candidate, &observed));
         let validations = join_all(validations).await;
         let mut proposed = observed;
         for (candidate, validation) in candidates.iter().zip(&validations) {
-            if let Some(marker) = validation.usable(candidate) {
+            if let Some(marker) = validation.usable_marker(candidate) {
                 proposed.propose_marker(marker.clone(), self.now);
             }
         }
@@ -157,15 +157,15 @@ impl Attempt<'_> {
     }
 
     /// The pods of the namespace, or the one that is named.
-    async fn pods(&self, pod: Option<&str>) -> Result<Vec<Pod>, VerbError> {
+    async fn read_pods(&self, pod: Option<&str>) -> Result<Vec<Pod>, VerbError> {
         let namespace = Some(self.namespace);
         let Some(words) = pod else {
-            let selection = Selection {
+            let selection = ListSelection {
                 namespace,
                 page: 500,
-                ..Selection::default()
+                ..ListSelection::default()
             };
-            let pods = self.reader.list(PODS, &selection).await;
+            let pods = self.reader.list_objects(PODS, &selection).await;
             return pods.map_err(VerbError::Unread);
         };
         let name = match words.split_once('/') {
@@ -177,31 +177,35 @@ impl Attempt<'_> {
             }
             None => words,
         };
-        match self.reader.get::<Pod>(PODS, namespace, name).await {
+        match self.reader.get_object::<Pod>(PODS, namespace, name).await {
             Ok(Some(pod)) => Ok(vec![pod]),
-            Ok(None) => Err(no_such(self.reader, PODS, "pod", name, namespace).await),
+            Ok(None) => Err(no_such_object(self.reader, PODS, "pod", name, namespace).await),
             Err(unread) => Err(VerbError::Unread(unread)),
         }
     }
 
     /// What is wrong with a marker itself: by the parser that manager and webhook use, and by the API server.
-    async fn validate(&self, candidate: &Candidate, observed: &ObservedObjects) -> Validation {
+    async fn validate_marker(
+        &self,
+        candidate: &MarkerCandidate,
+        observed: &ObservedObjects,
+    ) -> MarkerValidation {
         let mut own = Vec::new();
         if let Ok(marker) = &candidate.decoded {
             let parsed = Marker::parse(marker, observed.config.compatibility);
             own.extend(parsed.err().into_iter().flatten());
         }
         let known = known_version(&observed.markers, &candidate.name);
-        let answer = server::ask(self.reader, candidate, known).await;
+        let answer = server::ask_api_server(self.reader, candidate, known).await;
         let (theirs, not_asked) = match answer {
-            Answer::Accepted => (Vec::new(), None),
-            Answer::Refused(errors) => (errors, None),
-            Answer::NotAsked(why) => (Vec::new(), Some(why)),
+            DryRunAnswer::Accepted => (Vec::new(), None),
+            DryRunAnswer::Refused(errors) => (errors, None),
+            DryRunAnswer::NotAsked(why) => (Vec::new(), Some(why)),
         };
-        Validation::new(
+        MarkerValidation::new(
             candidate,
             known.is_some(),
-            server::merge(own, theirs),
+            server::merge_errors(own, theirs),
             not_asked,
         )
     }
@@ -209,8 +213,8 @@ impl Attempt<'_> {
     /// Finds the pods of a marker, and runs its probes in a sample of them.
     async fn try_out(
         &self,
-        candidate: &Candidate,
-        validation: Validation,
+        candidate: &MarkerCandidate,
+        validation: MarkerValidation,
         proposed: &ObservedObjects,
         sample: usize,
     ) -> MarkerTrial {
@@ -219,8 +223,8 @@ impl Attempt<'_> {
             name: candidate.name.clone(),
         };
         let cluster = ObservedCluster::new(proposed.clone(), self.now);
-        if validation.usable(candidate).is_none() {
-            return MarkerTrial::invalid(validation);
+        if validation.usable_marker(candidate).is_none() {
+            return MarkerTrial::invalid_trial(validation);
         }
         let pods = cluster.try_marker(&marker);
         let targets = pods.selected.iter().filter_map(|pod| {
@@ -276,7 +280,7 @@ impl Attempt<'_> {
         let reached = ReachedPod::new(self.reader, &pod.namespace, &pod.name);
         let mut results = Vec::new();
         for run in &target.runs {
-            let outcome = reached.run(run, &target.ip).await;
+            let outcome = reached.run_probe(run, &target.ip).await;
             results.push(ProbeTrial::new(run, outcome));
         }
         results

@@ -61,7 +61,7 @@ impl<'a> ReachedPod<'a> {
     ///
     /// # Errors
     /// The run could not be made, which says nothing about the container.
-    pub(super) async fn run(
+    pub(super) async fn run_probe(
         &self,
         run: &TrialRun,
         ip: &str,
@@ -71,15 +71,18 @@ impl<'a> ReachedPod<'a> {
             Err(_) => ProbeTarget::unreachable(CannotProbe::NoAddress, &run.container),
         };
         if let Handler::Exec { command } = &run.handler {
-            let process = self.start(&run.container, command).await?;
-            *lock(&self.started) = Some(process);
+            let process = self.start_command(&run.container, command).await?;
+            *lock_mutex(&self.started) = Some(process);
         }
         if let (Some(port), Ok(address)) = (port_of(&run.handler), target.address()) {
-            let opened = self.open(port, &run.handler, run.timeout).await;
+            let opened = self.open_port(port, &run.handler, run.timeout).await;
             match opened {
-                Ok(stream) => *lock(&self.opened) = Some(stream),
+                Ok(stream) => *lock_mutex(&self.opened) = Some(stream),
                 Err(DialError::Refused(reason)) => {
-                    return Ok((refused(address, &PortRefusal { port, reason }), None));
+                    return Ok((
+                        refused_outcome(address, &PortRefusal { port, reason }),
+                        None,
+                    ));
                 }
                 Err(DialError::Local(reason)) => return Err(reason),
             }
@@ -87,20 +90,20 @@ impl<'a> ReachedPod<'a> {
         let began = clock::monotonic();
         let outcome =
             leadsman_probe::run_probe_over(&run.handler, &target, run.timeout, self, self).await;
-        lock(&self.opened).take();
-        lock(&self.started).take();
-        let refusal = lock(&self.refused).take();
+        lock_mutex(&self.opened).take();
+        lock_mutex(&self.started).take();
+        let refusal = lock_mutex(&self.refused).take();
         let is_connect = matches!(run.handler, Handler::TcpSocket { .. });
         let took = (!is_connect).then(|| clock::monotonic() - began);
         match (outcome, refusal, target.address()) {
-            (Ok(_), Some(refusal), Ok(address)) => Ok((refused(address, &refusal), took)),
+            (Ok(_), Some(refusal), Ok(address)) => Ok((refused_outcome(address, &refusal), took)),
             (Ok(outcome), _, _) => Ok((outcome, took)),
-            (Err(cannot), _, _) => Err(self.explain(cannot)),
+            (Err(cannot), _, _) => Err(self.explain_cannot_probe(cannot)),
         }
     }
 
     /// Why a run could not be made, in the words of one that goes through the API server.
-    fn explain(&self, cannot: CannotProbe) -> String {
+    fn explain_cannot_probe(&self, cannot: CannotProbe) -> String {
         match cannot {
             CannotProbe::Runtime(reason) | CannotProbe::Local(reason) => reason,
             CannotProbe::Deadline => "the API server did not answer in time".to_owned(),
@@ -112,24 +115,28 @@ impl<'a> ReachedPod<'a> {
     }
 
     /// Opens a port-forward, for a probe that only connects until a refusal would have come.
-    async fn open(
+    async fn open_port(
         &self,
         port: u16,
         handler: &Handler,
         limit: Duration,
     ) -> Result<Forwarded, DialError> {
-        let mut stream = self.forward(port).await?;
+        let mut stream = self.forward_port(port).await?;
         if matches!(handler, Handler::TcpSocket { .. }) {
             let patience = limit.clamp(REFUSAL.0, REFUSAL.1);
             if let Ok(Some(reason)) = timeout(patience, &mut stream.refusal).await {
-                return Err(DialError::Refused(shortened(&reason)));
+                return Err(DialError::Refused(shorten_reason(&reason)));
             }
         }
         Ok(stream)
     }
 
     /// Starts a command.
-    async fn start(&self, container: &str, command: &[String]) -> Result<AttachedProcess, String> {
+    async fn start_command(
+        &self,
+        container: &str,
+        command: &[String],
+    ) -> Result<AttachedProcess, String> {
         let words: Vec<_> = command.iter().map(String::as_str).collect();
         let command = ExecCommand {
             namespace: self.namespace,
@@ -141,14 +148,14 @@ impl<'a> ReachedPod<'a> {
         };
         match timeout(command.deadline, self.reader.start_exec(&command)).await {
             Ok(started) => started.map_err(|unread| unread.0),
-            Err(_) => Err(no_answer()),
+            Err(_) => Err(no_answer_message()),
         }
     }
 
-    async fn forward(&self, port: u16) -> Result<Forwarded, DialError> {
+    async fn forward_port(&self, port: u16) -> Result<Forwarded, DialError> {
         let pods = Api::<Pod>::namespaced(self.reader.server.client.clone(), self.namespace);
         let forwarder = timeout(DEADLINE, pods.portforward(self.name, &[port])).await;
-        let forwarder = forwarder.map_err(|_| DialError::Local(no_answer()))?;
+        let forwarder = forwarder.map_err(|_| DialError::Local(no_answer_message()))?;
         let mut forwarder = forwarder.map_err(|error| {
             let pod = (self.namespace, self.name);
             DialError::Local(explain_failure(pod, PORT_FORWARD, &error).0)
@@ -166,12 +173,12 @@ impl<'a> ReachedPod<'a> {
     }
 }
 
-fn no_answer() -> String {
+fn no_answer_message() -> String {
     format!("the API server did not answer within {DEADLINE:?}")
 }
 
 /// The outcome of a probe whose connection was refused, in the words of a direct one.
-fn refused(address: IpAddr, refusal: &PortRefusal) -> Outcome {
+fn refused_outcome(address: IpAddr, refusal: &PortRefusal) -> Outcome {
     let address = SocketAddr::new(address, refusal.port);
     Outcome::Failed(format!("connecting to {address}: {}", refusal.reason))
 }
@@ -184,14 +191,14 @@ fn port_of(handler: &Handler) -> Option<u16> {
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+fn lock_mutex<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex
         .lock()
         .unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
 /// What a runtime says of a port that it cannot forward names sandboxes and network namespaces; only its end matters.
-fn shortened(reason: &str) -> String {
+fn shorten_reason(reason: &str) -> String {
     if reason.to_ascii_lowercase().contains("connection refused") {
         "Connection refused at the pod's loopback interface, where a port-forward ends".to_owned()
     } else {
@@ -206,10 +213,10 @@ impl Exec for ReachedPod<'_> {
         command: &[String],
         limit: Duration,
     ) -> Result<Execution, ExecError> {
-        let started = lock(&self.started).take();
+        let started = lock_mutex(&self.started).take();
         let process = match started {
             Some(process) => process,
-            None => (self.start(container, command).await).map_err(ExecError::Runtime)?,
+            None => (self.start_command(container, command).await).map_err(ExecError::Runtime)?,
         };
         let ended = timeout(limit, read_output(process, STDOUT_BYTES)).await;
         let output = ended.map_err(|_| ExecError::TimedOut)?;
@@ -234,10 +241,10 @@ impl Dial for ReachedPod<'_> {
 
     async fn dial(&self, address: SocketAddr) -> Result<Forwarded, DialError> {
         let port = address.port();
-        let opened = lock(&self.opened).take_if(|opened| opened.port == port);
+        let opened = lock_mutex(&self.opened).take_if(|opened| opened.port == port);
         match opened {
             Some(stream) => Ok(stream),
-            None => self.forward(port).await,
+            None => self.forward_port(port).await,
         }
     }
 }
@@ -267,9 +274,9 @@ impl Forwarded {
         let Some(reason) = ready!(self.refusal.poll_unpin(cx)) else {
             return Poll::Pending;
         };
-        *lock(&self.refused) = Some(PortRefusal {
+        *lock_mutex(&self.refused) = Some(PortRefusal {
             port: self.port,
-            reason: shortened(&reason),
+            reason: shorten_reason(&reason),
         });
         Poll::Ready(Err(io::ErrorKind::ConnectionRefused.into()))
     }
@@ -320,7 +327,7 @@ mod tests {
     fn a_refused_port_is_told_without_sandboxes() {
         let reason = "error forwarding port 9 to pod 6c1, uid : failed to execute portforward in network namespace \
             \"/var/run/netns/cni-1\": dial tcp4 127.0.0.1:9: connect: connection refused";
-        assert!(shortened(reason).starts_with("Connection refused at the pod's loopback"));
-        assert_eq!(shortened(" other\n"), "other");
+        assert!(shorten_reason(reason).starts_with("Connection refused at the pod's loopback"));
+        assert_eq!(shorten_reason(" other\n"), "other");
     }
 }

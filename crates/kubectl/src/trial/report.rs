@@ -8,14 +8,14 @@ use leadsman_core::podprobe::explain::{Cause, MarkChange, TrialPods, TrialRun};
 use leadsman_core::podprobe::{Handler, Outcome};
 use serde::Serialize;
 
-use super::documents::Candidate;
+use super::documents::MarkerCandidate;
 
 /// What a marker would do.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct MarkerTrial {
     #[serde(flatten)]
-    pub(super) validation: Validation,
+    pub(super) validation: MarkerValidation,
     #[serde(flatten)]
     pub(super) pods: TrialPods,
     /// In how many pods its probes can be run now.
@@ -30,7 +30,7 @@ pub(super) struct MarkerTrial {
 /// What is wrong with the marker itself.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Validation {
+pub(super) struct MarkerValidation {
     pub(super) namespace: String,
     pub(super) marker: String,
     /// Whether a marker of this name exists.
@@ -83,9 +83,9 @@ pub(super) struct ProbeTrial {
     pub(super) outcome: Option<Outcome>,
 }
 
-impl Validation {
+impl MarkerValidation {
     pub(super) fn new(
-        candidate: &Candidate,
+        candidate: &MarkerCandidate,
         replaces: bool,
         errors: Vec<Invalid>,
         not_asked: Option<String>,
@@ -111,7 +111,10 @@ impl Validation {
     }
 
     /// The marker, if nothing is wrong with it.
-    pub(super) fn usable<'a>(&self, candidate: &'a Candidate) -> Option<&'a PodProbeMarker> {
+    pub(super) fn usable_marker<'a>(
+        &self,
+        candidate: &'a MarkerCandidate,
+    ) -> Option<&'a PodProbeMarker> {
         let decoded = candidate.decoded.as_deref().ok();
         decoded.filter(|_| self.errors.is_empty())
     }
@@ -119,7 +122,7 @@ impl Validation {
 
 impl MarkerTrial {
     /// A marker that has no pods, since it would not be stored.
-    pub(super) fn invalid(validation: Validation) -> Self {
+    pub(super) fn invalid_trial(validation: MarkerValidation) -> Self {
         Self {
             validation,
             pods: TrialPods::default(),
@@ -130,7 +133,7 @@ impl MarkerTrial {
     }
 
     /// The causes of a pod: after the runs if there were any, else before.
-    pub(super) fn causes<'a>(&'a self, pod: &'a str) -> &'a [Cause] {
+    pub(super) fn causes_of_pod<'a>(&'a self, pod: &'a str) -> &'a [Cause] {
         if let Some(tried) = self.tried.iter().find(|tried| tried.pod == pod) {
             return &tried.causes;
         }
@@ -170,13 +173,13 @@ impl ProbeTrial {
 
 /// How many things are wrong: errors of markers, a selector that selects nothing, what stays in the way until somebody does
 /// something, runs that could not be made. That a probe fails is not wrong: it may be what is to be found out.
-pub(super) fn problems(trials: &[MarkerTrial]) -> usize {
+pub(super) fn count_problems(trials: &[MarkerTrial]) -> usize {
     let of_one = |trial: &MarkerTrial| {
         let is_valid = trial.validation.errors.is_empty();
         let selects_none = is_valid && trial.pods.selected.is_empty();
         let mut causes = Vec::new();
         for pod in &trial.pods.selected {
-            let found = trial.causes(&pod.name).iter();
+            let found = trial.causes_of_pod(&pod.name).iter();
             for cause in found.filter(|cause| !cause.resolves) {
                 let key = (cause.reason, &cause.marker, &cause.probe);
                 if !causes.contains(&key) {

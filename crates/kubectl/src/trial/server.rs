@@ -11,12 +11,12 @@ use leadsman_core::cluster::{Invalid, nearest};
 use leadsman_process::reply::{Cause, Disposition, Verb};
 use serde_json::Value;
 
-use super::documents::Candidate;
+use super::documents::MarkerCandidate;
 use crate::reader::{DEADLINE, Reader};
 use crate::resources::MARKERS;
 
 /// What the API server says.
-pub(super) enum Answer {
+pub(super) enum DryRunAnswer {
     /// It would store the marker.
     Accepted,
     /// It would not, for these reasons.
@@ -29,11 +29,11 @@ pub(super) enum Answer {
 const ATTEMPTS: usize = 5;
 
 /// Asks the API server whether it would store a marker. Of one that exists, its resourceVersion is given.
-pub(super) async fn ask(
+pub(super) async fn ask_api_server(
     reader: &Reader,
-    candidate: &Candidate,
+    candidate: &MarkerCandidate,
     known_version: Option<&str>,
-) -> Answer {
+) -> DryRunAnswer {
     let mut version = known_version.map(str::to_owned);
     let mut written = String::new();
     for _ in 0..ATTEMPTS {
@@ -43,27 +43,27 @@ pub(super) async fn ask(
         }
         let namespace = Some(candidate.namespace.as_str());
         let found = reader
-            .get::<PartialObjectMeta>(MARKERS, namespace, &candidate.name)
+            .get_object::<PartialObjectMeta>(MARKERS, namespace, &candidate.name)
             .await;
         match found {
             Ok(found) => version = found.and_then(|found| found.metadata.resource_version),
-            Err(unread) => return Answer::NotAsked(unread.0),
+            Err(unread) => return DryRunAnswer::NotAsked(unread.0),
         }
     }
-    Answer::NotAsked(written)
+    DryRunAnswer::NotAsked(written)
 }
 
 /// The same once; an error says that the marker was written since it was read.
 async fn ask_once(
     reader: &Reader,
-    candidate: &Candidate,
+    candidate: &MarkerCandidate,
     known_version: Option<&str>,
-) -> Result<Answer, String> {
+) -> Result<DryRunAnswer, String> {
     let (method, verb, kind) = match known_version {
         Some(_) => (Method::PUT, "update", Verb::Update),
         None => (Method::POST, "create", Verb::Create),
     };
-    let mut path = MARKERS.path(Some(&candidate.namespace));
+    let mut path = MARKERS.objects_path(Some(&candidate.namespace));
     let mut document = candidate.document.clone();
     if let Some(version) = known_version {
         path = format!("{path}/{}", candidate.name);
@@ -79,7 +79,12 @@ async fn ask_once(
     let request = match request {
         Ok(request) => request,
         // A name that no path can hold.
-        Err(error) => return Ok(Answer::Refused(vec![invalid("metadata.name", error)])),
+        Err(error) => {
+            return Ok(DryRunAnswer::Refused(vec![invalid_at(
+                "metadata.name",
+                error,
+            )]));
+        }
     };
     let reply = reader.server.send_request(kind, request, DEADLINE).await;
     Ok(match &reply.disposition {
@@ -90,11 +95,11 @@ async fn ask_once(
             reason,
             ..
         } => return Err(reason.clone()),
-        Disposition::Done => Answer::Accepted,
+        Disposition::Done => DryRunAnswer::Accepted,
         Disposition::Retry {
             cause: Cause::NoRight,
             ..
-        } => Answer::NotAsked(format!(
+        } => DryRunAnswer::NotAsked(format!(
             "missing right: {verb} {} in namespace {}",
             MARKERS.full_name(),
             candidate.namespace
@@ -103,16 +108,16 @@ async fn ask_once(
             cause: Cause::NoAnswer | Cause::Throttled | Cause::Unavailable | Cause::InternalError,
             reason,
             ..
-        } => Answer::NotAsked(reason.clone()),
+        } => DryRunAnswer::NotAsked(reason.clone()),
         failure => {
             let status = serde_json::from_slice::<Status>(&reply.body).unwrap_or_default();
             let reason = failure.reason().unwrap_or_default();
-            Answer::Refused(errors_of(&status, reason))
+            DryRunAnswer::Refused(errors_of(&status, reason))
         }
     })
 }
 
-fn invalid(path: &str, message: impl std::fmt::Display) -> Invalid {
+fn invalid_at(path: &str, message: impl std::fmt::Display) -> Invalid {
     Invalid {
         path: path.to_owned(),
         message: message.to_string(),
@@ -125,13 +130,13 @@ fn errors_of(status: &Status, reason: &str) -> Vec<Invalid> {
     let mut errors: Vec<_> = causes
         // That rules were not checked beside errors of the schema has no field.
         .filter(|cause| !["", "<nil>"].contains(&&*cause.field))
-        .map(|cause| invalid(&cause.field, &cause.message))
+        .map(|cause| invalid_at(&cause.field, &cause.message))
         .collect();
     if errors.is_empty() {
         errors = unknown_fields(reason);
     }
     if errors.is_empty() {
-        errors.push(invalid("", reason));
+        errors.push(invalid_at("", reason));
     }
     errors
 }
@@ -146,33 +151,35 @@ fn unknown_fields(reason: &str) -> Vec<Invalid> {
         let name = path.rsplit('.').next().unwrap_or(path);
         let meant = nearest(name, known.iter().map(String::as_str));
         let meant = meant.map(|meant| format!("; did you mean {meant}?"));
-        invalid(path, format!("unknown field{}", meant.unwrap_or_default()))
+        invalid_at(path, format!("unknown field{}", meant.unwrap_or_default()))
     });
     errors.collect()
 }
 
 /// The names of all fields of a marker.
 fn known_fields() -> BTreeSet<String> {
-    fn collect(schema: &Value, names: &mut BTreeSet<String>) {
+    fn collect_fields(schema: &Value, names: &mut BTreeSet<String>) {
         match schema {
             Value::Object(fields) => {
                 if let Some(Value::Object(properties)) = fields.get("properties") {
                     names.extend(properties.keys().cloned());
                 }
-                fields.values().for_each(|below| collect(below, names));
+                fields
+                    .values()
+                    .for_each(|below| collect_fields(below, names));
             }
-            Value::Array(items) => items.iter().for_each(|below| collect(below, names)),
+            Value::Array(items) => items.iter().for_each(|below| collect_fields(below, names)),
             _ => {}
         }
     }
     let mut names = BTreeSet::new();
     let schema = serde_json::to_value(PodProbeMarker::crd()).unwrap_or_default();
-    collect(&schema["spec"]["versions"], &mut names);
+    collect_fields(&schema["spec"]["versions"], &mut names);
     names
 }
 
 /// Our parser's errors, and those of the API server in other fields: ours say what to do.
-pub(super) fn merge(own: Vec<Invalid>, theirs: Vec<Invalid>) -> Vec<Invalid> {
+pub(super) fn merge_errors(own: Vec<Invalid>, theirs: Vec<Invalid>) -> Vec<Invalid> {
     let fields: BTreeSet<_> = own.iter().map(|error| error.path.clone()).collect();
     let mut merged = own;
     merged.extend(
@@ -219,7 +226,10 @@ mod tests {
             "spec.probes[1].name: Required value",
         ];
         assert_eq!(texts(&errors), expected);
-        let merged = merge(vec![invalid("spec.probes[0]", "names no handler")], errors);
+        let merged = merge_errors(
+            vec![invalid_at("spec.probes[0]", "names no handler")],
+            errors,
+        );
         let expected = ["spec.probes[0]: names no handler", expected[1]];
         assert_eq!(texts(&merged), expected);
     }

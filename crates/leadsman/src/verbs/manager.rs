@@ -6,5 +6,5 @@ use leadsman_manager::Args;
 
 /// Runs the manager until it stops.
 pub(crate) fn run(args: &Args) -> ExitCode {
-    super::status(&leadsman_manager::run_manager(args))
+    super::exit_status(&leadsman_manager::run_manager(args))
 }

@@ -12,7 +12,7 @@ use std::process::ExitCode;
 use leadsman_process::RunError;
 
 /// The exit status of a process. Its error is in the log already, unless the log could not be set up.
-fn status<E: Error>(ended: &Result<(), RunError<E>>) -> ExitCode {
+fn exit_status<E: Error>(ended: &Result<(), RunError<E>>) -> ExitCode {
     match ended {
         Ok(()) => ExitCode::SUCCESS,
         Err(RunError::Log(error)) => {

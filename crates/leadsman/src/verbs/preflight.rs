@@ -54,7 +54,9 @@ enum Output {
 
 /// Runs the checks and prints the findings.
 pub(crate) fn run(args: &Args) -> ExitCode {
-    match find(args).and_then(|findings| print(&findings, args.output).map(|()| findings)) {
+    match read_findings(args)
+        .and_then(|findings| print_findings(&findings, args.output).map(|()| findings))
+    {
         Ok(findings) if is_ready(&findings) => ExitCode::SUCCESS,
         Ok(_) => ExitCode::FAILURE,
         Err(error) => {
@@ -64,7 +66,7 @@ pub(crate) fn run(args: &Args) -> ExitCode {
     }
 }
 
-fn find(args: &Args) -> io::Result<Vec<Finding>> {
+fn read_findings(args: &Args) -> io::Result<Vec<Finding>> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
@@ -89,13 +91,13 @@ fn find(args: &Args) -> io::Result<Vec<Finding>> {
             Err(error) => vec![Finding::no_answer_finding(&error)],
         };
         if let Some(endpoint) = &args.runtime_endpoint {
-            findings.push(container_runtime(endpoint).await);
+            findings.push(check_container_runtime(endpoint).await);
         }
         Ok(findings)
     })
 }
 
-async fn container_runtime(endpoint: &str) -> Finding {
+async fn check_container_runtime(endpoint: &str) -> Finding {
     const CHECK: &str = "container-runtime";
     match leadsman_agent::runtime_version(endpoint).await {
         Ok(version) => Finding::new(
@@ -122,17 +124,17 @@ fn result_name(result: CheckResult) -> &'static str {
     }
 }
 
-fn print(findings: &[Finding], output: Output) -> io::Result<()> {
+fn print_findings(findings: &[Finding], output: Output) -> io::Result<()> {
     let text = match output {
-        Output::Text => text(findings),
-        Output::Json => format!("{:#}\n", json_of(findings)),
+        Output::Text => findings_text(findings),
+        Output::Json => format!("{:#}\n", findings_json(findings)),
     };
     let mut out = io::stdout().lock();
     out.write_all(text.as_bytes())?;
     out.flush()
 }
 
-fn text(findings: &[Finding]) -> String {
+fn findings_text(findings: &[Finding]) -> String {
     let mut text = String::new();
     for finding in findings {
         let (result, check) = (result_name(finding.result), finding.check);
@@ -153,7 +155,7 @@ fn text(findings: &[Finding]) -> String {
     text + &last + "\n"
 }
 
-fn json_of(findings: &[Finding]) -> Value {
+fn findings_json(findings: &[Finding]) -> Value {
     let checks = findings.iter().map(|finding| {
         json!({"check": finding.check, "result": result_name(finding.result), "message": finding.message,
             "do": finding.commands})
@@ -178,8 +180,8 @@ mod tests {
                         todo  crds                 not installed\n\
                         \u{20}                          -> install it\n\
                         not ready: 1 thing to do first\n";
-        assert_eq!(text(&findings()), expected);
-        assert!(text(&findings()[..1]).ends_with("ready\n"));
+        assert_eq!(findings_text(&findings()), expected);
+        assert!(findings_text(&findings()[..1]).ends_with("ready\n"));
     }
 
     #[test]
@@ -187,6 +189,6 @@ mod tests {
         let expected = json!({"ready": false, "checks": [
             {"check": "api-server", "result": "ok", "message": "Kubernetes v1.34.4", "do": []},
             {"check": "crds", "result": "todo", "message": "not installed", "do": ["install it"]}]});
-        assert_eq!(json_of(&findings()), expected);
+        assert_eq!(findings_json(&findings()), expected);
     }
 }

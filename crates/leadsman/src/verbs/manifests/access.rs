@@ -12,7 +12,7 @@ use leadsman_manager::{
 };
 use serde_json::{Value, json};
 
-use super::{AGENT, MANAGER, labels, policies};
+use super::{AGENT, MANAGER, object_labels, policies};
 
 /// The role of people who may read sets of sidecars.
 pub(super) const SET_VIEWER: &str = "leadsman-sidecarset-viewer";
@@ -27,34 +27,34 @@ const PREFLIGHT: &str = "leadsman-preflight";
 const LEASES: &str = "coordination.k8s.io";
 
 /// Accounts and rights of manager, agents and people, and the agents' policy.
-pub(super) fn access(namespace: &str, gates: Gates, aggregate_to_edit: bool) -> Vec<Value> {
+pub(super) fn access_objects(namespace: &str, gates: Gates, aggregate_to_edit: bool) -> Vec<Value> {
     let accounts = [
-        account(namespace, MANAGER, "manager"),
-        account(namespace, AGENT, "agent"),
+        service_account(namespace, MANAGER, "manager"),
+        service_account(namespace, AGENT, "agent"),
     ];
-    let mut grants = vec![agent(), leader(), openkruise_guard()];
+    let mut grants = vec![agent_grant(), leader_grant(), openkruise_guard_grant()];
     let features = feature_rights(gates).into_iter();
-    grants.extend(features.flat_map(|(name, rights)| feature(name, rights, namespace)));
-    grants.extend(webhooks(gates, namespace));
-    let grants = grants.iter().flat_map(|grant| grant.objects(namespace));
+    grants.extend(features.flat_map(|(name, rights)| feature_grants(name, rights, namespace)));
+    grants.extend(webhook_grants(gates, namespace));
+    let grants = grants.iter().flat_map(|grant| grant.to_objects(namespace));
     let mut objects: Vec<_> = accounts.into_iter().chain(grants).collect();
     objects.extend(roles_of_people(aggregate_to_edit));
-    objects.extend(policies::own_node(namespace));
+    objects.extend(policies::own_node_policy(namespace));
     if gates.serve_webhooks() {
-        objects.extend(policies::mutating_webhooks(namespace));
+        objects.extend(policies::mutating_webhooks_policy(namespace));
     }
     if gates.sidecar_set {
         objects.extend(roles_on_sets());
-        objects.extend(policies::pods(namespace));
-        objects.extend(policies::sets(namespace));
-        objects.extend(policies::revisions(namespace));
-        objects.extend(policies::validating_webhooks(namespace));
+        objects.extend(policies::pods_policy(namespace));
+        objects.extend(policies::sets_policy(namespace));
+        objects.extend(policies::revisions_policy(namespace));
+        objects.extend(policies::validating_webhooks_policy(namespace));
     }
     objects
 }
 
 /// The account of `leadsman preflight --before-install`, and its rights.
-pub(super) fn preflight(namespace: &str) -> Vec<Value> {
+pub(super) fn preflight_objects(namespace: &str) -> Vec<Value> {
     let grant = Grant {
         name: PREFLIGHT.to_owned(),
         account: PREFLIGHT,
@@ -62,16 +62,16 @@ pub(super) fn preflight(namespace: &str) -> Vec<Value> {
         scope: None,
         rights: preflight::before_install_rights(),
     };
-    let mut objects = vec![account(namespace, PREFLIGHT, "preflight")];
-    objects.extend(grant.objects(namespace));
+    let mut objects = vec![service_account(namespace, PREFLIGHT, "preflight")];
+    objects.extend(grant.to_objects(namespace));
     objects
 }
 
-fn account(namespace: &str, name: &str, component: &str) -> Value {
+fn service_account(namespace: &str, name: &str, component: &str) -> Value {
     json!({
         "apiVersion": "v1",
         "kind": "ServiceAccount",
-        "metadata": {"name": name, "namespace": namespace, "labels": labels(Some(component))},
+        "metadata": {"name": name, "namespace": namespace, "labels": object_labels(Some(component))},
     })
 }
 
@@ -87,12 +87,13 @@ struct Grant {
 }
 
 impl Grant {
-    fn objects(&self, account_namespace: &str) -> [Value; 2] {
+    fn to_objects(&self, account_namespace: &str) -> [Value; 2] {
         let (role, binding) = match self.scope {
             Some(_) => ("Role", "RoleBinding"),
             None => ("ClusterRole", "ClusterRoleBinding"),
         };
-        let mut metadata = json!({"name": self.name, "labels": labels(Some(self.component))});
+        let mut metadata =
+            json!({"name": self.name, "labels": object_labels(Some(self.component))});
         if let Some(namespace) = &self.scope {
             metadata["namespace"] = json!(namespace);
         }
@@ -101,7 +102,7 @@ impl Grant {
                 "apiVersion": "rbac.authorization.k8s.io/v1",
                 "kind": role,
                 "metadata": metadata,
-                "rules": rules(&self.rights),
+                "rules": policy_rules(&self.rights),
             }),
             json!({
                 "apiVersion": "rbac.authorization.k8s.io/v1",
@@ -114,7 +115,7 @@ impl Grant {
     }
 }
 
-fn manager(name: &str, scope: Option<&str>, rights: Vec<Right>) -> Grant {
+fn manager_grant(name: &str, scope: Option<&str>, rights: Vec<Right>) -> Grant {
     Grant {
         name: name.to_owned(),
         account: MANAGER,
@@ -125,7 +126,7 @@ fn manager(name: &str, scope: Option<&str>, rights: Vec<Right>) -> Grant {
 }
 
 /// The agent's table of rights.
-fn agent() -> Grant {
+fn agent_grant() -> Grant {
     let rights = leadsman_agent::RIGHTS.into_iter();
     let rights = rights.map(|(group, resource, verb)| Right::new(group, resource, "", verb));
     Grant {
@@ -139,22 +140,22 @@ fn agent() -> Grant {
 
 /// The manager's rights on the Lease by which one of several leads: on this Lease alone, in its namespace, which does not
 /// depend on the one that leadsman is installed in.
-fn leader() -> Grant {
-    let rights = by_name(LEASES, "leases", LEASE, &LEASE_RIGHTS);
-    manager(MANAGER, Some(LEASE_NAMESPACE), rights)
+fn leader_grant() -> Grant {
+    let rights = rights_by_name(LEASES, "leases", LEASE, &LEASE_RIGHTS);
+    manager_grant(MANAGER, Some(LEASE_NAMESPACE), rights)
 }
 
 /// The manager's rights to tell whether an `OpenKruise` is at work. Cluster-wide, for this name: a Role would need
 /// `OpenKruise`'s namespace, which may not exist.
-fn openkruise_guard() -> Grant {
+fn openkruise_guard_grant() -> Grant {
     let rights = openkruise::LEASE_RIGHTS.into_iter();
     let rights = rights.map(|verb| Right::new(LEASES, "leases", openkruise::LEASE, verb));
-    manager(MANAGER, None, rights.collect())
+    manager_grant(MANAGER, None, rights.collect())
 }
 
 /// The manager's rights for a feature: in all namespaces, there also to delete the webhook configuration that the feature,
 /// with another gate, may have left behind; and in its own namespace, if it needs any.
-fn feature(
+fn feature_grants(
     feature: &str,
     rights: FeatureRights,
     namespace: &str,
@@ -165,25 +166,25 @@ fn feature(
     } = rights;
     cluster.extend(leftover_rights());
     let name = format!("{MANAGER}-{feature}");
-    let own = (!own.is_empty()).then(|| manager(&name, Some(namespace), own));
-    iter::once(manager(&name, None, cluster)).chain(own)
+    let own = (!own.is_empty()).then(|| manager_grant(&name, Some(namespace), own));
+    iter::once(manager_grant(&name, None, cluster)).chain(own)
 }
 
 /// The manager's rights on the webhook configurations, and on the Secret with the webhooks' certificates. No role of these is
 /// called [`MANAGER`]: in the namespace of the Lease it would replace that role.
-fn webhooks(gates: Gates, namespace: &str) -> impl Iterator<Item = Grant> + use<> {
+fn webhook_grants(gates: Gates, namespace: &str) -> impl Iterator<Item = Grant> + use<> {
     let namespace = namespace.to_owned();
     let roles = webhook_rights(gates).into_iter();
     roles.flat_map(move |(name, rights)| {
         let own = rights.own_namespace;
-        let own = (!own.is_empty()).then(|| manager(name, Some(&namespace), own));
-        iter::once(manager(name, None, rights.cluster)).chain(own)
+        let own = (!own.is_empty()).then(|| manager_grant(name, Some(&namespace), own));
+        iter::once(manager_grant(name, None, rights.cluster)).chain(own)
     })
 }
 
 /// Rights on one object. A verb whose requests do not carry its name, such as create, is granted without the name
 /// (<https://kubernetes.io/docs/reference/access-authn-authz/rbac/#referring-to-resources>).
-fn by_name(
+fn rights_by_name(
     group: &'static str,
     resource: &'static str,
     name: &'static str,
@@ -198,7 +199,7 @@ fn by_name(
 
 /// The rules that grant these rights. A right that several of them name is granted once; names with the same verbs share a
 /// rule.
-fn rules(rights: &[Right]) -> Vec<Value> {
+fn policy_rules(rights: &[Right]) -> Vec<Value> {
     /// Group and resource, and whether on objects by their names.
     type On<'a> = (&'a str, &'a str, bool);
     let mut verbs: BTreeMap<(&str, &str, &str), Vec<&str>> = BTreeMap::new();
@@ -262,7 +263,7 @@ fn role_of_people(
     verbs: &[&'static str],
     aggregated_to: &[&str],
 ) -> Value {
-    let mut labels = labels(None);
+    let mut labels = object_labels(None);
     for role in aggregated_to {
         labels[format!("rbac.authorization.k8s.io/aggregate-to-{role}")] = json!("true");
     }
@@ -274,6 +275,6 @@ fn role_of_people(
         "apiVersion": "rbac.authorization.k8s.io/v1",
         "kind": "ClusterRole",
         "metadata": {"name": name, "labels": labels},
-        "rules": rules(&rights),
+        "rules": policy_rules(&rights),
     })
 }

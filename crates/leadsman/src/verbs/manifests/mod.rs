@@ -41,14 +41,14 @@ pub(crate) struct Args {
         long,
         value_name = "PARTS",
         value_delimiter = ',',
-        default_values_t = [Part::Namespace, Part::Crds, Part::Access, Part::Workloads]
+        default_values_t = [ManifestPart::Namespace, ManifestPart::Crds, ManifestPart::Access, ManifestPart::Workloads]
     )]
-    only: Vec<Part>,
+    only: Vec<ManifestPart>,
 }
 
 /// A part of an installation. Administrators can apply all but the workloads, and leave these to others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
-enum Part {
+enum ManifestPart {
     /// The namespace
     Namespace,
     /// The CRDs
@@ -61,7 +61,7 @@ enum Part {
     Preflight,
 }
 
-impl std::fmt::Display for Part {
+impl std::fmt::Display for ManifestPart {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let value = self.to_possible_value().expect("no part is skipped");
         f.write_str(value.get_name())
@@ -70,7 +70,7 @@ impl std::fmt::Display for Part {
 
 /// Prints the objects to stdout.
 pub(crate) fn run(args: &Args) -> ExitCode {
-    let printed = text(args).and_then(|text| {
+    let printed = manifests_text(args).and_then(|text| {
         let mut out = io::stdout().lock();
         out.write_all(text.as_bytes())?;
         out.flush()
@@ -84,7 +84,7 @@ pub(crate) fn run(args: &Args) -> ExitCode {
     }
 }
 
-fn text(args: &Args) -> io::Result<String> {
+fn manifests_text(args: &Args) -> io::Result<String> {
     let mut parts = args.only.clone();
     parts.sort();
     parts.dedup();
@@ -95,31 +95,35 @@ fn text(args: &Args) -> io::Result<String> {
     } = &args.install;
     for part in parts {
         let objects = match part {
-            Part::Namespace => vec![namespace_object(namespace)],
-            Part::Crds => {
+            ManifestPart::Namespace => vec![namespace_object(namespace)],
+            ManifestPart::Crds => {
                 documents.extend(leadsman_api::PODPROBE_CRDS.map(str::to_owned));
                 let of_sets = gates.sidecar_set.then_some(leadsman_api::SIDECAR_SET_CRD);
                 documents.extend(of_sets.map(str::to_owned));
                 continue;
             }
-            Part::Access => access::access(namespace, *gates, args.aggregate_to_edit),
-            Part::Workloads => workloads::workloads(namespace, *gates, args.image.as_deref())?,
-            Part::Preflight => access::preflight(namespace),
+            ManifestPart::Access => {
+                access::access_objects(namespace, *gates, args.aggregate_to_edit)
+            }
+            ManifestPart::Workloads => {
+                workloads::workloads(namespace, *gates, args.image.as_deref())?
+            }
+            ManifestPart::Preflight => access::preflight_objects(namespace),
         };
         for object in &objects {
-            documents.push(yaml(object)?);
+            documents.push(to_yaml(object)?);
         }
     }
     let documents = documents.iter().map(|yaml| format!("---\n{yaml}"));
     Ok(documents.collect())
 }
 
-fn yaml(object: &Value) -> io::Result<String> {
+fn to_yaml(object: &Value) -> io::Result<String> {
     serde_norway::to_string(object).map_err(io::Error::other)
 }
 
 fn namespace_object(namespace: &str) -> Value {
-    let mut labels = labels(None);
+    let mut labels = object_labels(None);
     // An agent mounts the folder of the runtime's socket and shares the node's network, which no stricter level admits
     // (Pod Security Standards). The manager's pods conform to `restricted`.
     labels["pod-security.kubernetes.io/enforce"] = json!("privileged");
@@ -130,7 +134,7 @@ fn namespace_object(namespace: &str) -> Value {
     })
 }
 
-fn labels(component: Option<&str>) -> Value {
+fn object_labels(component: Option<&str>) -> Value {
     match component {
         Some(component) => json!({
             "app.kubernetes.io/name": "leadsman",

@@ -5,7 +5,7 @@ use leadsman_admission::{OWNER, VALIDATING_OWNER};
 use leadsman_api::{GROUP, VERSION, limits};
 use serde_json::{Value, json};
 
-use super::{AGENT, MANAGER, labels};
+use super::{AGENT, MANAGER, object_labels};
 
 const OWN_NODE: &str = "leadsman-agent-own-node";
 const PODS: &str = "leadsman-manager-pods";
@@ -17,9 +17,9 @@ const VALIDATING_WEBHOOKS: &str = VALIDATING_OWNER;
 
 /// The policy by which an agent may write only the `NodePodProbe` of its own node, which the token of its pod names
 /// (KEP-4193; by default in all supported versions of Kubernetes).
-pub(super) fn own_node(namespace: &str) -> [Value; 2] {
+pub(super) fn own_node_policy(namespace: &str) -> [Value; 2] {
     let node = "request.userInfo.?extra[?'authentication.kubernetes.io/node-name'][0].orValue('')";
-    let policy = Policy {
+    let policy = AdmissionPolicy {
         name: OWN_NODE,
         account: AGENT,
         component: "agent",
@@ -37,7 +37,7 @@ pub(super) fn own_node(namespace: &str) -> [Value; 2] {
             "reason": "Forbidden",
         })],
     };
-    policy.objects(namespace)
+    policy.to_objects(namespace)
 }
 
 /// The policy by which the manager, which may patch pods, changes of them what `SidecarSet`s ask for: images of injected
@@ -46,9 +46,9 @@ pub(super) fn own_node(namespace: &str) -> [Value; 2] {
 /// An injected container is known by a variable of its environment, which nobody can change in a pod; annotations the manager
 /// could write first. Of the rest of a pod's spec Kubernetes lets only what is named here be changed
 /// (`ValidatePodUpdate`, `pkg/apis/core/validation/validation.go`); a pod whose gates still hold it back, more.
-pub(super) fn pods(namespace: &str) -> [Value; 2] {
+pub(super) fn pods_policy(namespace: &str) -> [Value; 2] {
     const MAY: &str = "the manager of leadsman may change of a pod what SidecarSets ask for: ";
-    let policy = Policy {
+    let policy = AdmissionPolicy {
         name: PODS,
         account: MANAGER,
         component: "manager",
@@ -60,41 +60,41 @@ pub(super) fn pods(namespace: &str) -> [Value; 2] {
         }),
         variables: changed_keys("annotations", &is_foreign()),
         validations: vec![
-            forbid(
+            forbid_unless(
                 MAY,
-                &images("containers"),
+                &images_unchanged("containers"),
                 "images of containers that no SidecarSet has injected stay as they are",
             ),
-            forbid(
+            forbid_unless(
                 MAY,
-                &images("initContainers"),
+                &images_unchanged("initContainers"),
                 "images of init containers that no SidecarSet has injected stay as they are",
             ),
-            forbid(
+            forbid_unless(
                 MAY,
-                &same("spec", SPEC),
+                &fields_unchanged("spec", SPEC),
                 "nothing else of a pod's spec may be changed",
             ),
-            forbid(
+            forbid_unless(
                 MAY,
-                &same("metadata", METADATA),
+                &fields_unchanged("metadata", METADATA),
                 "labels, owners and finalizers stay as they are",
             ),
-            forbid_foreign(
+            forbid_foreign_changes(
                 MAY,
                 "annotations that belong to other controllers stay as they are",
             ),
         ],
     };
-    policy.objects(namespace)
+    policy.to_objects(namespace)
 }
 
 /// The policy by which the manager changes of `SidecarSet`s their two hashes, and nothing that says what pods get. Their status
 /// is a resource of its own.
-pub(super) fn sets(namespace: &str) -> [Value; 2] {
+pub(super) fn sets_policy(namespace: &str) -> [Value; 2] {
     const MAY: &str =
         "the manager of leadsman may change of a SidecarSet the annotations with its hashes: ";
-    let policy = Policy {
+    let policy = AdmissionPolicy {
         name: SETS,
         account: MANAGER,
         component: "manager",
@@ -109,30 +109,30 @@ pub(super) fn sets(namespace: &str) -> [Value; 2] {
             "!(k in ['kruise.io/sidecarset-hash', 'kruise.io/sidecarset-hash-without-image'])",
         ),
         validations: vec![
-            forbid(
+            forbid_unless(
                 MAY,
                 "request.operation == 'UPDATE'",
                 "it neither creates nor deletes any",
             ),
-            forbid(
+            forbid_unless(
                 MAY,
                 "request.operation != 'UPDATE' || object.spec == oldObject.spec",
                 "its spec stays as it is",
             ),
-            forbid(
+            forbid_unless(
                 MAY,
-                &on_update(&same("metadata", METADATA)),
+                &if_update(&fields_unchanged("metadata", METADATA)),
                 "labels, owners and finalizers stay as they are",
             ),
-            forbid_foreign(MAY, "other annotations stay as they are"),
+            forbid_foreign_changes(MAY, "other annotations stay as they are"),
         ],
     };
-    policy.objects(namespace)
+    policy.to_objects(namespace)
 }
 
 /// The policy by which the manager writes `ControllerRevision`s of `SidecarSet`s alone: its right, in its own namespace, would
 /// reach those of `DaemonSet`s and `StatefulSet`s too, by which Kubernetes rolls back.
-pub(super) fn revisions(namespace: &str) -> [Value; 2] {
+pub(super) fn revisions_policy(namespace: &str) -> [Value; 2] {
     const MAY: &str = "the manager of leadsman may write ControllerRevisions of SidecarSets: ";
     let of_a_set = format!(
         "[object, oldObject].all(o, o == null || o.metadata.?ownerReferences.orValue([]).exists(r, \
@@ -141,7 +141,7 @@ pub(super) fn revisions(namespace: &str) -> [Value; 2] {
     let same_annotations = "[object, oldObject].all(o, o.metadata.?annotations.orValue({}).all(k, \
          k == 'sidecarset.leadsman.io/newest-since' || \
          object.metadata.?annotations[?k] == oldObject.metadata.?annotations[?k]))";
-    let policy = Policy {
+    let policy = AdmissionPolicy {
         name: REVISIONS,
         account: MANAGER,
         component: "manager",
@@ -153,24 +153,24 @@ pub(super) fn revisions(namespace: &str) -> [Value; 2] {
         }),
         variables: changed_keys("labels", "k != 'apps.kruise.io/sidecarset-custom-version'"),
         validations: vec![
-            forbid(MAY, &of_a_set, "this one is of something else"),
-            forbid(
+            forbid_unless(MAY, &of_a_set, "this one is of something else"),
+            forbid_unless(
                 MAY,
-                &on_update(&format!(
+                &if_update(&format!(
                     "{} && {same_annotations}",
-                    same("metadata", &["finalizers", "ownerReferences"])
+                    fields_unchanged("metadata", &["finalizers", "ownerReferences"])
                 )),
                 "annotations, owners and finalizers stay as they are, but for sidecarset.leadsman.io/newest-since",
             ),
-            forbid_foreign(MAY, "labels stay as they are, but for the custom version"),
+            forbid_foreign_changes(MAY, "labels stay as they are, but for the custom version"),
         ],
     };
-    policy.objects(namespace)
+    policy.to_objects(namespace)
 }
 
 /// The policy by which the manager registers webhooks for the creation of pods alone, and such whose failure refuses pods for no
 /// pod of the system's or its own. Whoever is called may still refuse any pod.
-pub(super) fn mutating_webhooks(namespace: &str) -> [Value; 2] {
+pub(super) fn mutating_webhooks_policy(namespace: &str) -> [Value; 2] {
     let is_of_pods = "w.?rules.orValue([]).all(r, r.apiGroups == [''] && r.resources == ['pods'] && \
                       r.operations == ['CREATE'])";
     let leaves_out = |namespace: &str| {
@@ -180,7 +180,7 @@ pub(super) fn mutating_webhooks(namespace: &str) -> [Value; 2] {
         )
     };
     let may_fail = [leaves_out("kube-system"), leaves_out(namespace)].join(" && ");
-    webhooks(
+    webhooks_policy(
         (WEBHOOKS, "mutatingwebhookconfigurations"),
         namespace,
         &[
@@ -198,12 +198,12 @@ pub(super) fn mutating_webhooks(namespace: &str) -> [Value; 2] {
 
 /// The policy by which the manager registers webhooks that judge `SidecarSet`s as they are created or updated, and whose failure
 /// refuses none. Whoever is called may still refuse; but a set can be deleted.
-pub(super) fn validating_webhooks(namespace: &str) -> [Value; 2] {
+pub(super) fn validating_webhooks_policy(namespace: &str) -> [Value; 2] {
     let is_of_sets = format!(
         "w.?rules.orValue([]).all(r, r.apiGroups == ['{GROUP}'] && r.resources == ['sidecarsets'] && \
          r.operations.all(o, o in ['CREATE', 'UPDATE']))"
     );
-    webhooks(
+    webhooks_policy(
         (VALIDATING_WEBHOOKS, "validatingwebhookconfigurations"),
         namespace,
         &[
@@ -220,7 +220,7 @@ pub(super) fn validating_webhooks(namespace: &str) -> [Value; 2] {
 }
 
 /// A policy on a configuration: each webhook, as `w`, is as these conditions say, or is as it was, since others may add some.
-fn webhooks(
+fn webhooks_policy(
     (name, resource): (&'static str, &str),
     namespace: &str,
     conditions: &[(&str, &str)],
@@ -229,9 +229,9 @@ fn webhooks(
     let as_before = "(oldObject != null && oldObject.?webhooks.orValue([]).exists(o, o == w))";
     let each = conditions.iter().map(|(condition, message)| {
         let expression = format!("object.?webhooks.orValue([]).all(w, {as_before} || {condition})");
-        forbid(MAY, &expression, message)
+        forbid_unless(MAY, &expression, message)
     });
-    let policy = Policy {
+    let policy = AdmissionPolicy {
         name,
         account: MANAGER,
         component: "manager",
@@ -244,7 +244,7 @@ fn webhooks(
         variables: Vec::new(),
         validations: each.collect(),
     };
-    policy.objects(namespace)
+    policy.to_objects(namespace)
 }
 
 /// What Kubernetes lets be changed of a pod's spec beside images, and of one with scheduling gates.
@@ -258,12 +258,12 @@ const SPEC: &[&str] = &[
 ];
 const METADATA: &[&str] = &["finalizers", "labels", "ownerReferences"];
 
-fn forbid(may: &str, expression: &str, message: &str) -> Value {
+fn forbid_unless(may: &str, expression: &str, message: &str) -> Value {
     json!({"expression": expression, "message": format!("{may}{message}"), "reason": "Forbidden"})
 }
 
 /// Refuses changes of keys that [`changed_keys`] calls foreign, by name.
-fn forbid_foreign(may: &str, message: &str) -> Value {
+fn forbid_foreign_changes(may: &str, message: &str) -> Value {
     json!({
         "expression": "variables.foreign.size() == 0",
         "messageExpression": format!("'{may}{message}: ' + variables.foreign.join(', ')"),
@@ -287,12 +287,12 @@ fn changed_keys(map: &str, is_foreign: &str) -> Vec<Value> {
 }
 
 /// CEL: this holds if the request is an update.
-fn on_update(expression: &str) -> String {
+fn if_update(expression: &str) -> String {
     format!("request.operation != 'UPDATE' || ({expression})")
 }
 
 /// CEL: these fields are what they were.
-fn same(parent: &str, fields: &[&str]) -> String {
+fn fields_unchanged(parent: &str, fields: &[&str]) -> String {
     let same = fields
         .iter()
         .map(|field| format!("object.{parent}.?{field} == oldObject.{parent}.?{field}"));
@@ -301,7 +301,7 @@ fn same(parent: &str, fields: &[&str]) -> String {
 }
 
 /// CEL: each container of a list that was not injected has the image that it had.
-fn images(list: &str) -> String {
+fn images_unchanged(list: &str) -> String {
     format!(
         "object.spec.?{list}.orValue([]).all(c, \
          oldObject.spec.?{list}.orValue([]).exists(o, o.name == c.name && (o.?image == c.?image || \
@@ -327,7 +327,7 @@ fn is_foreign() -> String {
 }
 
 /// A policy for what one account asks of some objects.
-struct Policy {
+struct AdmissionPolicy {
     name: &'static str,
     account: &'static str,
     component: &'static str,
@@ -337,10 +337,10 @@ struct Policy {
     validations: Vec<Value>,
 }
 
-impl Policy {
-    fn objects(&self, namespace: &str) -> [Value; 2] {
+impl AdmissionPolicy {
+    fn to_objects(&self, namespace: &str) -> [Value; 2] {
         let account = format!("system:serviceaccount:{namespace}:{}", self.account);
-        let metadata = json!({"name": self.name, "labels": labels(Some(self.component))});
+        let metadata = json!({"name": self.name, "labels": object_labels(Some(self.component))});
         [
             json!({
                 "apiVersion": "admissionregistration.k8s.io/v1",

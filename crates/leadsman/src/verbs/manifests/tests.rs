@@ -21,7 +21,7 @@ struct Line {
 /// What `leadsman manifests` prints with these flags.
 fn objects(flags: &[&str]) -> Vec<Value> {
     let line = ["manifests"].iter().chain(flags);
-    let text = text(&Line::parse_from(line).args).unwrap();
+    let text = manifests_text(&Line::parse_from(line).args).unwrap();
     let documents = text.split("---\n").filter(|document| !document.is_empty());
     documents
         .map(|document| serde_norway::from_str(document).unwrap())

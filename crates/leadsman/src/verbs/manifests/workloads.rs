@@ -7,7 +7,7 @@ use leadsman_admission::{SERVICE, WEBHOOK_PORT};
 use leadsman_manager::Gates;
 use serde_json::{Value, json};
 
-use super::labels;
+use super::object_labels;
 
 /// Written by `cargo xtask manifests`; also a part of the kustomize base.
 const RENDERED: &str = include_str!("../../../../../kustomize/workloads.yaml");
@@ -52,9 +52,9 @@ fn webhook_service(namespace: &str) -> Value {
     json!({
         "apiVersion": "v1",
         "kind": "Service",
-        "metadata": {"name": SERVICE, "namespace": namespace, "labels": labels(Some("manager"))},
+        "metadata": {"name": SERVICE, "namespace": namespace, "labels": object_labels(Some("manager"))},
         "spec": {
-            "selector": labels(Some("manager")),
+            "selector": object_labels(Some("manager")),
             "ports": [{"name": "webhooks", "port": 443, "targetPort": WEBHOOK_PORT}],
         },
     })
