@@ -4,10 +4,10 @@
 //!
 //! ```no_run
 //! # async fn lead(server: leadsman_process::ApiServer, check: leadsman_process::ReadinessCheck) {
-//! use leadsman_lease::{Candidate, LeaseConfig, Shutdown};
+//! use leadsman_lease::{LeaseCandidate, LeaseConfig, Shutdown};
 //! use leadsman_process::clock;
 //!
-//! let candidate = Candidate::new(
+//! let candidate = LeaseCandidate::new(
 //!     server,
 //!     LeaseConfig {
 //!         namespace: "kube-system".to_owned(),
