@@ -99,6 +99,11 @@ impl PodState {
         self.is_serving() && !self.is_fresh
     }
 
+    /// Whether its upgrade would take down a pod for which others do not wait already.
+    pub fn would_go_down(self) -> bool {
+        self.is_ready() && !self.is_fresh
+    }
+
     /// Whether it can be upgraded now.
     pub fn is_candidate(self) -> bool {
         self.version == PodVersion::Upgradable

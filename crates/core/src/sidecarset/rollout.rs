@@ -58,8 +58,8 @@ pub fn plan(set: &SidecarSet, members: &[Member<'_>]) -> Rollout {
     // Of pods that are down anyway as many are upgraded at a time, so that a bad image is not pulled for all of them.
     let mut pending = states().filter(|state| is_pending(*state)).count();
     for place in order {
-        // Its upgrade takes down nothing that is not down, or counts as such, already: a bad image is mended at once.
-        let budget = if members[place].state.is_available() {
+        // A pod that became ready just now counts as down already: a bad image is mended at once.
+        let budget = if members[place].state.would_go_down() {
             &mut down
         } else {
             &mut pending

@@ -18,8 +18,8 @@ use crate::workload::priority::PriorityKey;
 pub struct RollingCandidate {
     priority: PriorityKey,
     order: UpgradeOrder,
-    /// Whether its upgrade takes down a pod that is available.
-    is_available: bool,
+    /// Whether its upgrade [takes it down](PodState::would_go_down).
+    would_go_down: bool,
 }
 
 impl RollingCandidate {
@@ -28,7 +28,7 @@ impl RollingCandidate {
         Self {
             priority: set.update.priority.key(|key| pod.label(key)),
             order: pod.upgrade_order(),
-            is_available: state.is_available(),
+            would_go_down: state.would_go_down(),
         }
     }
 }
@@ -44,7 +44,7 @@ pub struct RollingPods {
     pending: usize,
     /// Those that can be upgraded; first those that need not stay as they are.
     moving: Split<Arc<RollingCandidate>>,
-    /// Of these the ones that are not available, and the ones that are; first those that are upgraded now.
+    /// Of these the ones that are down or count as such, and the ones that would go down; first those that are upgraded now.
     budgets: [Split<Arc<RollingCandidate>>; 2],
     /// Those that are upgraded since [`Self::settle`], and may have left again.
     chosen: Vec<Arc<ObjectName>>,
@@ -104,7 +104,7 @@ impl RollingPods {
     }
 
     fn budget(&self, candidate: &RollingCandidate) -> &Split<Arc<RollingCandidate>> {
-        &self.budgets[usize::from(candidate.is_available)]
+        &self.budgets[usize::from(candidate.would_go_down)]
     }
 
     /// The pods that are upgraded now.
@@ -137,7 +137,7 @@ impl RollingPods {
             entered: is_in,
         } in moves
         {
-            let budget = &mut self.budgets[usize::from(item.is_available)];
+            let budget = &mut self.budgets[usize::from(item.would_go_down)];
             let moves = if is_in {
                 budget.insert(item)
             } else {

@@ -194,8 +194,8 @@ proptest! {
         let count = |is: &dyn Fn(&PodState) -> bool| states.iter().filter(|state| is(state)).count();
         let down = count(&|state| (!state.is_serving() || state.is_fresh) && (state.is_updated() || !state.is_consistent() || state.was_upgraded));
         // One that became ready just now counts as down already.
-        let available = rollout.next.iter().filter(|place| states[**place].is_available()).count();
-        prop_assert!(available == 0 || down + available <= max_unavailable as usize);
+        let ready = rollout.next.iter().filter(|place| states[**place].would_go_down()).count();
+        prop_assert!(ready == 0 || down + ready <= max_unavailable as usize);
         let old = count(&|state| !state.is_updated()) - rollout.next.len();
         prop_assert!(rollout.next.is_empty() || old >= partition as usize);
         for place in &rollout.next {
