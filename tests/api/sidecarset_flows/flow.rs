@@ -27,6 +27,8 @@ const CONTAINERS: [&str; SETS] = ["log", "mesh"];
 pub(crate) struct Flow {
     scene: Scene,
     sets: BTreeSet<usize>,
+    /// Sets that were deleted, of which the webhook may not have heard yet: it still injects them then.
+    deleted: BTreeSet<usize>,
     pods: BTreeSet<usize>,
     history: History,
     /// Injections, and pods that a set selects and that were not injected by it.
@@ -39,6 +41,7 @@ impl Flow {
             scene: Scene::new(client, ns).await?,
             history: History::of(client, ns).await?,
             sets: BTreeSet::new(),
+            deleted: BTreeSet::new(),
             pods: BTreeSet::new(),
             tally: [0; 2],
         })
@@ -134,6 +137,7 @@ impl Flow {
             let (sets, name) = (self.sets(), self.set_name(set));
             sets.delete(&name, &DeleteParams::default()).await?;
             wait_for_deletion(&sets, &name).await?;
+            self.deleted.insert(set);
         }
         Ok(())
     }
@@ -158,8 +162,7 @@ impl Flow {
         self.edit(set, json!({"containers": [own]})).await
     }
 
-    /// Creates a pod, and looks at what the webhook has made of it.
-    async fn create(&mut self, name: &str, app: &str) -> Result<Pod> {
+    fn pod(&self, name: &str, app: &str) -> Result<Pod> {
         let pod = json!({
             "metadata": {"name": name, "labels": {"app": app}},
             "spec": {
@@ -168,8 +171,12 @@ impl Flow {
                 "containers": [{"name": "main", "image": "app:1"}],
             },
         });
-        let pods = self.scene.pods();
-        let pod: Pod = serde_json::from_value(pod)?;
+        Ok(serde_json::from_value(pod)?)
+    }
+
+    /// Creates a pod, and looks at what the webhook has made of it.
+    async fn create(&mut self, name: &str, app: &str) -> Result<Pod> {
+        let (pods, pod) = (self.scene.pods(), self.pod(name, app)?);
         let pod = pods.create(&PostParams::default(), &pod).await?;
         for (set, own) in CONTAINERS.iter().enumerate() {
             let is_listed = is_injected(&pod, &self.set_name(set));
@@ -177,7 +184,7 @@ impl Flow {
             ensure!(is_listed == is_there, "{name}: {own} is half injected");
             let is_selected = self.sets.contains(&set) && apps(set).contains(&app);
             ensure!(
-                is_selected || !is_there,
+                is_selected || !is_there || self.deleted.contains(&set),
                 "{name} got {own}, which is not for it"
             );
             self.tally[usize::from(!is_there)] += usize::from(is_selected);
@@ -185,8 +192,34 @@ impl Flow {
         Ok(pod)
     }
 
+    /// Waits until the webhook injects no set any more that was deleted.
+    async fn wait_for_the_end_of_deleted_sets(&mut self) -> Result<()> {
+        let deadline = Instant::now() + PATIENCE;
+        let (pods, pod) = (self.scene.pods(), self.pod("last", APPS[0])?);
+        let trial = PostParams {
+            dry_run: true,
+            ..PostParams::default()
+        };
+        loop {
+            let pod = pods.create(&trial, &pod).await?;
+            let mut gone = self.deleted.iter().filter(|set| !self.sets.contains(set));
+            let Some(set) = gone.find(|set| container(&pod, CONTAINERS[**set]).is_some()) else {
+                break;
+            };
+            ensure!(
+                Instant::now() < deadline,
+                "{} was deleted, and is injected after {PATIENCE:?}",
+                self.set_name(*set)
+            );
+            tokio::time::sleep(PAUSE).await;
+        }
+        self.deleted.clear();
+        Ok(())
+    }
+
     /// A pod that all sets select, which they are injected into as they are.
     pub(crate) async fn make_last_pod(&mut self) -> Result<()> {
+        self.wait_for_the_end_of_deleted_sets().await?;
         let pod = self.create("last", APPS[0]).await?;
         for set in &self.sets {
             let wire = self.sets().get(&self.set_name(*set)).await?;
