@@ -19,9 +19,9 @@
 //!     check,
 //!     (),
 //! );
-//! let leadership = candidate.leadership();
+//! let leadership = candidate.subscribe_to_leadership();
 //! let shutdown = Shutdown::default();
-//! tokio::spawn(candidate.run(shutdown.clone()));
+//! tokio::spawn(candidate.take_part(shutdown.clone()));
 //! // Before each write, and as the longest time that it may take:
 //! if let Some(left) = leadership.borrow().time_left(clock::monotonic()) {
 //!     // … send, give up after `left` …
