@@ -16,7 +16,6 @@ mod recent_runs;
 mod release;
 mod room;
 mod shown;
-mod sidecarset;
 mod skew;
 mod upgrade;
 
@@ -33,7 +32,6 @@ fn cases() -> Vec<Case<Release>> {
         case!(alone release::the_manuals_marker_marks_pods_of_both_nodes),
         case!(alone release::changed_values_and_a_rollback_move_no_mark),
         case!(alone release::a_gate_that_is_off_stops_marks_until_it_is_on),
-        case!(alone sidecarset::a_gate_of_sets_switched_off_in_a_roll_out_leaves_pods_alone_until_it_is_on),
         case!(alone release::an_uninstall_keeps_marks_and_the_next_install_goes_on),
         case!(alone agents::a_roll_out_moves_no_mark_and_writes_no_status),
         case!(alone recent_runs::recent_runs_of_an_agent_in_its_pod_are_told),
