@@ -16,6 +16,7 @@ mod recent_runs;
 mod release;
 mod room;
 mod shown;
+mod sidecarset;
 mod skew;
 mod upgrade;
 
@@ -43,6 +44,8 @@ fn cases() -> Vec<Case<Release>> {
         case!(alone metrics::promtool_finds_nothing_wrong_with_metrics_and_rules),
         case!(alone metrics::every_line_of_a_json_log_has_fields_of_the_reference),
         case!(alone metrics::every_query_of_alerts_and_dashboards_has_data),
+        // After the case of an uninstall: the CRD of SidecarSets stays.
+        case!(alone sidecarset::a_gate_of_sets_switched_off_in_a_roll_out_leaves_pods_alone_until_it_is_on),
         case!(alone nodes::a_pod_moves_from_a_node_that_dies_and_is_marked_there),
         case!(alone agents::mounts_of_other_pods_do_not_pile_up_in_an_agent),
         case!(alone clocks::clocks_a_minute_apart_move_no_mark_and_no_lease),
