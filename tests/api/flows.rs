@@ -8,10 +8,10 @@ mod agent;
 mod flow;
 mod model;
 mod objects;
+pub(crate) mod seed;
 mod step;
 mod watched;
 
-use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -22,6 +22,7 @@ use leadsman_tests::Link;
 use tokio::sync::watch;
 
 use self::flow::Flow;
+use self::seed::{chosen_flows, describe_flow};
 use self::step::{Step, steps};
 use crate::Installation;
 use crate::leadership::duo::Duo;
@@ -33,9 +34,7 @@ const AT_ONCE: usize = 10;
 
 // PPM-1, PPM-2, PPM-3, PPM-5, PPM-6, PPM-7, PPM-8, PPM-9, PPM-10, PPM-12, PPM-13
 pub(crate) async fn generated_flows_end_as_the_model_says(_: Arc<Installation>) -> Result<()> {
-    let count = number("LEADSMAN_FLOWS")?.map_or(Ok(FLOWS), usize::try_from)?;
-    let first =
-        number("LEADSMAN_FLOW_SEED")?.unwrap_or_else(|| RandomState::new().hash_one("flows") >> 16);
+    let (count, first) = chosen_flows(FLOWS)?;
     eprintln!("flows: {count}, the first by LEADSMAN_FLOW_SEED={first}");
     let mut duo = Duo::raise(3).await?;
     let client = duo.client.clone();
@@ -62,7 +61,8 @@ pub(crate) async fn generated_flows_end_as_the_model_says(_: Arc<Installation>) 
     for (seed, flow) in &mut flows {
         // What a marker's status tells of a contest, a new leader may still take back.
         let settled = flow.play(&Step::Settle).await;
-        settled.with_context(|| format!("{}\nafter its end", described(*seed)))?;
+        settled
+            .with_context(|| format!("{}\nafter its end", describe_flow(*seed, &steps(*seed))))?;
     }
     eprintln!("flows: settled {} times", settled.load(Ordering::Relaxed));
     drop(links);
@@ -82,24 +82,6 @@ fn is_late_write(request: &Request) -> bool {
         && (request.namespace.starts_with("flow-") || request.name.starts_with("flow-"))
 }
 
-pub(crate) fn number(variable: &str) -> Result<Option<u64>> {
-    let value = std::env::var(variable).ok();
-    let number = value.map(|value| value.parse::<u64>()).transpose();
-    number.with_context(|| format!("{variable} is no number"))
-}
-
-/// How to play the flow again, and its steps, a line each.
-fn described(seed: u64) -> String {
-    let again = format!("the flow LEADSMAN_FLOW_SEED={seed} LEADSMAN_FLOWS=1");
-    let steps = steps(seed).into_iter().enumerate();
-    let steps = steps.map(|(place, step)| format!("{place:>4} {step:?}"));
-    [again]
-        .into_iter()
-        .chain(steps)
-        .collect::<Vec<_>>()
-        .join("\n")
-}
-
 async fn play(
     client: &kube::Client,
     number: usize,
@@ -113,7 +95,8 @@ async fn play(
             flow.wake_agents().await?;
         }
         let played = flow.play(step).await;
-        played.with_context(|| format!("step {place} of {}\n", described(seed)))?;
+        played
+            .with_context(|| format!("step {place} of {}\n", describe_flow(seed, &steps(seed))))?;
         settled.fetch_add(usize::from(matches!(step, Step::Settle)), Ordering::Relaxed);
     }
     Ok(flow)

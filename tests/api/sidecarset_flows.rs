@@ -8,7 +8,6 @@ mod flow;
 mod model;
 mod step;
 
-use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -23,7 +22,7 @@ use tokio::sync::{SemaphorePermit, watch};
 
 use self::flow::Flow;
 use self::step::steps;
-use crate::flows::number;
+use crate::flows::seed::{chosen_flows, describe_flow};
 use crate::stage::PLACES;
 use crate::{Installation, SIDECAR_SET_GATE};
 
@@ -104,9 +103,7 @@ impl Stand {
 
 // SCS-1, SCS-6, SCS-46, SCS-49, SCS-50, SCS-51, SCS-62, SDF-34, SDF-40, SDF-48
 pub(crate) async fn generated_flows_end_as_the_model_says(_: Arc<Installation>) -> Result<()> {
-    let count = number("LEADSMAN_FLOWS")?.map_or(Ok(FLOWS), usize::try_from)?;
-    let first =
-        number("LEADSMAN_FLOW_SEED")?.unwrap_or_else(|| RandomState::new().hash_one("flows") >> 16);
+    let (count, first) = chosen_flows(FLOWS)?;
     eprintln!("flows of sets: {count}, the first by LEADSMAN_FLOW_SEED={first}");
     let stand = Stand::raise().await?;
     let client = stand.installation.client.clone();
@@ -130,7 +127,8 @@ pub(crate) async fn generated_flows_end_as_the_model_says(_: Arc<Installation>) 
             flow.settle().await
         };
         let settled = settled.await;
-        settled.with_context(|| format!("{}\nafter its end", described(*seed)))?;
+        settled
+            .with_context(|| format!("{}\nafter its end", describe_flow(*seed, &steps(*seed))))?;
     }
     let totals = flows.iter().map(|(_, flow)| flow.tally());
     let [injected, missed] = totals.fold([0, 0], |[a, b], [c, d]| [a + c, b + d]);
@@ -162,26 +160,14 @@ async fn expect_a_start_to_write_nothing(stand: &Stand, client: &kube::Client) -
     Ok(())
 }
 
-/// How to play the flow again, and its steps, a line each.
-fn described(seed: u64) -> String {
-    let again = format!("the flow LEADSMAN_FLOW_SEED={seed} LEADSMAN_FLOWS=1");
-    let steps = steps(seed).into_iter().enumerate();
-    let steps = steps.map(|(place, step)| format!("{place:>4} {step:?}"));
-    [again]
-        .into_iter()
-        .chain(steps)
-        .collect::<Vec<_>>()
-        .join("\n")
-}
-
 async fn play(client: &kube::Client, number: usize, seed: u64) -> Result<Flow> {
     let mut flow = Flow::begin(client, &format!("flow-{number}")).await?;
     let steps = steps(seed);
     for (place, step) in steps.iter().enumerate() {
         let played = flow.play(step).await;
-        played.with_context(|| format!("step {place} of {}", described(seed)))?;
+        played.with_context(|| format!("step {place} of {}", describe_flow(seed, &steps)))?;
     }
     let settled = flow.settle().await;
-    settled.with_context(|| format!("the end of {}", described(seed)))?;
+    settled.with_context(|| format!("the end of {}", describe_flow(seed, &steps)))?;
     Ok(flow)
 }
