@@ -340,12 +340,15 @@ pub fn write_missing_variables(variables: &BTreeMap<&str, BTreeSet<String>>) -> 
     serde_json::to_string(variables).unwrap_or_default()
 }
 
-/// The first variable of a set that a pod lacks, as the annotation says: the container, which is empty if the pod names none,
-/// and the variable.
-pub fn missing_variable(annotation: &str, set: &str) -> Option<(String, String)> {
-    let all: Vec<String> = serde_json::from_str(field(annotation, set)?.get()).ok()?;
-    let (container, variable) = all.first()?.split_once('/')?;
-    Some((container.to_owned(), variable.to_owned()))
+/// The variables of a set that a pod lacks, as the annotation says: each with its container, which is empty if the pod names
+/// none.
+pub fn missing_variables(annotation: &str, set: &str) -> Vec<(String, String)> {
+    let list = field(annotation, set).and_then(|list| serde_json::from_str(list.get()).ok());
+    let list: Vec<String> = list.unwrap_or_default();
+    let pairs = list.iter().filter_map(|one| one.split_once('/'));
+    pairs
+        .map(|(container, variable)| (container.to_owned(), variable.to_owned()))
+        .collect()
 }
 
 /// The containers that work, by the name that the set has for both.

@@ -12,7 +12,7 @@ use super::refusals::Purpose;
 use super::sets::SetEntry;
 use crate::cluster::ObjectName;
 use crate::sidecarset::annotations::{
-    HASH, HashEntries, HashEntry, MISSING_VARIABLES, missing_variable,
+    HASH, HashEntries, HashEntry, MISSING_VARIABLES, missing_variables,
 };
 use crate::sidecarset::container::{SidecarContainer, hot_names};
 use crate::sidecarset::event::WriteTarget;
@@ -156,7 +156,7 @@ impl Index {
                 injected: in_place_state(pod, &set.name)
                     .injected()
                     .map(|revision| self.shared_revision(&revision)),
-                lacks_variable: lacks_variable(pod, set),
+                lacks_variable: missing_variable(pod, set).is_some(),
             }
         });
         members.collect()
@@ -344,10 +344,16 @@ pub(super) fn upgrade_purpose(set: &SidecarSet, entry: &PodEntry) -> Purpose {
     Purpose::of_fingerprint((&set.name, &set.hashes.hash, &entry.pod.uid))
 }
 
-/// Whether a variable that a set transfers was not there when the pod was created, as the webhook has recorded.
-fn lacks_variable(pod: &ObservedPod, set: &SidecarSet) -> bool {
-    let missing = pod.annotations.get(MISSING_VARIABLES);
-    missing.is_some_and(|missing| missing_variable(missing, &set.name).is_some())
+/// The first variable that a set transfers and that was not there when the pod was created, as the webhook has recorded, with
+/// its container. One that the set transfers no more is none.
+pub(super) fn missing_variable(pod: &ObservedPod, set: &SidecarSet) -> Option<(String, String)> {
+    let is_transferred = |variable: &String| {
+        let mut transfers = set.template.all().flat_map(|sidecar| &sidecar.transfers);
+        transfers.any(|transfer| transfer.names.contains(variable))
+    };
+    let recorded = missing_variables(pod.annotations.get(MISSING_VARIABLES)?, &set.name);
+    let mut recorded = recorded.into_iter();
+    recorded.find(|(_, variable)| is_transferred(variable))
 }
 
 /// Whether a pod was injected by an earlier set of the name, and not taken over; `hash` is its entry of the set.

@@ -9,13 +9,13 @@ use leadsman_api::SidecarSetStatus;
 use serde_json::{Value, json};
 
 use super::Index;
+use super::classify::missing_variable;
 use super::context::PodName;
 use super::pods::{Hold, Lack};
 use super::reason::{READY, Reason};
 use super::refusals::Purpose;
 use super::sets::{ADOPT_PODS, SetEntry};
 use crate::cluster::{Invalid, ObjectName, truncate, whole_seconds};
-use crate::sidecarset::annotations::{MISSING_VARIABLES, missing_variable};
 use crate::sidecarset::event::{EventNote, Write, WriteTarget};
 use crate::sidecarset::objection;
 use crate::sidecarset::revision::{changed_fields, changed_outside_of_hash};
@@ -152,7 +152,7 @@ impl Index {
         let (reason, mut message) = found.unwrap_or_else(|| (Reason::InForce, in_force(set)));
         if reason.is_ready() {
             message.push_str(&drifted_pods_note(entry));
-            message.push_str(&self.without_variable(name, entry));
+            message.push_str(&self.without_variable(set, entry));
         }
         message.truncate(truncate(&message, MESSAGE).len());
         (reason, message)
@@ -220,11 +220,11 @@ impl Index {
     }
 
     /// How many pods lack a variable that the set transfers, which stays so until they are created again.
-    fn without_variable(&self, name: &str, entry: &SetEntry) -> String {
+    fn without_variable(&self, set: &SidecarSet, entry: &SetEntry) -> String {
         let all = &entry.members.without_variable;
         let found = all.first().and_then(|first| {
-            let missing = self.pods.get(first)?.pod.annotation(MISSING_VARIABLES);
-            Some((first, missing_variable(missing, name)?))
+            let pod = &self.pods.get(first)?.pod;
+            Some((first, missing_variable(pod, set)?))
         });
         let Some((first, (container, variable))) = found else {
             return String::new();

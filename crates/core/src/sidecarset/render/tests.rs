@@ -11,7 +11,7 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::sidecarset::annotations::missing_variable;
+use crate::sidecarset::annotations::missing_variables;
 use crate::sidecarset::metadata::Whitelist;
 use crate::sidecarset::recorded;
 use crate::workload::object::{inner, items};

@@ -82,9 +82,9 @@ fn variables_that_are_missing_are_recorded_on_the_pod_as_long_as_they_are() {
     let mut copy = injected(&pod());
     let text = r#"{"side":["app/A","app/B"]}"#;
     assert_eq!(recorded(&copy), Some(json!(text)));
-    let first = (String::from("app"), String::from("A"));
-    assert_eq!(missing_variable(text, "side"), Some(first));
-    assert_eq!(missing_variable(text, "other"), None);
+    let both = ["A", "B"].map(|name| (String::from("app"), String::from(name)));
+    assert_eq!(missing_variables(text, "side"), both);
+    assert_eq!(missing_variables(text, "other"), []);
     // A pod that is made of this one, and has them.
     let app =
         items(inner(&copy, "spec").unwrap(), "containers").position(|one| one["name"] == "app");
