@@ -212,6 +212,11 @@ impl Pods {
             // added.
             entry.memberships = before.memberships;
             entry.lacks = before.lacks;
+            // A list may show the pod as it was: then the write that is under way can still be carried out. Any other version
+            // refuses it, for it names the one before.
+            if entry.version == before.version {
+                entry.sent = before.sent;
+            }
         }
         if !unchanged {
             for set in &entry.injected {

@@ -389,6 +389,20 @@ fn an_upgrade_without_an_answer_keeps_its_place_while_the_set_is_paused() {
     }
 }
 
+// SCS-50, SDF-34
+#[test]
+fn an_upgrade_under_way_keeps_its_place_when_a_list_shows_its_pod_as_it_was() {
+    let mut world = unanswered(&json!({"maxUnavailable": 1}));
+    world.list();
+    assert_eq!(world.take(1), None);
+    // A list that shows the pod with another change proves that the upgrade is refused: it was for the version before.
+    world.change(&pod_key(0), |pod| {
+        pod["metadata"]["annotations"]["a"] = json!("b");
+    });
+    world.list();
+    assert!(world.take(1).is_some());
+}
+
 // SCS-48, SCS-50, SDF-34
 #[test]
 fn an_upgrade_without_an_answer_keeps_its_place_where_pods_are_spread() {
