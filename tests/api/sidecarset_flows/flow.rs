@@ -8,6 +8,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client, ResourceExt};
 use leadsman_api::SidecarSet;
+use leadsman_testkit::kubelet::BROKEN;
 use leadsman_tests::{History, Scene, wait_for_deletion};
 use serde_json::{Value, json};
 use tokio::time::Instant;
@@ -269,6 +270,10 @@ impl Flow {
         for (number, set) in sets {
             found.extend(faults(number, &set, &pods)?);
         }
+        let unreported = pods.iter().filter(|pod| !is_reported(pod));
+        found.extend(
+            unreported.map(|pod| format!("{}: no kubelet has reported it", pod.name_any())),
+        );
         Ok(found)
     }
 
@@ -318,6 +323,23 @@ fn is_ready(pod: &Pod) -> bool {
         .iter()
         .flat_map(|it| it.conditions.iter().flatten());
     conditions.any(|condition| condition.type_ == "Ready" && condition.status == "True")
+}
+
+/// Whether the status is of the containers as they are: each runs, or waits for an image that cannot be pulled.
+fn is_reported(pod: &Pod) -> bool {
+    let statuses = pod.status.as_ref();
+    let statuses = statuses.and_then(|status| status.container_statuses.as_deref());
+    let mut containers = pod.spec.iter().flat_map(|spec| &spec.containers);
+    containers.all(|container| {
+        let mut statuses = statuses.unwrap_or_default().iter();
+        let image = container.image.as_deref().unwrap_or_default();
+        let status = statuses.find(|status| status.name == container.name);
+        status.is_some_and(|status| {
+            let state = status.state.clone().unwrap_or_default();
+            let is_waiting = state.waiting.is_some();
+            is_waiting == image.contains(BROKEN) && (is_waiting || status.image == image)
+        })
+    })
 }
 
 /// The image that a kubelet says that it runs.

@@ -228,15 +228,25 @@ impl<C: WebhookConfiguration> ConfigurationLoop<C> {
             .collect()
     }
 
-    /// Publishes since when the configuration has the bundle. Without a webhook no API server calls.
+    /// Publishes which calls API servers are told to make, and since when with the bundle. Without a webhook no API server
+    /// calls.
     fn note_in_force(&self, desired: Option<&Value>, bundle: &CaBundle) {
         let observed = &self.state.observed;
-        let in_force = desired.map_or(*observed == Observed::Absent, |desired| {
+        let is_desired = desired.map_or(*observed == Observed::Absent, |desired| {
             observed.has_desired(desired)
         });
-        for webhook in &self.webhooks {
+        // What was applied holds until other calls are: one more webhook must not make all that is injected look lost.
+        let applied = self.state.applied.as_ref();
+        let holds = is_desired || applied.is_some_and(|applied| observed.has_desired(applied));
+        let is_held = self.state.pace.held_until(clock::monotonic()).is_some();
+        // What somebody else has stored is replaced at once, unless that has failed or is undone again and again.
+        let is_mended_next = matches!(observed, Observed::Present(_))
+            && !holds
+            && !is_held
+            && self.state.trouble.is_none();
+        for webhook in self.webhooks.iter().filter(|_| !is_mended_next) {
             let barrier = match observed.barrier_of(webhook.name) {
-                StoredBarrier::At(stored) if in_force => Some(stored.version),
+                StoredBarrier::At(stored) if holds => Some(stored.version),
                 _ => None,
             };
             webhook.in_force.send_if_modified(|known| {
@@ -248,10 +258,10 @@ impl<C: WebhookConfiguration> ConfigurationLoop<C> {
         self.in_force.send_if_modified(|known| {
             let known_bundle = known.as_ref().map(|known| &known.bundle);
             // The time is that of the first sight, which the spread to the API servers is counted from.
-            if in_force == (known_bundle == Some(bundle)) {
+            if is_desired == (known_bundle == Some(bundle)) || (holds && !is_desired) {
                 return false;
             }
-            *known = in_force.then(|| BundleInForce {
+            *known = is_desired.then(|| BundleInForce {
                 bundle: bundle.clone(),
                 since: clock::monotonic(),
             });

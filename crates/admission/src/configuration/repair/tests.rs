@@ -204,3 +204,100 @@ async fn a_leftover_is_deleted_once_in_each_term_and_also_when_the_right_comes_l
     // Others led in between; the first answer is again a refusal, as the script counts anew.
     assert_eq!(taken(), [Method::GET]);
 }
+
+/// The configuration as an API server stores what is applied.
+fn stored_configuration(request: &[u8]) -> Value {
+    let mut object: Value = serde_json::from_slice(request).unwrap();
+    object["metadata"]["resourceVersion"] = "100".into();
+    object
+}
+
+#[tokio::test(start_paused = true)]
+async fn calls_are_in_force_until_others_are_stored_and_while_what_others_stored_can_be_replaced() {
+    let code = Arc::new(Mutex::new(200_u16));
+    let answered = Arc::clone(&code);
+    let service = tower::service_fn(move |request: http::Request<Body>| {
+        let code = *answered.lock().unwrap();
+        async move {
+            let is_read = request.method() == Method::GET;
+            let body = request.into_body().collect_bytes().await.unwrap();
+            let body = match code {
+                200 if is_read => json!({"metadata": {"name": OWNER, "uid": "u"}}),
+                200 => stored_configuration(&body),
+                _ => json!({"message": "no"}),
+            };
+            let response = http::Response::builder().status(code);
+            let response = response.body(Body::from(body.to_string().into_bytes()));
+            Ok::<_, Infallible>(response.unwrap())
+        }
+    });
+    let calls_of = |version: u64, timeout_seconds| WebhookCalls {
+        specs: vec![WebhookSpec {
+            timeout_seconds,
+            ..WebhookSpec::default()
+        }],
+        barrier: Some(StateVersion([version, 0, 0])),
+    };
+    let calls = watch::Sender::new(calls_of(5, 3));
+    let leadership = watch::Sender::new(Leadership::Leads {
+        term: 1,
+        after_others: false,
+        until: clock::monotonic() + 100 * WITHOUT_RIGHT,
+    });
+    let mut repair = ConfigurationLoop::<MutatingWebhookConfiguration> {
+        server: ApiServer::new(kube::Client::new(service, "default")),
+        address: Address::Service("leadsman-system/hook:8443".parse().unwrap()),
+        webhooks: vec![source(&echo(calls.subscribe()))],
+        bundle: watch::Sender::new(CaBundle::Pem(b"CA".to_vec())).subscribe(),
+        mounted: false,
+        leadership: leadership.subscribe(),
+        in_force: watch::Sender::new(None),
+        absent_since: watch::Sender::new(None),
+        check: None,
+        state: ConfigurationLoopState {
+            observed: Observed::Absent,
+            ..ConfigurationLoopState::default()
+        },
+    };
+    let in_force = repair.webhooks[0].in_force.subscribe();
+    let version = || in_force.borrow().map(|StateVersion(kinds)| kinds[0]);
+    for _ in 0..3 {
+        repair.take_step().await;
+    }
+    assert_eq!(version(), Some(5));
+    let since = |repair: &ConfigurationLoop<_>| repair.in_force.borrow().clone().unwrap().since;
+    let applied_at = since(&repair);
+    advance(Duration::from_hours(1)).await;
+
+    // Other calls are wanted, and cannot be stored: those that are stored are still made.
+    *code.lock().unwrap() = 500;
+    calls.send_replace(calls_of(7, 4));
+    for _ in 0..2 {
+        repair.take_step().await;
+        assert_eq!(version(), Some(5));
+        advance(Duration::from_mins(1)).await;
+    }
+    assert_eq!(since(&repair), applied_at, "of the bundle");
+    *code.lock().unwrap() = 200;
+    repair.take_step().await;
+    repair.take_step().await;
+    repair.take_step().await;
+    assert_eq!(version(), Some(7));
+
+    // Somebody else changes them, and that cannot be mended.
+    advance(Duration::from_hours(1)).await;
+    let Observed::Present(stored) = &mut repair.state.observed else {
+        panic!("it is stored");
+    };
+    let webhook = &mut stored.webhooks.as_mut().unwrap()[0];
+    webhook.timeout_seconds = Some(1);
+    let spoilt = repair.state.observed.clone();
+    repair.take_step().await;
+    assert_eq!(version(), Some(7), "mended at once");
+    advance(Duration::from_hours(1)).await;
+    repair.state.observed = spoilt;
+    *code.lock().unwrap() = 403;
+    repair.take_step().await;
+    repair.take_step().await;
+    assert_eq!(version(), None);
+}
