@@ -5,7 +5,7 @@ use std::sync::Arc;
 use anyhow::{Result, anyhow};
 use kube::Client;
 use leadsman_api::SidecarSet as SidecarSetWire;
-use leadsman_api::slim::workload::WorkloadPod;
+use leadsman_api::slim::Pod;
 use leadsman_core::cluster::whole_seconds;
 use leadsman_core::sidecarset::metadata::Whitelist;
 use leadsman_core::sidecarset::render::{Injection, RenderOptions, inject_sets};
@@ -70,7 +70,7 @@ impl Sidecars {
     }
 
     /// The patch by which a manager upgrades a pod to this version.
-    pub(super) fn patch(&self, pod: &WorkloadPod) -> Value {
+    pub(super) fn patch(&self, pod: &Pod) -> Value {
         let whitelist = Whitelist::default();
         let allowed = whitelist.allowed_keys(|_| None, false);
         let (pod, now) = (ObservedPod::new(pod), whole_seconds(clock::now()));

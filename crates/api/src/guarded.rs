@@ -53,7 +53,7 @@ impl<'de, K: DeserializeOwned> Deserialize<'de> for Guarded<K> {
 
 impl<K: DeserializeOwned> Guarded<K> {
     /// Parses the text of an object; an error if it has not even a name that can be read.
-    pub(crate) fn parse(text: &str) -> serde_json::Result<Self> {
+    pub fn parse(text: &str) -> serde_json::Result<Self> {
         let error = match serde_json::from_str(text) {
             Ok(object) => return Ok(Self::Decoded(Box::new(object))),
             Err(error) => error.to_string(),

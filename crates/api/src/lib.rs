@@ -9,7 +9,6 @@ pub mod limits;
 mod managed;
 pub mod marker;
 pub mod node_pod_probe;
-pub mod paired;
 mod rules;
 pub mod sidecar_container;
 pub mod sidecar_set;
@@ -19,7 +18,6 @@ mod wire;
 pub use guarded::Guarded;
 pub use marker::{PodProbeMarker, PodProbeMarkerSpec, PodProbeMarkerStatus};
 pub use node_pod_probe::{NodePodProbe, NodePodProbeSpec, NodePodProbeStatus};
-pub use paired::{OneAfterTheOther, Paired, ReadPair};
 pub use sidecar_set::{SidecarSet, SidecarSetSpec, SidecarSetStatus};
 
 /// The API group of all kinds.

@@ -7,27 +7,25 @@ use std::borrow::Cow;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use serde::{Deserialize, Deserializer};
 
-pub use self::both::PodInOnePass;
 use self::config_map::ConfigMap;
 use self::revision::ControllerRevision;
-use self::workload::WorkloadPod;
 pub use crate::managed::{FieldOwner, Owned};
 use crate::wire::{null_as_default, pairs};
 
-mod both;
 pub mod config_map;
 pub mod crd;
 pub mod revision;
-pub mod workload;
 
 /// Labels or annotations, in the order of the wire.
 pub type Pairs = Vec<(String, String)>;
 
-/// A pod: the fields that matching, planning and marking read.
+/// A pod: the fields that matching, planning, marking and upgrades in place read. All features read one type, so that a pod is
+/// decoded once however many of them watch pods.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(from = "PodWire")]
 pub struct Pod {
-    /// Name, namespace, uid, resourceVersion and deletionTimestamp; all other fields are empty.
+    /// Name, namespace, uid, resourceVersion, generation, creationTimestamp and deletionTimestamp; all other fields are
+    /// empty.
     pub identity: ObjectMeta,
     /// Its labels.
     pub labels: Pairs,
@@ -49,11 +47,13 @@ pub struct Pod {
 pub struct PodSpec {
     /// The node it is bound to.
     pub node_name: Option<String>,
+    /// How long its containers may take to end, in seconds.
+    pub termination_grace_period_seconds: Option<i64>,
     /// Its containers.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "null_as_default")]
     pub containers: Vec<Container>,
     /// Its init containers; the restartable ones are sidecars.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "null_as_default")]
     pub init_containers: Vec<Container>,
 }
 
@@ -63,8 +63,13 @@ pub struct PodSpec {
 pub struct Container {
     /// Its name.
     pub name: String,
-    /// Its ports, by which a probe's port name is resolved.
+    /// Its image.
     #[serde(default)]
+    pub image: String,
+    /// When its image is pulled.
+    pub image_pull_policy: Option<String>,
+    /// Its ports, by which a probe's port name is resolved.
+    #[serde(default, deserialize_with = "null_as_default")]
     pub ports: Vec<ContainerPort>,
     /// Whether it has a startup probe, whose content does not matter.
     pub startup_probe: Option<Present>,
@@ -96,19 +101,21 @@ impl<'de> Deserialize<'de> for Present {
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PodStatus {
+    /// The generation that the kubelet has seen (KEP-5067, from Kubernetes 1.33 on).
+    pub observed_generation: Option<i64>,
     /// `Pending`, `Running`, `Succeeded`, `Failed`.
     pub phase: Option<String>,
     /// The pod's first address.
     #[serde(rename = "podIP")]
     pub pod_ip: Option<String>,
     /// Conditions, those of probes among them.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "null_as_default")]
     pub conditions: Vec<PodCondition>,
     /// State of the containers.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "null_as_default")]
     pub container_statuses: Vec<ContainerStatus>,
     /// State of the init containers.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "null_as_default")]
     pub init_container_statuses: Vec<ContainerStatus>,
 }
 
@@ -138,6 +145,18 @@ pub struct ContainerStatus {
     /// Its id, as `runtime://id`.
     #[serde(rename = "containerID")]
     pub container_id: Option<String>,
+    /// The name of its image, as the runtime has it.
+    #[serde(default)]
+    pub image: String,
+    /// Its image, with a digest.
+    #[serde(default, rename = "imageID")]
+    pub image_id: String,
+    /// Whether it is ready.
+    #[serde(default)]
+    pub ready: bool,
+    /// How often it was restarted.
+    #[serde(default)]
+    pub restart_count: i32,
     /// Whether its startup probe has passed, true without one.
     pub started: Option<bool>,
     /// Its current state.
@@ -209,6 +228,8 @@ struct PodMetadata {
     namespace: Option<String>,
     uid: Option<String>,
     resource_version: Option<String>,
+    generation: Option<i64>,
+    creation_timestamp: Option<Time>,
     deletion_timestamp: Option<Time>,
     #[serde(default, deserialize_with = "pairs")]
     labels: Pairs,
@@ -255,6 +276,8 @@ impl From<PodWire> for Pod {
                 namespace: metadata.namespace,
                 uid: metadata.uid,
                 resource_version: metadata.resource_version,
+                generation: metadata.generation,
+                creation_timestamp: metadata.creation_timestamp,
                 deletion_timestamp: metadata.deletion_timestamp,
                 ..ObjectMeta::default()
             },
@@ -321,7 +344,6 @@ macro_rules! resource {
     };
 }
 resource!(Pod, "Pod", "", "pods", NamespaceResourceScope);
-resource!(WorkloadPod, "Pod", "", "pods", NamespaceResourceScope);
 resource!(Node, "Node", "", "nodes", ClusterResourceScope);
 resource!(
     Namespace,

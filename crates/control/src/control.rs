@@ -6,7 +6,6 @@ use std::future::pending;
 use std::pin::pin;
 
 use futures::{Stream, StreamExt, stream};
-use leadsman_api::ReadPair;
 use leadsman_lease::Leadership;
 use leadsman_process::{Process, Readiness, clock};
 use tokio::sync::mpsc::{Sender, channel};
@@ -19,7 +18,6 @@ use crate::kind::Kind;
 use crate::metrics::ControlMetrics;
 use crate::permissions::Permissions;
 use crate::places::{Places, SharedPlaces};
-use crate::resource::Watchable;
 use crate::rules::Rules;
 use crate::schema::{self, Schema};
 use crate::watch::{Arrival, WatchContext, WatchesByType};
@@ -37,7 +35,6 @@ pub struct Control {
     readiness: Readiness,
     stop: CancellationToken,
     watches: WatchesByType,
-    shared_watches: Vec<fn(&mut WatchesByType)>,
     tasks: JoinSet<()>,
     features: JoinSet<()>,
 }
@@ -81,7 +78,6 @@ impl Control {
             readiness: process.readiness.clone(),
             stop: process.shutdown.child_token(),
             watches: WatchesByType::default(),
-            shared_watches: Vec::new(),
             tasks: JoinSet::new(),
             features: JoinSet::new(),
         }
@@ -134,18 +130,6 @@ impl Control {
             .spawn(feature.run(arrivals, self.stop.clone()));
     }
 
-    /// Lets features that read all objects of a kind as either of two types have one watch of it, whose objects `R` reads as
-    /// both. Where no feature reads it as one of the types, the watch is as without this.
-    pub fn share_watch<A, B, R>(&mut self)
-    where
-        A: Watchable,
-        B: Watchable,
-        R: ReadPair<A, B> + Send + Sync + 'static,
-    {
-        self.shared_watches
-            .push(WatchesByType::share_watch::<A, B, R>);
-    }
-
     fn schema_to_follow<R: Rules>(&self, kind: &Kind<R>) -> Option<Schema> {
         let fields = kind.optional_fields?;
         let crd = kind.crd_name()?;
@@ -169,10 +153,7 @@ impl Control {
     /// flight.
     pub async fn run(mut self) -> Result<(), ControlError> {
         let context = self.watch_context();
-        let mut watches = std::mem::take(&mut self.watches);
-        for share in &self.shared_watches {
-            share(&mut watches);
-        }
+        let watches = std::mem::take(&mut self.watches);
         watches.spawn_all(&mut self.tasks, &context);
         let (features, tasks) = (&mut self.features, &mut self.tasks);
         let ended = join_until_ended(features, tasks, &self.stop).await;
@@ -253,7 +234,6 @@ mod tests {
             readiness,
             stop: CancellationToken::new(),
             watches: WatchesByType::default(),
-            shared_watches: Vec::new(),
             tasks: JoinSet::new(),
             features: JoinSet::new(),
         };

@@ -24,7 +24,12 @@ pub(crate) async fn follow_schema<E>(
 ) {
     let name = format!("metadata.name={}", schema.crd);
     let only = ListTarget::all_of::<CustomResourceDefinition>().with_field_selector(name);
-    let crds = list_and_watch(context.server, only, fastrand::Rng::new());
+    let crds = list_and_watch(
+        context.server,
+        only,
+        |text| serde_json::from_str(text),
+        fastrand::Rng::new(),
+    );
     let changes = schema.changes_of_kept(crds);
     let mut changes = pin!(changes);
     while let Some(kept) = changes.next().await {

@@ -1,14 +1,12 @@
 //! One watch per kind, fanned out to the features that observe the kind.
 //!
-//! Each object is decoded once, or as two types where features read different fields of a kind
-//! ([`Control::share_watch`](crate::Control::share_watch)). Every feature has a bounded channel of its own, and an event is handed to all features
+//! Features that observe a kind as the same type share one watch, in which each object is decoded once. Every feature has a bounded channel of its own, and an event is handed to all features
 //! before the next one is read: a feature that falls behind slows down the watches of its kinds, also for the others,
 //! but no feature ever misses an event, and nothing piles up. (Rules cost microseconds an event; a watch that is read
 //! too slowly is ended by the API server and begun again.)
 
 use std::any::{Any, TypeId};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::marker::PhantomData;
 use std::pin::pin;
 use std::sync::Arc;
 
@@ -16,7 +14,7 @@ use futures::future::BoxFuture;
 use futures::{FutureExt, Stream, StreamExt};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Resource as _;
-use leadsman_api::{Guarded, Paired, ReadPair};
+use leadsman_api::Guarded;
 use leadsman_core::cluster::{ObjectName, ResourceVersion, Source};
 use leadsman_lease::Leadership;
 use leadsman_process::list::ListTarget;
@@ -24,7 +22,6 @@ use leadsman_process::reply::Disposition;
 use leadsman_process::watcher::{WatchEvent, WatchFailure, list_and_watch};
 use leadsman_process::{ApiServer, Readiness, ReadinessCheck, clock};
 use prometheus_client::metrics::counter::Counter;
-use serde::de::DeserializeOwned;
 use tokio::sync::mpsc::Sender;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -95,39 +92,6 @@ impl WatchesByType {
         watch.fan_out.0.push(subscriber);
     }
 
-    /// Makes one watch of the two watches of a kind, in which each object is decoded as both types. Where only one of the types
-    /// is watched, nothing changes.
-    pub(crate) fn share_watch<A, B, R>(&mut self)
-    where
-        A: Watchable,
-        B: Watchable,
-        R: ReadPair<A, B> + Send + Sync + 'static,
-    {
-        let of_all = |of| (of, Selection::All);
-        let both = [TypeId::of::<A>(), TypeId::of::<B>()].map(of_all);
-        // Before either is taken: a watch that is taken and finds no other to be joined with would be lost.
-        if !both.iter().all(|of| self.0.contains_key(of)) {
-            return;
-        }
-        let (Some(first), Some(second)) = (self.take_all::<A>(), self.take_all::<B>()) else {
-            return;
-        };
-        let paired = PairedWatch::<A, B, R> {
-            page: first.page.min(second.page),
-            first: first.fan_out,
-            second: second.fan_out,
-            reader: PhantomData,
-        };
-        let key = of_all(TypeId::of::<Paired<A, B, R>>());
-        self.0.insert(key, Box::new(paired));
-    }
-
-    /// The watch of all objects of a kind, if they are watched.
-    fn take_all<K: Watchable>(&mut self) -> Option<Box<KindWatch<K>>> {
-        let watch: Box<dyn Any> = self.0.remove(&(TypeId::of::<K>(), Selection::All))?;
-        watch.downcast().ok()
-    }
-
     /// Begins all of them.
     pub(crate) fn spawn_all(self, tasks: &mut JoinSet<()>, context: &WatchContext) {
         for watch in self.0.into_values() {
@@ -160,36 +124,6 @@ impl<K: Watchable> Spawn for KindWatch<K> {
     }
 }
 
-/// A kind that is watched once, for features that read it as either of two types.
-struct PairedWatch<A, B, R> {
-    page: u32,
-    first: FanOut<A>,
-    second: FanOut<B>,
-    reader: PhantomData<R>,
-}
-
-impl<A, B, R> Spawn for PairedWatch<A, B, R>
-where
-    A: Watchable,
-    B: Watchable,
-    R: ReadPair<A, B> + Send + Sync + 'static,
-{
-    fn spawn_watch(self: Box<Self>, tasks: &mut JoinSet<()>, context: WatchContext) {
-        let resource = GroupResource::of::<A>().full_name();
-        let target = ListTarget::all_of::<A>().with_page_size(self.page);
-        let reception = Reception::new(&resource, &context.readiness);
-        let first = Follower::new(&resource, self.first, &context.metrics);
-        let second = Follower::new(&resource, self.second, &context.metrics);
-        tasks.spawn(async move {
-            let objects = context.watch_once_led::<Paired<A, B, R>>(target).await;
-            follow_paired_watch(objects, reception, first, second).await;
-        });
-    }
-}
-
-/// An event about each half of an object.
-type Halves<A, B> = (WatchEvent<Guarded<A>>, WatchEvent<Guarded<B>>);
-
 /// Follows a watch until no feature is left.
 async fn follow_watch<K: Watchable>(
     objects: impl Stream<Item = WatchEvent<Guarded<K>>>,
@@ -205,55 +139,18 @@ async fn follow_watch<K: Watchable>(
     }
 }
 
-/// Follows a watch until no feature is left that reads its objects as either type.
-async fn follow_paired_watch<A: Watchable, B: Watchable, R>(
-    objects: impl Stream<Item = WatchEvent<Paired<A, B, R>>>,
-    mut reception: Reception,
-    mut first: Follower<A>,
-    mut second: Follower<B>,
-) {
-    let mut objects = pin!(objects);
-    while let Some(event) = objects.next().await {
-        reception.note_event(&event);
-        let Some((of_first, of_second)) = split_event(event) else {
-            continue;
-        };
-        // Both halves are handed over even if no feature is left that reads one of them: the other half is still
-        // observed.
-        let is_first_left = first.fan_out_event(of_first).await;
-        let is_second_left = second.fan_out_event(of_second).await;
-        if !is_first_left && !is_second_left {
-            return;
-        }
-    }
-}
-
-/// An event about both halves of an object as an event about each; none if it is about no object or list.
-fn split_event<A, B, R>(event: WatchEvent<Paired<A, B, R>>) -> Option<Halves<A, B>> {
-    use WatchEvent::{Changed, Deleted, ListComplete, ListItem, ListPage, ListStarted};
-    Some(match event {
-        ListStarted => (ListStarted, ListStarted),
-        ListPage(version) => (ListPage(version.clone()), ListPage(version)),
-        ListItem(pair) => (ListItem(pair.first), ListItem(pair.second)),
-        ListComplete(version) => (ListComplete(version.clone()), ListComplete(version)),
-        Changed(pair) => (Changed(pair.first), Changed(pair.second)),
-        Deleted(pair) => (Deleted(pair.first), Deleted(pair.second)),
-        WatchEvent::Following | WatchEvent::Failed(_) => return None,
-    })
-}
-
 impl WatchContext {
     /// Begins to watch when it is known who leads.
-    async fn watch_once_led<K>(mut self, target: ListTarget) -> impl Stream<Item = WatchEvent<K>>
-    where
-        K: kube::Resource + DeserializeOwned + Clone + Send + 'static,
-    {
+    async fn watch_once_led<K: Watchable>(
+        mut self,
+        target: ListTarget,
+    ) -> impl Stream<Item = WatchEvent<Guarded<K>>> {
         // What others wrote while they led is in a list that begins when nobody leads any more. After any other list,
         // a new leader has to list once more.
         let is_known = |now: &Leadership| *now != Leadership::Unknown;
         // An error says that nobody will tell.
         let _ = self.leadership.wait_for(is_known).await;
-        list_and_watch(self.server, target, fastrand::Rng::new())
+        list_and_watch(self.server, target, Guarded::parse, fastrand::Rng::new())
     }
 }
 

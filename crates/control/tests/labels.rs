@@ -10,8 +10,7 @@
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{ConfigMap, Pod as WholePod, Secret};
-use leadsman_api::OneAfterTheOther;
-use leadsman_api::slim::{Node, Pod};
+use leadsman_api::slim::Pod;
 use leadsman_control::labels::api_server::Cluster;
 use leadsman_control::labels::wiring::CopyLabels;
 use leadsman_control::labels::{rules, run_features, run_features_as};
@@ -338,31 +337,6 @@ async fn a_kind_may_be_observed_in_part_in_the_own_namespace() {
         "create secrets ",
     ];
     assert_eq!(own, expected);
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_kind_that_features_read_as_two_types_may_be_watched_once() {
-    for (is_shared, watches) in [(false, 2), (true, 1)] {
-        let cluster = shop();
-        let _running = run_features(&cluster, |control| {
-            if is_shared {
-                control.share_watch::<Pod, WholePod, OneAfterTheOther>();
-                // Nobody reads nodes.
-                control.share_watch::<Secret, Node, OneAfterTheOther>();
-            }
-            control.add_feature(Own);
-            control.add_feature(CopyLabels::default());
-        });
-        seconds(2).await;
-        assert_eq!(cluster.count_requests("LIST pods"), watches);
-        assert_eq!(cluster.count_requests("WATCH pods"), watches);
-        assert_eq!(cluster.count_requests("LIST nodes"), 0);
-        assert_eq!(colours(&cluster), ["red", "red", ""]);
-        cluster.put_object("pods", "d", &[], Some("paint"));
-        seconds(2).await;
-        let colour = cluster.label_value("pods", "d", rules::COLOUR);
-        assert_eq!(colour.as_deref(), Some("red"), "shared: {is_shared}");
-    }
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leadsman_api::SidecarSet;
-use leadsman_api::slim::workload::WorkloadPod;
+use leadsman_api::slim::Pod;
 use leadsman_core::cluster::{Now, ResourceVersion, Source};
 use leadsman_core::sidecarset::event::{Event, WatchedKind};
 use leadsman_core::sidecarset::index::{Config, Index};
@@ -34,7 +34,7 @@ fn wire() -> SidecarSet {
 }
 
 /// A pod as the API server sends it, injected or of no set.
-fn pod(number: usize, version: usize, is_injected: bool) -> WorkloadPod {
+fn pod(number: usize, version: usize, is_injected: bool) -> Pod {
     let set = set::SidecarSet::parse(&wire()).unwrap();
     // No two pods are injected in the same second.
     let time = format!("2026-01-02T03:{:02}:{:02}Z", number / 60 % 60, number % 60);

@@ -175,7 +175,12 @@ impl<'a> ChangeWatch<'a> {
     async fn watch_events(mut self, reader: Reader) -> Result<(), VerbError> {
         let target = ListTarget::in_namespace::<Event>(&self.history.namespace);
         let target = target.with_field_selector(events_field_selector(&self.history.name));
-        let events = list_and_watch::<Event>(reader.server.clone(), target, fastrand::Rng::new());
+        let events = list_and_watch::<Event>(
+            reader.server.clone(),
+            target,
+            |text| serde_json::from_str(text),
+            fastrand::Rng::new(),
+        );
         let mut events = pin!(events);
         while let Some(event) = events.next().await {
             match event {

@@ -307,9 +307,10 @@ async fn watch_markers(
     if let Some(selector) = &args.selector {
         target = target.with_label_selector(selector.clone());
     }
-    let events = list_and_watch::<Guarded<PodProbeMarker>>(
+    let events = list_and_watch(
         reader.server.clone(),
         target,
+        Guarded::<PodProbeMarker>::parse,
         fastrand::Rng::new(),
     );
     let mut events = pin!(events);

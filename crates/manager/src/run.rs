@@ -3,8 +3,6 @@
 use std::pin::pin;
 
 use leadsman_admission::{Admission, AdmissionError, Webhook};
-use leadsman_api::slim::workload::WorkloadPod;
-use leadsman_api::slim::{Pod, PodInOnePass};
 use leadsman_control::{Control, ControlError, FeatureRights, Rules, rights_of_feature};
 use leadsman_core::podprobe::Config;
 use leadsman_core::sidecarset::condition::WhenWritten;
@@ -96,8 +94,6 @@ fn add_features(
         webhooks.extend(of_sets.map(|webhook| webhook.led_by(over_sets.clone())));
         control.add_feature_with_events(rules, over_sets, barriers);
     }
-    // Either reads its own fields of a pod.
-    control.share_watch::<Pod, WorkloadPod, PodInOnePass>();
     webhooks
 }
 

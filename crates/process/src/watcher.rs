@@ -24,7 +24,7 @@ use kube::core::{Request, WatchEvent as WireEvent};
 use serde::de::DeserializeOwned;
 use tokio::time::{Instant, sleep};
 
-use self::lines::LineStream;
+use self::lines::{LineStream, read_event};
 use crate::backoff::Backoff;
 use crate::clock;
 use crate::list::{ListTarget, unreadable_body};
@@ -36,6 +36,7 @@ use crate::server::ApiServer;
 mod lines;
 mod object;
 
+pub use self::lines::ReadObject;
 pub use object::{ObjectEvent, ObjectState, watch_object};
 
 /// No two attempts are further apart, unless the API server asks for longer (Retry-After, up to 5 minutes).
@@ -123,11 +124,12 @@ pub enum WatchPhase {
     Watching,
 }
 
-/// Lists and watches the target. The stream never ends; dropping it ends the request in flight. `random` spreads
-/// retries and the ends of watches.
+/// Lists and watches the target. The stream never ends; dropping it ends the request in flight. `read_object` reads what the
+/// watch delivers, as `K` is deserialized from a list. `random` spreads retries and the ends of watches.
 pub fn list_and_watch<K>(
     server: ApiServer,
     target: ListTarget,
+    read_object: ReadObject<K>,
     random: fastrand::Rng,
 ) -> impl Stream<Item = WatchEvent<K>> + Send
 where
@@ -138,6 +140,7 @@ where
         metrics: server.metrics.watch_metrics(&target.resource),
         server,
         target,
+        read_object,
         random,
         state: WatchState::Unlisted,
         failures: 0,
@@ -155,6 +158,7 @@ struct Watch<K> {
     recoveries: RecoveryListener,
     metrics: WatchMetrics,
     target: ListTarget,
+    read_object: ReadObject<K>,
     random: fastrand::Rng,
     state: WatchState<K>,
     /// Failures since a watch was last established.
@@ -392,7 +396,7 @@ where
         stream: EstablishedWatch,
         line: &[u8],
     ) -> Option<WatchEvent<K>> {
-        let event = match serde_json::from_slice::<WireEvent<K>>(line) {
+        let event = match read_event(line, self.read_object) {
             Ok(event) => event,
             Err(error) => {
                 let disposition = unreadable_body(&error);

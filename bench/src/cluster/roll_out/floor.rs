@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result, anyhow};
 use futures::StreamExt as _;
 use futures::stream::FuturesUnordered;
 use kube::{Client, ResourceExt as _};
-use leadsman_api::slim::workload::WorkloadPod;
+use leadsman_api::slim::Pod;
 use leadsman_process::Component;
 use leadsman_tests::ObjectWatch;
 use serde::{Deserialize, Serialize};
@@ -55,7 +55,7 @@ impl PodPatch {
         let request = ApiRequest::new(STRATEGIC, &self.path, manager, &self.patch);
         // Its decoded answer is what a manager goes on with.
         let answer = request.send(client).await?;
-        let _: WorkloadPod = serde_json::from_str(&answer)?;
+        let _: Pod = serde_json::from_str(&answer)?;
         Ok(())
     }
 }
@@ -85,12 +85,12 @@ pub(crate) async fn run(order: Order, questions: Questions) -> Result<()> {
 
 /// The pods with their versions.
 struct Pods {
-    watch: ObjectWatch<WorkloadPod>,
+    watch: ObjectWatch<Pod>,
     versions: HashMap<String, String>,
 }
 
 impl Pods {
-    async fn next(&mut self) -> WorkloadPod {
+    async fn next(&mut self) -> Pod {
         let pod = self.watch.next().await;
         let version = pod.resource_version().unwrap_or_default();
         self.versions.insert(pod.name_any(), version);

@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use kube::ResourceExt as _;
 use leadsman_api::SidecarSet;
-use leadsman_api::slim::workload::WorkloadPod;
+use leadsman_api::slim::Pod;
 use leadsman_testkit::FakeKubelet;
 use leadsman_tests::{Link, ObjectWatch};
 
@@ -189,7 +189,7 @@ impl Scene<'_> {
     ) -> Result<RollOut> {
         let (stage, image) = (self.stage, image(version));
         let name = format!("{} pods: {name} roll-out", self.pods);
-        let mut pods = ObjectWatch::<WorkloadPod>::begin(&stage.client, PODS, PAGE).await?;
+        let mut pods = ObjectWatch::<Pod>::begin(&stage.client, PODS, PAGE).await?;
         let (meter, before) = (contender.meter, contender.meter.cpu()?);
         let since = Since::now(&stage.plane)?;
         let step = Step::begin(name.clone());
@@ -249,7 +249,7 @@ impl Scene<'_> {
     /// What a floor has to send so that every pod runs this version: the patches that the manager would send.
     async fn patches(&self, version: u32) -> Result<PodPatches> {
         let upgrade = self.sidecars.version(version)?;
-        let mut pods = ObjectWatch::<WorkloadPod>::begin(&self.stage.client, PODS, PAGE).await?;
+        let mut pods = ObjectWatch::<Pod>::begin(&self.stage.client, PODS, PAGE).await?;
         let mut patches = Vec::with_capacity(self.pods);
         for pod in pods.take_listed() {
             let namespace = pod.namespace().unwrap_or_default();
@@ -268,7 +268,7 @@ impl Scene<'_> {
 }
 
 /// Whether the set's container of a pod runs this image, and the pod is ready.
-fn runs(pod: &WorkloadPod, image: &str) -> Result<()> {
+fn runs(pod: &Pod, image: &str) -> Result<()> {
     let mut statuses = pod.status.container_statuses.iter();
     let status = statuses.find(|status| status.name == CONTAINER);
     let status = status.context("the set's container has no status")?;

@@ -62,8 +62,13 @@ pub(crate) fn watch_plan(
         .with_field_selector(format!("metadata.name={node_name}"));
     let mut listed = ListedObject::None;
     // Guarded: an object that cannot be decoded is reported, and does not end the watch.
-    list_and_watch::<Guarded<NodePodProbe>>(server, target, fastrand::Rng::new())
-        .filter_map(move |event| std::future::ready(plan_event(event, &mut listed)))
+    list_and_watch(
+        server,
+        target,
+        Guarded::<NodePodProbe>::parse,
+        fastrand::Rng::new(),
+    )
+    .filter_map(move |event| std::future::ready(plan_event(event, &mut listed)))
 }
 
 fn plan_event(

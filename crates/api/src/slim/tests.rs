@@ -13,7 +13,7 @@ pub(super) fn sample() -> Value {
         "metadata": {
             "annotations": { "kubectl.kubernetes.io/last-applied-configuration": "{\"a\":\"\\u00e9\\n\"}", "b": "" },
             "creationTimestamp": "2026-01-02T03:04:05Z", "deletionTimestamp": "2026-01-03T03:04:05Z",
-            "generateName": "game-", "finalizers": ["a/b"],
+            "generateName": "game-", "finalizers": ["a/b"], "generation": 3,
             "labels": { "app": "game", "gameserver-idle": "true" },
             "name": "game-0", "namespace": "shop", "resourceVersion": "4711",
             "ownerReferences": [{ "apiVersion": "v1", "kind": "ConfigMap", "name": "owner", "uid": "o" },
@@ -34,16 +34,16 @@ pub(super) fn sample() -> Value {
             ],
         },
         "spec": {
-            "nodeName": "node-1", "restartPolicy": "Always",
+            "nodeName": "node-1", "restartPolicy": "Always", "terminationGracePeriodSeconds": 30,
             "containers": [{
-                "name": "main", "image": "game", "env": [{ "name": "A", "value": "b" }],
+                "name": "main", "image": "game", "imagePullPolicy": "Always", "env": [{ "name": "A", "value": "b" }],
                 "ports": [{ "name": "http", "containerPort": 8080, "protocol": "TCP" }, { "containerPort": 9 }],
                 "startupProbe": { "exec": { "command": ["true"] } },
             }],
             "initContainers": [{ "name": "side", "image": "s", "restartPolicy": "Always" }],
         },
         "status": {
-            "phase": "Running", "podIP": "10.0.0.1", "podIPs": [{ "ip": "10.0.0.1" }], "hostIP": "192.0.2.1",
+            "phase": "Running", "observedGeneration": 2, "podIP": "10.0.0.1", "podIPs": [{ "ip": "10.0.0.1" }], "hostIP": "192.0.2.1",
             "conditions": [
                 { "type": "Ready", "status": "True", "lastProbeTime": null, "lastTransitionTime": "2026-01-02T03:04:06Z",
                   "observedGeneration": 1 },
@@ -77,6 +77,8 @@ fn through_the_whole(text: &str) -> Pod {
     });
     let container = |it: v1::Container| Container {
         name: it.name,
+        image: it.image.unwrap_or_default(),
+        image_pull_policy: it.image_pull_policy,
         ports: (it.ports.into_iter().flatten())
             .map(|port| ContainerPort {
                 name: port.name,
@@ -97,6 +99,10 @@ fn through_the_whole(text: &str) -> Pod {
     let seen = |it: v1::ContainerStatus| ContainerStatus {
         name: it.name,
         container_id: it.container_id,
+        image: it.image,
+        image_id: it.image_id,
+        ready: it.ready,
+        restart_count: it.restart_count,
         started: it.started,
         state: it.state.map(state).unwrap_or_default(),
     };
@@ -113,6 +119,8 @@ fn through_the_whole(text: &str) -> Pod {
             namespace: meta.namespace,
             uid: meta.uid,
             resource_version: meta.resource_version,
+            generation: meta.generation,
+            creation_timestamp: meta.creation_timestamp,
             deletion_timestamp: meta.deletion_timestamp,
             ..ObjectMeta::default()
         },
@@ -124,12 +132,14 @@ fn through_the_whole(text: &str) -> Pod {
         owners: owners.filter(|owner| !owner.is_empty()).collect(),
         spec: PodSpec {
             node_name: spec.node_name,
+            termination_grace_period_seconds: spec.termination_grace_period_seconds,
             containers: spec.containers.into_iter().map(container).collect(),
             init_containers: (spec.init_containers.into_iter().flatten())
                 .map(container)
                 .collect(),
         },
         status: PodStatus {
+            observed_generation: status.observed_generation,
             phase: status.phase,
             pod_ip: status.pod_ip,
             conditions: (status.conditions.into_iter().flatten())

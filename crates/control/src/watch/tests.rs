@@ -2,7 +2,7 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use futures::stream;
-use leadsman_api::slim::{Node, Pod};
+use leadsman_api::slim::Pod;
 use leadsman_process::reply::Cause;
 use leadsman_process::watcher::WatchPhase;
 use leadsman_process::{Metrics as Registry, Readiness};
@@ -218,62 +218,4 @@ async fn readiness_holds_while_changes_are_received_and_at_no_other_time() {
         "[+] pods",
     ];
     assert_eq!(texts, expected);
-}
-
-fn pair(name: &str, spec: &str) -> Paired<Pod, Node> {
-    let text =
-        format!(r#"{{"metadata": {{"name": "{name}", "namespace": "shop"}}, "spec": {spec}}}"#);
-    serde_json::from_str(&text).unwrap()
-}
-
-#[tokio::test(start_paused = true)]
-async fn of_a_shared_watch_each_type_gets_what_it_can_read_of_every_object() {
-    use WatchEvent::{Changed, Deleted, Following, ListComplete, ListItem, ListPage, ListStarted};
-    let (pods, of_pods) = follower::<Pod>(&[(0, usize::MAX)]);
-    let (nodes, of_nodes) = follower::<Node>(&[(0, 4)]);
-    let items = [
-        ListStarted,
-        ListPage("7".to_owned()),
-        ListItem(pair("a", "{}")),
-        // A node has no spec here.
-        ListItem(pair("b", "7")),
-        ListComplete("7".to_owned()),
-        Following,
-        Changed(pair("c", "{}")),
-        // Nobody is left that reads nodes.
-        Deleted(pair("c", "{}")),
-    ];
-    follow_paired_watch(stream::iter(items), reception(), pods, nodes).await;
-    let listed = "List(ResourceVersion(Some(7)))";
-    assert_eq!(
-        *of_pods[0].lock().unwrap(),
-        [
-            &format!("{listed} shop/a"),
-            "Warning shop/b",
-            "Undecodable shop/b",
-            "Listed shop/a shop/b",
-            "Watch shop/c",
-            "Deleted shop/c",
-        ]
-    );
-    assert_eq!(
-        *of_nodes[0].lock().unwrap(),
-        [
-            // A node has no namespace.
-            &format!("{listed} a"),
-            &format!("{listed} b"),
-            "Listed a b",
-            "Watch c",
-        ]
-    );
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_shared_watch_ends_when_nobody_reads_either_type() {
-    let (pods, of_pods) = follower::<Pod>(&[(0, 2)]);
-    let (nodes, of_nodes) = follower::<Node>(&[(0, 4)]);
-    let endless = stream::repeat_with(|| WatchEvent::Changed(pair("a", "{}")));
-    follow_paired_watch(endless, reception(), pods, nodes).await;
-    let count = |lines: &[Lines]| lines[0].lock().unwrap().len();
-    assert_eq!([count(&of_pods), count(&of_nodes)], [2, 4]);
 }

@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use leadsman_api::SidecarSet;
 use leadsman_api::slim::Namespace;
+use leadsman_api::slim::Pod;
 use leadsman_api::slim::config_map::ConfigMap;
 use leadsman_api::slim::revision::ControllerRevision;
-use leadsman_api::slim::workload::WorkloadPod;
 use serde_json::Value;
 
 use super::snapshot::SnapshotVersion;
@@ -41,7 +41,7 @@ pub enum Event {
     /// The state of a set.
     Set(Arc<SidecarSet>, Source),
     /// The state of a pod.
-    Pod(Arc<WorkloadPod>, Source),
+    Pod(Arc<Pod>, Source),
     /// The state of a namespace.
     Namespace(Arc<Namespace>, Source),
     /// The state of a revision.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use leadsman_api::slim::Pairs;
-use leadsman_api::slim::workload::{WorkloadContainer, WorkloadContainerStatus, WorkloadPod};
+use leadsman_api::slim::{Container, ContainerStatus, Pod};
 
 use crate::cluster::{Interner, Interners, ObjectName, SortedMap};
 
@@ -110,7 +110,7 @@ pub struct UpgradeOrder {
 
 impl ObservedPod {
     /// Reads a pod.
-    pub fn new(wire: &WorkloadPod) -> Self {
+    pub fn new(wire: &Pod) -> Self {
         Self::share(wire, &[], &mut Interners::default())
     }
 
@@ -123,13 +123,14 @@ impl ObservedPod {
     }
 
     /// Reads a pod. What is the same in many pods is kept once; annotations that are `unique` are not looked for in others.
-    pub fn share(wire: &WorkloadPod, unique: &[&str], interners: &mut Interners) -> Self {
-        let WorkloadPod {
+    pub fn share(wire: &Pod, unique: &[&str], interners: &mut Interners) -> Self {
+        let Pod {
             identity,
             labels,
             annotations,
             spec,
             status,
+            ..
         } = wire;
         let ready = status
             .conditions
@@ -249,8 +250,8 @@ impl ObservedContainer {
     }
 
     fn new(
-        wire: &WorkloadContainer,
-        statuses: &[WorkloadContainerStatus],
+        wire: &Container,
+        statuses: &[ContainerStatus],
         is_init: bool,
         strings: &mut Interner<str>,
     ) -> Self {

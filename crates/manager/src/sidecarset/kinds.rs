@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use leadsman_api::SidecarSet;
 use leadsman_api::slim::Namespace;
+use leadsman_api::slim::Pod;
 use leadsman_api::slim::config_map::ConfigMap;
 use leadsman_api::slim::revision::ControllerRevision;
-use leadsman_api::slim::workload::WorkloadPod;
 use leadsman_control::{Kind, Observation, Observe, OptionalFields};
 use leadsman_core::cluster::{ObjectName, Source};
 use leadsman_core::sidecarset::event::{CONFIGURATION, Event, WatchedKind};
@@ -31,7 +31,7 @@ pub(super) const KINDS: &[Kind<SidecarSetRules>] = &[
         .if_undecodable(
             "the last set that could be decoded stays in force; without one no pod gets anything. Correct the set or delete it",
         ),
-    Kind::new::<WorkloadPod>(150).relisted_on_takeover().if_undecodable(
+    Kind::new::<Pod>(150).relisted_on_takeover().if_undecodable(
         "the last pod that could be decoded counts; without one it is not upgraded. Correct the pod or delete it",
     ),
     Kind::new::<Namespace>(250),
@@ -48,8 +48,8 @@ impl Observe<SidecarSet> for SidecarSetRules {
     }
 }
 
-impl Observe<WorkloadPod> for SidecarSetRules {
-    fn event_from_observation(observation: Observation<WorkloadPod>) -> Event {
+impl Observe<Pod> for SidecarSetRules {
+    fn event_from_observation(observation: Observation<Pod>) -> Event {
         map_observation(observation, WatchedKind::Pod, Event::Pod)
     }
 }

@@ -10,8 +10,8 @@ use kube::Resource;
 use kube::api::{DeleteParams, GetParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::core::Request as Builder;
 use kube::core::request::Error as BuildError;
+use leadsman_api::slim::Pod;
 use leadsman_api::slim::revision::ControllerRevision;
-use leadsman_api::slim::workload::WorkloadPod;
 use leadsman_api::{GROUP, SidecarSet};
 use leadsman_control::{DecodeReply, Request, RequestKind, RightScope};
 use leadsman_core::cluster::{ObjectName, Source};
@@ -109,8 +109,7 @@ fn request_kind(write: &Write) -> RequestKind {
 fn reply_decoder(write: &Write) -> Option<DecodeReply<Event>> {
     match write {
         Write::Pod { .. } | Write::PodCondition { .. } => Some(|body| {
-            serde_json::from_slice::<WorkloadPod>(body)
-                .map(|pod| Event::Pod(Arc::new(pod), Source::Reply))
+            serde_json::from_slice::<Pod>(body).map(|pod| Event::Pod(Arc::new(pod), Source::Reply))
         }),
         Write::SetStatus { .. } | Write::SetHashes { .. } => Some(|body| {
             serde_json::from_slice::<SidecarSet>(body)
@@ -151,7 +150,7 @@ fn request_of_write(
         field_manager: Some(FIELD_MANAGER.to_owned()),
         ..PatchParams::default()
     };
-    let pods = |pod: &ObjectName| objects_builder::<WorkloadPod>(&pod.namespace);
+    let pods = |pod: &ObjectName| objects_builder::<Pod>(&pod.namespace);
     match write {
         Write::Pod { pod, patch } => {
             pods(pod).patch(&pod.name, &patch_params, &Patch::Strategic(patch))

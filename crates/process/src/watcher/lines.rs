@@ -1,9 +1,11 @@
-//! The reply to a watch, line by line.
+//! The reply to a watch, line by line, and what a line says.
 
 use http::Response;
 use http::request::Request;
 use http_body_util::BodyExt;
 use kube::client::Body;
+use kube::core::WatchEvent as WireEvent;
+use serde::de::DeserializeOwned;
 
 use crate::clock;
 use crate::reply::{Disposition, Verb, judge_reply, no_reply};
@@ -12,6 +14,9 @@ use crate::server::ApiServer;
 /// A line is an object, and no API server stores larger ones than a few megabytes
 /// (`--max-request-bytes` of etcd, and 3 MiB for a request body).
 const LONGEST_LINE: usize = 16 << 20;
+
+/// How the text of an object is read that a watch delivers.
+pub type ReadObject<K> = fn(&str) -> serde_json::Result<K>;
 
 /// The body of a watch that was accepted.
 pub(super) struct LineStream {
@@ -77,5 +82,97 @@ impl LineStream {
                 }
             }
         }
+    }
+}
+
+/// Reads a line of a watch. Its object is read in place: as a part of the line it would first be looked through for its end,
+/// which takes a third as long again.
+pub(super) fn read_event<K: DeserializeOwned>(
+    line: &[u8],
+    read_object: ReadObject<K>,
+) -> serde_json::Result<WireEvent<K>> {
+    let about_object = |prefix: &[u8], event: fn(K) -> WireEvent<K>| {
+        let object = line.strip_prefix(prefix)?.trim_ascii_end();
+        let object = str::from_utf8(object.strip_suffix(b"}")?).ok()?;
+        read_object(object).ok().map(event)
+    };
+    // As Go's encoder writes it (`WatchEvent` in `k8s.io/apimachinery/pkg/apis/meta/v1/watch.go`). What is written otherwise
+    // is read otherwise, errors among it.
+    about_object(br#"{"type":"MODIFIED","object":"#, WireEvent::Modified)
+        .or_else(|| about_object(br#"{"type":"ADDED","object":"#, WireEvent::Added))
+        .or_else(|| about_object(br#"{"type":"DELETED","object":"#, WireEvent::Deleted))
+        .map_or_else(|| serde_json::from_slice(line), Ok)
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::core::v1::Node;
+    use rstest::rstest;
+
+    use super::*;
+
+    /// How a line is read: in place, by the function for objects, or as a whole.
+    #[rstest]
+    #[case::as_go_writes_it(
+        r#"{"type":"MODIFIED","object":{"metadata":{"name":"a"}}}"#,
+        "changed in place: a"
+    )]
+    #[case::with_its_end(concat!(r#"{"type":"ADDED","object":{"metadata":{"name":"a"}}}"#, "\n"), "changed in place: a")]
+    #[case::deleted(
+        r#"{"type":"DELETED","object":{"metadata":{"name":"a"}}}"#,
+        "deleted in place: a"
+    )]
+    #[case::another_order(
+        r#"{"object":{"metadata":{"name":"a"}},"type":"MODIFIED"}"#,
+        "changed: a"
+    )]
+    #[case::with_spaces(
+        r#"{"type": "MODIFIED", "object": {"metadata": {"name": "a"}}}"#,
+        "changed: a"
+    )]
+    #[case::with_another_field(
+        r#"{"type":"ADDED","object":{"metadata":{"name":"a"}},"x":{}}"#,
+        "changed: a"
+    )]
+    #[case::a_bookmark(r#"{"type":"BOOKMARK","object":{"kind":"Node","apiVersion":"v1","metadata":{"resourceVersion":"7"}}}"#, "bookmark 7")]
+    #[case::an_error(
+    r#"{"type":"ERROR","object":{"kind":"Status","code":410,"reason":"Expired","message":"old"}}"#,
+    "error 410"
+)]
+    #[case::broken_off(
+        r#"{"type":"ADDED","object":{"metadata":{"name":"a"}}"#,
+        "EOF while parsing an object at line 1 column 50"
+    )]
+    #[case::unreadable(
+        r#"{"type":"ADDED","object":{"metadata":7}}"#,
+        "invalid type: integer `7`, expected ObjectMeta at line 1 column 38"
+    )]
+    fn a_line_is_read_in_place_where_it_is_as_go_writes_it(
+        #[case] line: &str,
+        #[case] expected: &str,
+    ) {
+        let in_place: ReadObject<Node> = |text| {
+            let mut node: Node = serde_json::from_str(text)?;
+            node.metadata.uid = Some("in place".to_owned());
+            Ok(node)
+        };
+        let object = |what: &str, node: Node| {
+            let place = node.metadata.uid.map(|uid| format!(" {uid}"));
+            format!(
+                "{what}{}: {}",
+                place.unwrap_or_default(),
+                node.metadata.name.unwrap_or_default()
+            )
+        };
+        let read = match read_event(line.as_bytes(), in_place) {
+            Ok(WireEvent::Added(node) | WireEvent::Modified(node)) => object("changed", node),
+            Ok(WireEvent::Deleted(node)) => object("deleted", node),
+            Ok(WireEvent::Bookmark(bookmark)) => {
+                format!("bookmark {}", bookmark.metadata.resource_version)
+            }
+            Ok(WireEvent::Error(status)) => format!("error {}", status.code),
+            Err(error) => error.to_string(),
+        };
+        assert_eq!(read, expected);
     }
 }

@@ -82,7 +82,13 @@ fn scripted_watch(script: Vec<Answer>) -> (ScriptedApi, Events) {
     let server = ApiServer::new(Client::new(service, "default"));
     let target = ListTarget::all_of::<Node>().with_page_size(2);
     let random = fastrand::Rng::with_seed(7);
-    let events = list_and_watch::<Node>(server.clone(), target, random).boxed();
+    let events = list_and_watch::<Node>(
+        server.clone(),
+        target,
+        |text| serde_json::from_str(text),
+        random,
+    )
+    .boxed();
     let api = ScriptedApi {
         script,
         asked,

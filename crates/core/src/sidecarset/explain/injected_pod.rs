@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::collections::BTreeSet;
 
 use jiff::Timestamp;
-use leadsman_api::slim::workload::WorkloadPod;
+use leadsman_api::slim::Pod;
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -27,7 +27,7 @@ pub struct PodObject {
     /// As it is stored, but for its managedFields, which are half of it and explain nothing here.
     pub object: JsonObject,
     /// What an index reads of it.
-    pub wire: WorkloadPod,
+    pub wire: Pod,
     /// What the rules read of it.
     pub observed: ObservedPod,
 }
@@ -39,7 +39,7 @@ impl PodObject {
     ///
     /// What cannot be decoded.
     pub fn read(value: Value) -> Result<Self, serde_json::Error> {
-        let wire = WorkloadPod::deserialize(&value)?;
+        let wire = Pod::deserialize(&value)?;
         let mut object = match value {
             Value::Object(object) => object,
             _ => JsonObject::new(),

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use leadsman_api::slim::Namespace;
+use leadsman_api::slim::Pod;
 use leadsman_api::slim::config_map::ConfigMap;
 use leadsman_api::slim::revision::ControllerRevision;
-use leadsman_api::slim::workload::WorkloadPod;
 use leadsman_api::{Guarded, SidecarSet as SidecarSetWire, SidecarSetStatus};
 
 use super::{InvalidSet, KnownSet, KnownSets, Labels};
@@ -85,7 +85,7 @@ impl SetObjects {
     }
 
     /// What the manager would know, were these all pods.
-    pub fn index(&self, pods: Vec<WorkloadPod>, now: Timestamp) -> Index {
+    pub fn index(&self, pods: Vec<Pod>, now: Timestamp) -> Index {
         let mut index = Index::new(Config {
             allows_unlisted_metadata: self.allows_unlisted_metadata,
             render: self.render,

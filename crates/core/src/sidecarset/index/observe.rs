@@ -6,9 +6,9 @@ use std::sync::Arc;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use leadsman_api::SidecarSet as SidecarSetWire;
 use leadsman_api::slim::Namespace;
+use leadsman_api::slim::Pod;
 use leadsman_api::slim::config_map::ConfigMap;
 use leadsman_api::slim::revision::ControllerRevision;
-use leadsman_api::slim::workload::WorkloadPod;
 
 use super::Index;
 use super::context::SetName;
@@ -196,7 +196,7 @@ impl Index {
         self.affect_selection();
     }
 
-    fn observe_pod(&mut self, wire: &WorkloadPod, source: Source) {
+    fn observe_pod(&mut self, wire: &Pod, source: Source) {
         let name = ObjectName::of(&wire.identity);
         if self.is_stale(WatchedKind::Pod, &name, &wire.identity, source) {
             return;

@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use leadsman_api::limits;
-use leadsman_api::slim::workload::{WorkloadPod, WorkloadPodStatus};
+use leadsman_api::slim::{Pod, PodStatus};
 
 use super::context::{PodName, SetName};
 use crate::cluster::{Interners, ObjectName, ResourceVersion};
@@ -92,7 +92,7 @@ pub enum Lack {
 }
 
 impl PodEntry {
-    pub(super) fn new(wire: &WorkloadPod, interners: &mut Interners) -> Self {
+    pub(super) fn new(wire: &Pod, interners: &mut Interners) -> Self {
         let annotation = |key: &str| {
             let mut annotations = wire.annotations.iter();
             annotations.find(|(own, _)| *own == key)
@@ -139,16 +139,16 @@ impl PodEntry {
 }
 
 /// What sets read of a pod that none of them was injected into.
-fn selected_by(wire: &WorkloadPod) -> WorkloadPod {
-    WorkloadPod {
+fn selected_by(wire: &Pod) -> Pod {
+    Pod {
         identity: wire.identity.clone(),
         labels: wire.labels.clone(),
         spec: wire.spec.clone(),
-        status: WorkloadPodStatus {
+        status: PodStatus {
             phase: wire.status.phase.clone(),
-            ..WorkloadPodStatus::default()
+            ..PodStatus::default()
         },
-        ..WorkloadPod::default()
+        ..Pod::default()
     }
 }
 
