@@ -125,7 +125,7 @@ pub enum Write {
         /// The whole status.
         status: Box<PodProbeMarkerStatus>,
     },
-    /// Writes a marker's finalizers by a JSON merge patch. As that replaces the whole list (RFC 7386), it carries the
+    /// Writes a marker's finalizers by a JSON merge patch. As that replaces the whole list (RFC 7396), it carries the
     /// resourceVersion with which the list was read, so that it conflicts (409) instead of undoing another client's
     /// change.
     MarkerFinalizers {

@@ -420,7 +420,7 @@ pub fn diff_status(
             |before| before.last_transition_time,
         ),
     };
-    // A JSON merge patch replaces a list as a whole (RFC 7386): conditions of other writers have to stay in it.
+    // A JSON merge patch replaces a list as a whole (RFC 7396): conditions of other writers have to stay in it.
     conditions.insert(place.unwrap_or(conditions.len()), ready);
     let mut desired = PodProbeMarkerStatus {
         observed_generation: generation,

@@ -150,7 +150,7 @@ pub enum Write {
         /// The patch.
         patch: Box<Value>,
     },
-    /// Writes annotations of a set by a JSON merge patch (PATCH of `sidecarsets`), which has uid and resourceVersion in it:
+    /// Writes annotations of a set by a JSON merge patch (PATCH of `sidecarsets`), which has the uid in it:
     /// the hashes are those of this spec. The reply shows the set.
     SetHashes {
         /// The set.
