@@ -44,6 +44,7 @@ impl<T: ?Sized + Eq + Hash> Interner<T> {
         if let Some(known) = self.known.get(value.borrow()) {
             return known.clone();
         }
+        // At each doubling, so that sweeping costs a constant for each value that was added.
         if self.known.len() >= self.sweep_at {
             self.known.retain(|value| Arc::strong_count(value) > 1);
             self.known.shrink_to(2 * self.known.len());

@@ -106,6 +106,9 @@ impl Selector {
 
     /// Whether an object with these labels is selected; `label` gives the value of a key.
     pub fn matches<'a>(&self, label: impl Fn(&str) -> Option<&'a str>) -> bool {
+        // For Kubernetes an empty selector selects everything (`LabelSelectorAsSelector`,
+        // `k8s.io/apimachinery/pkg/apis/meta/v1/helpers.go`). Here it is a slip, and must not mark
+        // or inject every pod.
         !self.is_empty()
             && self
                 .requirements
@@ -161,6 +164,7 @@ impl Selector {
         });
         LabelSelector {
             match_expressions: Some(expressions.collect()),
+            // A pair of `matchLabels` was read as an `In` of one value, and is written as one.
             match_labels: None,
         }
     }

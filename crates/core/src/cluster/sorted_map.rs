@@ -56,8 +56,10 @@ impl<V> FromIterator<(Arc<str>, V)> for SortedMap<V> {
     /// Of entries of the same name the last one stays, as in any map.
     fn from_iter<I: IntoIterator<Item = (Arc<str>, V)>>(entries: I) -> Self {
         let mut entries: Vec<_> = entries.into_iter().collect();
+        // A stable sort: of equal names the one that came last has to stay last.
         entries.sort_by(|(a, _), (b, _)| a.cmp(b));
         entries.dedup_by(|later, earlier| {
+            // `dedup_by` drops the later one, so the two change places before.
             let same = later.0 == earlier.0;
             if same {
                 std::mem::swap(later, earlier);

@@ -15,6 +15,7 @@ pub fn nearest<'a>(text: &str, candidates: impl IntoIterator<Item = &'a str>) ->
     let near = candidates.filter(|(distance, candidate)| {
         *distance > 0 && 3 * distance <= text.chars().count().max(candidate.chars().count())
     });
+    // Of those equally near the first by name, whatever the order of the candidates.
     near.min().map(|(_, candidate)| candidate)
 }
 

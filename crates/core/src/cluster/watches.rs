@@ -177,6 +177,7 @@ impl<K: Copy + Eq + Hash> Tombstones<K> {
             if age <= longest {
                 break;
             }
+            // Of a name that was deleted again, the later entry of the queue removes the tombstone.
             let Some((time, kind, name)) = self.order.pop_front() else {
                 break;
             };
