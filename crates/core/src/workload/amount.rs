@@ -27,6 +27,8 @@ impl Amount {
             }
             IntOrString::String(text) => {
                 let digits = text.strip_suffix('%');
+                // `parse` alone would take a sign, which Kubernetes does not (`IsValidPercent`,
+                // `k8s.io/apimachinery/pkg/util/validation/validation.go`).
                 let digits = digits.filter(|digits| digits.bytes().all(|b| b.is_ascii_digit()));
                 let percent = digits.and_then(|digits| digits.parse().ok());
                 percent.map(Self::Percent).ok_or_else(|| {

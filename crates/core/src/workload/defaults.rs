@@ -92,6 +92,7 @@ pub fn pull_policy(image: &str) -> &'static str {
     let last = name.rsplit('/').next().unwrap_or_default();
     match last.split_once(':') {
         Some((_, "latest")) => "Always",
+        // Neither tag nor digest means `latest` (`ParseImageName`, `pkg/util/parsers/parsers.go`).
         None if !has_digest && !image.is_empty() => "Always",
         _ => "IfNotPresent",
     }

@@ -154,6 +154,8 @@ impl GoValue {
         match field.presence {
             Presence::Optional if is_zero(value) => None,
             Presence::Pointer if value.is_null() => None,
+            // Go writes the structure although it is empty, with those of its own fields that are
+            // always written.
             Presence::Always("{}") if value.is_null() => Some(Self::read(value, field.form)),
             Presence::Always(absent) if value.is_null() => {
                 let absent = serde_json::from_str(absent);
@@ -237,6 +239,7 @@ fn is_zero(value: &Value) -> bool {
         Value::Number(number) => number.as_f64() == Some(0.0),
         Value::String(text) => text.is_empty(),
         Value::Array(items) => items.is_empty(),
+        // A map: Go leaves no structure out, and the tables have those as `Always` or `Pointer`.
         Value::Object(object) => object.is_empty(),
     }
 }

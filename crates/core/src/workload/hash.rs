@@ -19,6 +19,8 @@ pub fn safe_encode(text: &str) -> String {
 pub fn sha256_of(text: &str) -> String {
     let digest = Sha256::digest(text);
     let digits = digest.iter().flat_map(|byte| [byte >> 4, byte & 0xf]);
+    // In hexadecimal before it is encoded, as `hash` of `OpenKruise` has it
+    // (`pkg/control/sidecarcontrol/hash.go`).
     let hex = digits.filter_map(|digit| char::from_digit(digit.into(), 16));
     safe_encode(&hex.collect::<String>())
 }

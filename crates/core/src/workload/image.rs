@@ -38,6 +38,7 @@ impl<'a> Reference<'a> {
         let is_registry =
             |first: &str| first.contains(['.', ':']) || first == "localhost" || first.is_empty();
         let (registry, path) = match name.split_once('/') {
+            // Its former name (`legacyDefaultDomain`, `normalize.go`).
             Some(("index.docker.io", path)) => (DEFAULT_REGISTRY, path),
             Some((first, path)) if is_registry(first) => (first, path),
             _ => (DEFAULT_REGISTRY, name),
@@ -47,6 +48,7 @@ impl<'a> Reference<'a> {
         } else {
             path.into()
         };
+        // A digest stands for one image already (`TagNameOnly`, `normalize.go`).
         let tag = tag.or(digest.is_none().then_some(DEFAULT_TAG));
         Self {
             registry,

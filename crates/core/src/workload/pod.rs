@@ -210,11 +210,13 @@ impl ObservedPod {
             .containers
             .iter()
             .filter_map(|container| container.status.as_ref());
+        // The most of any one container, as `maxContainerRestarts` has it, beside `ActivePods`.
         let restarts = statuses.map(|status| status.restarts).max().unwrap_or(0);
         UpgradeOrder {
             is_scheduled: self.is_scheduled,
             phase: self.phase,
             is_ready: self.ready.is_some(),
+            // No time comes before any time, as `afterOrZero` has it (`pkg/controller/controller_utils.go`).
             ready_since: (ready_since.is_some(), Reverse(ready_since)),
             restarts: Reverse(restarts),
             created: (self.created.is_some(), Reverse(self.created)),

@@ -84,6 +84,8 @@ impl Priority {
                 let mut values = (0..).zip(keys.iter().map(|key| label(key)));
                 values
                     .find_map(|(level, value)| Some((level, Reverse(last_number(value?)))))
+                    // Before all others, as `getPodOrderPriority` has it
+                    // (`pkg/util/updatesort/priority_sort.go` of `OpenKruise`).
                     .unwrap_or((-1, Reverse(0)))
             }
         }
@@ -93,6 +95,8 @@ impl Priority {
 /// The number at the end of a text, 0 if there is none.
 fn last_number(text: &str) -> i64 {
     let prefix = text.trim_end_matches(|c: char| c.is_ascii_digit());
+    // A number that 64 bits do not hold is none there either (`getIntFromStringSuffix`, in the same
+    // file).
     text[prefix.len()..].parse().unwrap_or(0)
 }
 

@@ -97,6 +97,7 @@ impl Quantity {
     /// Parses an amount as it stands in JSON, where a number is one too.
     pub fn of(value: &Value) -> Option<Self> {
         match value {
+            // `UnmarshalJSON` trims the text, and takes null for 0.
             Value::String(text) => Self::parse(text.trim()),
             Value::Number(number) => Self::parse(&number.to_string()),
             Value::Null => Self::parse("0"),
@@ -129,10 +130,12 @@ impl Quantity {
         let value = number(&format!("{}{}", parts.whole, parts.fraction))?;
         let scale = i32::try_from(parts.fraction.len()).ok()?;
         let most = i128::from(i64::MAX) * NANOS;
+        // Go caps an amount that it parses slowly (`maxAllowed`).
         let nanos = at_scale(value.checked_mul(factor)?, 9 - scale)?.min(most);
         // Tens of the exponent of two, as Go estimates how many digits are left.
         let digits = parts.whole.len().max(1) + usize::try_from(power * 3).ok()? + 1;
         let is_fast = parts.fraction.is_empty() && digits <= 15;
+        // There is no binary suffix for less than one, so Go writes it in decimal.
         let format = if nanos > 0 && nanos < NANOS {
             QuantityFormat::DecimalSi
         } else {

@@ -57,6 +57,8 @@ pub struct Newest {
 
 /// The hash in the name of a revision.
 pub fn revision_hash(data: &str, collisions: i32) -> String {
+    // As text, as `HashControllerRevision` adds its probe: the name has to be the one that
+    // `OpenKruise` would give.
     let count = collisions.to_string();
     safe_encode(&fnv1_32(data.bytes().chain(count.bytes())).to_string())
 }

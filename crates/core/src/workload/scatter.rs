@@ -103,6 +103,7 @@ impl Groups {
     /// Groups as dense as the pods of the whole workload, if those that are upgraded are less so.
     fn by_density(total: (usize, usize), upgraded: (usize, usize)) -> Self {
         let groups = Self::new(upgraded.0, upgraded.1);
+        // Products in place of quotients, which whole numbers would round.
         if total.1 * upgraded.0 >= upgraded.1 * total.0 {
             return groups;
         }

@@ -25,6 +25,7 @@ pub fn check_pod_part<T: DeserializeOwned>(
     fields: &'static [Field],
     report: &mut FieldErrors<'_>,
 ) {
+    // For the types of its fields alone: one that `T` does not know is no error.
     let read = T::deserialize(object).map(drop);
     report.check(read.map_err(|error| format!("has a field of another type: {error}")));
     for field in fields.iter().filter(|field| field.name != "name") {

@@ -40,6 +40,7 @@ pub fn check_container(container: &JsonObject, is_plain_init: bool, report: &mut
     }
     check_lifecycle(container, report);
     for field in PROBES.iter().chain(&["lifecycle"]) {
+        // `validateInitContainers`: such a container has ended before a probe or a hook could act.
         if is_plain_init && is_given(container, field) {
             let message = "is for init containers with restartPolicy: Always alone";
             add(&mut report.field(field), message);
@@ -86,6 +87,7 @@ fn check_word(object: &JsonObject, field: &str, words: &[&str], report: &mut Fie
 
 fn check_probe(probe: &JsonObject, name: &str, report: &mut FieldErrors<'_>) {
     let handlers = ["exec", "httpGet", "tcpSocket", "grpc"];
+    // `validateHandler` allows one; a probe has no `sleep`, which hooks have (`handlerFromProbe`).
     let given = handlers
         .iter()
         .filter(|handler| inner(probe, handler).is_some());
@@ -105,11 +107,14 @@ fn check_probe(probe: &JsonObject, name: &str, report: &mut FieldErrors<'_>) {
         }
     }
     let is_readiness = name == "readinessProbe";
+    // `validateLivenessProbe` and `validateStartupProbe`. 0 is one that is left out, for which the
+    // API server fills in 1.
     if !is_readiness && number(probe, "successThreshold").is_some_and(|number| number > 1) {
         let message = "must be 1 but for a readinessProbe";
         add(&mut report.field("successThreshold"), message);
     }
     let grace = number(probe, "terminationGracePeriodSeconds");
+    // `validateReadinessProbe`: a container that is not ready is not ended, so no period counts.
     if is_readiness && grace.is_some() || grace.is_some_and(|grace| grace < 1) {
         let message = "must be above 0, and absent from a readinessProbe";
         add(&mut report.field("terminationGracePeriodSeconds"), message);
@@ -130,6 +135,7 @@ fn check_handler(handler: &JsonObject, report: &mut FieldErrors<'_>) {
         return;
     };
     for (index, header) in items(get, "httpHeaders").enumerate() {
+        // `IsHTTPHeaderName`, which `validateHTTPGetAction` asks.
         let is_allowed = |b: u8| b.is_ascii_alphanumeric() || b == b'-';
         let name = text(header, "name").unwrap_or_default();
         if !name.bytes().all(is_allowed) {
@@ -201,6 +207,7 @@ fn check_variable(variable: &JsonObject, report: &mut FieldErrors<'_>) {
         return;
     };
     let mut report = report.field("valueFrom");
+    // `validateEnvVarValueFrom`, as is what follows.
     if text(variable, "value").is_some() {
         add(&mut report, "cannot be set beside value");
     }
@@ -231,6 +238,7 @@ fn check_field(field: &JsonObject, report: &mut FieldErrors<'_>) {
     };
     let is_known = match (key("metadata.labels"), key("metadata.annotations")) {
         (Some(key), _) => names::qualified_name(key).is_ok(),
+        // Upper case is allowed in the domain of an annotation (`validateObjectFieldSelector`).
         (_, Some(key)) => names::qualified_name(&key.to_ascii_lowercase()).is_ok(),
         (None, None) => path.is_empty() || path == FORMER_NODE_NAME || FIELD_PATHS.contains(&path),
     };
@@ -263,6 +271,7 @@ fn check_key(reference: &JsonObject, report: &mut FieldErrors<'_>) {
         add(&mut report.field("name"), "must not be empty");
     }
     let key = text(reference, "key").unwrap_or_default();
+    // `IsConfigMapKey`, for keys of secrets too.
     let is_allowed = |b: u8| b.is_ascii_alphanumeric() || b"-._".contains(&b);
     if !key.bytes().all(is_allowed) {
         let message = format!("{key:?} has characters besides letters, digits, '-', '_' and '.'");
@@ -290,6 +299,7 @@ fn check_variables(source: &JsonObject, report: &mut FieldErrors<'_>) {
 fn check_mount(mount: &JsonObject, is_privileged: bool, report: &mut FieldErrors<'_>) {
     for field in ["subPath", "subPathExpr"] {
         let path = text(mount, field).unwrap_or_default();
+        // `validateLocalDescendingPath`.
         if path.starts_with('/') || has_backsteps(path) {
             let message = format!("{path:?} does not stay within the volume");
             add(&mut report.field(field), &message);
@@ -306,6 +316,7 @@ fn check_mount(mount: &JsonObject, is_privileged: bool, report: &mut FieldErrors
         let message = "Bidirectional is for privileged containers alone";
         add(&mut report.field("mountPropagation"), message);
     }
+    // `validateMountRecursiveReadOnly` (KEP-3857).
     let modes = ["Disabled", "IfPossible", "Enabled"];
     check_word(mount, "recursiveReadOnly", &modes, report);
     let mode = text(mount, "recursiveReadOnly").unwrap_or(modes[0]);
@@ -317,6 +328,8 @@ fn check_mount(mount: &JsonObject, is_privileged: bool, report: &mut FieldErrors
 }
 
 fn check_devices(container: &JsonObject, report: &mut FieldErrors<'_>) {
+    // `ValidateVolumeDevices`: a volume is a device of a container once, and not mounted beside
+    // that.
     let mounts = items(container, "volumeMounts").filter_map(|mount| text(mount, "name"));
     let mut taken: BTreeSet<_> = mounts.collect();
     for (index, device) in items(container, "volumeDevices").enumerate() {
@@ -391,6 +404,7 @@ fn check_resize(container: &JsonObject, report: &mut FieldErrors<'_>) {
     let mut unique = BTreeSet::new();
     for (index, policy) in items(container, "resizePolicy").enumerate() {
         let mut at = report.index(index);
+        // `validateResizePolicy` (KEP-1287).
         check_word(policy, "resourceName", &["cpu", "memory"], &mut at);
         let words = ["NotRequired", "RestartContainer"];
         check_word(policy, "restartPolicy", &words, &mut at);

@@ -34,12 +34,15 @@ const LONGEST_TOKEN: i64 = 1 << 32;
 
 /// Checks a volume.
 pub fn check_volume(volume: &JsonObject, report: &mut FieldErrors<'_>) {
+    // None is right: the API server makes such a volume an emptyDir (`SetDefaults_Volume`,
+    // `pkg/apis/core/v1/defaults.go`).
     let sources = VOLUME.iter().filter(|field| field.name != "name");
     if sources.filter(|field| is_given(volume, field.name)).count() > 1 {
         add(report, "has more than one source");
     }
     if let Some(path) = inner(volume, "hostPath") {
         let mut at = report.field("hostPath");
+        // `validatePathNoBacksteps`; unlike a path in a volume it is absolute.
         if text(path, "path").is_some_and(has_backsteps) {
             add(&mut at.field("path"), "must not contain '..'");
         }
@@ -126,6 +129,8 @@ fn check_downward(source: &JsonObject, report: &mut FieldErrors<'_>) {
         }
         if let Some(resource) = resource {
             let mut at = at.field("resourceFieldRef");
+            // A variable is of its own container; a volume is of none
+            // (`validateContainerResourceFieldSelector`).
             if text(resource, "containerName").is_none() {
                 add(&mut at.field("containerName"), "must not be empty");
             }
@@ -152,6 +157,8 @@ fn check_projected(projected: &JsonObject, report: &mut FieldErrors<'_>) {
         }
         let token = inner(source, "serviceAccountToken");
         let life = token.and_then(|token| token.get("expirationSeconds")?.as_i64());
+        // Ten minutes at least (`validateProjectionSources`): the kubelet has to renew the token in
+        // time.
         if life.is_some_and(|life| !(600..=LONGEST_TOKEN).contains(&life)) {
             let mut at = at.field("serviceAccountToken");
             let message = format!("is not a number from 600 to {LONGEST_TOKEN}");
