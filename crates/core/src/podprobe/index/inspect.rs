@@ -89,8 +89,11 @@ impl Index {
         let plan = self.observations_of(pod).inspect_plan(&matching, &entries);
         let markers: Vec<_> = matching.iter().map(|(_, marker)| *marker).collect();
         let of_probes = plan.probes.iter().flatten();
+        // Entries are planned without looking at the node, and only on a real one an agent runs
+        // them.
         let has_entries = node.is_virtual() == Some(false)
             && of_probes.into_iter().any(|probe| probe.entry.is_ok());
+        // A pod that has ended is not written any more, so none of its marks can be due.
         let compared = if pod.active {
             marks::compare_marks(pod, &plan.wants, now.wall)
         } else {
@@ -130,6 +133,7 @@ impl Index {
                 && selector.is_some_and(|selector| selector.matches(label))
         });
         let mut markers: Vec<_> = markers.map(|name| &**name).collect();
+        // The maps are hashed: unsorted, two calls would name the same markers in another order.
         markers.sort();
         markers
     }

@@ -256,6 +256,7 @@ impl Index {
 
     /// Recomputes everything affected until nothing new is.
     fn recompute_affected(&mut self) {
+        // Before any pod is planned, since a stopped marker matches none.
         self.break_loops();
         loop {
             while let Some(pod) = self.cx.affected.pods.pop_first() {
@@ -404,6 +405,7 @@ impl Index {
     /// Forgets the refusal of a pod's marks unless the refused write is still the one that is due. Returns whether it
     /// did.
     fn forget_refusal_of_another_write(&mut self, name: &ObjectName) -> bool {
+        // Hardly any pod has a refusal, and the comparison below builds a request.
         if self.refusals.reason_of_marks(name).is_none() {
             return false;
         }
@@ -425,6 +427,7 @@ impl Index {
                 cx.affected.markers.insert(name);
             }
             Timer::Refusal(target) => {
+                // A later refusal of the same target has a timer of its own.
                 if self.refusals.expire_refusal(&target, cx.now.monotonic) {
                     self.mark_for_recomputing(&target);
                 }

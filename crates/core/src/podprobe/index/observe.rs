@@ -100,6 +100,8 @@ impl Index {
             // Nothing is injected: how long others' annotations are is no change of the pod.
             pod.injected_room = 0;
         }
+        // Another pod under the same name, as a StatefulSet creates it: a list shows it without the
+        // deletion of the one before.
         if known.is_some_and(|known| known.uid != pod.uid) {
             self.remove_pod(&pod.name);
         }

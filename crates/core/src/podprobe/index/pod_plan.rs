@@ -196,6 +196,8 @@ impl Observations<'_> {
         if let Some(provided) = provided {
             provided.leave_conditions(self.pod, &mut wants);
         }
+        // Before the provider's annotations are governed: the marker that cannot be decoded may
+        // have a part in them.
         if self.keeps_unclaimed {
             wants.hold_unclaimed(&self.pod.ours);
         } else if let Some(provided) = provided {

@@ -61,6 +61,7 @@ impl PodState {
         let was_matched = !self.contributions.is_empty();
         let is_new = was_matched && last_transition > self.last_transition;
         let waiting = self.due.as_ref().and_then(|due| due.verdict_since);
+        // What was due before keeps its time: a later verdict does not make the wait shorter.
         waiting.or(last_transition.filter(|_| is_new))
     }
 }
@@ -151,6 +152,8 @@ impl Pods {
     /// Adds or replaces a pod. It is planned later.
     pub(super) fn insert_pod(&mut self, pod: IndexedPod, now: Now) {
         if let Some(state) = self.by_name.get_mut(&pod.name) {
+            // The rest stays until the pod is planned again: tallies are reduced by what was added
+            // to them.
             state.pod = pod;
             return;
         }

@@ -69,6 +69,7 @@ impl Refusals {
 
     /// Why the marks of a pod were refused.
     pub(super) fn reason_of_marks(&self, pod: &ObjectName) -> Option<&Arc<str>> {
+        // As a rule nothing is refused, and each plan of a pod would allocate a key to ask for it.
         if self.by_target.is_empty() {
             return None;
         }

@@ -102,6 +102,8 @@ impl<'a> PodSituation<'a> {
             Err(Gap::NotStarted) => return Pending::StartupProbe,
             Ok(entry) => entry,
         };
+        // From the outside in: while the object cannot have the entry, it does not matter what the
+        // agent does.
         if let Some(absence) = self.absence {
             return absence;
         }

@@ -85,6 +85,7 @@ impl Markers {
         rollout: Rollout,
         now: Duration,
     ) -> Option<Vec<String>> {
+        // With those of others, since a merge patch replaces a list as a whole (RFC 7396).
         let mut finalizers = marker.finalizers.clone();
         if marker.is_held() {
             let is_overdue = marker.held_until.is_some_and(|time| time <= now);
@@ -96,6 +97,9 @@ impl Markers {
         } else {
             let is_wanted = self.compatibility == Compatibility::OpenKruise;
             let is_deleting = matches!(marker.phase, MarkerPhase::Deleting);
+            // The API server refuses new finalizers of an object that is being deleted
+            // (`ValidateNoNewFinalizers`,
+            // `staging/src/k8s.io/apimachinery/pkg/api/validation/objectmeta.go`).
             if !is_wanted || is_deleting || finalizers.iter().any(|one| one == FINALIZER) {
                 return None;
             }
@@ -121,6 +125,8 @@ impl Markers {
         let write = Write::MarkerFinalizers {
             marker: name.clone(),
             uid: marker.uid.clone(),
+            // The list replaces one that was read: if somebody has added a finalizer since, the
+            // version makes it a 409.
             resource_version: marker.resource_version.clone(),
             finalizers,
         };

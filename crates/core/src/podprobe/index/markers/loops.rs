@@ -65,6 +65,7 @@ impl LabelUses {
         let Some(keys) = self.by_namespace.get_mut(&name.namespace) else {
             return;
         };
+        // Asked before its own keys are removed, as it was asked after they were added.
         if keys.may_change_loops(marker) {
             self.unchecked.insert(name.namespace.clone());
         }
@@ -121,6 +122,7 @@ impl LabelKeys {
         #[cfg(test)]
         self.compared.update(|compared| compared + 1);
         let of_one = one.selector.pairs();
+        // A label that some marker sets may get the other value later.
         let mut fixed = of_one.filter(|(key, _)| !self.set.contains_key(*key));
         fixed.any(|(key, values)| {
             let mut of_other = other.selector.pairs().filter(|(own, _)| *own == key);
@@ -152,6 +154,7 @@ impl LabelKeys {
 /// The shortest path from a marker through those in force back to it, by their places.
 fn find_closed_loop(edges: &Edges, in_force: &[bool], new: usize) -> Option<Vec<usize>> {
     let mut before = vec![None; edges.len()];
+    // Breadth first, since the shortest loop is the easiest one to understand in a status.
     let mut queue = VecDeque::from([new]);
     while let Some(at) = queue.pop_front() {
         if edges[at].binary_search(&new).is_ok() {
@@ -160,6 +163,7 @@ fn find_closed_loop(edges: &Edges, in_force: &[bool], new: usize) -> Option<Vec<
             way.reverse();
             return Some(way);
         }
+        // This never queues `new` again: the search ends where an edge leads back to it.
         for next in &edges[at] {
             if in_force[*next] && before[*next].is_none() {
                 before[*next] = Some(at);

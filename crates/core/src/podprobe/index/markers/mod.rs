@@ -233,6 +233,7 @@ impl Markers {
         let name = Arc::new(ObjectName::of(&wire.metadata));
         let phase = self.keep_stopped(&name, self.parse_phase(wire));
         let mut new = MarkerState::new(wire, phase);
+        // Even if the spec is the same: another client may have changed status or finalizers.
         cx.affected.markers.insert(name.clone());
         if let Some(known) = self.by_name.get_mut(&name)
             && known.uid == new.uid
@@ -378,6 +379,9 @@ impl Markers {
         let known = self.by_name.get(name).map(|known| &known.phase);
         match (known, phase) {
             (Some(MarkerPhase::Stopped(known, reason)), MarkerPhase::Active(new))
+                // Whether a loop is open follows from the specs, and is judged again by itself.
+                // Nothing shows that a workload would keep its pods now, so after releases any edit
+                // is the sign to try again.
                 if known.uid == new.uid
                     && asks_the_same(known, &new)
                     && (matches!(reason, StopReason::Loop(_))
@@ -508,6 +512,7 @@ impl MarkerState {
     /// Takes over what has no effect on the pods.
     fn replace_contents(&mut self, new: Self) {
         if self.generation != new.generation {
+            // The releases so far were answered by the edit.
             self.releases = Releases::default();
         }
         self.version = new.version;

@@ -59,11 +59,14 @@ impl Releases {
             latest.filter(|release| release.controller == controller)
         };
         let first = same().map(|release| release.at).min()?;
+        // Without a pod that came after the first release the pods are used up some time: that
+        // ends.
         let is_replaced = same().any(|release| release.pod_since > first);
         if !is_replaced || same().count() < Self::ENOUGH {
             return None;
         }
         let pods: Vec<_> = same().map(|release| release.pod.name.as_str()).collect();
+        // There are at least as many, as was checked above.
         let pods = &pods[pods.len() - Self::ENOUGH..];
         let keys: BTreeSet<_> = same().flat_map(|release| &release.keys).collect();
         let keys: Vec<_> = keys.iter().map(|key| &***key).collect();

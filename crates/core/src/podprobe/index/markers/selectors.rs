@@ -44,6 +44,7 @@ impl SelectorIndex {
             .or_default();
         let least = selector
             .pairs()
+            // Of equal pairs that with the fewest values, since the marker is listed under each.
             .min_by_key(|(key, values)| (namespace.count_listed(key, values), values.len()));
         match least {
             Some((key, values)) => {
@@ -93,6 +94,8 @@ impl SelectorIndex {
     ) -> impl Iterator<Item = &'a MarkerName> {
         let namespace = self.by_namespace.get(&pod.name.namespace);
         namespace.into_iter().flat_map(|namespace| {
+            // A marker is listed under one key, of which the pod has one value: no marker comes
+            // twice.
             let pairs = pod.labels.iter();
             let by_pair = pairs
                 .filter_map(|(key, value)| namespace.by_pair.get(key)?.get(value))

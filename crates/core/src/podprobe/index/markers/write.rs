@@ -33,12 +33,14 @@ impl Markers {
             return;
         };
         let contest = &mut marker.status_contest;
+        // Also where nothing differs: a contest ends by the value staying as it is wanted.
         contest.observe_value(wanted_status, status.is_some(), now);
         if status.is_some() && !contest.delays_writes(now) {
             let target = WriteTarget::MarkerStatus((**name).clone());
             cx.affected.due.insert(target);
         }
         let contest = &mut marker.finalizer_contest;
+        // A contest of its own: who undoes the finalizers need not be who undoes the status.
         contest.observe_value(wanted_finalizers, finalizers.is_some(), now);
         if finalizers.is_some() && !contest.delays_writes(now) {
             let target = WriteTarget::MarkerFinalizer((**name).clone());
@@ -62,6 +64,7 @@ impl Markers {
         now: Now,
     ) -> Option<DueWrite> {
         let marker = self.by_name.get(name)?;
+        // It was due when it was noted, and somebody may have undone the write before it since.
         if marker.status_contest.delays_writes(now.monotonic) {
             return None;
         }

@@ -148,6 +148,8 @@ fn choose_admitted_pods(
     max_bytes: usize,
 ) -> Option<BTreeSet<PodKey>> {
     let mut pods = node.pods.values();
+    // Within one namespace's share of an empty object all fit, however the bytes are divided among
+    // namespaces.
     if node.wanted_bytes <= namespace_share(max_bytes) && pods.all(|pod| !pod.lacks_room) {
         return None;
     }

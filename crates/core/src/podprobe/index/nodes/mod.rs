@@ -200,6 +200,8 @@ impl Nodes {
         let name = cx.interners.strings.share(name);
         let version = ResourceVersion::parse(wire.identity.resource_version.as_deref());
         let mut labels = wire.labels.iter();
+        // As `OpenKruise` tells such nodes (`VirtualKubelet`,
+        // `pkg/controller/podprobemarker/podprobemarker_event_handler.go`).
         let is_virtual = labels.any(|(key, value)| key == "type" && value == "virtual-kubelet");
         let state = self.by_name.entry(name.clone()).or_default();
         let was_virtual = state.node.as_ref().map(|node| node.is_virtual);
@@ -207,6 +209,7 @@ impl Nodes {
             version,
             is_virtual,
         });
+        // Most events of a node report conditions or images, and nothing of these is read.
         if was_virtual != Some(is_virtual) {
             cx.affected.pods.extend(state.wanting_pods().cloned());
             self.compare_pods(&name, cx);

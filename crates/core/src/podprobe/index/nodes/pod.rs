@@ -194,6 +194,8 @@ fn differing_markers(
         .iter()
         .filter(|entry| moved || !is_in(entry, &desired));
     let markers = lacking.chain(surplus).filter_map(|entry| {
+        // An entry without a marker's name delays nobody's status. The pod differs all the same, so
+        // the object is written.
         let (marker, _) = entry.name.split_once('#')?;
         Some(interners.objects.share(ObjectName {
             namespace: pod.namespace.clone(),
