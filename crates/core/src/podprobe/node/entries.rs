@@ -82,12 +82,16 @@ fn parse_entry(
     is_first: bool,
 ) -> Result<(Arc<ProbeKey>, PlannedProbe), InvalidEntry> {
     let id: ProbeId = wire.name.parse()?;
+    // A container is taken for a pod's by namespace, name and uid. Without a uid none would fit,
+    // and the probe would wait for its container without a word.
     if pod.uid.is_empty() {
         return Err(InvalidEntry::Missing("pod uid"));
     }
     if wire.container_name.is_empty() {
         return Err(InvalidEntry::Missing("container name"));
     }
+    // The status names a verdict by its pod and this name, so of two entries only one could have
+    // one.
     if !is_first {
         return Err(InvalidEntry::Duplicate);
     }

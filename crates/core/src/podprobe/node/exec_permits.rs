@@ -59,6 +59,8 @@ impl<T: PartialEq> ExecPermits<T> {
 
     /// Takes a permit and returns true, or queues the command.
     pub(super) fn acquire_or_wait(&mut self, pod: &PodName, who: T) -> bool {
+        // Overtakes nobody who could start: whenever a permit is released or the limits change,
+        // `grant_next` is asked until it grants none.
         if self.may_take(pod) {
             self.take_permit(pod);
             return true;
@@ -100,6 +102,8 @@ impl<T: PartialEq> ExecPermits<T> {
 
     /// Removes a command from the queue.
     pub(super) fn cancel_waiting(&mut self, who: &T) {
+        // A walk through the whole queue: it has at most one command of each probe, and only edits
+        // and restarts of containers cancel any.
         self.waiting.retain_mut(|(_, pods)| {
             pods.retain_mut(|(_, queue)| {
                 queue.retain(|waiting| waiting != who);
@@ -126,6 +130,7 @@ impl<T: PartialEq> ExecPermits<T> {
         let of_pod = count_of(&self.by_pod, pod);
         let free = self.per_node - self.taken;
         let limit = self.limit_of_namespace(namespace);
+        // The reserve is kept for first permits, so only further ones leave it alone.
         let is_free = free
             > if of_namespace == 0 {
                 0
@@ -139,6 +144,8 @@ impl<T: PartialEq> ExecPermits<T> {
     fn reserved_permits(&self) -> usize {
         let without = self.planned.keys();
         let without = without.filter(|namespace| !self.by_namespace.contains_key(*namespace));
+        // A namespace that the next plan brings is in no count yet. Its first command must not wait
+        // for commands that may hang until their timeout.
         without.count().max(self.per_node / 4)
     }
 
@@ -165,6 +172,7 @@ impl<T: PartialEq> ExecPermits<T> {
 }
 
 fn halve_beside_others(others: bool, permits: usize) -> usize {
+    // Rounded up: half of a single permit would be none, and no command would ever run.
     if others { permits.div_ceil(2) } else { permits }
 }
 
@@ -175,6 +183,7 @@ fn count_of<K: Eq + Hash>(counts: &HashMap<K, usize>, of: &K) -> usize {
 fn decrement_count<K: Eq + Hash>(counts: &mut HashMap<K, usize>, of: &K) {
     if let Some(count) = counts.get_mut(of) {
         *count -= 1;
+        // `reserved_permits` asks whether there is a key, so a count of 0 would pass for a permit.
         if *count == 0 {
             counts.remove(of);
         }

@@ -73,6 +73,7 @@ pub struct NodeProbes {
 impl NodeProbes {
     /// A node without a plan.
     pub fn new(limits: ExecLimits, history: HistoryLimits, now: Now) -> Self {
+        // More in one slot than may run at once would only wait for permits.
         let most_per_slot = u32::try_from(limits.per_node).unwrap_or(u32::MAX);
         Self {
             workers: HashMap::new(),
@@ -107,6 +108,8 @@ impl NodeProbes {
             NodeEvent::Tick => {}
             NodeEvent::StatusWritten(end) => self.reporter.end_write(end, now),
         }
+        // After each event, not only after a tick: an event may have queued a run in the slot of
+        // now.
         self.start_due_runs(now, &mut actions);
         #[cfg(debug_assertions)]
         assert!(self.runs.is_balanced(), "{:?}", self.runs);
@@ -131,6 +134,7 @@ impl NodeProbes {
 
     /// The whole status, if a write is due. [`NodeEvent::StatusWritten`] must follow.
     pub fn begin_due_write(&mut self, now: Now) -> Option<NodePodProbeStatus> {
+        // Before the rows are built, since they clone the verdicts of the whole node.
         if self.write_at()? > now.monotonic {
             return None;
         }
@@ -229,6 +233,7 @@ impl NodeProbes {
         now: Now,
         actions: &mut Vec<NodeAction>,
     ) {
+        // It never moves back: that the runtime was alive at that time stays true.
         self.last_list_began = self.last_list_began.max(Some(began));
         // A list that began before there was a plan may lack the containers of its pods.
         if began < self.probing_since || self.order.is_empty() {
@@ -276,12 +281,14 @@ impl NodeProbes {
     ) {
         // While the run is still known: its start and its timeout decide what a deadline means.
         let result = self.classify_result(id, result);
+        // A run that was given up and cancelled may end all the same.
         let Some(run) = self.runs.end_run(id) else {
             return;
         };
         let key = &run.key;
         let cause = result.as_ref().err().cloned();
         let worker = self.workers.get(key);
+        // Asked before the worker takes the result, by which this run is a dropped one too.
         let first = worker.is_some_and(|worker| !worker.has_dropped_runs());
         let (times, limits) = (
             run.times_if_ended(now, took),
@@ -355,6 +362,9 @@ impl NodeProbes {
             Reschedule::Next(due) => self.schedule_next(key, weight, due),
             Reschedule::CatchUp(slot) => self.schedule.queue_in_slot(key.clone(), weight, slot),
         }
+        // The decision has ended the wanted run, by another container or another handler for
+        // instance. A run that has ended by itself is not known to `runs` any more, so it is not
+        // cancelled.
         if running != still
             && let Some(run) = running
             && self.runs.give_up(run)

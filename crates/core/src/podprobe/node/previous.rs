@@ -25,6 +25,8 @@ pub(super) fn previous_verdicts(status: &NodePodProbeStatus, now: Now) -> Verdic
             };
             // Another agent may have written longer messages than ours does.
             verdict.message = truncate(&verdict.message, VERDICT_MESSAGE_BYTES).into();
+            // A verdict with neither time nor container would count as one about an earlier
+            // container, and each restart of the agent would turn it Unknown.
             verdict.since.get_or_insert(whole_seconds(now.wall));
             verdict.container = verdict.container.as_deref().map(strip_id_scheme);
             verdicts.insert((name.clone(), state.name.clone()), verdict);

@@ -106,6 +106,7 @@ impl RecentRuns {
                 (RunResult::CannotProbe, cause.as_str())
             }
         };
+        // An output that exceeds the share alone would be trimmed at once, and with it its run.
         let room = limits.bytes.saturating_sub(RUN_BYTES + OUTPUT_BYTES);
         let output = truncate(output, VERDICT_MESSAGE_BYTES.min(room));
         let last = self.0.last().and_then(|last| last.output.as_ref());
@@ -129,6 +130,7 @@ impl RecentRuns {
     /// Adds a run, and removes the oldest ones beyond the limits.
     pub(super) fn push(&mut self, run: RecentRun, limits: ProbeHistoryLimits) {
         let keeps = limits.runs.saturating_sub(1);
+        // First, so that a full history uses the room of its oldest run and allocates nothing.
         self.remove_oldest(self.0.len().saturating_sub(keeps));
         // One by one: what is reserved would count.
         self.0.reserve_exact(1);
@@ -140,6 +142,7 @@ impl RecentRuns {
     pub(super) fn trim_to_limits(&mut self, limits: ProbeHistoryLimits) {
         let mut bytes = 0;
         let mut newer: Option<&RecentRun> = None;
+        // The newest without a gap: a gap would read as runs that were not made.
         let fit = self.0.iter().rev().take_while(|run| {
             bytes += run.bytes_beside_newer(newer);
             newer = Some(run);
@@ -158,6 +161,7 @@ impl RecentRuns {
 
     /// Forgets them: the probe has become another one.
     pub(super) fn clear(&mut self) {
+        // `Vec::clear` would keep what is allocated.
         self.0 = Vec::new();
     }
 

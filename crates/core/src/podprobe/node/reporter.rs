@@ -99,6 +99,7 @@ impl StatusReporter {
             // The definition may have been upgraded: once the field is seen, it is kept.
             self.cannot_probe.is_dropped &= !shows_unprobed(shown);
         } else {
+            // Without an object there is nothing to write, so nothing is late.
             self.overdue_since = None;
             self.cannot_probe = CannotProbeField::default();
         }
@@ -167,6 +168,7 @@ impl StatusReporter {
             self.overdue_since = None;
             return None;
         }
+        // Although the write may fail: one whose reply is lost was carried out all the same.
         for key in draft.changed {
             self.sent_at.insert(key, now.monotonic);
         }
@@ -195,6 +197,7 @@ impl StatusReporter {
         let until = match end {
             StatusWriteEnd::Written { shows_unprobed } => {
                 self.overdue_since = None;
+                // Only a status that names something shows whether the field is kept.
                 if sent {
                     self.cannot_probe.is_dropped = !shows_unprobed;
                 }
@@ -213,6 +216,8 @@ impl StatusReporter {
             }
         };
         self.pace = WritePace::Pausing { until };
+        // Verdicts may have changed while the write was under way, and after a failure all
+        // differences are left.
         self.compare_at_once();
     }
 }

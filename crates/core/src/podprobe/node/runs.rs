@@ -90,6 +90,7 @@ impl Runs {
             .remove(&id)
             .expect("a run waits here as long as it waits for a permit");
         run.waited = now.saturating_sub(since);
+        // Only commands need permits, so whatever has waited for one is a command.
         let weight = Weight::of_exec(run.probe.period());
         Some(self.activate_run(run, weight, now))
     }
@@ -144,6 +145,7 @@ impl Runs {
     pub(super) fn divide_permits<'a>(&mut self, pods: impl Iterator<Item = &'a PodName>) {
         let mut by_namespace: HashMap<Arc<str>, HashSet<&PodName>> = HashMap::new();
         for pod in pods {
+            // Pods and not probes: many commands do not enlarge a pod's share.
             let of_namespace = by_namespace.entry(pod.namespace.clone()).or_default();
             of_namespace.insert(pod);
         }

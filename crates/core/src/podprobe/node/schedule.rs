@@ -214,6 +214,8 @@ impl<K: Clone + Eq + Hash> Schedule<K> {
     }
 
     fn count_execs_in(&self, slot: TimeSlot) -> u32 {
+        // Execs that have started are not in the queue any more, but have used the room of their
+        // slot.
         let started = if self.started.0 == slot {
             self.started.1
         } else {
@@ -282,6 +284,8 @@ pub(super) fn next_due(
     if next >= after {
         return (next, None);
     }
+    // In the probe's own phase: the run after the one that makes up for it is due a period after
+    // `missed`, so a slow run does not move the phase.
     let missed = due.plus_slots(after.slots_since(due) / period * period);
     (after, (missed < after).then_some(missed))
 }

@@ -132,6 +132,8 @@ impl<'a> ObservedStatus<'a> {
         let count = states.clone().count();
         Self {
             pods,
+            // The counts suffice. If an entry without a row is offset by a row without an entry,
+            // that row is due anyway.
             has_others: count != rows,
             // An empty status says nothing about the definition, so the fields count as kept until one is missing.
             keeps_fields: count == 0 || states.clone().any(|(_, s)| s.container_id.is_some()),
@@ -231,6 +233,8 @@ fn compose_draft(
             if *difference != Difference::Due && !refresh {
                 state.last_probe_time.clone_from(&shown.last_probe_time);
             }
+            // Its pause holds although the write is due for others: a message is sent at most once
+            // in it.
             if matches!(difference, Difference::Message { .. }) {
                 state.message.clone_from(&shown.message);
             }
@@ -288,6 +292,8 @@ fn add_unprobed(
             None => continue,
         };
         let of_pod = &mut pods[index].cannot_probe;
+        // The limits are those of the CRD: beyond them the API server refuses the whole status, the
+        // verdicts of all pods included.
         if of_pod.len() < limits::CANNOT_PROBE {
             of_pod.push(CannotProbeEntry {
                 name: one.probe.chars().take(limits::CANNOT_PROBE_NAME).collect(),
@@ -334,6 +340,8 @@ fn unprobed_of(status: &NodePodProbeStatus) -> BTreeSet<(PodRef<'_>, &str, &str)
 }
 
 fn json_bytes(status: &NodePodProbeStatus) -> usize {
+    // A status of hundreds of kilobytes is measured up to four times for a write, so it is counted
+    // and not built.
     struct Count(usize);
     impl std::io::Write for Count {
         fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {

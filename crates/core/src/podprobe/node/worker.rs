@@ -226,6 +226,7 @@ impl Worker {
             return self.stop_in_phase(Phase::AwaitingContainer);
         }
         match self.phase {
+            // Its initial delay may be another one.
             Phase::Delayed { started_at, .. } => self.first_run(started_at, now),
             Phase::Probing {
                 run_state: RunState::Due { .. },
@@ -245,6 +246,8 @@ impl Worker {
         now: Now,
     ) -> Reschedule {
         let Some(container) = container else {
+            // The verdict stays. An exit or a new container is a finding; that the runtime lists
+            // none is not.
             return self.stop_in_phase(Phase::AwaitingContainer);
         };
         let id = &container.id;
@@ -288,6 +291,7 @@ impl Worker {
             return Reschedule::Keep;
         }
         self.invalidate_if_about_another(id, Some(started_at), now);
+        // It was about the container before, or about this one before it ran.
         self.dropped = None;
         self.phase = Phase::Delayed {
             container: id.clone(),
@@ -449,6 +453,7 @@ impl Worker {
         if let Some(state) = established {
             self.conclude_verdict(state, &message, Some(container), now);
         }
+        // Also by a result below its threshold: the verdict that it leaves as it is still holds.
         if let Some(verdict) = &mut self.verdict {
             verdict.probed = Some(now.wall);
         }
@@ -500,6 +505,8 @@ impl Worker {
 
     fn stop_in_phase(&mut self, phase: Phase) -> Reschedule {
         self.phase = phase;
+        // Nothing is run now, so no cause is current; kept, the node's status would go on naming
+        // it.
         self.dropped = None;
         Reschedule::Cancel
     }

@@ -52,6 +52,8 @@ impl NodeProbes {
                 self.add_worker(key, entry, &previous, &removed, now);
             }
         }
+        // With more probes each has a smaller share of the bytes, and nothing else trims the runs
+        // of a probe that is not run at present.
         let limits = self.history.share_of_one(self.workers.len());
         for worker in self.workers.values_mut() {
             worker.trim_recent_runs(limits);
@@ -69,6 +71,8 @@ impl NodeProbes {
 
     /// Keeps the states of the removed probes. Bounded by the last plan that had entries.
     fn keep_states_of_deleted(&mut self) {
+        // A missing object may be observed again, when no workers are left; the states stay those
+        // of the first time.
         if !self.workers.is_empty() {
             let workers = self.workers.iter();
             self.states_of_deleted = workers
@@ -116,6 +120,7 @@ impl NodeProbes {
         now: Now,
         actions: &mut Vec<NodeAction>,
     ) {
+        // Most plans are echoes of the agent's own status writes, with the entries as they were.
         if self
             .workers
             .get(key)
@@ -124,6 +129,7 @@ impl NodeProbes {
             return;
         }
         self.update_worker(key, actions, |worker, _| worker.update_entry(entry, now));
+        // By the same list, which the new entry may judge otherwise: its gate may have opened.
         self.observe_container(key, now, actions);
     }
 
@@ -138,6 +144,8 @@ impl NodeProbes {
         let name = (key.pod.clone(), key.id.to_string());
         let previous = previous.get(&name);
         let fits = previous.is_some_and(|verdict| may_be_about(verdict, &entry));
+        // A removed entry of this name was about another container of the pod. Its verdict is on
+        // the pod, so it has to become Unknown there and cannot just be absent.
         let verdict = previous.or_else(|| removed.get(&name)).cloned();
         let mut worker = Worker::new(entry, verdict, now.monotonic);
         if !fits {
