@@ -25,6 +25,8 @@ pub const FREE_BYTES: usize = 32 * 1024;
 /// since whoever creates a pod may make those long.
 pub(super) fn fingerprint_of(probes: Option<&str>, markers: Option<&str>) -> Option<NonZeroU64> {
     let is_there = probes.is_some() || markers.is_some();
+    // A hash of 0 counts as another one: in place of 0 the option is kept, so it takes no more than
+    // the number.
     is_there.then(|| NonZeroU64::new(fingerprint((probes, markers))).unwrap_or(NonZeroU64::MAX))
 }
 

@@ -77,6 +77,8 @@ impl Marker {
         let mut errors = Vec::new();
         let mut report = FieldErrors::new(&mut errors, "spec");
         let selector = Selector::read(&marker.spec.selector, &mut report.field("selector"));
+        // It would select every pod of the namespace (`LabelSelector`,
+        // `k8s.io/apimachinery/pkg/apis/meta/v1/types.go`).
         if selector_is_empty(&marker.spec.selector) {
             let message =
                 "must not be empty: name a label of the pods in matchLabels or matchExpressions";

@@ -155,6 +155,8 @@ impl Entry {
     pub fn matches_verdict(&self, name: &str, verdict: &Verdict) -> bool {
         let agree = |own: &Option<Arc<str>>, theirs: &Option<Arc<str>>| match (own, theirs) {
             (Some(own), Some(theirs)) => own == theirs,
+            // What one side does not know cannot contradict the other: `OpenKruise`'s agent and CRD
+            // have neither field.
             _ => true,
         };
         *self.name == *name

@@ -338,6 +338,7 @@ impl Ours {
             annotations: own(|owned| &owned.annotations),
             conditions: own(|owned| &owned.conditions),
         };
+        // Most pods have no mark of ours, and who owns the rest is of no interest.
         if ours.is_empty() {
             return ours;
         }

@@ -76,10 +76,12 @@ impl Fnv {
     }
 
     fn add_number(&mut self, number: u64) {
+        // In one order on all architectures: the next leader may run on another.
         self.add_bytes(&number.to_le_bytes());
     }
 
     fn add_text(&mut self, text: &str) {
+        // Otherwise the commands `["a", "bc"]` and `["ab", "c"]` would have one revision.
         self.add_number(text.len() as u64);
         self.add_bytes(text.as_bytes());
     }

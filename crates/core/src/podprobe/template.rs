@@ -163,6 +163,7 @@ impl ProbeTemplate {
             defaults.failure_threshold,
         );
         Some(Self {
+            // Not before: whoever corrects a marker is to see all errors of a probe at once.
             handler: handler?,
             initial_delay_seconds: match initial_delay? {
                 0 => defaults.initial_delay,
@@ -210,6 +211,7 @@ impl HandlerTemplate {
                 service: service.to_owned(),
             }));
         }
+        // After each was read, so that the errors of all of them are reported.
         if handlers.len() != 1 {
             report.add("needs exactly one of exec, httpGet, tcpSocket, grpc");
             return None;
@@ -225,6 +227,8 @@ impl HandlerTemplate {
         }
         let mut at = report.field("command");
         at.at_most(command.len(), limits::COMMAND_WORDS, "words");
+        // In characters, as the CRD's rule has it: CEL would copy a word to count its bytes, and
+        // the estimated cost of all rules is limited.
         let sizes = command.iter().map(|word| word.chars().count());
         at.at_most(
             sizes.sum(),
@@ -277,6 +281,8 @@ fn check_headers(headers: &[v1::HTTPHeader], report: &mut FieldErrors<'_>) {
         at.field("name").check(names::header_name(&header.name));
         let mut at = at.field("value");
         at.at_most_chars(&header.value, limits::HEADER_VALUE);
+        // It would end the value, and what follows would be a header of its own (RFC 9110, section
+        // 5.5).
         if header.value.contains(['\r', '\n']) {
             at.add(format!("{:?} has a line break", header.value));
         }

@@ -65,6 +65,8 @@ impl Verdict {
     /// The form on the wire, under the name of its entry, with at most so many bytes of its message.
     pub fn to_wire(&self, name: &str, message_bytes: usize) -> ContainerProbeState {
         let message = truncate(&self.message, message_bytes);
+        // What is read back has whole seconds (`metav1.Time`); with a fraction it would differ for
+        // ever.
         let time = |time: Option<Timestamp>| time.map(|time| Time(whole_seconds(time)));
         ContainerProbeState {
             name: name.to_owned(),

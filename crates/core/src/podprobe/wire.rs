@@ -14,6 +14,7 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
 /// Writes a probe with every field.
 pub fn to_wire(probe: &Probe) -> v1::Probe {
+    // All of them, so that no agent has a choice of defaults.
     let mut wire = v1::Probe {
         initial_delay_seconds: Some(saturating_i32(probe.initial_delay_seconds)),
         period_seconds: Some(saturating_positive_i32(probe.period_seconds)),
@@ -56,6 +57,7 @@ pub fn from_wire(probe: &v1::Probe) -> Result<Probe, Vec<Invalid>> {
     let template = ProbeTemplate::parse_template(probe, Compatibility::Kubernetes, &mut report);
     let resolved =
         template.and_then(|template| {
+            // The agent does not know the ports of a container, so no name resolves here.
             let resolved = template.resolve_ports(|_| None);
             report.check(resolved.map_err(|unresolved| {
                 format!("port {:?} was not resolved to a number", unresolved.0)

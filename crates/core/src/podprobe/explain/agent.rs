@@ -15,6 +15,7 @@ impl PodContext<'_> {
     pub(super) fn agent_cause(&self) -> Option<Cause> {
         let node = self.inspected.pod.node.as_deref()?;
         let is_told = self.inspected.agent != AgentState::Reporting;
+        // The probes have this cause already then, in the words of the marker's status.
         if is_told || !self.inspected.has_entries {
             return None;
         }

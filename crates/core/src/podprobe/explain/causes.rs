@@ -97,6 +97,8 @@ impl PodContext<'_> {
                 "the manager runs with PodProbeMarkerGate=false and acts on no marker: remove it from --feature-gates",
             ));
         }
+        // That the Lease could not be read is told beside the causes; that nobody leads does not
+        // follow.
         let what = match self.cluster.manager.as_ref().ok()? {
             ManagerState::Leads(_) => return None,
             ManagerState::Expired(holder, renewed) => {
@@ -121,6 +123,8 @@ impl PodContext<'_> {
         probe: &MarkerProbe,
         known: &InspectedProbe,
     ) -> Option<Cause> {
+        // Without the objects of the nodes the pod is the next witness: the manager has written a
+        // condition there, or the keys of a policy.
         let cause = if self.is_known(known) {
             let failed = || diagnose_failure(probe, known.verdict.as_ref()?);
             self.pending_cause(marker, probe, known).or_else(failed)

@@ -21,6 +21,7 @@ pub fn group_by_causes(explanations: &[Explanation]) -> Vec<PodGroup> {
     let mut groups: BTreeMap<Vec<_>, PodGroup> = BTreeMap::new();
     for explanation in explanations {
         let causes = &explanation.causes;
+        // Without the message, which names times and the pod: each pod would be a group.
         let key = causes.iter().map(|cause| {
             (
                 cause.reason,

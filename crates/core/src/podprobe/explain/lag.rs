@@ -20,6 +20,7 @@ impl ObservedCluster {
             let inspected = self.index.inspect_pod(name, self.now);
             inspected.is_some_and(|pod| {
                 let differing = pod.marks.iter().filter(|mark| mark.differs);
+                // A mark that no probe sets any more has no verdict by which it could be late.
                 let mut since = differing.filter_map(|mark| verdict_since(&pod, mark.setter?));
                 since.any(|since| self.now.wall.duration_since(since) > patience)
             })

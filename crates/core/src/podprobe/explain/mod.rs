@@ -130,6 +130,7 @@ impl ObservedCluster {
     /// Takes in the objects, as they were read at `now`.
     pub fn new(observed: ObservedObjects, now: Timestamp) -> Self {
         let now = Now {
+            // All is observed at one moment, so no wait of the index ever ends.
             monotonic: Duration::ZERO,
             wall: now,
         };
@@ -210,6 +211,8 @@ impl ObservedCluster {
             let labels = &pod.pod.labels;
             let label = |key: &str| labels.get(key).map(|value| &**value);
             !pod.markers.iter().any(|marker| match &marker.fit {
+                // Which pods the latter two would select is not known; one of them may have been
+                // meant for this one.
                 InspectedFit::Matches(..) | InspectedFit::Invalid(_) | InspectedFit::Deleting => {
                     true
                 }
@@ -228,6 +231,7 @@ impl ObservedCluster {
 
     fn observe_pods(&mut self, pods: Vec<Pod>) {
         let mut names = BTreeSet::new();
+        // With the agents' pods, by which the index judges whether an agent works.
         for pod in pods.iter().chain(&self.agents.clone()) {
             names.insert(ObjectName::of(&pod.identity));
             self.observe_event(Event::Pod(Arc::new(pod.clone()), LISTED));

@@ -130,6 +130,7 @@ impl MarkerSummary {
 
 fn summarize_decoded(marker: &PodProbeMarker) -> MarkerSummary {
     let status = marker.status.clone().unwrap_or_default();
+    // By name and not by place: the status may be of an earlier generation, which had other probes.
     let known: BTreeMap<_, _> = status.probes.iter().map(|one| (&one.name, one)).collect();
     let probes = marker.spec.probes.iter().map(|probe| {
         let counts = known.get(&probe.name);

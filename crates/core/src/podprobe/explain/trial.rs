@@ -158,6 +158,7 @@ impl ObservedObjects {
         let objects = match &mut self.node_pod_probes {
             Ok(objects) => objects,
             unread => {
+                // Whoever may not read these objects gets one of what was run here.
                 *unread = Ok(Vec::new());
                 return self.record_outcomes(report, now);
             }
@@ -186,6 +187,7 @@ impl ObservedObjects {
         for (probe, outcome) in &report.outcomes {
             let entry = format!("{}#{probe}", report.marker);
             let pod = &mut pods[own];
+            // An earlier report of the probe would count beside the outcome.
             pod.cannot_probe.retain(|one| one.name != entry);
             pod.probe_states.retain(|one| one.name != entry);
             pod.probe_states
@@ -204,6 +206,8 @@ fn verdict_of_outcome(entry: &str, outcome: &Outcome, now: Timestamp) -> Contain
         message: Some(truncate(message, VERDICT_MESSAGE_BYTES).to_owned()),
         last_probe_time: Some(Time(now)),
         last_transition_time: Some(Time(now)),
+        // Neither revision nor container: then it counts for the entry and the container that there
+        // are.
         ..ContainerProbeState::new(entry, state.as_str())
     }
 }
@@ -341,6 +345,8 @@ impl PodContext<'_> {
         let labels = &self.inspected.pod.labels;
         let label = |key: &str| labels.get(key).map(|value| &**value);
         let name = self.inspected.pod.name.name.clone();
+        // Selected and not matched: the pod cannot be probed now, or the marker is stopped. The
+        // causes say so.
         let matches = match &own.fit {
             InspectedFit::Matches(..) => true,
             InspectedFit::DoesNotMatch(parsed) | InspectedFit::Stopped(parsed, _)
@@ -370,6 +376,7 @@ impl PodContext<'_> {
             Some(of) if of == name => true,
             Some(_) => {
                 // It takes a mark from another marker.
+                // Such a cause is the loser's; the winner is in its message alone.
                 let by = format!(" is set by {name}#");
                 cause.reason == CauseReason::Conflict && cause.message.contains(&by)
             }

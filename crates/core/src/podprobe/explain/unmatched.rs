@@ -103,6 +103,8 @@ impl PodContext<'_> {
     pub(super) fn no_marker_cause(&self) -> Cause {
         let name = &*self.inspected.pod.name;
         let elsewhere = self.cluster.index.markers_elsewhere(name);
+        // It selects the pod's labels, so it is nearer than any marker of the namespace, which does
+        // not.
         if let Some(marker) = elsewhere.first() {
             return Cause::new_problem(
                 CauseReason::OtherNamespace,

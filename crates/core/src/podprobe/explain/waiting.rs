@@ -65,6 +65,7 @@ impl PodContext<'_> {
             since,
             seconds_duration(probe.template.initial_delay_seconds),
         );
+        // Earlier than both there was no entry, so nothing was run.
         let asked = self.initialized_at().max(marker.created);
         let verdict = saturating_add(
             saturating_add(delay.max(asked), longest_time_to_verdict(probe)),
@@ -207,6 +208,7 @@ fn longest_time_to_verdict(probe: &MarkerProbe) -> SignedDuration {
     let run = template
         .period_seconds
         .get()
+        // A probe has one run at a time: what takes longer than the period holds back the next.
         .max(template.timeout_seconds.get().saturating_add(LATE));
     let most = template.success_threshold.max(template.failure_threshold);
     // The first run may come a period late, as runs are spread.

@@ -48,6 +48,7 @@ fn shorten_text(text: &str) -> String {
     const LONGEST: usize = 120;
     let mut chars = text.chars();
     let short: String = chars.by_ref().take(LONGEST).collect();
+    // It is shown within a line.
     let short = short.replace(char::is_control, " ");
     if chars.next().is_some() {
         format!("{short}…")

@@ -360,6 +360,9 @@ fn removal_patch(
     annotations: &[Arc<str>],
     conditions: &[Arc<str>],
 ) -> Value {
+    // A new pod of the same name has another uid, and the API server refuses to change that
+    // (`ValidateObjectMetaAccessorUpdate`,
+    // `staging/src/k8s.io/apimachinery/pkg/api/validation/objectmeta.go`).
     let mut body = json!({ "metadata": { "uid": pod.uid } });
     for (field, keys) in [("labels", labels), ("annotations", annotations)] {
         if !keys.is_empty() {

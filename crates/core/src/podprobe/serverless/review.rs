@@ -37,6 +37,8 @@ impl Snapshot {
         let markers = Arc::make_mut(namespace.or_default());
         markers.retain(|known| known.name != *name);
         markers.extend(marker);
+        // The order of `Markers::markers_matching`: webhook and index must plan the same
+        // annotations.
         markers.sort_by(|a, b| (a.created, &a.name).cmp(&(b.created, &b.name)));
         if markers.is_empty() {
             self.namespaces.remove(&*name.namespace);

@@ -37,6 +37,8 @@ impl Scope {
         for (namespace, markers) in &markers.namespaces {
             for marker in markers.iter() {
                 let namespaces = selectors.entry(to_cel(&marker.selector)).or_default();
+                // The markers of a namespace follow one another, so only the last one can be the
+                // same.
                 if namespaces.last() != Some(&&**namespace) {
                     namespaces.push(namespace);
                 }
@@ -44,6 +46,8 @@ impl Scope {
         }
         let is_named = markers.namespaces.len() <= Self::NAMESPACES;
         let by_namespace = selectors.iter().map(|(selector, namespaces)| {
+            // The webhook's namespaceSelector names just these namespaces, and the selector is that
+            // of all.
             if is_named && selectors.len() == 1 {
                 return selector.clone();
             }
@@ -58,6 +62,7 @@ impl Scope {
             )
         };
         let expression =
+            // Without the namespaces it is shorter, and true for more pods but for none less.
             any(by_namespace.collect()).or_else(|| any(selectors.keys().cloned().collect()));
         let namespaces = markers.namespaces.keys().map(ToString::to_string);
         Some(Self {
