@@ -137,6 +137,7 @@ impl Index {
             let hold = if state.version == PodVersion::Updated {
                 None
             } else {
+                // The first one is told. Each of them keeps the pod out of the roll-out by itself.
                 self.refused_upgrade(entry, set)
                     .or_else(|| self.hold_by_older_set(set, &sets))
                     .or_else(|| is_former.then_some(Hold::Former))
@@ -180,6 +181,7 @@ impl Index {
 
     /// Whether an older set of the pod claims the same.
     fn hold_by_older_set(&self, set: &SidecarSet, others: &[&Arc<SidecarSet>]) -> Option<Hold> {
+        // Only on a pod that has both are two sets in each other's way.
         if others.len() < 2 {
             return None;
         }
@@ -198,6 +200,8 @@ impl Index {
     ) -> Option<Hold> {
         let pinned = set_entry.history.pinned.as_ref()?;
         let newest = self.revisions.get(set_entry.history.newest_name())?;
+        // A pod from before has the pinned revision because that was the newest then, and is
+        // upgraded like all others.
         let is_later = entry.pod.created > newest.newest_since();
         let is_pinned = revision == Some(&pinned.revision.name)
             && is_later

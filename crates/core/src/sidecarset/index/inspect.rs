@@ -144,6 +144,7 @@ impl Index {
         let pods = entry.members.pods.iter();
         let down = pods.filter(|pod| {
             let member = self.pods.get(pod).and_then(|pod| pod.membership_in(name));
+            // As the roll-out counts it: a pod whose upgrade was sent holds a place already.
             member.is_some_and(|member| is_down(member.assumed))
         });
         Some(InspectedPods {

@@ -182,6 +182,8 @@ impl Index {
             WriteTarget::Pod(pod) => self.send_upgrade(pod),
             WriteTarget::SetStatus(set) => self.send_status(set),
             WriteTarget::SetEvent(set) => {
+                // Taken when it is sent, so at most once: what a lost event would have told, the
+                // condition says.
                 let entry = self.sets.get_mut(set)?;
                 entry
                     .event

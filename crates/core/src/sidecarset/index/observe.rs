@@ -29,6 +29,8 @@ impl Index {
             Event::Namespace(namespace, source) => self.observe_namespace(&namespace, source),
             Event::Revision(revision, source) => self.observe_revision(revision, source),
             Event::Configuration(config, source) => self.observe_configuration(&config, source),
+            // What cannot be decoded stays as it was known, and timers are looked at after every
+            // event.
             Event::Undecodable(..) | Event::Deadline => {}
             Event::Deleted(kind, name, version) => {
                 // The watch may lag behind the reply to a write that created a new object of this name.
@@ -90,6 +92,8 @@ impl Index {
         let has_changed = if let Some(entry) = self.sets.get_mut(&name) {
             let before = snapshots::matched_pods(entry);
             let has_changed = entry.replace_state(wire);
+            // Each pod of a roll-out moves the status. New pods depend on its count only under a
+            // partial pin, and only then is a new snapshot of the sets worth making.
             let depends = entry
                 .active_set()
                 .is_some_and(|set| snapshots::depends_on_count(set));
@@ -132,6 +136,7 @@ impl Index {
 
     /// Sets may select other pods than before.
     fn affect_selection(&mut self) {
+        // `Synced` compares all pods.
         if self.cx.synced {
             let pods = self.pods.iter().map(|entry| entry.pod.name.clone());
             self.cx.affected.selected.extend(pods);
@@ -186,6 +191,8 @@ impl Index {
         ] {
             self.refusals.forget_refusal(&target);
         }
+        // Their counts went with the entry, and must not be taken out of another set of this name
+        // later.
         for pod in entry.members.pods.iter().chain(entry.lacking.keys()) {
             if let Some(pod) = self.pods.get_mut(pod) {
                 pod.memberships.retain(|member| member.set != *name);
@@ -204,6 +211,8 @@ impl Index {
         let entry = PodEntry::new(wire, &mut self.interners);
         let name = entry.pod.name.clone();
         let before = self.pods.get(&name);
+        // Exactly what `missing_sets` reads and an event may change: it asks every set, so most
+        // events of a pod leave it alone.
         let is_selected_as_before = before.is_some_and(|before| {
             before.pod.labels == entry.pod.labels
                 && before.injected == entry.injected
@@ -299,6 +308,8 @@ impl Index {
 
     fn set_whitelist(&mut self, text: Option<&str>, version: ResourceVersion) {
         let (whitelist, errors) = text.map(Whitelist::read).unwrap_or_default();
+        // The ConfigMap has other keys too. A replica may answer without having seen an edit of
+        // those.
         if text != self.whitelist_text.as_deref() {
             self.whitelist_text = text.map(str::to_owned);
             self.whitelist_since = version;

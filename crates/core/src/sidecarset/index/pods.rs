@@ -99,6 +99,7 @@ impl PodEntry {
         };
         let list = annotation(INJECTED_LIST).map(|(_, list)| list.as_str());
         let injected: BTreeSet<_> = injected_sets(list.unwrap_or_default())
+            // No set has a longer name, and whoever may edit a pod may write anything here.
             .filter(|set| set.len() <= limits::LABEL)
             .take(MOST_SETS)
             .map(|set| interners.strings.share(set))

@@ -73,6 +73,7 @@ impl Refusals {
         let refused = self.refused.entry(target.clone()).or_default();
         refused.retain(|known| known.purpose != purpose && known.until > now);
         refused.push(refusal);
+        // The oldest goes: it is most likely of what was wanted before an edit.
         if refused.len() > MOST {
             refused.remove(0);
         }

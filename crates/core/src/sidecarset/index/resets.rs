@@ -20,6 +20,7 @@ impl Resets {
         if is_reset {
             self.unanswered.insert(pod.clone());
         } else {
+            // The next answer is that of this patch, which resets nothing.
             self.unanswered.remove(pod);
         }
     }

@@ -176,6 +176,9 @@ impl Revisions {
                 is_name_in_use = true;
                 break;
             }
+            // Another name for the same data, as `CreateControllerRevision` finds one
+            // (`pkg/controller/history/controller_history.go`). It ends, since no more names are
+            // taken than there are revisions.
             let collisions = newest.collisions + 1;
             let hash = revision_hash(&data, collisions);
             newest = Newest {
@@ -289,6 +292,8 @@ impl StoredRevision {
         Write::DeleteRevision {
             revision: self.object_name(namespace),
             uid: meta.uid.clone().unwrap_or_default(),
+            // One that got the highest number meanwhile is in use again: the version makes its
+            // deletion a 409.
             resource_version: meta.resource_version.clone(),
         }
     }

@@ -115,6 +115,7 @@ impl SetMembers {
         member: &'a Membership,
     ) -> impl Iterator<Item = (&'a mut BTreeMap<Arc<str>, usize>, &'a Arc<str>)> {
         let present = member.revision.as_ref();
+        // A pod that no upgrade has changed was injected with the revision that it has.
         let injected = member.injected.as_ref().or(present);
         let present = present.map(|revision| (&mut self.revisions, revision));
         let injected = injected.map(|revision| (&mut self.injected, revision));
@@ -124,6 +125,7 @@ impl SetMembers {
     /// The list that names a pod, if one does.
     fn list_of(&mut self, member: &Membership) -> Option<&mut BTreeSet<PodName>> {
         match (&member.hold, member.state.version) {
+            // The lists are of pods that wait, and an updated one has what it is to have.
             (_, PodVersion::Updated) => None,
             (Some(Hold::Refused(_)), _) => Some(&mut self.refused),
             (Some(Hold::Former), _) => Some(&mut self.former),
@@ -195,12 +197,14 @@ impl SetEntry {
             && before.deletion_timestamp == after.deletion_timestamp
             && self.wire.spec == wire.spec;
         self.version = ResourceVersion::parse(after.resource_version.as_deref());
+        // The status moves the version too, and nobody who injects has to catch up with that.
         if before.generation != after.generation {
             self.needs.sets = self.version;
         }
         if !is_same {
             let parsed = SidecarSet::parse(&wire).map(Arc::new).map_err(Into::into);
             if !selects_the_same(&self.parsed, &parsed) {
+                // Pods that it selects only now were not missed before, so the time starts again.
                 self.in_force = None;
             }
             self.parsed = parsed;
@@ -262,6 +266,7 @@ impl SetEntry {
         let stored = self.status().and_then(|status| status.in_force.clone());
         let stored = stored.filter(|stored| stored.generation == generation);
         let next = match barrier {
+            // After a start: what was in force stays so until the configuration shows otherwise.
             KnownBarrier::Unknown => stored.or_else(|| self.in_force.clone()),
             KnownBarrier::NoWebhook => None,
             KnownBarrier::At(_) if self.active_set().is_none() => None,
@@ -270,6 +275,8 @@ impl SetEntry {
                     self.needs.sets = ResourceVersion::UNKNOWN;
                 }
                 let is_reached = !barrier.lacks(self.required_snapshot(whitelist));
+                // Kept from one generation to the next: pods count as missed from the first one
+                // that selects them.
                 let since = self.in_force.as_ref().map(|before| before.since.clone());
                 let reached = InForce {
                     generation,

@@ -43,10 +43,13 @@ impl Index {
     pub fn take_changed_snapshot(&mut self) -> Option<Arc<Snapshot>> {
         let version = self.snapshot_version();
         let changes = &mut self.changes;
+        // By a part of the sets, or of what they depend on, pods would get less than they should.
         if !changes.any || !KINDS.iter().all(|kind| changes.listed.contains(kind)) {
             return None;
         }
         changes.any = false;
+        // Most changes are of namespaces, or of versions alone, and share the sets of the snapshot
+        // before.
         if std::mem::take(&mut changes.sets) {
             let whitelist = self.whitelist_since;
             let sets = self
@@ -84,6 +87,8 @@ impl Index {
 
 fn snapshot_set(entry: &SetEntry, whitelist: ResourceVersion) -> Option<SnapshotSet> {
     let set = entry.active_set()?;
+    // A new pod gets the present revision or the pinned one; the others are of no use to an
+    // injection.
     let history = SetHistory {
         revisions: entry
             .history

@@ -56,6 +56,8 @@ impl Index {
         let (reason, message) = self.first_problem(name, entry);
         let mut wanted = match entry.parsed.as_ref() {
             Ok(set) => counted_status(set, entry),
+            // The counts stay: a set that breaks a rule has no members here, but its pods still run
+            // its containers.
             Err(_) => SidecarSetStatus {
                 observed_generation: entry.generation(),
                 in_force: None,
@@ -154,6 +156,8 @@ impl Index {
             message.push_str(&drifted_pods_note(entry));
             message.push_str(&self.without_variable(set, entry));
         }
+        // The event has the same text, and the API server refuses a longer note (`NoteLengthLimit`,
+        // `pkg/apis/core/validation/events.go`).
         message.truncate(truncate(&message, MESSAGE).len());
         (reason, message)
     }
@@ -265,6 +269,7 @@ impl Index {
         let data = self.revisions.get(&revision)?.data();
         changed_fields(data, set)
             .into_iter()
+            // Images alone would not keep the pod from being upgraded.
             .find(|field| field.rsplit('.').next() != Some("image"))
     }
 }

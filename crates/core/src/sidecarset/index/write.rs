@@ -327,6 +327,7 @@ pub(super) fn revision_purpose(write: &Write) -> Purpose {
         }
         Write::DeleteRevision { revision, .. } => Purpose::of_fingerprint((2, &revision.name)),
         Write::CreateRevision(object) => Purpose::of_fingerprint((0, object.to_string())),
+        // No other write is of a revision (`Revisions::due_write`).
         _ => Purpose::of_fingerprint(3),
     }
 }
