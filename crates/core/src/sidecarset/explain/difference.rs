@@ -171,6 +171,7 @@ impl Differences {
                 let former = former.and_then(Value::as_array).map(named);
                 self.compare_entries(path, former.as_ref(), &by_name(wanted), &by_name(present));
             }
+            // Go leaves out what is empty, so it is the same as what is absent.
             _ if wanted == present || is_empty(wanted) && is_empty(present) => {}
             _ => self.add(path.to_owned(), some(present), some(wanted)),
         }
@@ -187,6 +188,7 @@ impl Differences {
             let path = format!("{path}.{field}");
             let former = former.and_then(|former| former.get(field));
             let own = present.get(field).unwrap_or(&Value::Null);
+            // As an empty list, so that each entry is a difference of its own.
             if own.is_null() && value.is_array() {
                 self.compare(&path, former, value, &Value::Array(Vec::new()));
             } else {
@@ -234,6 +236,7 @@ impl Differences {
             for sidecar in sidecars.iter().filter(|one| one.resources.is_some()) {
                 let mut former = former.all();
                 let former = former.find(|former| former.name == sidecar.name);
+                // A sidecar that the revision lacks is a difference as a whole.
                 if let Some(former) = former.filter(|one| one.resources != sidecar.resources) {
                     let (has, would_get) = (former.resources_policy(), sidecar.resources_policy());
                     self.add(
@@ -272,6 +275,7 @@ impl Differences {
         let metadata = inner(pod, "metadata");
         let annotations = metadata.and_then(|metadata| inner(metadata, "annotations"));
         let patched = additions.annotations.iter();
+        // Ours record the injection itself, with its time: each time they would be others.
         for (key, value) in patched.filter(|(key, _)| !is_ours(key)) {
             let has = annotations.and_then(|annotations| annotations.get(key));
             let value = value.as_deref().map(Value::from);
@@ -291,6 +295,7 @@ fn canonical(container: &JsonObject) -> Value {
 const NAMES: [&str; 4] = ["mountPath", "devicePath", "name", "containerPort"];
 
 fn name_of(entry: &Value) -> Option<String> {
+    // A mount has a name as well: that of its volume, which several mounts may share.
     let name = NAMES.iter().find_map(|field| entry.get(field))?;
     Some(
         name.as_str()

@@ -55,6 +55,7 @@ impl DriftRemedy {
         match (differs.len(), images) {
             (0, _) => Self::Nothing,
             (_, 0) => Self::Recreation,
+            // Images are replaced only in a pod that differs in nothing else that is hashed.
             _ if !is_upgradable => Self::Recreation,
             (all, images) if all == images => Self::Upgrade,
             _ => Self::UpgradeAndRecreation,

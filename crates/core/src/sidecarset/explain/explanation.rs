@@ -154,6 +154,7 @@ pub fn explain(
     };
     let inspected = index.inspect_pod(&pod.observed.name);
     let mut explained = Vec::new();
+    // A set that the pod lacks has not injected it, and is among those below.
     for own in inspected.iter().filter(|own| own.lack.is_none()) {
         let (causes, differs) = match &own.set {
             SetByName::Active(_) => context.of_injected(own.name, own.membership.as_ref()),
@@ -238,6 +239,7 @@ impl Context<'_> {
     fn of_not_injected(&self, known: &KnownSet, lack: Option<&Lack>) -> Vec<SetCause> {
         let set = &known.set;
         let labels = self.sets.namespaces.get(&self.pod.observed.name.namespace);
+        // In the order in which the webhook asks; what is left then is a matter of time.
         let unselected = NotSelected::find(set, &self.pod.as_new(), labels);
         if !unselected.is_empty() {
             return unselected.iter().map(of_unselected).collect();
@@ -334,6 +336,7 @@ impl Context<'_> {
         }
         let labels = self.sets.namespaces.get(&self.pod.observed.name.namespace);
         let mut unselected = NotSelected::find(&known.set, &self.pod.as_new(), labels);
+        // A pause is about new pods, and this one has been injected.
         unselected.retain(|one| !matches!(one, NotSelected::InjectionPaused));
         if unselected.is_empty() {
             let message = format!(
@@ -455,6 +458,7 @@ impl Context<'_> {
 /// Why a container of a set does not run in a pod.
 fn waiting(known: &KnownSet, pod: &PodObject) -> Option<String> {
     let sidecars = known.set.template.all();
+    // No upgrade changes a container that has ended before the others start.
     let sidecars = sidecars.filter(|sidecar| sidecar.kind != ContainerKind::Init);
     let mut names = sidecars.flat_map(SidecarContainer::names_in_pod);
     names.find_map(|name| Some(format!("{name}: {}", pod.waiting_reason(&name)?)))

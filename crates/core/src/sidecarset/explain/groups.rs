@@ -51,6 +51,7 @@ pub fn group_by_set<'a>(
     for (pod, explained) in pods {
         for set in explained.iter().filter(|set| set.concerns_the_pod()) {
             let reasons = set.causes.iter().map(|cause| cause.reason);
+            // By reasons and not by words, which name what each pod has of its own.
             let key = (set.injected, reasons.collect::<Vec<_>>());
             let groups = sets.entry(&set.set).or_default();
             let group = groups.entry(key).or_insert_with(|| SetPodGroup {

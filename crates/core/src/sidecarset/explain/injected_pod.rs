@@ -117,6 +117,7 @@ impl KnownSet {
         let label = labels.map(|labels| |key: &str| labels.get(key).map(String::as_str));
         let offered = offer(&self.set, &self.history, allowed(), &pod.as_new(), label);
         let former = self.former(pod, allowed());
+        // A pod that the set does not select any more is compared all the same.
         let injection = offered.unwrap_or_else(|_| self.present(allowed()));
         difference::find(&pod.object, injection, former, sets.render, now)
     }
@@ -129,6 +130,7 @@ impl KnownSet {
         let injection = former.unwrap_or_else(|| self.present(allowed()));
         let injected = inject_sets(&pod.object, &[injection], sets.render, now);
         let remarks = injected.remarks.iter().map(|(_, remark)| remark);
+        // The pod was injected, so nothing has left the set out; what is in the way now came later.
         let remarks = remarks.filter(|remark| !remark.leaves_out_the_set());
         remarks.map(ToString::to_string).collect()
     }

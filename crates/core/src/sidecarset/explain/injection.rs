@@ -112,6 +112,7 @@ pub fn report(
             remarks: Vec::new(),
         });
     }
+    // All sets at once, as in the webhook: one may be left out because of another.
     let injected = inject_sets(pod, &injections, sets.render, now);
     for report in &mut reports {
         report.add_remarks(&injected);

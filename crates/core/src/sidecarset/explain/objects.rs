@@ -104,6 +104,7 @@ impl SetObjects {
             }
             let listed = Event::Listed(kind, names, ResourceVersion::UNKNOWN);
             let _effects = index.observe(listed, now);
+            // The last kind: by now the sets know all that they depend on.
             if kind == WatchedKind::Pod {
                 let _effects = index.observe(Event::Synced, now);
             }
@@ -143,6 +144,7 @@ fn labels_of(namespace: &Namespace) -> (String, Labels) {
     let mut labels: Labels = labels
         .map(|(key, value)| (key.clone(), value.clone()))
         .collect();
+    // A namespace in a file may lack it; the API server adds it.
     labels.insert(NAME_LABEL.to_owned(), name.clone());
     (name, labels)
 }
