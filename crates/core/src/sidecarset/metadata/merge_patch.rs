@@ -73,6 +73,8 @@ pub(super) fn check_patch(patch: &str) -> Result<(), MergeError> {
 ///
 /// The value is null or no JSON, or the patch is neither an object nor a list.
 pub fn merge(present: &str, patch: &str) -> Result<String, MergeError> {
+    // The library fails on such a value, upon which `OpenKruise` refuses the pod; here the
+    // annotation stays as it is.
     if !is_json(present) || present.trim() == "null" {
         return Err(MergeError::Present);
     }
@@ -87,6 +89,8 @@ pub fn merge(present: &str, patch: &str) -> Result<String, MergeError> {
             write(&Node::Object(patch), &mut text);
         }
         (_, None) => {
+            // A list takes the place of whatever is there. So would a text or a number by RFC 7396,
+            // but to the library these are no patch.
             let mut list = read_list(patch).ok_or(MergeError::Patch)?;
             for item in list.iter_mut().flatten() {
                 drop_nulls_below(item, 1)?;
@@ -127,6 +131,8 @@ fn merge_nodes(present: Node, patch: Node, level: usize) -> Result<Node, MergeEr
             merge_objects(&mut object, patch, level)?;
             Ok(Node::Object(object))
         }
+        // Here the library looks for no nulls, not in the objects of a list either (`merge`,
+        // `merge.go`).
         (Ok(_), Err(patch)) => Ok(patch),
         (Err(_), Ok(patch)) => {
             let mut patch = Node::Object(patch);

@@ -49,6 +49,8 @@ impl Whitelist {
         let rules = match serde_json::from_str::<JsonObject>(text) {
             Ok(mut object) => {
                 let rules = object.remove("rules");
+                // A misspelt `rules` would be a list without rules, under which any key may be
+                // allowed.
                 for key in object.keys() {
                     report.add(format!("{key:?} is not a known field; there is only rules"));
                 }
@@ -128,9 +130,12 @@ impl Rule {
             let parsed = Regex::new(expression).map_err(|error| error.to_string());
             at.index(index).check(parsed)
         });
+        // All expressions first, then the rule: each of them that is wrong is to be told.
         let keys: Option<Vec<_>> = keys.collect::<Vec<_>>().into_iter().collect();
         let selector = match selector {
             None => None,
+            // An empty selector is about every set, as Kubernetes reads it; a [`Selector`] would
+            // match none.
             Some(parsed) => Some(parsed?).filter(|selector| !selector.is_empty()),
         };
         Some(Self {

@@ -106,6 +106,7 @@ impl Additions {
             if additions == ListAdditions::default() {
                 continue;
             }
+            // An item can be added only to a list that is there (RFC 6902, section 4.1).
             if !is_there {
                 operations
                     .push(json!({"op": "add", "path": format!("/spec/{field}"), "value": []}));
@@ -144,6 +145,7 @@ impl ListAdditions {
     }
 
     fn apply(self, list: &mut Vec<Value>) {
+        // Their places are those before anything is added in front.
         for (place, object) in self.replaced {
             if let Some(item) = list.get_mut(place) {
                 *item = object.into();
@@ -159,6 +161,7 @@ impl ListAdditions {
             let path = format!("/spec/{field}/{place}");
             operations.push(json!({"op": "replace", "path": path, "value": object}));
         }
+        // From the front on, so that each place is the final one.
         for (place, object) in self.before.iter().enumerate() {
             let path = format!("/spec/{field}/{place}");
             operations.push(json!({"op": "add", "path": path, "value": object}));

@@ -39,6 +39,8 @@ pub(super) fn choose<'a>(
             None => chosen.push(injection),
         }
     }
+    // By name, so that the pods of one workload are alike: `OpenKruise` takes sets as its cache
+    // lists them, each time in another order.
     chosen.sort_by(|a, b| a.set.name.cmp(&b.set.name));
     chosen
 }

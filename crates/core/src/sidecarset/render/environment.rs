@@ -52,11 +52,13 @@ pub(super) fn transferred(
 /// Adds the variable by which the container is recognised, and those that it lacks.
 pub(super) fn complete(container: &mut JsonObject, variables: Vec<JsonObject>) {
     let environment = list_mut(container, "env");
+    // The set may have it with another value, by which nobody would recognise the container.
     environment.retain(|own| own["name"] != IS_INJECTED);
     environment.push(json!({"name": IS_INJECTED, "value": "true"}));
     let name = |variable: &Value| variable["name"].as_str().unwrap_or_default().to_owned();
     let mut names: BTreeSet<_> = environment.iter().map(name).collect();
     for variable in variables.into_iter().map(Value::Object) {
+        // A variable of the container's own stays, as with `MergeEnvVar` of `OpenKruise`.
         if names.insert(name(&variable)) {
             environment.push(variable);
         }

@@ -78,6 +78,7 @@ fn sleep(pod: &PodView<'_>, container: &JsonObject) -> Option<Clash> {
         .and_then(Value::as_i64);
     let grace = grace.unwrap_or(GRACE_SECONDS);
     let lifecycle = inner(container, "lifecycle")?;
+    // `validateSleepAction`, which asks of either hook that it ends within the period.
     ["postStart", "preStop"].into_iter().find_map(|hook| {
         let seconds = inner(inner(lifecycle, hook)?, "sleep")?
             .get("seconds")?
@@ -89,6 +90,7 @@ fn sleep(pod: &PodView<'_>, container: &JsonObject) -> Option<Clash> {
 }
 
 fn resize(pod: &PodView<'_>, container: &JsonObject) -> Option<Clash> {
+    // `validateResizePolicy`: what is never restarted cannot be so for a resize.
     let is_never = pod.field("restartPolicy").and_then(Value::as_str) == Some("Never");
     let mut policies = items(container, "resizePolicy");
     let restarts = policies.any(|policy| text(policy, "restartPolicy") == Some("RestartContainer"));
@@ -111,6 +113,7 @@ fn security(pod: &PodView<'_>, container: &JsonObject) -> Option<Clash> {
     let excluded: &[&str] = match os {
         Some("windows") => &NOT_OF_WINDOWS,
         Some("linux") => &["windowsOptions"],
+        // The fields are checked only where a pod names its system.
         _ => &[],
     };
     let clash = excluded.iter().find(given).map(|field| {
@@ -203,6 +206,7 @@ pub(super) fn too_much(
 /// Whether a set has a part in what is too much.
 pub(super) fn adds_to(misfit: &Misfit, injection: &Injection<'_>) -> bool {
     let Misfit::Resources(resource) = misfit else {
+        // Each set has records of its injection in the annotations.
         return true;
     };
     injection.template.all().any(|sidecar| {

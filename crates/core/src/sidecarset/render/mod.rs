@@ -198,6 +198,7 @@ pub fn inject_sets(
                 ..injected
             };
         };
+        // Each round has one set less, so the loop ends.
         chosen.retain(|injection| injection.set.name != name);
         remarks.push((name, Remark::Misfit(misfit)));
     }
@@ -354,6 +355,8 @@ fn place_containers(
             .iter()
             .position(|present| text(present, "name") == name);
         match (place, position) {
+            // The order of the pod's containers stays, as with `mergeSidecarContainers` of
+            // `OpenKruise`.
             (Some(place), _) => additions.replaced.push((place, container)),
             (None, Position::Before) => additions.before.push(container),
             (None, Position::After) => additions.after.push(container),

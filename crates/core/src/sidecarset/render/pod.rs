@@ -80,6 +80,8 @@ impl<'a> PodView<'a> {
         };
         let is_named = |one: &&&JsonObject| text(one, "name") == Some(name);
         let mut same = same.iter().filter(is_named);
+        // The pod's own container wins. `OpenKruise` replaces it without a word
+        // (`mergeSidecarContainers`, `pkg/webhook/pod/mutating/sidecarset.go`).
         same.any(|one| !is_injected(one)) || other.iter().any(|one| is_named(&one))
     }
 

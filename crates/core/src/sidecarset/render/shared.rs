@@ -42,9 +42,14 @@ pub(super) fn find(
                 let (Some(path), Some(name)) = (path, name) else {
                     continue;
                 };
+                // A volume may be mounted at several paths, so it does not matter that it is
+                // mounted already.
                 if !attached.contains(name) && paths.insert(path) {
                     mounted.insert(name);
                     shared.mounts.push(for_sidecar(mount, is_privileged));
+                    // The kubelet expands it by the variables of the container that mounts
+                    // (`makeMounts`, `pkg/kubelet/kubelet_pods.go`), and does not start one that
+                    // lacks any of them.
                     let expression = text(mount, "subPathExpr").unwrap_or_default();
                     let variables = variable_names(expression);
                     let variables = variables.filter_map(|name| variable(own, name));
@@ -95,6 +100,7 @@ fn variable_names(expression: &str) -> impl Iterator<Item = &str> {
 }
 
 fn is_variable_name(name: &str) -> bool {
+    // As `SubPathExprEnvReg` has it (`pkg/control/sidecarcontrol/util.go` of `OpenKruise`).
     let is_allowed = |b: u8| b.is_ascii_alphanumeric() || b"-._".contains(&b);
     name.bytes().all(is_allowed) && name.bytes().next().is_some_and(|b| !b.is_ascii_digit())
 }

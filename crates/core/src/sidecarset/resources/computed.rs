@@ -110,10 +110,12 @@ impl ResourcesPolicy {
             if !self.is_computed(resource) {
                 continue;
             }
+            // Resources of the pod as a whole (KEP-2837).
             if is_listed(resource, of_the_pod) {
                 computed.remarks.push(ResourceRemark::OfThePod(resource));
                 continue;
             }
+            // Before the request, which must not exceed it.
             let limit = self.limits.expression_for(resource).and_then(|expression| {
                 let limit = self.limit(resource, expression, &targets);
                 limit.map_err(|remark| computed.remarks.extend(remark)).ok()
@@ -214,6 +216,8 @@ impl ResourcesPolicy {
                 };
                 (Some(0), Some(remark))
             }
+            // The API server refuses a request above its limit
+            // (`ValidateContainerResourceRequirements`, `pkg/apis/core/validation/validation.go`).
             Some(limit) if units > limit => {
                 let remark = ResourceRemark::RequestAboveLimit {
                     resource,

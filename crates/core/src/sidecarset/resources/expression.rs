@@ -104,6 +104,7 @@ impl Operation {
             | (Self::Subtract, Unlimited, Exactly(_)) => Unlimited,
             (Self::Multiply | Self::Divide, Unlimited, Exactly(factor))
             | (Self::Multiply, Exactly(factor), Unlimited)
+                // Zero times what has no bound is nothing that can be told.
                 if factor > zero =>
             {
                 Unlimited

@@ -78,6 +78,7 @@ pub(super) fn parse(text: &str, variable: &str) -> Result<Expression, NotAnExpre
     parser.advance()?;
     let (term, _) = parser.expression()?;
     parser.expect(Token::End, "an operator")?;
+    // What depends on no pod is known now, and its author is told instead of each pod's.
     if !term.has_variable() {
         match term.evaluate(Amount::Undefined) {
             Some(Amount::Exactly(value)) if *value.numer() >= 0 => {}
@@ -204,6 +205,7 @@ impl<'a> Parser<'a> {
             }
             _ => return Err(self.unexpected("a number, a quantity, a name or '('")),
         };
+        // Not where an error returned, which ends the parsing as a whole.
         self.depth -= 1;
         Ok(part)
     }
@@ -240,6 +242,7 @@ fn combine(operation: Operation, left: Part, right: Part) -> Result<Part, NotAnE
     match (operation, quantities) {
         (Operation::Multiply, [true, true]) => return Err(NotAnExpression::ProductOfQuantities),
         (Operation::Divide, [_, true]) => return Err(NotAnExpression::DivisionByQuantity),
+        // With the variable it would be a quantity, so its value does not depend on what that is.
         (Operation::Divide, [_, false]) => match right.evaluate(Amount::Undefined) {
             Some(Amount::Exactly(value)) if *value.numer() == 0 => {
                 return Err(NotAnExpression::DivisionByZero);
@@ -267,6 +270,7 @@ fn end_of_number(text: &str) -> usize {
         .unwrap_or(text.len());
     if let Some(exponent) = text[end..].strip_prefix(['e', 'E']) {
         let unsigned = exponent.strip_prefix(['+', '-']).unwrap_or(exponent);
+        // Without a digit it begins no exponent, but a unit that there is not.
         if digits(unsigned) > 0 {
             end = text.len() - unsigned.len() + digits(unsigned);
         }

@@ -34,6 +34,7 @@ impl Resource {
             Self::Cpu => amount.numer().checked_mul(1000)?,
             Self::Memory => *amount.numer(),
         };
+        // The rest is never negative then, so what is below zero is rounded up too.
         let whole = numerator.div_euclid(*amount.denom());
         let rest = numerator.rem_euclid(*amount.denom());
         i64::try_from(whole + i128::from(rest != 0)).ok()
