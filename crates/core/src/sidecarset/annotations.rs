@@ -81,6 +81,8 @@ fn go_time(time: Timestamp) -> String {
 
 /// The objects of a JSON object in an annotation; what is none is left out.
 fn read_objects(annotation: &str) -> BTreeMap<String, Value> {
+    // What is no JSON has no entry. `OpenKruise` refuses the pod for it (`buildSidecars`,
+    // `pkg/webhook/pod/mutating/sidecarset.go`).
     serde_json::from_str(annotation).unwrap_or_default()
 }
 
@@ -300,8 +302,11 @@ impl InPlaceStates {
         now: Timestamp,
     ) {
         let object = self.0.entry(set.to_owned()).or_default();
+        // Those of this upgrade; `OpenKruise` leaves the ones of the first
+        // (`UpdatePodAnnotationsInUpgrade`, `pkg/control/sidecarcontrol/sidecarset_control.go`).
         object.insert("revision".to_owned(), hash.into());
         object.insert("updateTimestamp".to_owned(), go_time(now).into());
+        // Those of other containers stay: their upgrade may not have ended yet.
         let known = object.remove("lastContainerStatuses");
         let mut known = match known {
             Some(Value::Object(known)) => known,

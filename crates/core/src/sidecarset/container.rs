@@ -218,6 +218,9 @@ pub fn hot_names(name: &str) -> [Arc<str>; 2] {
 fn complete(wire: &JsonObject, list: ContainerList) -> JsonObject {
     let mut object = wire.clone();
     complete_container(&mut object);
+    // The defaults of `OpenKruise` (`setDefaultSidecarContainer`,
+    // `apis/apps/defaults/v1alpha1.go`), in which there is none for `shareVolumeDevicePolicy`: they
+    // are hashed.
     let position = match list {
         ContainerList::Containers => "BeforeAppContainer",
         ContainerList::InitContainers => "AfterAppContainer",
@@ -357,6 +360,7 @@ fn read_upgrade(
                 at.field("upgradeType")
                     .add("init containers have only ColdUpgrade");
             }
+            // Without it every pod that the set is injected into would be invalid, and be refused.
             if empty_image.is_none() {
                 let message =
                     "must not be empty: HotUpgrade needs an image for the container that waits";
@@ -393,6 +397,7 @@ fn read_transfers(object: &JsonObject, report: &mut FieldErrors<'_>) -> Vec<Tran
     for (index, transfer) in items(object, "transferEnv").enumerate() {
         let names = transfer.get("envNames").and_then(Value::as_array);
         let names = names.into_iter().flatten().filter_map(Value::as_str);
+        // The older field counts beside the list.
         let names = names.chain(text(transfer, "envName"));
         let source = read_transfer_source(transfer, &mut report.index(index));
         transfers.extend(source.map(|source| TransferEnv {

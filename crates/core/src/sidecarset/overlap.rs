@@ -60,6 +60,7 @@ pub fn all<'a>(one: &'a Template, other: &'a Template) -> impl Iterator<Item = O
     containers(one, other)
         .chain(volumes(one, other))
         .chain(annotations(one, other))
+        // On the host's network two sets share more ports; those are found when the pod is at hand.
         .chain(host_ports(one, other, false))
 }
 
@@ -77,6 +78,7 @@ fn containers<'a>(
 fn volumes<'a>(one: &'a Template, other: &'a Template) -> impl Iterator<Item = Overlap> + use<'a> {
     one.volumes().iter().filter_map(|volume| {
         let name = text(volume, "name")?;
+        // As Go holds them: `1Gi` and `1024Mi` are one size.
         let value = |volume| GoValue::structure(volume, &[VOLUME]);
         let differs = value(other.volume(name)?) != value(volume);
         differs.then(|| Overlap::Volume(name.to_owned()))

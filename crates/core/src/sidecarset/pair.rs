@@ -64,6 +64,7 @@ impl<'a> ObservedPair<'a> {
 fn names_by_turn(pod: &ObservedPod, name: &str) -> [Arc<str>; 2] {
     let working = working_containers(pod.annotation(WORKING_CONTAINER));
     let [first, second] = hot_names(name);
+    // A pod is injected with the first one working; only an upgrade writes the name of the other.
     if working
         .get(name)
         .is_some_and(|working| **working == *second)

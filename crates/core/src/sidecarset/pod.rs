@@ -159,6 +159,8 @@ impl PodReadiness {
         if pairs(set, pod).any(|pair| pair.awaits_reset(has_taken_over)) {
             Self::AwaitsReset
         } else if pod.is_ready() && pairs(set, pod).all(|pair| pair.is_at_rest) {
+            // While both containers of a pair run its image, the hot upgrade has not ended
+            // (`IsPodReady`, `pkg/control/sidecarcontrol/sidecarset_control.go`).
             Self::Ready
         } else {
             Self::NotReady
@@ -172,6 +174,9 @@ impl Progress {
         for container in sidecars_in(set, pod) {
             if !former.is_consistent(container) {
                 if container.is_ready() {
+                    // What is ready and not what was asked for last is about to be replaced;
+                    // `OpenKruise` waits for that too (`IsSidecarSetUpgradable`,
+                    // `pkg/control/sidecarcontrol/sidecarset_control.go`).
                     return Self::BeforeRestart;
                 }
                 progress = Self::Starting;
@@ -179,6 +184,7 @@ impl Progress {
                 progress = Self::Unready;
             }
         }
+        // `IsPodStateConsistent` of `OpenKruise` compares these numbers too.
         if pod.has_all_statuses {
             progress
         } else {

@@ -104,6 +104,7 @@ pub fn create(
     (name, hash, number): (&str, &str, i64),
 ) -> Value {
     let mut labels = meta.labels.clone().unwrap_or_default();
+    // The field of the set goes before its label, which may have another version.
     labels.remove(CUSTOM_VERSION_LABEL);
     let version = set.custom_version.as_deref();
     labels.extend(version.map(|version| (CUSTOM_VERSION_LABEL.to_owned(), version.to_owned())));
@@ -146,11 +147,14 @@ pub fn pinned<'a>(
     pin: &Pin,
     known: &'a [SetRevision],
 ) -> Option<&'a SetRevision> {
+    // `OpenKruise` takes a revision of the name whosever it is, and then injects another set's
+    // containers (`getControllerRevision`, `pkg/control/sidecarcontrol/history_control.go`).
     let own = known.iter().filter(|revision| revision.owner == set.uid);
     match &pin.revision {
         PinnedRevision::Name(name) => own.into_iter().find(|known| known.revision.name == *name),
         PinnedRevision::CustomVersion(version) => own
             .filter(|known| known.custom_version.as_ref() == Some(version))
+            // An earlier revision may have had the version before; the newest counts there too.
             .max_by_key(|known| known.revision.number),
     }
 }
@@ -173,6 +177,7 @@ pub fn is_pinned<'a>(
     }
     let percent = match set.update.partition {
         Amount::Percent(percent) => percent as usize,
+        // A set without pods has none that stays old.
         Amount::Number(number) => (number as usize * 100).checked_div(matched).unwrap_or(0),
     };
     let text = format!("{owner}/{}", set.uid);

@@ -80,6 +80,8 @@ impl Scope {
         let others = sets.iter().filter_map(|set| {
             let fails =
                 set.failure_policy == FailurePolicy::Fail && !scope.not_failing.contains(&set.name);
+            // In the protected namespaces such a set is injected like others, by a call that
+            // refuses nothing.
             let within = fails.then_some(protected);
             let has_some = !fails || set.namespaces.may_contain_one_of(protected);
             has_some.then_some(Part { set, within })
@@ -125,6 +127,8 @@ impl ScopeCall {
 
     /// A call without which pods are created as they are, and whether it is for more pods than those of the sets.
     fn ignoring(parts: &[Part<'_>], has_selector: bool) -> (Self, bool) {
+        // A copy of an injected pod has records that are not about it, and that the webhook
+        // removes, whatever its labels.
         let copy = Some(cel::has_annotation(HASH));
         let of_detail = |detail| expression(parts, detail, copy.clone());
         let exact = of_detail(Detail::All);
@@ -231,6 +235,7 @@ impl Detail {
         match self {
             Self::All => all,
             Self::OneLabel => {
+                // One with values, which fewer pods fulfil than the presence or absence of a label.
                 let one = all.iter().find(is_in).or(all.first());
                 one.copied().into_iter().collect()
             }

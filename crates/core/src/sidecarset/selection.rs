@@ -99,6 +99,8 @@ impl SetHistory {
         let known = revisions.iter().map(|known| known.revision.clone());
         let known: Vec<Revision> = known.collect();
         let collisions = status.and_then(|status| status.collision_count);
+        // From the spec and not from `status.latestRevision`, which trails an edit: pods that are
+        // created meanwhile would name the revision before.
         let newest = newest(
             &set.name,
             &set.template.revision_data(),
@@ -163,6 +165,7 @@ fn check<'b>(
     if set.is_injection_paused {
         return Err(NotOffered::Paused);
     }
+    // Before the namespace: only a pod with such labels has to wait until its namespace is known.
     if !set.selector.matches(|key| pod.label(key)) {
         return Err(NotOffered::Labels);
     }

@@ -191,6 +191,7 @@ impl SidecarSet {
             is_injection_paused: spec.injection_strategy.paused,
             pin,
             update,
+            // The newest revision is kept in any case.
             history_limit: spec.revision_history_limit.unwrap_or(HISTORY).max(1),
             custom_version,
         };
@@ -341,6 +342,8 @@ fn read_pin(wire: &InjectRevision, report: &mut FieldErrors<'_>) -> Option<Pin> 
     };
     let name = given(&wire.revision_name).map(PinnedRevision::Name);
     let version = given(&wire.custom_version).map(PinnedRevision::CustomVersion);
+    // Of both the name counts (`getControllerRevision`,
+    // `pkg/control/sidecarcontrol/history_control.go` of `OpenKruise`).
     let Some(revision) = name.or(version) else {
         report.add("names no revision: set revisionName or customVersion");
         return None;

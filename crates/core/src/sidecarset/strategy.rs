@@ -52,6 +52,7 @@ impl UpdateStrategy {
             "NotUpdate" => UpdateMode::NotUpdate,
             other => {
                 let message = format!("{other:?} is not one of RollingUpdate, NotUpdate");
+                // In doubt nothing is upgraded.
                 report.field("type").add(message);
                 UpdateMode::NotUpdate
             }
@@ -90,6 +91,8 @@ fn read_amount(
 
 fn read_max_unavailable(wire: &UpdateStrategyWire, report: &mut FieldErrors<'_>) -> Amount {
     let wire = wire.max_unavailable.as_ref();
+    // 1 is the default of `OpenKruise` (`setSidecarSetUpdateStrategy`,
+    // `apis/apps/defaults/v1alpha1.go`).
     let amount = read_amount(wire, Amount::Number(1), report);
     if amount.is_zero() {
         report.add("must not be 0, which stops the roll-out: set paused for that");

@@ -197,6 +197,8 @@ impl Template {
     fn hashed_text(&self, go_value: impl Fn(&SidecarContainer) -> GoValue) -> String {
         let mut text = "{\"containers\":".to_owned();
         write_list(&self.containers, &go_value, FieldOrder::Declared, &mut text);
+        // All of them as soon as one is native, as `encodeSidecarSet` has it
+        // (`pkg/control/sidecarcontrol/hash.go` of `OpenKruise`).
         if self
             .init_containers
             .iter()
@@ -219,6 +221,8 @@ impl Template {
         let with_image = self.hashed_text(SidecarContainer::go_value);
         let without_image = self.hashed_text(|sidecar| {
             let mut value = sidecar.go_value();
+            // `SidecarSetHashWithoutImage` (in the same file) empties the field, and Go leaves it
+            // out then.
             value.remove("image");
             value
         });
@@ -246,6 +250,8 @@ impl Template {
 
     /// The data of a revision, as text.
     pub fn revision_data(&self) -> String {
+        // By name, since `getPatch` reads the set into maps
+        // (`pkg/control/sidecarcontrol/history_control.go` of `OpenKruise`).
         let order = FieldOrder::Sorted;
         let mut text = "{\"spec\":{\"$patch\":\"replace\",\"containers\":".to_owned();
         write_list(
@@ -279,6 +285,8 @@ fn write_list(
     text: &mut String,
 ) {
     if containers.is_empty() {
+        // Go writes an absent list so, and the API server keeps an empty one as absent: as `[]` it
+        // would have another hash after the next write.
         text.push_str("null");
     } else {
         GoValue::List(containers.iter().map(go_value).collect()).write(order, text);

@@ -66,6 +66,7 @@ pub fn plan_upgrade(
         let differs = container.filter(|container| container.image != sidecar.image);
         changed.extend(differs.map(|container| (container, &*sidecar.image)));
     }
+    // With images only: an edit of the annotations alone changes no pod, as with `OpenKruise`.
     if !changed.is_empty() {
         patch_metadata(set, allowed, &mut annotations);
     }
@@ -151,6 +152,8 @@ fn record_hashes(
     hashes.set(&set.name, &set.hashes.hash, &sidecars, Some(revision), now);
     annotations.insert(HASH.to_owned(), hashes.write());
     let without_image = text(annotations, HASH_WITHOUT_IMAGE);
+    // Both annotations changed their form at once, and both are converted at once
+    // (`updatePodSidecarSetHash`, `pkg/control/sidecarcontrol/util.go` of `OpenKruise`).
     if is_old_form(&without_image) {
         let entries = HashEntries::from_annotation(&without_image, now);
         annotations.insert(HASH_WITHOUT_IMAGE.to_owned(), entries.write());

@@ -36,12 +36,14 @@ pub fn changed_outside_of_hash(data: &Value, set: &SidecarSet) -> Vec<&'static s
     let is_native = |field: &str| {
         let mut sidecars = set.template.init_containers.iter();
         let name = field.split(['[', ']']).nth(1);
+        // Native sidecars are in the hash, though they stand among the init containers.
         sidecars.any(|own| Some(&*own.name) == name && own.kind != ContainerKind::Init)
     };
     let is_in = |part: &str| {
         let mut fields = fields.iter();
         fields.any(|field| field.split('[').next() == Some(part) && !is_native(field))
     };
+    // The first one, the containers, is in the hash.
     let parts = PARTS.into_iter().skip(1);
     parts.filter(|part| is_in(part)).collect()
 }
@@ -58,6 +60,7 @@ fn of_part(part: &str, before: &[JsonObject], after: &[JsonObject]) -> Vec<Strin
     };
     let mut differing = Vec::new();
     for item in after {
+        // Entries of `patchPodMetadata` have no name to be told apart by.
         let Some(name) = text(item, "name") else {
             return vec![part.to_owned()];
         };

@@ -30,6 +30,8 @@ pub(super) fn upgrade<'a>(
     }
     let [upgraded, other] = pair.by_turn();
     let version = annotations.get(&version_key(&other.name)).cloned();
+    // The two containers see both versions in their environment, and tell by them which of them is
+    // the newer.
     annotations.insert(version_key(&upgraded.name), set.version.to_string());
     annotations.insert(
         other_version_key(&upgraded.name),
