@@ -19,9 +19,12 @@ impl Backoff {
     /// The delay after so many failures in a row (at least one), multiplied by 0.5 to 1 so that requests that failed
     /// together are not repeated together. `random` is in 0 to 1.
     pub fn delay(self, failures: u32, random: f64) -> Duration {
+        // A shift of 32 would overflow. 2^16 times the shortest first delay (50 ms) is nearly an hour, and so beyond
+        // every `longest`.
         let doubled = self
             .first
             .saturating_mul(1 << failures.saturating_sub(1).min(16));
+        // The jitter only shortens: callers promise `longest` as the bound of what they wait.
         doubled.min(self.longest).mul_f64(0.5 + random / 2.0)
     }
 }

@@ -104,6 +104,9 @@ impl ListTarget {
         token: Option<String>,
         timeouts: &mut usize,
     ) -> Result<ListPage<K>, Disposition> {
+        // Without a resourceVersion the list is at least as new as every write that was answered before it began; a
+        // new leader depends on that. With 0 it may come from a cache that is behind, and the limit would be ignored
+        // (`tools/cache/reflector.go` in client-go).
         let params = ListParams {
             field_selector: self.fields.clone(),
             label_selector: self.labels.clone(),
@@ -136,11 +139,15 @@ impl ListTarget {
         *timeouts = 0;
         let list: ObjectList<K> =
             serde_json::from_slice(&reply.body).map_err(|error| unreadable_body(&error))?;
+        // The list of a custom resource has `continue: ""` on its last page (`UnstructuredList.SetContinue`,
+        // `k8s.io/apimachinery/pkg/apis/meta/v1/unstructured/unstructured_list.go`).
         let filled = |text: Option<String>| text.filter(|text| !text.is_empty());
         let version = filled(list.metadata.resource_version);
         Ok(ListPage {
             objects: list.items,
             token: filled(list.metadata.continue_),
+            // A watch without a version starts with an event for every object that exists (Kubernetes API concepts,
+            // "Semantics for watch"), and no event says which of the listed ones were deleted meanwhile.
             version: version.ok_or_else(|| unreadable_body(&"a list without a resourceVersion"))?,
         })
     }

@@ -66,9 +66,12 @@ impl Args {
         })?;
         let lines = fmt::layer()
             .with_writer(std::io::stderr)
+            // Escape sequences are for terminals; a log collector would store them.
             .with_ansi(std::io::stderr().is_terminal());
         let lines = match self.log_format {
             LogFormat::Text => lines.boxed(),
+            // Fields beside level and message instead of below `fields`, as in the JSON of Kubernetes' own components
+            // (`k8s.io/component-base/logs/json`): one query finds a pod in the logs of both.
             LogFormat::Json => lines.json().flatten_event(true).boxed(),
         };
         let log = tracing_subscriber::registry().with(lines.with_filter(filter));

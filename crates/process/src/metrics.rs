@@ -69,6 +69,8 @@ impl Metrics {
         let mut open_metrics = String::new();
         encode_registry(&mut open_metrics, &self.lock_registry())?;
         let mut text = text::from_open_metrics(&open_metrics);
+        // Outside of the registry, whose prefix they must not have: dashboards look for `process_…` whatever the
+        // process.
         self.operating_system.encode_into(&mut text)?;
         Ok(text)
     }

@@ -119,6 +119,8 @@ where
         "leadsman {}",
         component.as_str()
     );
+    // Waking up a second thread costs more than it takes over: an agent with two worker threads needs a tenth more
+    // CPU for the same probes.
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -159,6 +161,8 @@ where
         .server
         .metrics
         .register_client_metrics(&process.metrics);
+    // Before the work begins, so that /readyz answers during a start that waits for the API server, and says for
+    // what.
     let served = serve_beside(args, process.clone()).await?;
     let token = process.shutdown.clone();
     let readiness = process.readiness.clone();
@@ -168,6 +172,8 @@ where
             worked = worked => worked.map_err(RunError::Work),
             error = served => Err(RunError::Serve(error)),
         };
+        // After the work, whose last spans it sends, and within the grace period, which a dead collector must not
+        // outlast.
         exporter.flush_queue().await;
         ended
     };
@@ -180,6 +186,8 @@ where
         |signal| {
             // Not ready, so that no Service sends requests here from now on.
             readiness
+                // A check of its own: the work goes on until it has drained, and may set its own checks to ready
+                // meanwhile.
                 .add_check("running", format!("stopping after {signal}"))
                 .set_not_ready(format!("stopping after {signal}"));
         },
@@ -198,6 +206,7 @@ async fn serve_beside(
             return std::future::pending().await;
         };
         match serve::serve_endpoints(listener, process.readiness, process.metrics).await {
+            // A process without its endpoints would look dead to the kubelet, and is ended with a reason instead.
             Ok(()) => std::io::Error::other("the listener closed"),
             Err(error) => error,
         }

@@ -64,6 +64,7 @@ impl Reachability {
     fn record_loss(&self, began: Instant, now: Instant) {
         self.state.send_if_modified(|state| {
             if state.last_reply.is_none_or(|replied| replied <= began) {
+                // The first loss dates the outage: connections on which nothing came since then may be dead.
                 state.lost.get_or_insert(now);
             }
             // No listener waits for a loss.

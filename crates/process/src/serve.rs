@@ -64,9 +64,12 @@ impl BindAddress {
         let listener = match self {
             Self::Nowhere => return Ok(None),
             Self::One(address) => TcpListener::bind(address).await?,
+            // One socket for both families, as `::` accepts IPv4 as well (man 7 ipv6, `IPV6_V6ONLY`, off by default
+            // on Linux).
             Self::Every { port } => match TcpListener::bind((Ipv6Addr::UNSPECIFIED, port)).await {
                 Ok(listener) => listener,
                 // The kernel has no IPv6.
+                // Any other error, as that of a port in use, occurs here again and is reported.
                 Err(_) => TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)).await?,
             },
         };

@@ -121,6 +121,7 @@ pub async fn until_stopped<W: Future>(
     token.cancel();
     tokio::select! {
         biased;
+        // Work that has ended at the same moment as the grace period has ended in time.
         output = work => Ok(output),
         signal = next_signal() => Err(Forced::Again(signal)),
         () = tokio::time::sleep(grace) => Err(Forced::Grace { signal: first, grace }),

@@ -80,6 +80,8 @@ impl FromStr for CollectorEndpoint {
             return Err(EndpointError::Tls(text.to_owned()));
         }
         let malformed = || EndpointError::Malformed(text.to_owned());
+        // `OTEL_EXPORTER_OTLP_ENDPOINT` has a scheme (OpenTelemetry specification, "Protocol Exporter"), and people
+        // copy it from there; `TracingConfiguration` of Kubernetes has none.
         let address = text.strip_prefix("http://").unwrap_or(text);
         let address = address.strip_suffix('/').unwrap_or(address);
         let uri: Uri = format!("http://{address}/")
@@ -156,6 +158,7 @@ impl Tracer {
         let dropped = match queue.spans.try_send(span()) {
             Ok(()) => return,
             Err(TrySendError::Full(_)) => &queue.counters.queue_full,
+            // The exporter has flushed: the process is ending.
             Err(TrySendError::Closed(_)) => &queue.counters.unsent,
         };
         dropped.inc();

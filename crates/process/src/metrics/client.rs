@@ -110,6 +110,7 @@ impl ClientMetrics {
 
     /// The metrics of a watch, by its resource: the plural, or `plural/name` of one object.
     pub(crate) fn watch_metrics(&self, resource: &str) -> WatchMetrics {
+        // All series exist from the start, since `rate` does not see the event with which a counter begins.
         let labels = [("resource", resource.to_owned())];
         let failures = |phase: &str| {
             let [resource] = labels.clone();
@@ -157,6 +158,7 @@ impl WatchMetrics {
 
     /// What the API server has shows here now.
     pub(crate) fn note_sync(&self) {
+        // The time of day, since a query compares it with `time()`.
         self.last_sync.set(clock::now().as_second());
     }
 }

@@ -46,6 +46,8 @@ impl BoundedListener {
     }
 
     fn make_room(&mut self) {
+        // Ended ones are forgotten only here: below the limit nobody has to go, and an accept need not look at all
+        // others.
         if self.open.len() >= self.limit {
             self.open.retain(|one| one.strong_count() > 0);
         }
@@ -113,6 +115,7 @@ impl AsyncWrite for BoundedStream {
         Pin::new(&mut self.stream).poll_write(cx, bytes)
     }
 
+    // Only reading and writing end for others: a stream that is flushed or closed ends by itself.
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_flush(cx)
     }

@@ -84,6 +84,7 @@ impl Exporter {
         let flush = CancellationToken::new();
         let channel = Endpoint::from(endpoint.0.clone())
             .connect_timeout(DEADLINE)
+            // A collector that is down, or whose name does not resolve yet, must not keep the process from starting.
             .connect_lazy();
         let sender = BatchSender {
             collector: endpoint.to_string(),
@@ -103,6 +104,7 @@ impl Exporter {
             return;
         };
         flush.cancel();
+        // The process is ending, and whoever waits for it waits for marks and verdicts, not for traces.
         if timeout(FLUSH, &mut task).await.is_err() {
             task.abort();
         }
@@ -151,6 +153,7 @@ impl BatchSender {
         while batch.len() < BATCH {
             tokio::select! {
                 biased;
+                // First: spans that are there join the batch also when its time is over.
                 next = self.spans.recv() => match next {
                     Some(span) => batch.push(span),
                     None => break,
@@ -247,6 +250,8 @@ fn is_retryable(code: Code) -> bool {
             | Code::OutOfRange
             | Code::Unavailable
             | Code::DataLoss
+            // Retryable only with `RetryInfo`, says the specification. That is not read: five attempts are a bound as
+            // well.
             | Code::ResourceExhausted
     )
 }

@@ -145,6 +145,7 @@ fn wire_span(span: &Span) -> WireSpan {
     WireSpan {
         trace_id: span.trace.0.to_vec(),
         span_id: span.id.0.to_vec(),
+        // Empty for a root span (`trace.proto` of opentelemetry-proto).
         parent_span_id: span
             .parent
             .map_or_else(Vec::new, |parent| parent.0.to_vec()),
@@ -176,6 +177,7 @@ fn to_attribute(key: &str, value: &str) -> KeyValue {
 }
 
 fn to_unix_nanoseconds(time: Timestamp) -> u64 {
+    // The wire has no times before 1970.
     u64::try_from(time.as_nanosecond()).unwrap_or_default()
 }
 

@@ -39,6 +39,7 @@ impl LineStream {
         server.metrics.observe_request(&method, status, took);
         let (head, body) = response.map_err(|error| no_reply(&error))?.into_parts();
         if !head.status.is_success() {
+            // The deadline of the caller covers this body too.
             let body = body.collect_bytes().await;
             let body = body.map_err(|error| no_reply(&error))?;
             return Err(judge_reply(
@@ -67,12 +68,15 @@ impl LineStream {
                 self.searched = 0;
                 return Ok(Some(std::mem::replace(&mut self.received, rest)));
             }
+            // A large object comes in many frames, and searching all of it with each would cost the square of its
+            // size.
             self.searched = self.received.len();
             if self.searched > LONGEST_LINE {
                 let reason = format!("a watch event of more than {LONGEST_LINE} bytes");
                 return Err(Disposition::Refused { reason });
             }
             match self.body.frame().await {
+                // What was received of a line that has no end is dropped: the watch resumes before that event.
                 None => return Ok(None),
                 Some(Err(error)) => return Err(no_reply(&error)),
                 Some(Ok(frame)) => {

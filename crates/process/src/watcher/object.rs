@@ -65,6 +65,7 @@ where
                 listed = false;
                 None
             }
+            // One object is one page, whose end follows at once.
             WatchEvent::ListPage(_) => None,
             WatchEvent::ListItem(object) => {
                 listed = true;
