@@ -76,6 +76,8 @@ impl Control {
         Self {
             shared,
             readiness: process.readiness.clone(),
+            // A child, so that a failed feature can stop the others; what becomes of the process is up to the error
+            // of `run`.
             stop: process.shutdown.child_token(),
             watches: WatchesByType::default(),
             tasks: JoinSet::new(),

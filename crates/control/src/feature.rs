@@ -114,6 +114,7 @@ impl<R: Rules> Feature<R> {
             let looked = self.begin_writes();
             // Only a write can be due then; a process that may not write is woken by the change of leadership.
             let wake = self.queue.next_wake(looked).filter(|_| self.may_write());
+            // Not biased: however many events arrive, writes are ended and leadership is followed.
             tokio::select! {
                 () = stop.cancelled() => break,
                 Some(answered) = self.in_flight.next() => self.end_write(answered),
@@ -223,6 +224,7 @@ impl<R: Rules> Feature<R> {
                 self.must_relist = false;
                 self.begin_writing(term);
             }
+            // Only a stage that re-lists has pages, and that stage has a term.
             (None, None) => {}
         }
     }
@@ -238,6 +240,7 @@ impl<R: Rules> Feature<R> {
     fn may_write(&self) -> bool {
         let leadership = *self.shared.leadership.borrow();
         matches!(self.stage, Stage::Writing { .. })
+            // The term may have changed since the loop last followed it; what is queued belongs to the former one.
             && !self.stage.is_past(leadership)
             && leadership.time_left(clock::monotonic()).is_some()
     }
@@ -451,6 +454,7 @@ fn report_unwritten<T: std::fmt::Display>(
             return Some(reason);
         }
         (Disposition::Retry { cause, reason, .. }, Retried::Yes) => match cause {
+            // A conflict is no fault, and of a missing right the readiness check warns, with what to do about it.
             Cause::Conflict | Cause::NoRight => {
                 tracing::debug!(object = %target, write, result, reason, "write failed, retrying");
             }

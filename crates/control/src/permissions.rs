@@ -44,6 +44,7 @@ impl Permissions {
                 .insert((feature, kind), reason.clone())
                 .is_none(),
             Disposition::Done => forbidden.reasons.remove(&(feature, kind)).is_some(),
+            // Any other failure says nothing about the right.
             _ => false,
         };
         // Only the first reason is kept: those of other objects differ in the name of the object.

@@ -132,6 +132,7 @@ impl Places {
             .flows
             .iter()
             .all(|other| !other.waits || other.in_flight >= in_flight);
+        // Of flows that wait, one with fewer in flight goes first; between equals the order of their loops decides.
         taken < self.limit && is_next
     }
 

@@ -229,6 +229,7 @@ impl<T: Target> WriteQueue<T> {
             dirty,
         }) = self.targets.remove(&target)
         else {
+            // Cannot happen: only what was taken is ended, and `forget_idle` keeps what is in flight.
             return Retried::Yes;
         };
         let class = (self.class_of)(&target);
@@ -257,6 +258,7 @@ impl<T: Target> WriteQueue<T> {
                     if dirty {
                         self.mark_dirty(target);
                     }
+                    // At rest: the rules get this as a refusal, and decide when it is tried again.
                     return Retried::GivenUp;
                 }
                 let backoff = cause.backoff().delay(failures.count, self.random.f64());
@@ -289,6 +291,7 @@ impl<T: Target> WriteQueue<T> {
         let queues = self.classes.iter().filter(|queue| !queue.ready.is_empty());
         let held = queues.flat_map(|queue| [queue.pace.until, queue.held_until]);
         let times = held.chain([waiting]).flatten();
+        // A time that has come was considered at `now`; returning it would make the loop spin.
         times.filter(|time| *time > now).min()
     }
 
@@ -378,6 +381,7 @@ impl ClassPace {
                 }
                 let distance = Cause::Throttled.backoff().delay(self.slowed, random);
                 let until = now + after.unwrap_or_default().max(distance);
+                // A longer pause that was asked for before stays.
                 self.until = self.until.max(Some(until));
             }
             // They say nothing about the pace.

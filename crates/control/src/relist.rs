@@ -36,6 +36,7 @@ pub(crate) fn relist_kinds<R: Rules>(
         Some(pages(server.clone(), kind.list_target(own_namespace)))
     });
     let pages: Vec<_> = relisted.collect();
+    // One after another: a page is in memory several times over while it is decoded.
     stream::iter(pages).flatten().boxed()
 }
 
@@ -113,6 +114,7 @@ impl Listing {
             match &failed {
                 Disposition::Retry { cause, after, .. } => {
                     retry_in = retry_in.max(after.unwrap_or_default());
+                    // The token may be the cause, and a new list needs none.
                     if matches!(cause, Cause::InternalError | Cause::Conflict) {
                         *self = Self::default();
                     }

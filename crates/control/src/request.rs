@@ -106,6 +106,7 @@ pub(crate) async fn send_request<E>(
         if outcome.disposition != Disposition::Done {
             break;
         }
+        // Kept where a later step fails: this one has changed the object all the same.
         outcome.observed = decode_reply(request.reply, &body);
     }
     // Another client has created it, or the answer to an earlier attempt was lost: what is due depends on what exists.
@@ -163,6 +164,7 @@ fn verb_of_method(method: &Method) -> Verb {
 
 fn not_leading() -> Disposition {
     Disposition::Retry {
+        // As if no answer had come: that says nothing about the pace that the API server wants.
         cause: Cause::NoAnswer,
         after: None,
         reason: "not sent: this process is not the leader any more".to_owned(),

@@ -144,6 +144,7 @@ impl Schema {
                 "there is no CRD {crd}: install leadsman's CRDs, by its Helm chart or `leadsman manifests`"
             ));
         } else if self.is_receiving {
+            // While nothing is received, the reason of the failure stays.
             self.check.set_ready();
         }
     }

@@ -238,6 +238,7 @@ impl<K> FanOut<K> {
             if self.0[index].deliver(own, at).await {
                 index += 1;
             } else {
+                // The one that moves here is the last, and has not got the observation yet.
                 self.0.swap_remove(index);
             }
         }
@@ -257,6 +258,7 @@ impl Reception {
         Self {
             resource: resource.to_owned(),
             check: readiness.add_check(resource.to_owned(), "waiting for the first list"),
+            // So that the first failure is logged at info.
             is_receiving: true,
         }
     }
@@ -328,6 +330,8 @@ impl<K: Watchable> Follower<K> {
 
     fn next_observation(&mut self, event: WatchEvent<Guarded<K>>) -> Option<Observation<K>> {
         match event {
+            // The objects of a list that broke off were delivered, as they were seen; that others are missing follows
+            // from a complete one only.
             WatchEvent::ListStarted => {
                 self.listing.clear();
                 None
