@@ -122,6 +122,7 @@ impl<O: LeadershipObserver> LeaseCandidate<O> {
                 ElectorAction::Finished => None,
                 ElectorAction::Wait(until) => until,
             };
+            // Before each wait, since a term also ends by time alone.
             self.publish_leadership();
             tokio::select! {
                 completed = &mut request => {
@@ -234,6 +235,7 @@ fn interpret_reply(request: &LeaseRequest, disposition: Disposition, body: &[u8]
             Err(error) => {
                 let reason = format!("the reply cannot be decoded: {error}");
                 let unreadable = Disposition::Refused { reason };
+                // No refusal: the write may have been carried out, so it is soon tried again.
                 return (LeaseReply::Failed { retry_after: None }, unreadable);
             }
         },

@@ -155,6 +155,7 @@ impl Elector {
             Goal::Lead => false,
             // A Lease that is held is kept until the writes in flight have ended.
             Goal::Keep => self.tenure.is_none(),
+            // It was released, or somebody else has it, whose record must stay.
             Goal::Release => self.last_seen_holder() != Some(&self.identity),
         };
         if finished {
@@ -203,6 +204,8 @@ impl Elector {
             (LastSeen::Present { lease, since }, held) => match (record::holder_of(lease), held) {
                 (Some(holder), Some(held)) if holder == self.identity => from(held.renew_at),
                 (Some(holder), _) if holder != self.identity => {
+                    // By the duration in the record, as its holder may have another than this candidate
+                    // (`isLeaseValid`, `k8s.io/client-go/tools/leaderelection/leaderelection.go`).
                     from(*since + record::duration_of(lease, self.lease_duration()))
                 }
                 // Free, or still ours after a time without a renewal.
@@ -285,6 +288,7 @@ impl Elector {
             }
             LeaseReply::Refused => {
                 self.refusals = self.refusals.saturating_add(1);
+                // A right may be granted again before the Lease ends; the long back-off would outlast it.
                 let backoff = self.tenure.map_or(REFUSED, |_| RETRY);
                 let wait = backoff.delay(self.refusals, self.random.f64());
                 RequestState::BackingOff { until: now + wait }

@@ -77,6 +77,7 @@ pub(crate) fn take_lease(lease: &Lease, identity: &str, seconds: u16, now: Times
     let transitions = lease.spec.as_ref().and_then(|spec| spec.lease_transitions);
     with_spec(lease, |spec| LeaseSpec {
         lease_transitions: Some(transitions.unwrap_or_default().saturating_add(1)),
+        // Belongs to coordinated leader election (KEP-4355), and may have been set by somebody else.
         strategy: spec.strategy,
         preferred_holder: spec.preferred_holder,
         ..held_spec(identity, seconds, now)
@@ -99,6 +100,7 @@ pub(crate) fn release_lease(lease: &Lease, now: Timestamp) -> Lease {
         lease_transitions: spec.lease_transitions,
         strategy: spec.strategy,
         preferred_holder: spec.preferred_holder,
+        // 0 would be invalid (`ValidateLeaseSpec`, `pkg/apis/coordination/validation/validation.go`).
         ..held_spec("", 1, now)
     })
 }
