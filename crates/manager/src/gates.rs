@@ -84,6 +84,9 @@ impl FromStr for Gates {
                 SERVERLESS => &mut gates.serverless,
                 SIDECAR_SET => &mut gates.sidecar_set,
                 UNLISTED_METADATA => &mut gates.unlisted_metadata,
+                // As Kubernetes' components do (`unrecognized feature gate`,
+                // `k8s.io/component-base/featuregate/feature_gate.go`): a misspelt gate would silently stay at its
+                // default.
                 _ => return Err(GatesError::Unknown(name.to_owned())),
             };
             *gate = parse_bool(value).ok_or_else(|| GatesError::NotBool {
@@ -128,6 +131,7 @@ pub fn openkruise_acts_on_markers(text: &str) -> bool {
             "AllBeta" => &mut beta,
             _ => continue,
         };
+        // OpenKruise does not start with any other value, so it counts as a gate that is not named.
         *gate = parse_bool(value);
     }
     let is_on = |gate: Option<bool>| gate.or(beta).unwrap_or(true);

@@ -33,6 +33,8 @@ pub(crate) fn new_candidate(
     check: ReadinessCheck,
     metrics: LeadershipMetrics,
 ) -> LeaseCandidate<Observer> {
+    // A restarted container has the host name of the process before it, whose Lease it must not take for its own
+    // (`add a uniquifier`, `cmd/kube-controller-manager/app/controllermanager.go`).
     let unique = fastrand::Rng::new().u64(..);
     let config = LeaseConfig {
         namespace: LEASE_NAMESPACE.to_owned(),

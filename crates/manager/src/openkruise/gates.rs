@@ -42,6 +42,7 @@ fn gate_state_of_pods(pods: &[Pod]) -> GateState {
     let mut gates = specs
         .iter()
         .map(|spec| feature_gates_flag(spec).unwrap_or_default());
+    // During a roll-out one pod may still run with the gate on, and may be the holder.
     let on = gates.find(|gates| openkruise_acts_on_markers(gates));
     on.map_or(GateState::Off, GateState::On)
 }
@@ -54,6 +55,7 @@ pub fn feature_gates_flag(pod: &PodSpec) -> Option<String> {
     });
     let (mut value, mut is_value) = (None, false);
     for argument in arguments {
+        // `pflag` takes the value after `=`, or as the next argument.
         if is_value {
             value = Some(argument.clone());
         } else if let Some(rest) = argument.strip_prefix(GATES_FLAG)

@@ -174,8 +174,10 @@ impl OpenKruiseGuard {
 
     fn report_state(&self, state: &OpenKruiseState) {
         match state {
+            // The check says so from the start.
             OpenKruiseState::Unknown => {}
             OpenKruiseState::Absent => {
+                // Every OpenKruise that runs is active to sets, and so this tells whether one ran at all.
                 if self.sets.was_active {
                     tracing::info!("OpenKruise's manager has stopped");
                 }

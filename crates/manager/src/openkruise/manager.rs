@@ -238,6 +238,7 @@ pub(crate) fn was_left_behind(lease: &Lease, wall: Timestamp) -> bool {
         .as_ref()
         .and_then(|spec| spec.renew_time.as_ref());
     renewed.is_some_and(|renewed| {
+        // A time that lies in the future, of a clock that is ahead, is no duration and not long ago.
         Duration::try_from(wall.duration_since(renewed.0)).is_ok_and(|age| age > LONG_AGO)
     })
 }

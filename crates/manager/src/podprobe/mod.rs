@@ -113,6 +113,7 @@ impl Rules for PodProbeRules {
 
     fn due_request(&mut self, target: &WriteTarget, now: Now) -> Option<Request<Event>> {
         let write = self.index.due(target, now)?;
+        // Only for a write that is due: the index keeps since when until the marks are written.
         let measured = self.index.verdict_since(target).map(|since| Measured {
             since,
             latency: self.metrics.mark_latency.clone(),

@@ -165,6 +165,8 @@ fn request_steps(write: &Write) -> Result<Vec<HttpRequest<Vec<u8>>>, BuildError>
             status,
         } => {
             // With the uid, so that no marker gets the status of a predecessor of its name.
+            // No apply: where the CRD lacks one of the fields, as OpenKruise's does, the API server fails an apply
+            // that has it, and drops it from a merge patch.
             let patch = json!({"metadata": {"uid": uid}, "status": status});
             Builder::new(PodProbeMarker::url_path(&(), Some(&marker.namespace))).patch_subresource(
                 "status",
@@ -211,6 +213,8 @@ fn marks_steps(marks: &PodMarks) -> Result<Vec<HttpRequest<Vec<u8>>>, BuildError
         pods.patch_subresource(
             "status",
             &pod.name,
+            // Without force a key that another manager has with another value would be a conflict (409), and a
+            // governed key is to be what the verdict says, whoever has it.
             &patch_params().force(),
             &Patch::Apply(configuration),
         )

@@ -125,6 +125,7 @@ impl Reviewer for ServerlessInjector {
 
 fn patch_pod(pod: &slim::Pod, changes: Changes) -> Vec<PatchOperation> {
     if pod.annotations.is_empty() && !changes.is_empty() {
+        // The parent of what is added has to exist (RFC 6902, 4.1), so the first annotations are added as a whole.
         let pairs = changes.iter();
         let pairs =
             pairs.filter_map(|(key, value)| Some(((*key).to_owned(), json!(value.as_ref()?))));

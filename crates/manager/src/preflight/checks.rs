@@ -279,6 +279,8 @@ fn check_openkruise(seen: &OpenKruiseFacts, gates: Gates) -> Vec<Finding> {
     let mut findings = Vec::new();
     let (finding, serves) = match &seen.manager {
         Err(why) => {
+            // It counts as running: otherwise its webhooks would be said to be left behind, and their deletion
+            // recommended.
             let what = format!("the Lease {NAMESPACE}/{LEASE}");
             (Finding::unreadable_finding(CHECK, &what, why), true)
         }
@@ -476,6 +478,7 @@ fn describe_owned_marks(owner: &MarkOwner, (marks, pods): (usize, usize)) -> Fin
     let ours = manager == "leadsman-podprobe";
     let fate = match (operation.as_str(), subresource.as_str()) {
         _ if ours => "its own",
+        // OpenKruise writes marks like this, and users, templates and operators do not write a pod's status.
         ("Update", "status") => "taken over as they are, and removed with their marker",
         _ => "overwritten by a verdict; those that equal it stay when the marker is deleted",
     };

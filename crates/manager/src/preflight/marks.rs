@@ -100,6 +100,7 @@ fn examine_marker(name: String, marker: &PodProbeMarker) -> (MarkerFacts, Option
         name,
         finalizer: marker.finalizers().iter().any(|name| name == FINALIZER),
         faults: faults.map(ToString::to_string).collect(),
+        // The same marker by other defaults: what differs is what was left out.
         timing_left_out: ours != theirs,
     };
     (fact, ours.ok())

@@ -78,11 +78,13 @@ pub(super) async fn read_openkruise(client: &Client) -> OpenKruiseFacts {
 async fn read_manager_state(client: &Client) -> Lookup<OpenKruiseState> {
     let mut events = watch_lease(ApiServer::new(client.clone()), NAMESPACE, LEASE);
     let mut manager = OpenKruiseManager::default();
+    // The loop ends: the Lease is renewed, expires or is released, and a watch that fails is an error here.
     let mut first_expiry = None;
     loop {
         let now = clock::monotonic();
         if let Some(holder) = manager.holder_to_inspect(now) {
             let gate = lookup_reply(read_gates(client, NAMESPACE, &holder)).await;
+            // A preflight promises nothing that it could not read, so the gate counts as on.
             manager.record_gate(&holder, gate.unwrap_or(GateState::NoPod));
         }
         let expires_at = manager.expires_at(now);

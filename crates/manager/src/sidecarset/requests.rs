@@ -153,6 +153,8 @@ fn request_of_write(
     let pods = |pod: &ObjectName| objects_builder::<Pod>(&pod.namespace);
     match write {
         Write::Pod { pod, patch } => {
+            // Strategic, so that a container is found by its name and all that the patch does not name stays
+            // (`patchMergeKey` in `k8s.io/api/core/v1/types.go`).
             pods(pod).patch(&pod.name, &patch_params, &Patch::Strategic(patch))
         }
         Write::PodCondition { pod, patch } => pods(pod).patch_subresource(
@@ -238,6 +240,8 @@ fn event_object(note: &EventNote, now: Timestamp) -> Value {
             "generateName": format!("{}-", regarding.name),
             "namespace": namespace,
         },
+        // Go parses exactly six digits (`RFC3339Micro`, `k8s.io/apimachinery/pkg/apis/meta/v1/micro_time.go`). This
+        // and the next two are required of a new event (`ValidateEventCreate`, `pkg/apis/core/validation/events.go`).
         "eventTime": format!("{now:.6}"),
         "reportingController": EVENT_SOURCE,
         "reportingInstance": FIELD_MANAGER,

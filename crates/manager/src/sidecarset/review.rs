@@ -54,6 +54,8 @@ impl SetReview {
 fn webhook_spec() -> WebhookSpec {
     let text = |text: &[&str]| Some(text.iter().map(ToString::to_string).collect());
     let annotation =
+        // Reading a key that is not there would be an error, and with `Ignore` an error means no call
+        // (`matchConditions` of `ValidatingWebhook`, `k8s.io/api/admissionregistration/v1/types.go`).
         |object: &str, key: &str| format!("{object}.metadata.?annotations[?'{key}'].orValue('')");
     let changed = JUDGED_ANNOTATIONS.map(|key| {
         format!(

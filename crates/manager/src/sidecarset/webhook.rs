@@ -45,6 +45,7 @@ impl SetInjection {
     /// No set is known yet. `namespace` is that of the manager.
     pub(super) fn new(namespace: &str, metrics: &Metrics) -> Self {
         let mut protected = vec![SYSTEM.to_owned(), namespace.to_owned()];
+        // The manager may itself be in kube-system.
         protected.dedup();
         Self {
             feed: WebhookFeed::new(),
@@ -261,6 +262,7 @@ impl RemarkCounters {
             );
         });
         let counters = Self(counters);
+        // Each series exists from the start: `rate` does not see the event with which a counter begins.
         for reason in REASONS {
             drop(counters.remark_counter(reason));
         }
