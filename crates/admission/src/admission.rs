@@ -166,6 +166,7 @@ impl Admission {
             let parts = LoopParts {
                 server: process.server.clone(),
                 address: Address::from_args(args, namespace),
+                // Nobody publishes one, since a configuration without webhooks needs none.
                 bundle: watch::Sender::new(CaBundle::Unknown).subscribe(),
                 mounted: false,
                 leadership: leadership.clone(),
@@ -222,6 +223,7 @@ async fn wait_for_server_failure(ended: &mut Option<oneshot::Receiver<()>>) -> A
 }
 
 async fn wait_for_loop_failure(loops: &mut JoinSet<()>) -> JoinError {
+    // A loop that returns has logged why, or the process is ending; only a panic is a failure.
     while let Some(ended) = loops.join_next().await {
         if let Err(error) = ended {
             return error;
@@ -273,6 +275,7 @@ impl LoopParts {
 
 /// Starts a thread with a runtime of its own, so that a busy control loop delays no answer.
 fn spawn_server_thread(server: Server, listener: TcpListener) -> io::Result<oneshot::Receiver<()>> {
+    // A listener of tokio belongs to the runtime that it was made in.
     let listener = listener.into_std()?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

@@ -116,12 +116,14 @@ impl StoredBarrier {
     /// Whether a state of this version may answer a call with this slot. An API server that has not heard of a newer
     /// configuration yet calls with an older slot.
     pub(crate) fn is_reached(self, slot: Option<u8>, version: Option<StateVersion>) -> bool {
+        // Calls of a webhook without barriers have none.
         let Some(slot) = slot else {
             return true;
         };
         let Self::At(stored) = self else {
             return false;
         };
+        // Slots go round, so up to half of them ahead counts as newer, and the rest as older.
         let ahead = (SLOTS + slot - stored.slot) % SLOTS;
         let is_newer = (1..=SLOTS / 2).contains(&ahead);
         // A state that has no version cannot be compared.

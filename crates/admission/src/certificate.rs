@@ -164,6 +164,7 @@ impl Certificate {
     pub(crate) fn check_trusted_by(&self, bundle: &[u8]) -> Result<(), CertificateError> {
         let mut roots = RootCertStore::empty();
         roots.add_parsable_certificates(read_chain("the CA bundle", bundle)?);
+        // Not now: whether it is valid yet, or still, is decided apart from whom it is trusted by.
         let life = self.not_after.duration_since(self.not_before);
         let middle = self.not_before + life / 2;
         let middle = u64::try_from(middle.as_second()).unwrap_or_default();
@@ -267,6 +268,7 @@ pub(crate) fn issue_certificate(
     valid(&mut server);
     let key = KeyPair::generate()?;
     let certificate = server.signed_by(&key, &issuer)?;
+    // With its CA, so that a renewal finds the CA of what is served (`ca_of_served`).
     let chain = certificate.pem() + &ca_certificate.pem();
     Ok(Issued {
         pem: Pem {

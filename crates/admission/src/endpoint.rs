@@ -137,6 +137,7 @@ impl Endpoints {
 
     async fn read_body(&self, body: Incoming) -> Result<Bytes, Unread> {
         let announced = usize::try_from(body.size_hint().upper().unwrap_or(u64::MAX));
+        // A chunked body announces nothing, and is cut by `Limited`.
         if announced.is_ok_and(|size| size != usize::MAX && size > LONGEST_BODY) {
             return Err(Unread::TooLong);
         }
@@ -156,6 +157,7 @@ impl Endpoints {
             };
             let needed = (bytes.len() + data.len()).div_ceil(1024) - bytes.len().div_ceil(1024);
             let needed = u32::try_from(needed).unwrap_or(ALL_BODIES);
+            // Held until the body is complete. An error would say that the semaphore is closed, which nobody does.
             room.push(self.bodies.acquire_many(needed).await);
             bytes.extend_from_slice(&data);
         }
@@ -231,6 +233,8 @@ fn time_to_answer(uri: &Uri) -> Duration {
         .filter_map(|parameter| parameter.strip_prefix("timeout="))
         .find_map(|text| text.strip_suffix('s')?.parse().ok());
     let timeout = seconds.map_or(DEFAULT_TIMEOUT, Duration::from_secs);
+    // Whoever reaches the port may ask for more than a configuration can have (1 to 30 s, `validateMutatingWebhook`,
+    // `pkg/apis/admissionregistration/validation/validation.go`).
     timeout.min(Duration::from_secs(30)) / 2
 }
 

@@ -81,6 +81,7 @@ impl AdmissionMetrics {
     /// Shows a webhook, of which nothing has been asked yet.
     pub(crate) fn declare_webhook(&self, webhook: &'static str) {
         let webhook = ("webhook", webhook);
+        // All series exist from the start, since `rate` does not see the event with which a counter begins.
         for outcome in ReviewOutcome::ALL {
             let labels = [webhook, ("outcome", outcome.as_str())];
             drop(self.requests.get_or_create(&labels));

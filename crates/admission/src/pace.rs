@@ -59,6 +59,7 @@ impl Pace {
             .even
             .and_then(|even| even.checked_sub(AT_ONCE * CHANGE));
         *self = Self {
+            // What the API server has asked for holds whatever is desired.
             throttled_until: self.throttled_until,
             not_before: not_before.filter(|not_before| now < *not_before),
             even: self.even,

@@ -204,6 +204,7 @@ fn json_pointer<'a>(path: impl IntoIterator<Item = &'a str>) -> String {
     let mut pointer = String::new();
     for key in path {
         pointer.push('/');
+        // The tilde first: otherwise that of `~1` would be escaped once more.
         pointer.push_str(&key.replace('~', "~0").replace('/', "~1"));
     }
     pointer

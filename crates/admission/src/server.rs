@@ -166,6 +166,7 @@ impl Connections {
     /// had a request, so that a client that only connects locks out no API server; or else the oldest.
     async fn make_room(&mut self, most: usize) {
         loop {
+            // A `JoinSet` keeps what has ended until it is joined.
             while self.tasks.try_join_next().is_some() {}
             // Only when it seems full, since this looks at every connection.
             if self.open.len() >= most {

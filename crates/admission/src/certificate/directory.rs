@@ -161,6 +161,7 @@ impl Directory {
 /// `AsyncFd`).
 fn watch_files(path: &Path) -> io::Result<watch::Receiver<()>> {
     let inotify = Inotify::init(InitFlags::IN_CLOEXEC)?;
+    // A symlink that is made anew is only created (man 7 inotify): nothing writes or closes it.
     let changes = AddWatchFlags::IN_CLOSE_WRITE
         | AddWatchFlags::IN_MOVED_TO
         | AddWatchFlags::IN_CREATE

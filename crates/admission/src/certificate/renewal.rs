@@ -254,6 +254,8 @@ pub(crate) fn renewed_data(
             (
                 kept.pem.clone(),
                 Some(next),
+                // Not the whole bundle: nobody serves a certificate of the CAs before that, and it would grow with
+                // each renewal.
                 join_pems(kept.ca_of_served(), &ca),
             )
         }

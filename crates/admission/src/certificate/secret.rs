@@ -183,6 +183,7 @@ impl SecretLoop {
                     return Some(held_until);
                 }
                 self.write_renewal(renewal, at.now).await;
+                // At once: what was written is no event of the watch by then, and may call for the next step.
                 Some(clock::monotonic())
             }
         }
@@ -324,6 +325,8 @@ fn secret_with_data(observed: Option<&Secret>, namespace: &str, data: Data) -> S
         secret.labels_mut().extend([label]);
         secret
     });
+    // A PUT without them keeps those that are stored (`decodeLiveOrNew`,
+    // `k8s.io/apimachinery/pkg/util/managedfields/internal/fieldmanager.go`).
     secret.metadata.managed_fields = None;
     let all = secret.data.get_or_insert_default();
     all.retain(|key, _| !KEYS.contains(&key.as_str()));

@@ -191,6 +191,7 @@ impl<C: WebhookConfiguration> ConfigurationLoop<C> {
             }
             _ => self.delete_configuration(left.min(DEADLINE)).await,
         }
+        // At once: the reply was observed above, and need not be followed by an event.
         Some(clock::monotonic())
     }
 
@@ -201,6 +202,8 @@ impl<C: WebhookConfiguration> ConfigurationLoop<C> {
 
     fn current_bundle(&mut self) -> CaBundle {
         let bundle = self.bundle.borrow_and_update().clone();
+        // The cainjector writes the CA into the configuration, and each of the two would undo what the other has
+        // written.
         if self.mounted && bundle != CaBundle::Unknown && self.state.observed.is_injected() {
             CaBundle::Elsewhere
         } else {
