@@ -31,6 +31,7 @@ pub fn run_agent(args: &Args) -> Result<(), RunError<AgentError>> {
     leadsman_process::run_process(&args.process, Component::Agent, async |process| {
         let context = task_context(args, &process)?;
         let mut tasks = Tasks::new(&context);
+        // The socket answers a few at once, and each waits for its answer anyway.
         let (sender, questions) = mpsc::channel(1);
         let history = match bind_history_socket(args) {
             Some(socket) => {

@@ -81,6 +81,7 @@ impl Health {
             LastAttempt::Succeeded => (true, Some(worked)),
             LastAttempt::Failed { worked, .. } => (false, *worked),
         };
+        // It is not ready anyway, so nothing is gained by patience, and the newest reason is the one to show.
         if worked.is_none() {
             state.check.set_not_ready(reason);
         }

@@ -101,6 +101,7 @@ impl HistorySocket {
         loop {
             tokio::select! {
                 () = stop.cancelled() => return,
+                // Joined as they end, or they would still count as being answered.
                 Some(_ended) = answers.join_next() => {}
                 accepted = self.listener.accept() => {
                     let stream = match accepted {

@@ -77,6 +77,8 @@ impl Tasks {
 
     /// Runs until the agent is to stop or a task ends, then drains the tasks.
     pub(crate) async fn run(mut self) -> Result<(), TaskFailure> {
+        // On the grid of the probes, so that a check costs no wake-up of its own; and one after a suspension, not all
+        // that were missed.
         let mut checks = interval_at(self.start + CHECK, CHECK);
         checks.set_missed_tick_behavior(MissedTickBehavior::Skip);
         let ended = loop {

@@ -86,6 +86,7 @@ pub(crate) async fn run_probing(
 ) -> Result<(), ProbingError> {
     let plans = watch_plan(context.server.clone(), &context.node_name);
     let mut probing = Probing::new(&context, config);
+    // Room for one: while the loop is behind, the poller asks for no list that would be old when it is read.
     let (sender, mut lists) = mpsc::channel(1);
     let view = View::new(context.runtime.clone());
     let polled = probing.lists.subscribe_to_pods();
@@ -132,6 +133,7 @@ impl Probing {
             "this node's NodePodProbe has not been read yet",
         );
         let write_health = health.register_check("status", "");
+        // There is nothing to write yet, which is no failure.
         write_health.record_success();
         Self {
             node: NodeProbes::new(config.exec_limits, config.history, now_since(context.start)),
@@ -246,6 +248,7 @@ impl Probing {
             None => return,
         };
         let object = object.as_deref();
+        // Before the event: runs that it starts are dialled at the addresses of this plan.
         self.targets.follow_plan(object.map(|object| &object.spec));
         self.apply_event(NodeEvent::Plan(object));
         let containers = self.node.probed_containers();

@@ -81,6 +81,7 @@ pub(crate) async fn poll_containers(
 /// The first multiple of `step` since `start` that is after `then`.
 fn next_on_grid(start: Instant, then: Instant, step: Duration) -> Instant {
     let since = then.saturating_duration_since(start).as_millis();
+    // As many slots as a u32 holds are 13 years.
     let steps = since / step.as_millis() + 1;
     start + step * u32::try_from(steps).unwrap_or(u32::MAX)
 }

@@ -201,6 +201,7 @@ fn build_event(node_name: &str, change: &VerdictChange, at: Timestamp) -> Event 
             namespace: Some(pod.namespace.to_string()),
             name: Some(pod.name.to_string()),
             uid: Some(pod.uid.to_string()),
+            // As the kubelet names a container in its events (`fieldPath`, `pkg/kubelet/container/ref.go`).
             field_path: Some(format!("spec.containers{{{}}}", change.key.container)),
             ..ObjectReference::default()
         },

@@ -198,6 +198,7 @@ impl ProbingMetrics {
         result: &Result<Outcome, CannotProbe>,
         took: Duration,
     ) {
+        // They were made by `ALL`, which has the order of the variants.
         let runs = &self.runs[handler as usize];
         match result {
             Ok(Outcome::Succeeded(_)) => runs.succeeded.inc(),
@@ -207,6 +208,7 @@ impl ProbingMetrics {
                 runs.cannot_probe.inc()
             }
         };
+        // A run that could not be made has taken as long as our own deadline, not as the container.
         if result.is_ok() {
             runs.duration.observe(took.as_secs_f64());
         }

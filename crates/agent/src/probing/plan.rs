@@ -93,6 +93,7 @@ fn plan_event(
         WatchEvent::ListComplete(_) => match listed {
             ListedObject::None => PlanEvent::Absent,
             ListedObject::Decoded => PlanEvent::ListComplete,
+            // It was reported with the item. It exists, so what it said before stays in force.
             ListedObject::Undecodable => return None,
         },
         WatchEvent::Following => PlanEvent::Following,

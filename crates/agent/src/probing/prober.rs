@@ -49,6 +49,7 @@ impl<E: Exec + Clone + Send + Sync + 'static> Prober<E> {
         let (id, exec) = (run.id, self.exec.clone());
         let task = self.runs.spawn(async move {
             let began = clock::monotonic();
+            // Safe to unwind: whatever the future has is dropped with it.
             let probed = AssertUnwindSafe(run_probe(&run, target, &exec)).catch_unwind();
             let result = probed.await.unwrap_or_else(|_| {
                 // The panic hook has logged the place. Other probes are not affected.

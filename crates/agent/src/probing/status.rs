@@ -47,6 +47,8 @@ pub(crate) async fn write_status(
 ) -> StatusWrite {
     // Not the type itself: it omits an empty list, which must be written too.
     let body = json!({"status": {"podProbeStatuses": status.pod_probe_statuses}});
+    // No apply: where the CRD lacks one of the fields, as OpenKruise's does, the API server fails an apply that has
+    // it, and drops it from a merge patch.
     let patch = Request::new(NodePodProbe::url_path(&(), None)).patch_subresource(
         "status",
         &node,

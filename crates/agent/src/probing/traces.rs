@@ -99,6 +99,7 @@ impl VerdictTraces {
         let noted = TracedChange {
             trace,
             state: change.to,
+            // As the status has it, by which `shows_change` finds it there.
             since: whole_seconds(since),
             began,
             attributes: self.change_attributes(change),
