@@ -92,6 +92,7 @@ fn outcome_of(execution: &Execution) -> Outcome {
 fn outcome_of_error(error: ExecError, timeout: Duration) -> Result<Outcome, CannotProbe> {
     match error {
         ExecError::TimedOut => Ok(Outcome::timed_out(timeout)),
+        // The container itself is why: it has no such program, or one that writes too much.
         ExecError::CannotStart(message) | ExecError::TooMuchOutput(message) => {
             Ok(Outcome::Failed(truncate_message(message)))
         }

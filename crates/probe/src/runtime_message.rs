@@ -54,6 +54,7 @@ impl ExecError {
         let owned = message.to_owned();
         let of_the_exec =
             contains_any(message, &["exec"]) && contains_any(message, CANNOT_START_EXEC);
+        // The most specific first: containerd puts the reason of runc behind its own "OCI runtime exec failed".
         if contains_any(message, CONTAINER_GONE) {
             Self::ContainerGone(owned)
         } else if contains_any(message, TRANSIENT) {

@@ -16,6 +16,7 @@ pub(crate) async fn run_tcp<D: Dial>(
 ) -> Result<Outcome, CannotProbe> {
     match tokio::time::timeout(timeout, connect_within(dialer, address)).await {
         Ok(Ok(stream)) => {
+            // Outside of the timeout: an accepted connection is all that was asked for.
             close_gracefully(stream).await;
             Ok(Outcome::Succeeded(String::new()))
         }

@@ -182,6 +182,7 @@ async fn send(
     let (head, body) = Response::into_parts(response.await?);
     let mut reply = GrpcReply {
         http_status: head.status,
+        // Most errors are a reply of headers alone (`Trailers-Only` in "gRPC over HTTP2").
         status: GrpcStatus::read(&head.headers),
         message: Vec::new(),
         too_long: false,
@@ -196,6 +197,7 @@ async fn send(
 async fn read_body(mut body: RecvStream, reply: &mut GrpcReply) -> Result<(), h2::Error> {
     while let Some(data) = body.data().await {
         let data = data?;
+        // No capacity is released: all that is read fits into the initial window of 64 KiB (RFC 9113, 6.9.2).
         reply.message.extend_from_slice(&data);
         if reply.message.len() > MAX_OUTPUT {
             reply.too_long = true;
@@ -223,6 +225,7 @@ impl GrpcReply {
                 Code::Unimplemented => format!(
                     "the server does not implement the gRPC health protocol (grpc.health.v1.Health): {message}"
                 ),
+                // A server that keeps `grpc-timeout` answers just before our own deadline, so both have one message.
                 Code::DeadlineExceeded => {
                     return Err(EarlyEnd::Failed(call_timed_out(address, timeout)));
                 }

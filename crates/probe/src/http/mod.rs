@@ -200,6 +200,7 @@ async fn judge(
             return Ok(AfterResponse::Follow { to, same_scheme });
         }
         Some(Redirect::OtherHost(host)) => Some(format!("redirect to {host:?} not followed")),
+        // A failure to Go's client as well (`failed to parse Location header`, `net/http/client.go`).
         Some(Redirect::Malformed) => {
             let message = format!("GET from {}: malformed Location", progress.address);
             return Err(EarlyEnd::Failed(message));
@@ -225,6 +226,8 @@ fn redirect(response: &Response<Body>, url: &HttpUrl, ip: IpAddr) -> Option<Redi
         | StatusCode::TEMPORARY_REDIRECT
         | StatusCode::PERMANENT_REDIRECT => {
             let location = response.headers().get(LOCATION)?.as_bytes();
+            // Without a `Location` the response counts as it is, as in Go's client (`net/http/client.go`,
+            // golang/go#17773).
             (!location.is_empty()).then(|| url.resolve_redirect(ip, location))
         }
         _ => None,

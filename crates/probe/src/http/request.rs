@@ -60,6 +60,8 @@ pub(super) fn build_request(
     }
     set_or_remove(&mut map, USER_AGENT, crate::USER_AGENT);
     set_or_remove(&mut map, ACCEPT, "*/*");
+    // Go adds it where connections are not kept, unless the request asks for another protocol
+    // (`isProtocolSwitchHeader`, `net/http/transport.go`).
     if !map.contains_key(UPGRADE) {
         map.insert(CONNECTION, HeaderValue::from_static("close"));
     }

@@ -35,6 +35,7 @@ impl HttpUrl {
         let path = percent_encode(get.path.as_bytes());
         let reference = UriReference::split_reference(&path);
         let path = match reference.authority {
+            // `formatURL` puts the pod's address in the place of the authority.
             Some(_) => reference.path,
             // Without an authority a colon belongs to the path.
             None => without_fragment(&path),
