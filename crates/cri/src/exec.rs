@@ -68,6 +68,8 @@ fn interpret_status(status: &Status) -> ExecError {
         return ExecError::Runtime(message());
     }
     match status.code() {
+        // The runtime's, for the timeout in the request. No deadline is sent to it, and tonic's own would be
+        // `Cancelled`.
         Code::DeadlineExceeded => ExecError::TimedOut,
         // The client's limit, from the length in front of the message.
         Code::OutOfRange => ExecError::TooMuchOutput(message()),
@@ -82,6 +84,7 @@ fn interpret_status(status: &Status) -> ExecError {
 
 fn interpret_message(code: Code, message: &str) -> ExecError {
     match ExecError::from_runtime_message(message) {
+        // CRI-O answers like this for a container that has stopped.
         ExecError::Runtime(message) if code == Code::NotFound => ExecError::ContainerGone(message),
         meaning => meaning,
     }

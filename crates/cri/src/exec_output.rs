@@ -63,6 +63,7 @@ impl OutputLimiter {
     pub(crate) fn limit_piece(&mut self, mut piece: &[u8]) -> Bytes {
         while !piece.is_empty() {
             let taken = match self.position {
+                // A unary reply has one message; trailers are frames of their own.
                 ParsePosition::End => return Bytes::new(),
                 ParsePosition::Bytes { field, left } => self.take_bytes(field, left, piece),
                 position => self.take_byte(position, piece[0]).map(|()| 1),
@@ -72,6 +73,8 @@ impl OutputLimiter {
                 return Bytes::from_static(MALFORMED);
             };
             piece = &piece[taken..];
+            // A message has no end of its own: it is where its length is used up, which may only be between two
+            // fields.
             if matches!(self.position, ParsePosition::Key(key) if key.is_empty()) && self.left == 0
             {
                 self.position = ParsePosition::End;
@@ -157,6 +160,7 @@ impl OutputLimiter {
     ) -> Result<usize, InvalidProtobuf> {
         let here = usize::try_from(left).map_or(piece.len(), |left| left.min(piece.len()));
         let kept = match field {
+            // The fields of `ExecSyncResponse` (`api.proto`); one of a later version is skipped.
             1 => Some(&mut self.stdout),
             2 => Some(&mut self.stderr),
             _ => None,
@@ -197,12 +201,14 @@ fn position_of_field(key: u64) -> Result<ParsePosition, InvalidProtobuf> {
             field,
             value: Varint::default(),
         }),
+        // Of fixed width, as no field of this message is: skipped under a number that none has.
         1 => Ok(ParsePosition::Bytes { field: 0, left: 8 }),
         2 => Ok(ParsePosition::Length {
             field,
             value: Varint::default(),
         }),
         5 => Ok(ParsePosition::Bytes { field: 0, left: 4 }),
+        // Groups, which proto3 does not have.
         _ => Err(InvalidProtobuf),
     }
 }

@@ -167,6 +167,7 @@ impl Runtime {
         let refused = || Error::Endpoint {
             endpoint: endpoint.to_owned(),
         };
+        // As the kubelet's `--container-runtime-endpoint` has it, or as people type a path.
         let path = endpoint.strip_prefix("unix://").unwrap_or(endpoint);
         if !Path::new(path).is_absolute() || path.ends_with('/') {
             return Err(refused());
