@@ -86,7 +86,7 @@ pub(crate) async fn run_probing(
 ) -> Result<(), ProbingError> {
     let plans = watch_plan(context.server.clone(), &context.node_name);
     let mut probing = Probing::new(&context, config);
-    // Room for one: while the loop is behind, the poller asks for no list that would be old when it is read.
+    // Room for one: while the loop is behind, the poller waits instead of piling up lists.
     let (sender, mut lists) = mpsc::channel(1);
     let view = View::new(context.runtime.clone());
     let polled = probing.lists.subscribe_to_pods();
