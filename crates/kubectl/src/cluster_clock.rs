@@ -35,10 +35,13 @@ impl ClusterClock {
         let Some(date) = date.and_then(read_date) else {
             return;
         };
+        // A date is cut to whole seconds, so the time is half a second later on average.
         let half = SignedDuration::from_millis(500);
+        // As NTP does (RFC 5905, 8), the way there and the way back are taken for equally long.
         let on_the_way = answered.duration_since(sent) / 2;
         let ahead = date.duration_since(sent) + half - on_the_way;
         let is_none = ahead.abs() <= RESOLUTION + on_the_way;
+        // The first reply decides: all ages in an answer are by one clock.
         self.ahead
             .get_or_init(|| if is_none { SignedDuration::ZERO } else { ahead });
     }

@@ -51,6 +51,7 @@ pub fn complete_for_kubectl(mut command: clap::Command, words: Vec<OsString>) ->
             .get_help()
             .map(ToString::to_string)
             .unwrap_or_default();
+        // One line is one candidate.
         let help = help.lines().next().unwrap_or_default();
         text.add_line(format_args!("{value}\t{help}"));
         if value.ends_with('/') {
@@ -136,6 +137,7 @@ pub(crate) fn complete_targets(current: &OsStr) -> Vec<CompletionCandidate> {
     }
     let kinds = KINDS.iter().map(|(_, names)| format!("{}/", names[0]));
     let kinds = candidates_beginning_with(current, kinds);
+    // No kind begins so: what is typed may be the name of a pod.
     if kinds.is_empty() {
         return candidates_beginning_with(current, complete_names(PODS));
     }
@@ -223,6 +225,7 @@ struct Name {
 
 /// The names of a resource's objects, as far as they can be had in time.
 fn complete_names(resource: ApiResource) -> Vec<String> {
+    // clap's completers are not async, and are called before a verb has its runtime.
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build();

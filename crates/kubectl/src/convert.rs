@@ -389,6 +389,7 @@ fn pod_spec_and_selector<'a>(
     let own = own.and_then(|own| serde_json::from_value::<LabelSelector>(own.clone()).ok());
     if let Some(mut selector) = own {
         let labels = selector.match_labels.as_mut();
+        // A label that is the only one stays: an empty selector would match every pod of the namespace.
         if let Some(labels) = labels.filter(|labels| labels.len() > 1) {
             labels.retain(|key, _| {
                 let is_users = !OF_CONTROLLERS.contains(&key.as_str());
@@ -417,6 +418,7 @@ fn pod_spec_and_selector<'a>(
 
 fn find_container<'a>(spec: &'a Value, name: Option<&str>) -> Result<&'a Value, VerbError> {
     let sidecars = spec["initContainers"].as_array().into_iter().flatten();
+    // Of init containers these alone go on and may have probes (KEP-753).
     let sidecars = sidecars.filter(|container| container["restartPolicy"] == "Always");
     let containers = spec["containers"].as_array().into_iter().flatten();
     let all: Vec<_> = containers.chain(sidecars).collect();

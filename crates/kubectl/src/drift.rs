@@ -44,6 +44,7 @@ pub struct Args {
 }
 
 pub(crate) async fn run(args: &Args) -> Result<(), VerbError> {
+    // `sidecarset/NAME`, as other verbs and kubectl take it, is the same.
     let name = args.set.rsplit('/').next().unwrap_or_default();
     let (reader, _) = args.connection.connect_reader().await?;
     let now = reader.cluster_time().await;
@@ -174,6 +175,7 @@ fn group_by_remedy(report: &DriftReport) -> Vec<(Option<&str>, DriftRemedy, Drif
     let mut groups = BTreeMap::<_, Vec<_>>::new();
     for pod in &report.pods {
         let differs: Vec<_> = pod.differs.iter().map(|one| one.field.as_str()).collect();
+        // First in the key: the pods of the newest revision are shown first.
         let is_old = pod.revision.as_deref() != Some(&report.revision);
         let key = (is_old, pod.revision.as_deref(), pod.takes, differs);
         groups.entry(key).or_default().push(pod);

@@ -116,6 +116,7 @@ async fn read_some(stream: Option<impl AsyncRead + Unpin>, most: usize) -> (Vec<
     let (mut kept, mut buffer, mut is_truncated) = (Vec::new(), vec![0; 16 * 1024], false);
     // An error is the end of the connection, which the status tells too.
     while let Ok(count @ 1..) = stream.read(&mut buffer).await {
+        // What is not kept is read all the same: a command whose output nobody reads does not end.
         let fits = count.min(most - kept.len());
         kept.extend_from_slice(&buffer[..fits]);
         is_truncated |= fits < count;
@@ -152,6 +153,7 @@ pub(crate) fn explain_failure(
 ) -> Unread {
     Unread(match error {
         kube::Error::Api(status) if status.code == 403 && status.message.contains("User \"") => {
+            // Which verb it is depends on the cluster's version, so it is taken from the message.
             let verb = status.message.split_once(" cannot ");
             let verb = verb.and_then(|(_, rest)| rest.split_whitespace().next());
             let verb = verb.unwrap_or("create");

@@ -113,6 +113,7 @@ pub(crate) async fn run(args: &Args) -> Result<(), VerbError> {
         .map(|pod| ObjectName::of(&pod.identity))
         .collect();
     let (mut explained, agents) = explain_pods(&reader, pods, now).await?;
+    // For one pod alone, since each question is a command in the pod of an agent.
     if let ([one], false) = (explained.as_mut_slice(), args.no_runs) {
         reader.add_recent_runs(one, &agents, &uids).await;
     }

@@ -245,6 +245,7 @@ async fn read_events(
         .iter()
         .filter_map(|event| transition_of_event(event, uids))
         .collect();
+    // An event lives for an hour (`--event-ttl`); the last transition of a verdict stays in the status.
     let known = matching_probes(&explained)
         .filter_map(|(marker, probe)| transition_of_verdict(marker, probe));
     for verdict in known {

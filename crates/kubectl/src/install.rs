@@ -187,6 +187,7 @@ fn command_line_words(container: &Container) -> Vec<String> {
     let mut words = vec!["leadsman".to_owned()];
     words.extend(args.iter().cloned());
     for variable in container.env.iter().flatten() {
+        // A value that is taken from elsewhere (`valueFrom`) is in no field of the pod.
         let (Some(name), Some(value)) = (variable.name.strip_prefix("LEADSMAN_"), &variable.value)
         else {
             continue;

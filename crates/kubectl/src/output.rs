@@ -188,6 +188,7 @@ pub(crate) fn to_harmless_yaml(value: &impl Serialize) -> Result<String, serde_n
         return Ok(text);
     }
     let mut standin = "text".to_owned();
+    // The word must stand nowhere else: every place of it is replaced.
     while text.contains(&standin) {
         standin.push('-');
     }

@@ -135,6 +135,7 @@ impl Reader {
         let mut expired = Disposition::Done;
         for _ in 0..ATTEMPTS {
             match self.list_once(resource, selection, &map).await {
+                // What was read is dropped: pages of two lists may lack an object, or have it twice.
                 Err(again @ Disposition::Expired { .. }) => expired = again,
                 other => return other.map_err(|failure| failed(&failure)),
             }
@@ -237,6 +238,7 @@ fn explain_failure(
         Disposition::Retry {
             cause: Cause::NoRight,
             ..
+        // Of a right that is missing, and not of credentials that are not accepted (401).
         } if reason.contains("User \"") => {
             format!("missing right: {verb} {name} {place}")
         }

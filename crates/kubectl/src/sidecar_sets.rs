@@ -151,6 +151,7 @@ impl FoundSetObjects {
         let has_patch = parsed.iter().any(|set| !set.template.patches.is_empty());
         let has_order = has_order_of_init_containers(&parsed);
         if has_pin || has_patch || has_order {
+            // Only where the answer depends on it: reading it takes further rights, in leadsman's own namespace.
             let install = reader.read_install(now).await;
             let namespace = install.config.agent_namespace.as_str();
             self.objects.render = install.render;
@@ -237,6 +238,7 @@ pub(crate) fn has_order_of_init_containers<'a>(
 }
 
 fn decode_object<T: serde::de::DeserializeOwned>(object: &Value) -> Result<T, VerbError> {
+    // From text, since `Guarded` borrows that of an object (`RawValue`), and a `Value` has none.
     let decoded = serde_json::from_str(&object.to_string());
     decoded.map_err(|error| {
         let kind = object["kind"].as_str().unwrap_or_default();

@@ -177,6 +177,7 @@ async fn explain_pods(
             }
         }
     }
+    // The sort is stable: of a pod that was read twice the one stays that is asked about.
     all.sort_by(|a, b| a.observed.name.cmp(&b.observed.name));
     all.dedup_by(|a, b| a.observed.name == b.observed.name);
     let wires = all.iter().map(|pod| pod.wire.clone()).collect();

@@ -65,9 +65,11 @@ impl TextTable {
             .into_iter()
             .chain(&self.rows);
         let width = |column: usize| {
+            // Of the headings too where they are not printed: rows of a watch stand below headings that were.
             let cells = std::iter::once(&headings).chain(&self.rows);
             let cells = cells.filter_map(|row| row.get(column));
             cells
+                // Each character counts as one wide, as for kubectl (Go's `text/tabwriter`).
                 .map(|cell| cell.text.chars().count())
                 .max()
                 .unwrap_or_default()

@@ -97,6 +97,7 @@ pub(crate) fn groups_text(
         ));
         add_causes(&mut lines, &group.causes);
     }
+    // What could not be read is the same for all pods.
     let read = pods.first().map(|pod| pod.unread.as_slice());
     add_unread(&mut lines, read.unwrap_or_default());
     lines.0

@@ -242,6 +242,7 @@ fn sum_up_answers(
         return Err(VerbError::Unread(Unread(why.clone())));
     }
     let mut usage: Vec<_> = lines.into_values().map(Usage::with_ratios).collect();
+    // The sort is stable: equal lines stay in the order of their names.
     usage.sort_by(|one, other| {
         let (one, other) = (args.sort_by.sort_value(one), args.sort_by.sort_value(other));
         other.total_cmp(&one)

@@ -101,6 +101,7 @@ pub(super) async fn read_health(reader: &Reader, install: Install) -> InstallHea
     };
     let (daemon_set, agents, nodes, webhook) = futures::join!(
         reader.get_object::<DaemonSet>(DAEMON_SETS, Some(&namespace), DAEMON_SET),
+        // As JSON, since the checks read an agent's pod as Kubernetes' type, and the rules as one of ours.
         reader.read_agents::<Value>(&namespace, None),
         reader.list_objects::<ReadNode>(NODES, &all_nodes),
         reader.get_object::<MutatingWebhookConfiguration>(WEBHOOKS, None, CONFIGURATION),

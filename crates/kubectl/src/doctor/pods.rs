@@ -44,6 +44,7 @@ pub(super) fn unready_reason(pod: &Pod) -> Option<String> {
             None => reason.to_owned(),
         })
     });
+    // What the kubelet says of a container comes first: the condition only names the containers that are not ready.
     let mut why: Vec<_> = waiting.collect();
     if why.is_empty() {
         why = not;
@@ -89,6 +90,7 @@ pub(super) fn count_versions(pods: &[Pod]) -> BTreeMap<String, usize> {
 /// The tag of an image; `latest` where it has none, a digest where it has only that.
 fn image_tag(image: &str) -> String {
     let (name, digest) = image.split_once('@').unwrap_or((image, ""));
+    // The address of a registry may have a colon too, before its port.
     let last = name.rsplit('/').next().unwrap_or_default();
     match last.split_once(':') {
         Some((_, tag)) => tag.to_owned(),

@@ -111,6 +111,7 @@ fn add_claim(pod: &mut Map<String, Value>, claim: &Value, name: &str) {
     let volume_name = claim.as_str().unwrap_or_default();
     let volume = json!({
         "name": claim,
+        // The first replica stands for all, which differ in this name only.
         "persistentVolumeClaim": {"claimName": format!("{volume_name}-{name}-0")},
     });
     let volumes = &mut pod["spec"]["volumes"];

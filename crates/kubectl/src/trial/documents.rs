@@ -45,6 +45,7 @@ pub(crate) fn parse_objects(text: &str) -> Result<Vec<Value>, VerbError> {
             VerbError::Usage(format!("document {} is no YAML: {error}", number + 1))
         })?;
         match &object["items"] {
+            // An empty document, as after a last `---`.
             _ if object.is_null() => {}
             Value::Array(items) => objects.extend(items.iter().cloned()),
             _ => objects.push(object),

@@ -271,6 +271,7 @@ impl Forwarded {
         if self.refusal.is_terminated() {
             return Poll::Pending;
         }
+        // Nothing was refused: the stream itself says how it ends.
         let Some(reason) = ready!(self.refusal.poll_unpin(cx)) else {
             return Poll::Pending;
         };

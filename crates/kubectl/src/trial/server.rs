@@ -67,11 +67,14 @@ async fn ask_once(
     let mut document = candidate.document.clone();
     if let Some(version) = known_version {
         path = format!("{path}/{}", candidate.name);
+        // A custom resource is updated by its version only (`AllowUnconditionalUpdate`,
+        // `k8s.io/apiextensions-apiserver/pkg/registry/customresource/strategy.go`).
         document["metadata"]["resourceVersion"] = Value::String(version.to_owned());
     }
     let request = Request::builder()
         .method(method)
         .uri(format!(
+            // Strict: a field that no schema knows is dropped otherwise, and its author learns nothing (KEP-2885).
             "{path}?dryRun=All&fieldValidation=Strict&fieldManager=kubectl-leadsman"
         ))
         .header(CONTENT_TYPE, "application/json")
