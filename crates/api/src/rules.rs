@@ -28,6 +28,7 @@ impl Rule {
         let message = &self.message;
         let mut rule = json!({"rule": self.condition, "message": message});
         if let Some(NamedValue { form, value }) = &self.value {
+            // `format` reads the message too, where a single '%' would begin a value.
             let message = message.replace('%', "%%");
             // The cost of `format` is not estimated by the size of what it is given, that of `+` is.
             rule["messageExpression"] = format!("\"{form} {message}\".format([{value}])").into();
@@ -433,6 +434,7 @@ fn ports() -> Vec<Rule> {
         "spec.probes[].probe.httpGet.port",
         "spec.probes[].probe.tcpSocket.port",
     ] {
+        // The type is looked up in a list for its cost, as `port_name` says.
         let condition = format!(
             "type(self) in [int] ? 1 <= self && self <= 65535 : {}",
             port_name()

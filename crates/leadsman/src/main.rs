@@ -106,6 +106,7 @@ const COMPLETION: &str = "kubectl_complete-leadsman";
 
 fn main() -> ExitCode {
     let name = program_name();
+    // Before clap: the words are those of an unfinished command line.
     if name == COMPLETION {
         let words = std::env::args_os().skip(1).collect();
         return leadsman_kubectl::complete_for_kubectl(build_command(PLUGIN), words);

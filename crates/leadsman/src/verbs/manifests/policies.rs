@@ -18,6 +18,7 @@ const VALIDATING_WEBHOOKS: &str = VALIDATING_OWNER;
 /// The policy by which an agent may write only the `NodePodProbe` of its own node, which the token of its pod names
 /// (KEP-4193; by default in all supported versions of Kubernetes).
 pub(super) fn own_node_policy(namespace: &str) -> [Value; 2] {
+    // A token that is bound to no node has none, and then no name is equal.
     let node = "request.userInfo.?extra[?'authentication.kubernetes.io/node-name'][0].orValue('')";
     let policy = AdmissionPolicy {
         name: OWN_NODE,
@@ -58,6 +59,7 @@ pub(super) fn pods_policy(namespace: &str) -> [Value; 2] {
             "operations": ["UPDATE"],
             "resources": ["pods"],
         }),
+        // The whitelist of annotations is no part of this: it is JSON with expressions, which CEL cannot read.
         variables: changed_keys("annotations", &is_foreign()),
         validations: vec![
             forbid_unless(
@@ -138,6 +140,8 @@ pub(super) fn revisions_policy(namespace: &str) -> [Value; 2] {
         "[object, oldObject].all(o, o == null || o.metadata.?ownerReferences.orValue([]).exists(r, \
          r.apiVersion.startsWith('{GROUP}/') && r.kind == 'SidecarSet' && r.?controller.orValue(false)))"
     );
+    // The time from which a revision is the newest again: without it, pods that were created meanwhile would count as
+    // pinned.
     let same_annotations = "[object, oldObject].all(o, o.metadata.?annotations.orValue({}).all(k, \
          k == 'sidecarset.leadsman.io/newest-since' || \
          object.metadata.?annotations[?k] == oldObject.metadata.?annotations[?k]))";
@@ -199,6 +203,8 @@ pub(super) fn mutating_webhooks_policy(namespace: &str) -> [Value; 2] {
 /// The policy by which the manager registers webhooks that judge `SidecarSet`s as they are created or updated, and whose failure
 /// refuses none. Whoever is called may still refuse; but a set can be deleted.
 pub(super) fn validating_webhooks_policy(namespace: &str) -> [Value; 2] {
+    // Not for DELETE: whoever has the manager's token could keep every set from being deleted, since failurePolicy is
+    // about a webhook that does not answer, and not about one that refuses.
     let is_of_sets = format!(
         "w.?rules.orValue([]).all(r, r.apiGroups == ['{GROUP}'] && r.resources == ['sidecarsets'] && \
          r.operations.all(o, o in ['CREATE', 'UPDATE']))"
@@ -347,6 +353,7 @@ impl AdmissionPolicy {
                 "kind": "ValidatingAdmissionPolicy",
                 "metadata": metadata,
                 "spec": {
+                    // An expression that cannot be evaluated must not let a stolen token through.
                     "failurePolicy": "Fail",
                     "matchConstraints": {"resourceRules": [self.rule]},
                     "matchConditions": [{
