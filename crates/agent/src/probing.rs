@@ -197,6 +197,8 @@ impl Probing {
         for action in self.node.apply_event(event, now) {
             match action {
                 NodeAction::StartRun(run) => self.start_run(run),
+                // Otherwise each edit of a probe would leave one more connection to a target that hangs, until its
+                // timeout of up to an hour.
                 NodeAction::CancelRun(run) => self.prober.cancel(run),
                 NodeAction::VerdictChanged(change) => {
                     self.publish_change(change, run.as_ref(), now);
@@ -347,6 +349,7 @@ impl Probing {
             self.begin_write();
             let soon = self.now_since_start().monotonic + DRAIN;
             match self.node.write_at().filter(|at| *at < soon) {
+                // One was begun just now, and its end is waited for first.
                 _ if !self.writes.is_empty() => {}
                 Some(at) => sleep_until(self.context.start + at).await,
                 None => return,

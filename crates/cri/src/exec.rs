@@ -27,6 +27,8 @@ impl Exec for Runtime {
             timeout: seconds.into(),
         };
         let mut client = self.exec_client();
+        // The runtime waits beyond the timeout until the output is closed, which a grandchild of the command may hold
+        // for as long as it lives.
         let limit = Duration::from_secs(seconds.into()) + EXEC_SLACK;
         match tokio::time::timeout(limit, client.exec_sync(request)).await {
             Ok(Ok(response)) => execution_of_reply(response.into_inner()),

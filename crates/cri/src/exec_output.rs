@@ -231,6 +231,7 @@ impl Varint {
     }
 
     fn push_byte(self, byte: u8) -> Result<VarintRead, InvalidProtobuf> {
+        // A varint has ten bytes at most ("Protocol Buffers: Encoding").
         if self.bits > 63 {
             return Err(InvalidProtobuf);
         }

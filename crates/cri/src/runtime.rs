@@ -277,6 +277,7 @@ impl Runtime {
     fn call_error(&self, call: &str, status: &Status) -> Error {
         let (call, message) = (call.to_owned(), status.message().to_owned());
         match status.code() {
+            // First: the transport gives its own errors the codes of gRPC as well.
             _ if is_transport(status) => Error::Unreachable {
                 endpoint: self.endpoint.clone(),
                 reason: message,

@@ -36,6 +36,7 @@ pub async fn run_probe_over<E: Exec, D: Dial>(
     exec: &E,
     dialer: &D,
 ) -> Result<Outcome, CannotProbe> {
+    // An error only where a probe connects: a command needs no address.
     let ip = target.address();
     match handler {
         Handler::Exec { command } => exec::run_command(command, target, timeout, exec).await,

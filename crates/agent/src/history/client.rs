@@ -76,6 +76,7 @@ pub fn print_history(args: &Args, out: &mut impl Write) -> Result<(), HistoryErr
     socket.shutdown(Shutdown::Write)?;
     let answered = io::copy(&mut socket, out)?;
     out.flush()?;
+    // An agent closes a question that it refuses, without a word.
     if answered == 0 {
         return Err(HistoryError::NoAnswer);
     }

@@ -88,6 +88,8 @@ async fn send_all(
     let mut series = EventSeries::default();
     let mut spam_filter = EventSpamFilter::default();
     while let Some((change, at)) = queued.recv().await {
+        // Before it is sent, as client-go's correlator does: an event that is refused costs the API server a request
+        // too.
         if !spam_filter.take_token(&change.key.pod, clock::monotonic()) {
             metrics.count_event(EventResult::Suppressed);
             tracing::debug!(probe = %change.key, "event dropped: the pod has had 25 events, and gets one more every 5 minutes");

@@ -107,6 +107,7 @@ async fn over_http2<S: AsyncRead + AsyncWrite + Unpin>(
 ) -> Result<AfterResponse, EarlyEnd> {
     let request = request::for_http2(request).map_err(EarlyEnd::Failed)?;
     let handshake = h2::client::Builder::new()
+        // What a server pushes is no answer to a probe (RFC 9113, 8.4).
         .enable_push(false)
         .max_header_list_size(MAX_HEAD)
         .handshake::<_, Bytes>(connection)

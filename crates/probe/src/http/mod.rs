@@ -57,6 +57,7 @@ pub(crate) async fn run<D: Dial>(
             connection.close().await;
             Ok(outcome)
         }
+        // Its connection was dropped: only a target that passes is spared a reset.
         Ok(Err(stop)) => stop.into_result(),
         Err(_) => Ok(Outcome::Failed(progress.timed_out(timeout))),
     }

@@ -83,6 +83,7 @@ pub(super) fn for_http2(request: Request<Empty<Bytes>>) -> Result<Request<()>, S
     for name in CONNECTION_HEADERS {
         headers.remove(name);
     }
+    // The only value that is left to it (section 8.2.2).
     if headers.get(TE).is_some_and(|te| te != "trailers") {
         headers.remove(TE);
     }

@@ -60,6 +60,7 @@ impl HttpUrl {
         let (port, path) = match reference.authority {
             Some(authority) => match split_authority(authority) {
                 None => return Redirect::Malformed,
+                // A name is another host, since none is resolved: it could lead anywhere.
                 Some((host, _)) if host.parse() != Ok(ip) => {
                     return Redirect::OtherHost(authority.to_owned());
                 }
