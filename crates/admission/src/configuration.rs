@@ -108,6 +108,7 @@ impl Address {
             }}),
             Self::Url(url) => json!({"url": format!("{url}{path}")}),
         };
+        // A bundle that somebody else fills in is not named, so that an apply leaves it alone.
         if let CaBundle::Pem(pem) = bundle {
             config["caBundle"] = json!(ByteString(pem.clone()));
         }

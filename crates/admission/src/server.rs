@@ -84,6 +84,7 @@ impl Server {
             () = self.accept_connection(&listener, &mut connections, &stop) => {}
             () = self.drain_connections() => {}
         }
+        // First: a connection that comes now is refused at once, and not left in the backlog.
         drop(listener);
         stop.cancel();
         let finished = async { while connections.tasks.join_next().await.is_some() {} };

@@ -329,6 +329,7 @@ fn secret_with_data(observed: Option<&Secret>, namespace: &str, data: Data) -> S
     // `k8s.io/apimachinery/pkg/util/managedfields/internal/fieldmanager.go`).
     secret.metadata.managed_fields = None;
     let all = secret.data.get_or_insert_default();
+    // A successor that took over must not stay beside what is served.
     all.retain(|key, _| !KEYS.contains(&key.as_str()));
     all.extend(
         data.into_iter()

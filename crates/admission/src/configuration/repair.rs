@@ -351,6 +351,7 @@ impl<C: WebhookConfiguration> ConfigurationLoop<C> {
             "no admission webhook is in force: deleted the {}",
             C::describe_object()
         );
+        // Not left to the watch, until whose event the deletion would be sent again.
         (self.state.observed, self.state.owner) = (Observed::Absent, OwningRole::Unknown);
         (self.state.applied, self.state.trouble) = (None, None);
     }
@@ -472,6 +473,7 @@ async fn read_and_delete<C: WebhookConfiguration>(
             let (deleted, _) = send_as_leader(server, leadership, Verb::Delete, delete).await;
             deleted
         }
+        // Of our name and without a field of ours: somebody else's.
         Ok(_) => Disposition::Done,
         Err(error) => Disposition::Refused {
             reason: error.to_string(),

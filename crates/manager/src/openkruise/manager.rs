@@ -184,6 +184,7 @@ impl OpenKruiseManager {
             GateState::On(_) | GateState::NoPod => !self.gate_read_at.is_some_and(is_recent),
             GateState::Off => false,
         };
+        // As in `state_at`: who cannot see renewals takes it for running.
         let runs = self.blind && until.is_some() || is_time_left(*until, now);
         let holder = record::holder_of(lease)
             .filter(|_| is_due && runs)?

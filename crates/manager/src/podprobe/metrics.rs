@@ -75,6 +75,7 @@ impl MarkerMetrics {
 
     /// Shows the totals if they have changed.
     pub(super) fn publish_totals(&mut self, totals: StatusTotals) {
+        // Asked with each event, few of which change a status.
         if self.shown == totals {
             return;
         }

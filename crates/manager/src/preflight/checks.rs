@@ -185,6 +185,7 @@ fn check_crd(name: &str, seen: &Lookup<Option<CrdFacts>>) -> Finding {
         let message = format!("{name} is OpenKruise's or an older one: {why}{release}");
         return Finding::new(CHECK, CheckResult::Todo, message).with_command(install_command(name));
     }
+    // A release that would delete the CRD is worth a note, also where nothing is wrong with it now.
     if crd.drops.is_empty() && crd.rules {
         return Finding::new(
             CHECK,
@@ -390,6 +391,7 @@ fn check_webhooks(seen: &Lookup<Vec<BlockingWebhook>>, serves: bool, gates: Gate
     }
     let mut configurations: BTreeMap<_, Vec<_>> = BTreeMap::new();
     for hook in hooks {
+        // A configuration is deleted as a whole, so each is named once.
         configurations
             .entry((hook.kind, hook.configuration))
             .or_default()

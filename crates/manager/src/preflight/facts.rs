@@ -223,6 +223,7 @@ async fn read_identity(client: &Client) -> kube::Result<Identity> {
 async fn read_leader(client: &Client) -> kube::Result<Option<String>> {
     let leases: Api<Lease> = Api::namespaced(client.clone(), LEASE_NAMESPACE);
     let lease = leases.get_opt(LEASE).await?;
+    // A manager that was killed stands there until another one takes the Lease.
     let lease = lease.filter(|lease| !was_left_behind(lease, clock::now()));
     Ok(lease.and_then(|lease| record::holder_of(&lease).map(str::to_owned)))
 }
@@ -279,6 +280,7 @@ fn compare_crds(ours: &CustomResourceDefinition, theirs: &CustomResourceDefiniti
         drops,
         not_served: not_served.collect(),
         converter,
+        // Ours of `NodePodProbe` has none.
         rules: has_rules(&theirs) || !has_rules(&ours),
         release: annotation("meta.helm.sh/release-name").filter(|_| !is_kept),
     }
@@ -286,6 +288,7 @@ fn compare_crds(ours: &CustomResourceDefinition, theirs: &CustomResourceDefiniti
 
 /// Collects the paths of properties that only the first schema has, the outermost of each.
 fn collect_missing_properties(ours: &Value, theirs: &Value, place: &str, into: &mut Vec<String>) {
+    // It keeps what it does not name (`pkg/apiserver/schema/pruning` of k8s.io/apiextensions-apiserver).
     if theirs["x-kubernetes-preserve-unknown-fields"] == json!(true) {
         return;
     }

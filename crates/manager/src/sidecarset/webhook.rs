@@ -89,6 +89,7 @@ impl SetInjection {
                  distinct namespaceSelectors"
             );
         }
+        // Once for each set, and not with each snapshot.
         let known = &self.scope.not_failing;
         for set in scope.not_failing.iter().filter(|set| !known.contains(set)) {
             tracing::warn!(
