@@ -355,6 +355,7 @@ impl<T: Target> WriteQueue<T> {
             }
             let queue = &mut self.classes[(self.class_of)(&target)];
             queue.waiting -= 1;
+            // It is there: a target that waits is in both.
             if let Some(state) = self.targets.get_mut(&target) {
                 let failures = state.failures();
                 *state = TargetState::Ready { failures };

@@ -125,6 +125,7 @@ impl Schema {
         }
         let crd = &self.crd;
         if !keeps {
+            // Also when it is read for the first time, and then once: the fields stay missing until somebody acts.
             tracing::warn!(
                 crd,
                 missing = self.fields.content,

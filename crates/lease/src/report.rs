@@ -77,6 +77,7 @@ impl<O: LeadershipObserver> LeadershipReport<O> {
             (true, false) => self.log_lost(other),
             (false, false) | (true, true) => {}
         }
+        // The objection is asked for once for each holder, and logged once.
         if self.holder.as_deref() != elector.last_seen_holder() {
             self.holder = elector.last_seen_holder().map(str::to_owned);
             if let Some(leader) = other {

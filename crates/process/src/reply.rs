@@ -320,6 +320,7 @@ pub fn describe_missing_rights<'a>(reasons: impl IntoIterator<Item = &'a str>) -
     for reason in reasons {
         match denied_by_authorizer(reason) {
             Some(missing) => denied.push(missing),
+            // No right is missing then: the API server does not know who asks, whatever is asked.
             None => {
                 return format!(
                     "the API server does not accept the credentials of this process ({reason}): check the kubeconfig, or the \

@@ -80,7 +80,7 @@ fn complete(schema: &mut Object) {
     set_keywords(schema, MAXIMA);
     set_bounds(schema);
     let scatter = schema_at(schema, "spec.updateStrategy.scatterStrategy");
-    // Keys of a list are unique without a rule, which would cost of the budget for CEL.
+    // Keys of a list are unique without a rule, which would use up some of the budget for CEL.
     make_list_map(scatter, &["key", "value"]);
     make_list_map(schema_at(schema, "status.conditions"), &["type"]);
     schema_at(schema, "spec").insert("required".into(), json!(["selector"]));
