@@ -385,6 +385,7 @@ fn pod_spec_and_selector<'a>(
     let spec = pods
         .get("spec")
         .filter(|spec| spec["containers"].is_array())?;
+    // A pod has none, and neither has a CronJob, nor a Job before it is created.
     let own = template.and_then(|_| object.pointer("/spec/selector"));
     let own = own.and_then(|own| serde_json::from_value::<LabelSelector>(own.clone()).ok());
     if let Some(mut selector) = own {

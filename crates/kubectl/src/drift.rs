@@ -153,6 +153,7 @@ impl Reader {
 
 /// The pods that a set selects by their labels, in a namespace or in all.
 fn selected_pods<'a>(known: &'a KnownSet, namespace: Option<&'a str>) -> ListSelection<'a> {
+    // A set that names its namespace selects no pod of another one.
     let own = match &known.set.namespaces {
         Namespaces::Named(name) => Some(&**name),
         Namespaces::All | Namespaces::Selected(_) => None,

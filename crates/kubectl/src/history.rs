@@ -215,6 +215,8 @@ impl<'a> ChangeWatch<'a> {
         let transition = transition_of_event(event, self.uids)?;
         let time = transition.time.0;
         let name = event.metadata.name.clone().unwrap_or_default();
+        // A list that is read again has events that were told, and an event may be written again for another reason:
+        // neither has a later time.
         let before = self.told.insert(name, time).or(self.newest);
         (before < Some(time)).then_some(transition)
     }

@@ -158,6 +158,7 @@ fn read_settings(pods: &[Pod], holder: &str) -> Result<Leadsman, Unread> {
         .iter()
         .find(|pod| pod.metadata.name.as_deref() == Some(pod_of_holder(holder)));
     let unread = |why: &str| Unread(format!("{why}: its flags are taken for the defaults"));
+    // All pods of a Deployment have the same flags, unless it is being rolled out.
     let pod = leader.or_else(|| pods.first());
     let pod = pod.ok_or_else(|| unread("no pod of a manager was found"))?;
     let mut containers = pod.spec.iter().flat_map(|spec| &spec.containers);

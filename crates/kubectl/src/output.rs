@@ -79,6 +79,7 @@ impl Colors {
 pub(crate) fn print_text(text: &str) -> Result<(), VerbError> {
     let mut out = anstream::stdout().lock();
     out.write_all(escape_harmful(text).as_bytes())?;
+    // A reader that has gone is an error here, and unseen where the stream is dropped.
     out.flush()?;
     Ok(())
 }

@@ -98,6 +98,7 @@ impl Reader {
         };
         match self.read_recent_runs(agents, &node, &query).await {
             Ok(mut history) => {
+                // An agent may still know the earlier pod of this name, as of a StatefulSet.
                 history.probes.retain(|probe| uids.contains(&*probe.uid));
                 explained.add_recent_runs(&history.probes);
             }

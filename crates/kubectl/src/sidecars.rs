@@ -166,6 +166,7 @@ async fn explain_pods(
             let state = known.state(pod, labels, now);
             state.is_some_and(|state| state.version == PodVersion::Upgradable)
         };
+        // Only then are the other pods read, of which a set may have tens of thousands.
         if known.set.update.mode != UpdateMode::Rolling || !pods.iter().any(waits) {
             continue;
         }

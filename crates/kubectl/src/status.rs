@@ -337,6 +337,7 @@ async fn watch_markers(
             WatchEvent::ListComplete(_) => is_listing = false,
             WatchEvent::ListPage(_) | WatchEvent::Following => {}
         }
+        // A list is printed as a whole, so that its columns are aligned.
         if !is_listing {
             output::print_text(&table.to_text("", std::mem::take(&mut with_headings)))?;
             table.clear_rows();

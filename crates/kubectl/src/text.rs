@@ -66,6 +66,7 @@ pub(crate) fn groups_text(
     let mut lines = TextLines::default();
     let well = groups.iter().filter(|group| group.causes.is_empty());
     let well: usize = well.map(|group| group.pods.len()).sum();
+    // Pods that no marker matches are not "marked as they should be".
     if well == pods.len() && pods.iter().all(has_no_marker) {
         lines.add_line(self::format_pod_count(pods.len()));
         add_unread(&mut lines, &pods[0].unread);
@@ -78,6 +79,7 @@ pub(crate) fn groups_text(
     let is_complete = pods.iter().all(|pod| pod.complete);
     for group in groups {
         let count = self::format_pod_count(group.pods.len());
+        // Without the objects of the nodes most causes cannot be found, which must not read as if all were well.
         let what = if group.causes.is_empty() && !is_complete {
             format!("{WAITING}marked as they should be, as far as you may read{WAITING:#}")
         } else if group.causes.is_empty() {

@@ -141,6 +141,7 @@ impl InstallHealth {
                 ),
             ));
         }
+        // What is broken is often broken in all of them, as in the pods of a DaemonSet.
         findings.truncate(NAMED);
         if not > NAMED {
             findings.push(problem_finding(
@@ -234,6 +235,7 @@ impl InstallHealth {
         let namespace = self.namespace();
         let message = format!("namespace {namespace} has no agent's pod");
         let report = self.reports.as_ref();
+        // Reports that could not be read do not say that all is well.
         let is_silent = report.map_or(true, |reports| !reports.silent_nodes.is_empty());
         match &self.daemon_set {
             Err(why) => unread_finding(CHECK, why),
@@ -258,6 +260,7 @@ impl InstallHealth {
         const CHECK: &str = "agent-nodes";
         let active = agents.iter().filter(|pod| pods::is_active(pod));
         let with: BTreeSet<_> = active.filter_map(pods::node_name).collect();
+        // On a virtual node its provider runs the probes, and no DaemonSet.
         let real = nodes.iter().filter(|node| !node.is_virtual());
         let (kept, left_out): (Vec<_>, Vec<_>) = real.partition(|node| self.selects_node(node));
         let lacking: Vec<_> = kept

@@ -53,6 +53,7 @@ impl InstallHealth {
                 CHECK,
                 format!("not in use: the gates {GATES} are off"),
             )],
+            // The manager writes the configuration while there is a valid marker or set, and deletes it otherwise.
             Ok(None) if !self.has_markers_for_providers() => vec![note_finding(
                 CHECK,
                 format!("there is no MutatingWebhookConfiguration {CONFIGURATION}: without {} none is needed", self.whose_pods()),

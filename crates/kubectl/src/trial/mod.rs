@@ -139,6 +139,7 @@ impl Attempt<'_> {
             .iter()
             .map(|candidate| self.validate_marker(candidate, &observed));
         let validations = join_all(validations).await;
+        // All of them at once: markers that are applied together may conflict with one another.
         let mut proposed = observed;
         for (candidate, validation) in candidates.iter().zip(&validations) {
             if let Some(marker) = validation.usable_marker(candidate) {
@@ -240,6 +241,7 @@ impl Attempt<'_> {
         let sampled = targets.iter().take(sample);
         let tried = sampled.map(|(pod, target)| self.run_probes(pod, target));
         let tried: Vec<_> = stream::iter(tried).buffered(PODS_AT_ONCE).collect().await;
+        // The outcomes as verdicts, so that the index itself says which marks would follow.
         let mut recorded = proposed.clone();
         for ((pod, target), results) in targets.iter().zip(&tried) {
             let outcomes = results.iter().filter_map(|result| {
