@@ -56,6 +56,7 @@ impl EventSpamFilter {
             bucket.left < BURST
         });
         if self.pods.len() >= MAX_PODS {
+            // It loses least: a pod that is forgotten begins with a full bucket again.
             let quietest = self.pods.iter().max_by_key(|(_, bucket)| bucket.left);
             let quietest = quietest.map(|(pod, _)| pod.clone());
             quietest.map(|pod| self.pods.remove(&pod));

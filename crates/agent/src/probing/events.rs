@@ -187,6 +187,7 @@ async fn send_event(
 
 fn build_event(node_name: &str, change: &VerdictChange, at: Timestamp) -> Event {
     let pod = &change.key.pod;
+    // OpenKruise's reasons, like the source: tools look for them.
     let (reason, kind) = match change.to {
         State::Succeeded => ("KruiseProbeSucceeded", "Normal"),
         State::Failed | State::Unknown => ("KruiseProbeFailed", "Warning"),

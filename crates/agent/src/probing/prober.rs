@@ -90,6 +90,7 @@ impl<E: Exec + Clone + Send + Sync + 'static> Prober<E> {
         loop {
             match self.runs.join_next().await {
                 Some(Ok(finished)) => return self.finished(finished),
+                // Its grace was over, and nobody waits for its result.
                 Some(Err(error)) if error.is_cancelled() => {}
                 Some(Err(error)) => {
                     tracing::error!(%error, "the task of a probe run ended without a result, which is a bug in leadsman");

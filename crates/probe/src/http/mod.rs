@@ -187,6 +187,8 @@ async fn judge(
 ) -> Result<AfterResponse, EarlyEnd> {
     let status = response.status();
     if !(200..400).contains(&status.as_u16()) {
+        // In the kubelet's words, and without the body, which must not be shown to whoever reads events
+        // (`DoHTTPProbe`, `pkg/probe/http/http.go`, issue.k8s.io/99425).
         let message = format!("HTTP probe failed with statuscode: {}", status.as_u16());
         return Ok(AfterResponse::Finished(Outcome::Failed(message)));
     }

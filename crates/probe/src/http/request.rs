@@ -20,6 +20,7 @@ pub(super) fn host_header(headers: &[(String, String)]) -> Option<&str> {
         .iter()
         .find(|(name, _)| name.eq_ignore_ascii_case("host"))?;
     let host = host.trim();
+    // An empty one leaves the address, as `Request.Host` of Go's `net/http` does.
     (!host.is_empty()).then_some(host)
 }
 
