@@ -106,8 +106,8 @@ pub fn connect_client(
     config.read_timeout = Some(READ_TIMEOUT);
     // Otherwise the idle time of a pooled connection would count.
     config.reset_reader_on_write = true;
-    // kube would repeat 429, 503 and 504 within the call. A write would then be sent after the check of the Lease
-    // that preceded it, and the queues would not learn that the API server asks for a pause.
+    // kube would repeat 429, 503 and 504 within the call: a write without another look at the Lease, and without the
+    // queues' learning that the API server asks for a pause.
     config.default_retry = false;
     config.headers.push((USER_AGENT, user_agent(component)));
     let url = config.cluster_url.clone();

@@ -22,7 +22,6 @@ impl WriteCounters {
     pub fn declare_write(&self, write: &'static str) {
         for result in Disposition::LABELS {
             let labels = [("write", write), ("result", result)];
-            // The reference is a lock of the family; held, it would block the next line.
             drop(self.0.get_or_create(&labels));
         }
     }
