@@ -59,6 +59,7 @@ fn marker_document(crd: &CustomResourceDefinition) -> Value {
     make_list_map(schema_at(schema, "spec.probes"), &["name"]);
     make_list_map(schema_at(schema, "spec.probes[].markerPolicy"), &["state"]);
     make_list_map(schema_at(schema, "status.conditions"), &["type"]);
+    // As in OpenKruise's CRD; the type itself has a default.
     schema_at(schema, "status").insert("required".into(), json!(["observedGeneration"]));
     add_rules(schema, rules::marker());
     document
@@ -133,6 +134,7 @@ fn schema(document: &mut Value) -> &mut Object {
     let root = document.pointer_mut("/spec/versions/0/schema/openAPIV3Schema");
     let root = root.and_then(Value::as_object_mut);
     let root = root.expect("a CRD has a schema");
+    // The name of a Rust type, which says nothing to who reads the CRD.
     root.remove("title");
     root
 }

@@ -69,6 +69,7 @@ fn complete(schema: &mut Object) {
     make_list_map(volumes, &["name"]);
     let secret = schema_at(schema, "spec.imagePullSecrets[]");
     loosen(secret);
+    // A reference may have an empty name, as in a pod.
     secret.remove("required");
     for selector in rules::SELECTORS {
         let selector = schema_at(schema, selector);
