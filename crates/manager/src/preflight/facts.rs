@@ -164,6 +164,7 @@ pub async fn read_facts(client: &Client, scope: &PreflightScope) -> Result<Clust
 async fn read_version(client: &Client) -> Result<Lookup<Info>, NoAnswer> {
     match timeout(TIMEOUT, client.apiserver_version()).await {
         Ok(Ok(version)) => Ok(Ok(version)),
+        // Refused is answered too.
         Ok(Err(kube::Error::Api(status))) => Ok(Err(status.message)),
         Ok(Err(error)) => Err(NoAnswer(error_chain(&error))),
         Err(_elapsed) => Err(NoAnswer(late_reply_reason())),
@@ -204,6 +205,8 @@ fn parse_leading_number(text: &str) -> u32 {
 }
 
 async fn read_identity(client: &Client) -> kube::Result<Identity> {
+    // Whoever is authenticated may ask who it is, and what it may do (`system:basic-user`,
+    // `plugin/pkg/auth/authorizer/rbac/bootstrappolicy/policy.go`).
     let reviews: Api<SelfSubjectReview> = Api::all(client.clone());
     let review = reviews
         .create(&PostParams::default(), &SelfSubjectReview::default())

@@ -66,6 +66,7 @@ pub(super) async fn read_openkruise(client: &Client) -> OpenKruiseFacts {
     let daemons: Api<DaemonSet> = Api::namespaced(client.clone(), NAMESPACE);
     let daemon = lookup_reply(daemons.get_opt(DAEMON)).await.map(|daemon| {
         let template = daemon?.spec?.template;
+        // Without the flag all gates have their defaults, as with an empty one.
         Some(feature_gates_flag(&template.spec?).unwrap_or_default())
     });
     OpenKruiseFacts {

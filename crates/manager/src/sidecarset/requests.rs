@@ -163,6 +163,7 @@ fn request_of_write(
             &patch_params,
             &Patch::Strategic(patch),
         ),
+        // No apply, for the reason of a marker's status: the CRD may be OpenKruise's.
         Write::SetStatus { set, patch } => {
             sets_builder().patch_subresource("status", set, &patch_params, &Patch::Merge(patch))
         }
