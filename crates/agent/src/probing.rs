@@ -169,6 +169,7 @@ impl Probing {
             if alarm.deadline() != wake_at || alarm.is_elapsed() {
                 alarm.as_mut().reset(wake_at);
             }
+            // Not biased: however many runs end, plan, containers and shutdown are followed.
             tokio::select! {
                 () = &mut stopped => return Ok(()),
                 event = plans.next() => {

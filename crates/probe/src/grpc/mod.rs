@@ -60,6 +60,8 @@ pub(crate) async fn run<D: Dial>(
         (Err(_), Some(stream)) if stream.has_received() => {
             Ok(Outcome::Failed(call_timed_out(address, timeout)))
         }
+        // A server of HTTP/2 sends its settings without being asked (RFC 9113, 3.4), so silence means another
+        // protocol.
         (Err(_), Some(_)) => Ok(Outcome::Failed(format!(
             "connecting to {address}: the port accepts, but no HTTP/2 server answered within {timeout:?}"
         ))),
@@ -111,6 +113,7 @@ async fn call<S: AsyncRead + AsyncWrite + Unpin>(
 /// The message for a connection that failed.
 fn broken_message(address: SocketAddr, error: &h2::Error) -> String {
     let error_chain = error_chain(error);
+    // h2 itself gives a connection up on which something else than HTTP/2 has come.
     if error.is_go_away() && error.is_library() {
         format!("health check call to {address}: the answer is not HTTP/2: {error_chain}")
     } else {
