@@ -111,6 +111,7 @@ fn main() -> ExitCode {
         let words = std::env::args_os().skip(1).collect();
         return leadsman_kubectl::complete_for_kubectl(build_command(PLUGIN), words);
     }
+    // Ends the process where a shell asks for candidates.
     CompleteEnv::with_factory(|| build_command(&program_name())).complete();
     let matches = build_command(&name).get_matches();
     let arguments = Arguments::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());

@@ -178,6 +178,7 @@ fn print(format: OutputFormat, reports: &[FileReport], unread: &[String]) -> Res
         OutputFormat::Json => output::objects(ObjectFormat::Json, &objects)?,
         OutputFormat::Yaml => output::objects(ObjectFormat::Yaml, &objects)?,
     };
+    // Not to standard output, which may be piped into `kubectl apply`.
     for remark in reports
         .iter()
         .flat_map(remarks)

@@ -21,6 +21,7 @@ pub(super) fn workloads(
     let service = gates.serve_webhooks().then(|| webhook_service(namespace));
     let mut objects: Vec<_> = service.into_iter().collect();
     let documents = RENDERED.split("---\n");
+    // The text begins with a separator.
     for document in documents.filter(|document| !document.is_empty()) {
         let mut object: Value = serde_norway::from_str(document).map_err(io::Error::other)?;
         object["metadata"]["namespace"] = json!(namespace);
