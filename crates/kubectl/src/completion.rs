@@ -54,6 +54,7 @@ pub fn complete_for_kubectl(mut command: clap::Command, words: Vec<OsString>) ->
         // One line is one candidate.
         let help = help.lines().next().unwrap_or_default();
         text.add_line(format_args!("{value}\t{help}"));
+        // A kind, which is followed by a name in the same word.
         if value.ends_with('/') {
             directive |= NO_SPACE;
         }
@@ -114,6 +115,7 @@ pub(crate) fn complete_sidecar_sets(current: &OsStr) -> Vec<CompletionCandidate>
 
 pub(crate) fn complete_pods(current: &OsStr) -> Vec<CompletionCandidate> {
     let names = complete_names(PODS);
+    // Who has begun to type a name alone goes on with it.
     let is_plain = !current.to_string_lossy().contains('/') && !current.is_empty();
     let prefix = if is_plain { "" } else { "pod/" };
     let names = names.into_iter().map(|name| format!("{prefix}{name}"));

@@ -114,6 +114,7 @@ pub(crate) async fn run(args: &Args) -> Result<(), VerbError> {
         let message = format!("{} has no object", file.display());
         return Err(VerbError::Usage(message));
     }
+    // All of them at the end: an object that cannot be converted leaves no half of an answer in a pipe.
     output::print_text(&output::objects(args.output, &markers)?)?;
     match errors {
         0 => Ok(()),

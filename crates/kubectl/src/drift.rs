@@ -50,6 +50,7 @@ pub(crate) async fn run(args: &Args) -> Result<(), VerbError> {
     let now = reader.cluster_time().await;
     let needs = Needs {
         set: Some(name),
+        // What a pod was injected by is found by the name of its revision, whichever that is.
         all_revisions: true,
         namespaces: match args.connection.namespace.as_deref() {
             Some(namespace) => WantedNamespaces::These([namespace].into()),

@@ -82,6 +82,7 @@ impl Reader {
         command: &ExecCommand<'_>,
     ) -> Result<AttachedProcess, Unread> {
         let pods = Api::<Pod>::namespaced(self.server.client.clone(), command.namespace);
+        // Without a terminal, which would mix standard error into standard output.
         let params = AttachParams::default().container(command.container);
         let started = pods
             .exec(command.pod, command.command.iter().copied(), &params)

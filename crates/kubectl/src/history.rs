@@ -291,6 +291,7 @@ fn transition_of_event(event: &Event, uids: &BTreeSet<String>) -> Option<Transit
         _ => return None,
     };
     let text = event.message.as_deref().unwrap_or_default();
+    // As the agent writes it (`event_message`): the probe first, and then what it said.
     let (probe, message) = match text.split_once(": ") {
         Some(parts) => parts,
         None => (text.split(' ').next().unwrap_or_default(), ""),

@@ -63,6 +63,7 @@ impl Reader {
             Ok(ManagerState::Leads(holder) | ManagerState::Expired(holder, _)) => Some(&**holder),
             Ok(ManagerState::Absent) | Err(_) => None,
         };
+        // A manager's identity begins with the namespace of its installation.
         let namespace = holder.and_then(|holder| holder.split_once('/'));
         let namespace = namespace
             .map_or(NAMESPACE, |(namespace, _)| namespace)
@@ -162,6 +163,7 @@ fn read_settings(pods: &[Pod], holder: &str) -> Result<Leadsman, Unread> {
     let pod = leader.or_else(|| pods.first());
     let pod = pod.ok_or_else(|| unread("no pod of a manager was found"))?;
     let mut containers = pod.spec.iter().flat_map(|spec| &spec.containers);
+    // A service mesh may have added containers.
     let container = containers.find(|one| one.args.as_deref().is_some_and(is_manager));
     let container = container.ok_or_else(|| unread("no manager runs in its pod"))?;
     let words = command_line_words(container);

@@ -41,6 +41,7 @@ pub(crate) struct NodeHistory {
 impl Agents {
     pub(crate) fn new(namespace: &str, pods: &Result<Vec<Pod>, Unread>) -> Self {
         let running = |pod: &&Pod| {
+            // In a roll-out a node may have two, of which the one that ends does not answer.
             pod.identity.deletion_timestamp.is_none()
                 && pod.status.phase.as_deref() == Some("Running")
         };

@@ -171,6 +171,7 @@ async fn select_pods(
 ) -> Result<SelectedPods, VerbError> {
     let nodes = agents.nodes_with_agent().map_err(VerbError::Unread)?;
     if args.all_namespaces && args.selector.is_none() {
+        // All probes are meant, so no pod has to be read.
         return Ok(SelectedPods { uids: None, nodes });
     }
     let selection = ListSelection {

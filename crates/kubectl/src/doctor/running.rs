@@ -82,6 +82,7 @@ impl InstallHealth {
         );
         match &self.install.manager {
             Err(why) => unread_finding(CHECK, why),
+            // The identity of a manager of leadsman begins with its namespace.
             Ok(ManagerState::Leads(holder)) if !holder.contains('/') => problem_finding(
                 CHECK,
                 format!("{holder} holds the Lease kube-system/leadsman-manager and is no manager of leadsman: nothing is written"),

@@ -90,6 +90,7 @@ impl<'a> ReachedPod<'a> {
         let began = clock::monotonic();
         let outcome =
             leadsman_probe::run_probe_over(&run.handler, &target, run.timeout, self, self).await;
+        // What the executor has not used is closed before the next run.
         lock_mutex(&self.opened).take();
         lock_mutex(&self.started).take();
         let refusal = lock_mutex(&self.refused).take();

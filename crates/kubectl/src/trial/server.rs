@@ -176,6 +176,7 @@ fn known_fields() -> BTreeSet<String> {
         }
     }
     let mut names = BTreeSet::new();
+    // Of this program's CRD: it is only for what may have been meant.
     let schema = serde_json::to_value(PodProbeMarker::crd()).unwrap_or_default();
     collect_fields(&schema["spec"]["versions"], &mut names);
     names
