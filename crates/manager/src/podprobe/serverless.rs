@@ -92,6 +92,7 @@ fn webhook_spec(scope: Scope) -> WebhookSpec {
         rules: vec![RuleWithOperations {
             api_groups: text(""),
             api_versions: text("v1"),
+            // A provider may read a pod once, when it gets it; later changes are written like marks.
             operations: text("CREATE"),
             resources: text("pods"),
             scope: Some("Namespaced".to_owned()),
