@@ -126,6 +126,7 @@ impl<O: LeadershipObserver> LeaseCandidate<O> {
             self.publish_leadership();
             tokio::select! {
                 completed = &mut request => {
+                    // A future that has ended must not be polled again.
                     request = pending().boxed();
                     self.on_reply(completed);
                 }

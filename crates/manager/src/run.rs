@@ -157,6 +157,7 @@ async fn run_features(args: &Args, process: Process) -> Result<(), ManagerError>
         (&process.metrics, &process.tracer),
     );
     let namespace = &args.namespace;
+    // The webhooks of sets have a leadership of their own beside this one (`Webhook::led_by`).
     let leadership = guard.leadership_over_markers();
     let mut admission =
         // After the features are added: what is registered follows from their webhooks.

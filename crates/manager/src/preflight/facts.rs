@@ -250,6 +250,7 @@ async fn read_crds(client: &Client, gates: Gates) -> Vec<(String, Lookup<Option<
 fn compare_crds(ours: &CustomResourceDefinition, theirs: &CustomResourceDefinition) -> CrdFacts {
     let schema = |crd: &CustomResourceDefinition| {
         let versions = crd.spec.versions.iter();
+        // All versions of a kind of ours have one schema.
         let mut versions = versions.filter(|version| version.name == leadsman_api::VERSION);
         let schema = versions.next().and_then(|version| version.schema.as_ref());
         let schema = schema.and_then(|schema| schema.open_api_v3_schema.as_ref());
