@@ -160,6 +160,8 @@ fn selector_rules(selector: &str, empty: &str) -> Vec<Rule> {
         ),
         rule(
             expression.clone(),
+            // As Kubernetes checks selectors (`ValidateLabelSelectorRequirement`,
+            // `k8s.io/apimachinery/pkg/apis/meta/v1/validation/validation.go`).
             "!(self.operator in ['In', 'NotIn']) || has(self.values) && self.values.size() > 0",
             "In and NotIn need at least one value",
         )
@@ -410,11 +412,14 @@ fn http() -> Vec<Rule> {
         ),
         string_rule(
             "spec.probes[].probe.httpGet.httpHeaders[].name",
+            // Narrower than RFC 9110, as Kubernetes has it (`IsHTTPHeaderName`,
+            // `k8s.io/apimachinery/pkg/util/validation/validation.go`).
             full_match("self", "[-A-Za-z0-9]+"),
             "must be a name of an HTTP header: letters, digits and '-'",
         ),
         rule(
             "spec.probes[].probe.httpGet.httpHeaders[].value",
+            // It would begin another header (RFC 9110, 5.5).
             r"!self.matches(r'[\r\n]')",
             "must not have a line break",
         ),

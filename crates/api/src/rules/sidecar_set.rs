@@ -101,6 +101,7 @@ fn containers(container: &'static str, upgrade_types: &[&str]) -> Vec<Rule> {
         .at_field(".name"),
         string_rule(
             at("upgradeStrategy.upgradeType"),
+            // An empty type is ColdUpgrade: only with HotUpgrade does a pod have other containers.
             "(self == 'HotUpgrade') == (oldSelf == 'HotUpgrade')",
             limits::UPGRADE_TYPE_IS_FIXED,
         ),
@@ -261,6 +262,7 @@ fn patches() -> Vec<Rule> {
 fn revision() -> Vec<Rule> {
     let given = |field: &str| format!("has(self.{field}) && self.{field} != ''");
     vec![
+        // A set's revision has it as a label.
         string_rule("spec.customVersion", full_match("self", LABEL_VALUE), VALUE),
         rule(
             "spec.injectionStrategy.revision",
