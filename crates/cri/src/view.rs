@@ -309,6 +309,7 @@ impl ContainerCache {
         let addresses = match network {
             Network::Node => Addresses::Node,
             Network::Own(addresses) => {
+                // Filtered once: what may not be dialled is no address of the pod to anybody.
                 let dialable = addresses
                     .into_iter()
                     .filter(|address| is_dialable(*address));

@@ -22,6 +22,7 @@ impl LeadershipMetrics {
             leadership_changes: Counter::default(),
             lease,
         };
+        // A standby shows 0, and not nothing.
         metrics.set_leading_gauges(false);
         registry.register(|registry| {
             registry.register(

@@ -51,6 +51,7 @@ impl EventSpamFilter {
 
     /// Forgets all pods whose bucket is full again, or else the one whose bucket is the fullest.
     fn forget_quietest(&mut self, now: Instant) {
+        // A pod without a bucket has a full one, so nothing is lost with these.
         self.pods.retain(|_, bucket| {
             bucket.refill_bucket(now);
             bucket.left < BURST

@@ -234,6 +234,7 @@ impl ProbingMetrics {
 
 /// Shows a counter for each value, each 0 so far.
 fn declare_values(counters: &Counters<1>, label: &'static str, values: &[&'static str]) {
+    // All series exist from the start, since `rate` does not see the event with which a counter begins.
     for value in values {
         drop(counters.get_or_create(&[(label, *value)]));
     }

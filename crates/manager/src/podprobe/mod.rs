@@ -55,6 +55,7 @@ impl PodProbeRules {
             WriteTarget::PodMarks(pod) => {
                 traces::open_spans(&self.tracer, pod, self.index.verdict_transitions(target))
             }
+            // Only the marks of a pod complete a change of a verdict.
             _ => Vec::new(),
         }
     }

@@ -289,6 +289,7 @@ fn check_openkruise(seen: &OpenKruiseFacts, gates: Gates) -> Vec<Finding> {
             let message = format!("no OpenKruise manager holds the Lease {NAMESPACE}/{LEASE}");
             (Finding::new(CHECK, CheckResult::Ok, message), false)
         }
+        // Its other features go on, and with them its webhooks are served.
         Ok(OpenKruiseState::GateOff { holder }) => {
             let message =
                 format!("OpenKruise's manager {holder} runs with PodProbeMarkerGate=false");

@@ -105,6 +105,7 @@ async fn over_http2<S: AsyncRead + AsyncWrite + Unpin>(
     ip: IpAddr,
     progress: &mut RunProgress,
 ) -> Result<AfterResponse, EarlyEnd> {
+    // Only now: which version it is sent in is decided by the handshake of TLS.
     let request = request::for_http2(request).map_err(EarlyEnd::Failed)?;
     let handshake = h2::client::Builder::new()
         // What a server pushes is no answer to a probe (RFC 9113, 8.4).
