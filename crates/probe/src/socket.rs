@@ -85,7 +85,7 @@ pub(crate) async fn close_gracefully(mut stream: impl AsyncRead + AsyncWrite + U
 
 /// Reads and discards to the end, or up to [`MAX_DRAINED`].
 async fn drain_bounded(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<()> {
-    // A target that sends without end must not keep the run, nor its memory.
+    // `CLOSE_TIMEOUT` bounds the time, this the work: a target may send as fast as it can.
     let mut left = MAX_DRAINED;
     while left > 0 {
         match poll_fn(|cx| poll_discard(Pin::new(&mut *stream), cx)).await? {
