@@ -313,6 +313,7 @@ async fn read_job_names(
     let jobs = jobs.map_err(VerbError::Unread)?.into_iter();
     let is_own = |job: &OwnedObject| {
         let mut owners = job.metadata.owner_references.iter().flatten();
+        // By the uid, since Jobs of an earlier CronJob of that name may still be there.
         owners.any(|it| it.controller == Some(true) && Some(&it.uid) == owner.metadata.uid.as_ref())
     };
     let names: Vec<_> = jobs
@@ -347,6 +348,7 @@ pub(crate) async fn no_such_object(
     let known = reader
         .list_objects::<completion::NamedObject>(resource, &selection)
         .await;
+    // There is nothing of the kind: perhaps the namespace itself is mistyped.
     if let (Ok([]), Some(namespace)) = (known.as_deref(), namespace)
         && let Some(error) = no_such_namespace(reader, namespace).await
     {

@@ -211,6 +211,7 @@ fn probe_row(
         _ if probe.pending > 0 => WAITING,
         _ => GOOD,
     };
+    // Unknown until a manager has written the status, which is not 0.
     let matched = marker
         .matched_pods
         .map_or("?".to_owned(), |pods| pods.to_string());

@@ -343,6 +343,7 @@ fn format_marks(marks: &[MarkExplanation], now: Timestamp) -> String {
         "WRITTEN BY",
     ]);
     for mark in marks {
+        // In quotes, so that an empty value and blanks can be seen.
         let value = mark
             .value
             .as_ref()

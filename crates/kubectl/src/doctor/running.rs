@@ -58,6 +58,7 @@ impl InstallHealth {
                     .with_command("remove it from --feature-gates (chart: featureGates)"),
             );
         }
+        // That there is no pod of a manager is a finding of its own.
         let found_pods = self
             .install
             .managers
@@ -201,6 +202,7 @@ impl InstallHealth {
         let killed = restarted
             .iter()
             .any(|pod| pods::last_termination_reason(pod) == Some("OOMKilled"));
+        // Of all ends this one has its remedy in the chart.
         Some(if killed {
             problem_finding(check, message).with_command(format!(
                 "give it more memory (chart: {component}.resources.limits.memory)"

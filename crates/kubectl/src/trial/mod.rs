@@ -80,6 +80,7 @@ pub(crate) async fn run(args: &Args) -> Result<(), VerbError> {
     let is_given = args.connection.namespace.is_some();
     let candidates = documents::find_markers(objects, &connected.namespace, is_given)?;
     let reader = Reader::new(connected.server);
+    // Markers of two namespaces have nothing to do with each other.
     let mut by_namespace = BTreeMap::<_, Vec<_>>::new();
     for candidate in candidates {
         let namespace = candidate.namespace.clone();

@@ -95,6 +95,7 @@ impl MarkerValidation {
             message: error.message,
         });
         let mut errors: Vec<_> = errors.collect();
+        // Where the API server has named the field, that says more.
         if let (Err(error), true) = (&candidate.decoded, errors.is_empty()) {
             errors.push(FieldError {
                 field: String::new(),

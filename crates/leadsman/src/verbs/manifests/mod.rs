@@ -86,6 +86,7 @@ pub(crate) fn run(args: &Args) -> ExitCode {
 
 fn manifests_text(args: &Args) -> io::Result<String> {
     let mut parts = args.only.clone();
+    // In the order in which one `kubectl apply` succeeds, whichever they were named in.
     parts.sort();
     parts.dedup();
     let mut documents = Vec::new();

@@ -102,6 +102,7 @@ pub(super) fn sets_policy(namespace: &str) -> [Value; 2] {
         component: "manager",
         rule: json!({
             "apiGroups": [GROUP],
+            // Sets are served in two versions, and an OpenKruise may serve others.
             "apiVersions": ["*"],
             "operations": ["CREATE", "UPDATE", "DELETE"],
             "resources": ["sidecarsets"],
