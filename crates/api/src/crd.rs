@@ -10,11 +10,11 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 use kube::CustomResourceExt;
 use serde_json::{Map, Value, json};
 
-use crate::rules::Rule;
+use crate::rules::CelRule;
 use crate::{NodePodProbe, PodProbeMarker, SidecarSet, limits, rules};
 
 /// An object of JSON, such as a schema is.
-type Object = Map<String, Value>;
+type SchemaObject = Map<String, Value>;
 
 /// The CRDs of probes, ready to be applied.
 pub fn podprobe_crds() -> [CustomResourceDefinition; 2] {
@@ -65,7 +65,7 @@ fn marker_document(crd: &CustomResourceDefinition) -> Value {
     document
 }
 
-fn add_rules(schema: &mut Object, rules: Vec<Rule>) {
+fn add_rules(schema: &mut SchemaObject, rules: Vec<CelRule>) {
     for rule in rules {
         let object = schema_at(schema, &rule.path);
         let rules = object
@@ -130,7 +130,7 @@ fn document_of(crd: &CustomResourceDefinition) -> Value {
     document
 }
 
-fn schema(document: &mut Value) -> &mut Object {
+fn schema(document: &mut Value) -> &mut SchemaObject {
     let root = document.pointer_mut("/spec/versions/0/schema/openAPIV3Schema");
     let root = root.and_then(Value::as_object_mut);
     let root = root.expect("a CRD has a schema");
@@ -156,7 +156,7 @@ fn drop_nullable_and_defaults<'a>(schemas: impl Iterator<Item = &'a mut Value>) 
 }
 
 /// The schema at a path: `.` leads to a property, `[]` to the items of a list, `{}` to the values of a map.
-fn schema_at<'a>(schema: &'a mut Object, path: &str) -> &'a mut Object {
+fn schema_at<'a>(schema: &'a mut SchemaObject, path: &str) -> &'a mut SchemaObject {
     let path = path.replace("[]", ".[]").replace("{}", ".{}");
     path.split('.')
         .filter(|part| !part.is_empty())
@@ -174,13 +174,14 @@ fn schema_at<'a>(schema: &'a mut Object, path: &str) -> &'a mut Object {
 }
 
 /// Makes a list a map by its keys: no two items have the same ones, and server-side apply merges it item by item.
-fn make_list_map(schema: &mut Object, keys: &[&str]) {
+fn make_list_map(schema: &mut SchemaObject, keys: &[&str]) {
     schema.insert("x-kubernetes-list-type".into(), "map".into());
     schema.insert("x-kubernetes-list-map-keys".into(), json!(keys));
 }
 
 /// Adds what upstream's schema of a native probe has and the derived one lacks.
-fn complete_probe(probe: &mut Object) {
+fn complete_probe(probe: &mut SchemaObject) {
+    // `+default=""` of `GRPCAction` (`k8s.io/api/core/v1/types.go`).
     schema_at(probe, "grpc.service").insert("default".into(), "".into());
     for path in ["httpGet.port", "tcpSocket.port"] {
         schema_at(probe, path).insert(
@@ -190,12 +191,12 @@ fn complete_probe(probe: &mut Object) {
     }
 }
 
-fn complete_selector(selector: &mut Object) {
+fn complete_selector(selector: &mut SchemaObject) {
     selector.insert("x-kubernetes-map-type".into(), "atomic".into());
 }
 
 /// Sets the maxima: some are limits of the wire, others keep the estimated cost of the rules within the API server's limit.
-fn set_maxima(schema: &mut Object) {
+fn set_maxima(schema: &mut SchemaObject) {
     set_selector_maxima(schema_at(schema, "spec.selector"));
     set_keywords(schema, MAXIMA);
     for field in TIMINGS {
@@ -211,13 +212,13 @@ fn set_maxima(schema: &mut Object) {
     }
 }
 
-fn set_keywords(schema: &mut Object, keywords: &[(&str, &str, usize)]) {
+fn set_keywords(schema: &mut SchemaObject, keywords: &[(&str, &str, usize)]) {
     for (path, keyword, value) in keywords {
         schema_at(schema, path).insert((*keyword).into(), json!(value));
     }
 }
 
-fn set_selector_maxima(selector: &mut Object) {
+fn set_selector_maxima(selector: &mut SchemaObject) {
     set_keywords(
         selector,
         &[

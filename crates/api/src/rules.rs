@@ -13,7 +13,7 @@ pub(crate) use self::sidecar_set::{SELECTORS, WEIGHT_VALUES, sidecar_set};
 use crate::limits;
 
 /// A rule, and the field that its error names.
-pub(crate) struct Rule {
+pub(crate) struct CelRule {
     pub(crate) path: Cow<'static, str>,
     condition: String,
     message: String,
@@ -23,7 +23,7 @@ pub(crate) struct Rule {
     field: Option<&'static str>,
 }
 
-impl Rule {
+impl CelRule {
     pub(crate) fn to_json(&self) -> Value {
         let message = &self.message;
         let mut rule = json!({"rule": self.condition, "message": message});
@@ -72,8 +72,8 @@ fn rule(
     path: impl Into<Cow<'static, str>>,
     condition: impl Into<String>,
     message: impl Into<String>,
-) -> Rule {
-    Rule {
+) -> CelRule {
+    CelRule {
         path: path.into(),
         condition: condition.into(),
         message: message.into(),
@@ -87,12 +87,12 @@ fn string_rule(
     path: impl Into<Cow<'static, str>>,
     condition: impl Into<String>,
     message: impl Into<String>,
-) -> Rule {
+) -> CelRule {
     let named = NamedValue {
         form: "'%s'",
         value: "self".to_owned(),
     };
-    Rule {
+    CelRule {
         value: Some(named),
         ..rule(path, condition, message)
     }
@@ -108,7 +108,7 @@ const VALUE: &str = "must be a label value: at most 63 letters, digits, '-', '_'
                      letter or digit";
 
 /// All rules of `PodProbeMarker`.
-pub(crate) fn marker() -> Vec<Rule> {
+pub(crate) fn marker() -> Vec<CelRule> {
     let mut rules = selector();
     rules.extend(probes());
     rules.extend(policies());
@@ -118,7 +118,7 @@ pub(crate) fn marker() -> Vec<Rule> {
     rules
 }
 
-fn selector() -> Vec<Rule> {
+fn selector() -> Vec<CelRule> {
     let mut rules = vec![rule(
         "spec.selector",
         same_selector(),
@@ -132,7 +132,7 @@ fn selector() -> Vec<Rule> {
 }
 
 /// What holds for every selector; `empty` is said of one that selects nothing.
-fn selector_rules(selector: &str, empty: &str) -> Vec<Rule> {
+fn selector_rules(selector: &str, empty: &str) -> Vec<CelRule> {
     let at = |field: &str| format!("{selector}.{field}");
     let (labels, expression, values) = (
         at("matchLabels"),
@@ -190,7 +190,7 @@ fn same_selector() -> String {
     format!("{} && {}", same(&labels), same(&expressions))
 }
 
-fn probes() -> Vec<Rule> {
+fn probes() -> Vec<CelRule> {
     let same = "has(p.podConditionType) && p.podConditionType != '' && \
                 !self.exists_one(q, has(q.podConditionType) && q.podConditionType == p.podConditionType)";
     vec![
@@ -236,7 +236,7 @@ fn probes() -> Vec<Rule> {
     ]
 }
 
-fn policies() -> Vec<Rule> {
+fn policies() -> Vec<CelRule> {
     let (policy, labels, annotations) = (
         "spec.probes[].markerPolicy[]",
         "spec.probes[].markerPolicy[].labels",
@@ -317,7 +317,7 @@ fn read_labels(part: &str) -> String {
     }
 }
 
-fn handlers() -> Vec<Rule> {
+fn handlers() -> Vec<CelRule> {
     let mut rules = vec![
         rule(
             "spec.probes[].probe",
@@ -358,7 +358,7 @@ fn handlers() -> Vec<Rule> {
 
 /// A path must be one that Go's `url.Parse` accepts, by which Kubernetes and OpenKruise validate it; core's module `url` has
 /// the same rules.
-fn http() -> Vec<Rule> {
+fn http() -> Vec<CelRule> {
     const SCHEME: &str = "[A-Za-z][-A-Za-z0-9+.]*:";
     const ESCAPE: &str = "%[0-9A-Fa-f]{2}";
     const USER: &str = r"[-A-Za-z0-9._~!$&\x27()*+,;=:@%]*@";
@@ -426,7 +426,7 @@ fn http() -> Vec<Rule> {
     ]
 }
 
-fn ports() -> Vec<Rule> {
+fn ports() -> Vec<CelRule> {
     let mut rules = vec![
         rule(
             "spec.probes[].probe.grpc.port",
@@ -493,7 +493,7 @@ fn keys_rule(
     path: impl Into<Cow<'static, str>>,
     condition: &str,
     message: impl Into<String>,
-) -> Rule {
+) -> CelRule {
     let broken = format!("self.filter(k, !({condition}))");
     rule(path, format!("self.all(k, {condition})"), message).naming(broken)
 }

@@ -39,7 +39,7 @@ where
 /// What is read of an object's metadata. `ObjectMeta` itself would parse managedFields into trees of values.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Metadata {
+struct ObjectMetadata {
     name: Option<String>,
     namespace: Option<String>,
     uid: Option<String>,
@@ -53,7 +53,7 @@ struct Metadata {
 
 /// Reads the metadata of an object without its managedFields.
 pub(crate) fn metadata<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D::Error> {
-    let wire = Metadata::deserialize(deserializer)?;
+    let wire = ObjectMetadata::deserialize(deserializer)?;
     Ok(ObjectMeta {
         name: wire.name,
         namespace: wire.namespace,
@@ -73,9 +73,9 @@ pub(crate) fn pairs<'de, D>(deserializer: D) -> Result<Vec<(String, String)>, D:
 where
     D: Deserializer<'de>,
 {
-    struct Pairs;
+    struct PairsVisitor;
 
-    impl<'de> Visitor<'de> for Pairs {
+    impl<'de> Visitor<'de> for PairsVisitor {
         type Value = Vec<(String, String)>;
 
         fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -95,5 +95,5 @@ where
         }
     }
 
-    deserializer.deserialize_any(Pairs)
+    deserializer.deserialize_any(PairsVisitor)
 }

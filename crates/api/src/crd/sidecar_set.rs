@@ -13,7 +13,7 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 use serde_json::{Value, json};
 
 use super::{
-    Object, add_rules, complete_selector, document_of, make_list_map, schema, schema_at,
+    SchemaObject, add_rules, complete_selector, document_of, make_list_map, schema, schema_at,
     set_keywords, set_selector_maxima,
 };
 use crate::{limits, rules};
@@ -58,7 +58,7 @@ fn columns() -> Value {
     ])
 }
 
-fn complete(schema: &mut Object) {
+fn complete(schema: &mut SchemaObject) {
     for list in LISTS {
         complete_containers(schema_at(schema, list));
     }
@@ -102,7 +102,7 @@ fn complete(schema: &mut Object) {
 /// The two lists of containers.
 const LISTS: [&str; 2] = ["spec.initContainers", "spec.containers"];
 
-fn complete_containers(list: &mut Object) {
+fn complete_containers(list: &mut SchemaObject) {
     make_list_map(list, &["name"]);
     let ours = OURS.map(|field| (field, schema_at(list, &format!("[].{field}")).clone()));
     let container = schema_at(list, "[]");
@@ -128,7 +128,7 @@ fn complete_containers(list: &mut Object) {
 /// after the group.
 const PORT_NAME: &str = "([0-9]+-)*[0-9]*[a-z][a-z0-9]*(-[a-z0-9]+)*";
 
-fn port_name() -> Object {
+fn port_name() -> SchemaObject {
     object(json!({"maxLength": limits::PORT_NAME, "pattern": format!("^{PORT_NAME}$")}))
 }
 
@@ -144,7 +144,7 @@ const OURS: [&str; 6] = [
 
 /// Lets an object of Kubernetes have fields that it will have in later versions. Amounts may be numbers, as in a pod
 /// (`0.5`), and descriptions are those of `kubectl explain pod.spec`.
-fn loosen(schema: &mut Object) {
+fn loosen(schema: &mut SchemaObject) {
     schema.remove("description");
     if schema.contains_key("properties") {
         schema.insert("x-kubernetes-preserve-unknown-fields".into(), json!(true));
@@ -164,7 +164,7 @@ fn loosen(schema: &mut Object) {
 
 /// Keeps of the required fields those without which Kubernetes accepts no pod. It reads others, which the types declare
 /// without `omitempty`, as empty.
-fn require_what_pods_need(name: &str, schema: &mut Object) {
+fn require_what_pods_need(name: &str, schema: &mut SchemaObject) {
     const ABSENT: [&str; 7] = [
         "lun",
         "monitors",
@@ -205,14 +205,14 @@ fn loosen_value(name: &str, schema: &mut Value) {
     }
 }
 
-fn required_fields(schema: &Object) -> Vec<String> {
+fn required_fields(schema: &SchemaObject) -> Vec<String> {
     let required = schema.get("required").and_then(Value::as_array);
     let fields = required.into_iter().flatten().filter_map(Value::as_str);
     fields.map(str::to_owned).collect()
 }
 
 /// Restricts ports and words to those that a pod may have.
-fn restrict(field: &str, schema: &mut Object) {
+fn restrict(field: &str, schema: &mut SchemaObject) {
     if ["port", "containerPort"].contains(&field) {
         schema.insert("minimum".into(), json!(1));
         schema.insert("maximum".into(), json!(65535));
@@ -227,11 +227,11 @@ fn restrict(field: &str, schema: &mut Object) {
     }
 }
 
-fn any_object() -> Object {
+fn any_object() -> SchemaObject {
     object(json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true}))
 }
 
-fn object(value: Value) -> Object {
+fn object(value: Value) -> SchemaObject {
     let Value::Object(object) = value else {
         unreachable!("it is written as an object")
     };
@@ -239,7 +239,7 @@ fn object(value: Value) -> Object {
 }
 
 /// Numbers that the types can hold: the API server does not enforce `format: int32`.
-fn set_bounds(schema: &mut Object) {
+fn set_bounds(schema: &mut SchemaObject) {
     let weight = "spec.updateStrategy.priorityStrategy.weightPriority[].weight";
     for (path, least, most) in [
         (weight, 0, 100),

@@ -2,8 +2,8 @@
 //! whatever an annotation of the set says.
 
 use super::{
-    DNS_LABEL, LABEL_VALUE, QUALIFIED, Rule, VALUE, full_match, keys_rule, one_of, qualified_name,
-    rule, selector_rules, string_rule, unreserved_key,
+    CelRule, DNS_LABEL, LABEL_VALUE, QUALIFIED, VALUE, full_match, keys_rule, one_of,
+    qualified_name, rule, selector_rules, string_rule, unreserved_key,
 };
 use crate::limits;
 
@@ -19,7 +19,7 @@ pub(crate) const SELECTORS: [&str; 4] = [
 pub(crate) const WEIGHT_VALUES: &str = "spec.updateStrategy.priorityStrategy.weightPriority[].matchSelector.matchExpressions[].values[]";
 
 /// All rules of `SidecarSet`.
-pub(crate) fn sidecar_set() -> Vec<Rule> {
+pub(crate) fn sidecar_set() -> Vec<CelRule> {
     let empty = "must not be empty: name a label in matchLabels or matchExpressions";
     let selectors = SELECTORS.map(|selector| selector_rules(selector, empty));
     let mut rules: Vec<_> = selectors.into_iter().flatten().collect();
@@ -48,7 +48,7 @@ pub(crate) fn sidecar_set() -> Vec<Rule> {
     rules
 }
 
-fn pods() -> Vec<Rule> {
+fn pods() -> Vec<CelRule> {
     vec![
         string_rule(
             "spec.namespace",
@@ -73,7 +73,7 @@ fn pods() -> Vec<Rule> {
 }
 
 /// What holds for each item of a list of containers.
-fn containers(container: &'static str, upgrade_types: &[&str]) -> Vec<Rule> {
+fn containers(container: &'static str, upgrade_types: &[&str]) -> Vec<CelRule> {
     let at = |field: &str| format!("{container}.{field}");
     let is_hot = "has(self.upgradeType) && self.upgradeType == 'HotUpgrade'";
     let strategy = "self.upgradeStrategy";
@@ -125,7 +125,7 @@ fn containers(container: &'static str, upgrade_types: &[&str]) -> Vec<Rule> {
     rules
 }
 
-fn resources_policy(policy: &str) -> [Rule; 3] {
+fn resources_policy(policy: &str) -> [CelRule; 3] {
     [
         string_rule(
             format!("{policy}.targetContainersMode"),
@@ -150,7 +150,7 @@ const LABEL: &str = "must be a DNS label: 1 to 63 lower-case letters, digits and
                      digit";
 
 /// A rule for a string that is one of a few, or empty.
-fn enumeration(path: String, values: &[&str]) -> Rule {
+fn enumeration(path: String, values: &[&str]) -> CelRule {
     let named: Vec<_> = values
         .iter()
         .copied()
@@ -161,7 +161,7 @@ fn enumeration(path: String, values: &[&str]) -> Rule {
 }
 
 /// No two containers of a pod have one name. Within a list the keys of its items see to that.
-fn names() -> Vec<Rule> {
+fn names() -> Vec<CelRule> {
     let is_hot = |container: &str| {
         format!(
             "has({container}.upgradeStrategy) && has({container}.upgradeStrategy.upgradeType) && \
@@ -191,7 +191,7 @@ fn names() -> Vec<Rule> {
     ]
 }
 
-fn volumes() -> Vec<Rule> {
+fn volumes() -> Vec<CelRule> {
     let mut rules = vec![string_rule(
         "spec.volumes[].name",
         full_match("self", DNS_LABEL),
@@ -226,7 +226,7 @@ fn volumes() -> Vec<Rule> {
     rules
 }
 
-fn patches() -> Vec<Rule> {
+fn patches() -> Vec<CelRule> {
     let twice =
         "p.annotations.exists(k, !self.exists_one(q, has(q.annotations) && k in q.annotations))";
     vec![
@@ -259,7 +259,7 @@ fn patches() -> Vec<Rule> {
     ]
 }
 
-fn revision() -> Vec<Rule> {
+fn revision() -> Vec<CelRule> {
     let given = |field: &str| format!("has(self.{field}) && self.{field} != ''");
     vec![
         // A set's revision has it as a label.
@@ -276,7 +276,7 @@ fn revision() -> Vec<Rule> {
     ]
 }
 
-fn update_strategy() -> Vec<Rule> {
+fn update_strategy() -> Vec<CelRule> {
     let key = format!("must be a qualified name: {QUALIFIED}");
     let amount = "must be a number or a percentage such as 10%, and not negative";
     let strategy = "spec.updateStrategy";
