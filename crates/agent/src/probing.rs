@@ -43,7 +43,7 @@ use tokio::sync::mpsc;
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::{Instant, sleep_until};
 
-use self::container_list::{ContainerList, ContainerLists, poll_containers};
+use self::container_list::{ContainerLists, PolledContainers, poll_containers};
 use self::events::EventSender;
 use self::metrics::{ProbingMetrics, cause_label};
 use self::plan::{Plan, PlanEvent, PlanFollower, watch_plan};
@@ -157,7 +157,7 @@ impl Probing {
         &mut self,
         stopped: impl Future<Output = ()>,
         mut plans: impl Stream<Item = PlanEvent> + Unpin,
-        lists: &mut mpsc::Receiver<ContainerList>,
+        lists: &mut mpsc::Receiver<PolledContainers>,
         questions: &mut HistoryRequests,
     ) -> Result<(), ProbingError> {
         let mut stopped = pin!(stopped);
@@ -265,7 +265,7 @@ impl Probing {
         );
     }
 
-    fn observe_list(&mut self, list: ContainerList) {
+    fn observe_list(&mut self, list: PolledContainers) {
         self.metrics.count_list(list.succeeded());
         let now = self.now_since_start().monotonic;
         let names = self.node.probed_containers();

@@ -29,7 +29,7 @@ pub(crate) struct PolledPods {
 
 /// One answer of the runtime.
 #[derive(Debug)]
-pub(crate) struct ContainerList {
+pub(crate) struct PolledContainers {
     /// When the request was sent; since the agent's start.
     began: Duration,
     /// The same `Arc` as before when nothing has changed.
@@ -42,7 +42,7 @@ pub(crate) async fn poll_containers(
     mut view: View,
     start: Instant,
     mut polled: watch::Receiver<PolledPods>,
-    lists: mpsc::Sender<ContainerList>,
+    lists: mpsc::Sender<PolledContainers>,
 ) {
     let mut answers = false;
     loop {
@@ -58,7 +58,7 @@ pub(crate) async fn poll_containers(
         let began = clock::monotonic();
         let refreshed = view.refresh_wanted(|uid| uids.contains(uid)).await;
         answers = refreshed.is_ok();
-        let list = ContainerList {
+        let list = PolledContainers {
             began: began.saturating_duration_since(start),
             containers: refreshed.map(|()| view.current_containers()),
         };
@@ -148,11 +148,11 @@ impl ContainerLists {
     /// Applies a list. Returns the event for the state machine, with the containers of these names.
     pub(crate) fn observe_list(
         &mut self,
-        list: ContainerList,
+        list: PolledContainers,
         names: impl Iterator<Item = ContainerName>,
         now: Duration,
     ) -> Option<NodeEvent<'static>> {
-        let ContainerList { began, containers } = list;
+        let PolledContainers { began, containers } = list;
         let containers = match containers {
             Ok(containers) => containers,
             Err(error) => {
@@ -187,7 +187,7 @@ impl ContainerLists {
     }
 }
 
-impl ContainerList {
+impl PolledContainers {
     pub(crate) fn succeeded(&self) -> bool {
         self.containers.is_ok()
     }
@@ -266,7 +266,7 @@ mod tests {
         let mut lists = ContainerLists::new(checks.register_check("runtime", "not tried"));
         lists.follow_plan(HashSet::new(), 0, Duration::from_secs(1));
         assert!(!readiness.is_ready());
-        let list = ContainerList {
+        let list = PolledContainers {
             began: Duration::from_secs(2),
             containers: Ok(Arc::default()),
         };
@@ -281,7 +281,7 @@ mod tests {
         let containers: Arc<CurrentContainers> = Arc::default();
         let seconds = Duration::from_secs;
         let list = |lists: &mut ContainerLists, began| {
-            let list = ContainerList {
+            let list = PolledContainers {
                 began: seconds(began),
                 containers: Ok(containers.clone()),
             };

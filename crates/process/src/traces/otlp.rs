@@ -26,13 +26,13 @@ pub(super) struct ExportTraceServiceRequest {
 #[derive(Clone, PartialEq, Message)]
 struct ResourceSpans {
     #[prost(message, optional, tag = "1")]
-    resource: Option<Resource>,
+    resource: Option<WireResource>,
     #[prost(message, repeated, tag = "2")]
     scope_spans: Vec<ScopeSpans>,
 }
 
 #[derive(Clone, PartialEq, Message)]
-struct Resource {
+struct WireResource {
     #[prost(message, repeated, tag = "1")]
     attributes: Vec<KeyValue>,
 }
@@ -72,11 +72,11 @@ struct WireSpan {
     #[prost(message, repeated, tag = "9")]
     attributes: Vec<KeyValue>,
     #[prost(message, optional, tag = "15")]
-    status: Option<Status>,
+    status: Option<WireStatus>,
 }
 
 #[derive(Clone, PartialEq, Message)]
-struct Status {
+struct WireStatus {
     #[prost(string, tag = "2")]
     message: String,
     #[prost(int32, tag = "3")]
@@ -130,7 +130,7 @@ pub(super) fn export_request(service: &str, spans: &[Span]) -> ExportTraceServic
     };
     ExportTraceServiceRequest {
         resource_spans: vec![ResourceSpans {
-            resource: Some(Resource { attributes }),
+            resource: Some(WireResource { attributes }),
             scope_spans: vec![ScopeSpans {
                 scope: Some(scope),
                 spans: spans.iter().map(wire_span).collect(),
@@ -160,7 +160,7 @@ fn wire_span(span: &Span) -> WireSpan {
         attributes: attributes
             .map(|(key, value)| to_attribute(key, value))
             .collect(),
-        status: span.error.as_ref().map(|error| Status {
+        status: span.error.as_ref().map(|error| WireStatus {
             message: error.clone(),
             code: ERROR,
         }),
