@@ -453,6 +453,7 @@ pub(crate) async fn observe_pods(
         }
         (install, agents)
     };
+    // Side by side: a person waits for the slowest, and not for the sum.
     let (markers, (nodes, node_pod_probes), (install, agents)) =
         futures::join!(read_markers(reader, namespace), known_nodes, install);
     let markers = markers.map_err(VerbError::Unread)?;

@@ -76,6 +76,7 @@ impl Reader {
         };
         let managers = self.list_objects::<Pod>(PODS, &selection).await;
         let pods = managers.as_ref().map_err(Clone::clone);
+        // Whoever may not read them gets an answer by the defaults, and is told so.
         let settings = pods.and_then(|pods| read_settings(pods, holder.unwrap_or_default()));
         let mut config = Config {
             agent_namespace: namespace,

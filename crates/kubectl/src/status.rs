@@ -261,6 +261,7 @@ fn fleet_text(fleet: &FleetSummary, args: &Args, now: Timestamp) -> String {
         }
     }
     let mut text = TextLines(table.to_text("", true));
+    // Of what is well nothing is said, unless it was asked for by its name.
     let is_told = |marker: &&MarkerSummary| {
         let waits = marker.probes.iter().any(|probe| probe.pending > 0);
         !marker.ready || waits || args.marker.is_some()

@@ -123,6 +123,7 @@ impl<'a> ReachedPod<'a> {
         limit: Duration,
     ) -> Result<Forwarded, DialError> {
         let mut stream = self.forward_port(port).await?;
+        // A request of HTTP or gRPC shows by its answer that somebody listens.
         if matches!(handler, Handler::TcpSocket { .. }) {
             let patience = limit.clamp(REFUSAL.0, REFUSAL.1);
             if let Ok(Some(reason)) = timeout(patience, &mut stream.refusal).await {

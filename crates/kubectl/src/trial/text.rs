@@ -87,6 +87,7 @@ fn add_obstacles(lines: &mut TextLines, trial: &MarkerTrial, with_all_names: boo
     let mut found: Vec<(&Cause, Vec<String>)> = Vec::new();
     for pod in &trial.pods.selected {
         for cause in trial.causes_of_pod(&pod.name) {
+            // A conflict names the other marker, which may be another one for each pod.
             let is_same = |other: &Cause| {
                 (other.reason, &other.marker, &other.probe)
                     == (cause.reason, &cause.marker, &cause.probe)

@@ -266,6 +266,7 @@ const SPEC: &[&str] = &[
 const METADATA: &[&str] = &["finalizers", "labels", "ownerReferences"];
 
 fn forbid_unless(may: &str, expression: &str, message: &str) -> Value {
+    // 403 instead of 422, the default: the object may be valid, and the account must not write it.
     json!({"expression": expression, "message": format!("{may}{message}"), "reason": "Forbidden"})
 }
 
