@@ -58,6 +58,7 @@ pub(crate) fn watch_plan(
     server: ApiServer,
     node_name: &str,
 ) -> impl Stream<Item = PlanEvent> + use<> {
+    // Not by `only_named`, by which a label of metrics would have the node's name.
     let target = ListTarget::all_of::<NodePodProbe>()
         .with_field_selector(format!("metadata.name={node_name}"));
     let mut listed = ListedObject::None;

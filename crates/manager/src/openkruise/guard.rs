@@ -268,6 +268,7 @@ impl Passage {
 
 async fn read_gate(client: Client, holder: String) -> GateRead {
     let gate = timeout(READ_TIMEOUT, read_gates(&client, NAMESPACE, &holder)).await;
+    // An error like one of the client: it is tried again with the next renewal.
     let late = |_| {
         Err(kube::Error::Service(
             format!("no reply within {} s", READ_TIMEOUT.as_secs()).into(),
