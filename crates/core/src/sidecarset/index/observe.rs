@@ -33,6 +33,7 @@ impl Index {
             // event.
             Event::Undecodable(..) | Event::Deadline => {}
             Event::Deleted(kind, name, version) => {
+                self.watches.observe(kind, Source::Watch, version);
                 // The watch may lag behind the reply to a write that created a new object of this name.
                 let known = self.known_version(kind, &name);
                 if !known.is_some_and(|known| known.is_later_than(version)) {
@@ -72,7 +73,11 @@ impl Index {
         source: Source,
     ) -> bool {
         let version = ResourceVersion::parse(meta.resource_version.as_deref());
+        let newest = self.watches.newest(kind);
         self.watches.observe(kind, source, version);
+        // A snapshot is as new as what the watches have shown, also where a reply had shown it before.
+        let is_newer = self.watches.newest(kind) != newest;
+        self.changes.any |= is_newer && snapshots::has_version_of(kind);
         let known = self.known_version(kind, name);
         self.watches.is_stale(source, kind, name, version, known)
     }

@@ -85,6 +85,14 @@ impl Index {
     }
 }
 
+/// Whether the version of a snapshot depends on a kind.
+pub(super) fn has_version_of(kind: WatchedKind) -> bool {
+    matches!(
+        kind,
+        WatchedKind::Set | WatchedKind::Revision | WatchedKind::Configuration
+    )
+}
+
 fn snapshot_set(entry: &SetEntry, whitelist: ResourceVersion) -> Option<SnapshotSet> {
     let set = entry.active_set()?;
     // A new pod gets the present revision or the pinned one; the others are of no use to an

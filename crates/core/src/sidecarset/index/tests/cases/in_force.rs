@@ -169,3 +169,50 @@ fn a_set_that_patches_annotations_is_in_force_when_the_webhook_knows_the_whiteli
     world.settle();
     assert_eq!(barrier_of(&mut world).whitelist, needed);
 }
+
+// SDF-6
+#[test]
+fn a_replica_has_come_as_far_as_its_watch_also_where_a_reply_was_faster() {
+    let mut world = world(0);
+    world.change(&set_key("log"), |set| {
+        set["metadata"]["labels"]["apps.kruise.io/sidecarset-custom-version"] = json!("v1");
+        set["spec"]["injectionStrategy"] = json!({"revision": {"customVersion": "v1"}});
+    });
+    world.deliver_all();
+    let target = WriteTarget::Revisions("log".to_owned());
+    let now = world.now();
+    let write = world.index.due(&target, now).unwrap();
+    assert!(matches!(write, Write::PatchRevision { .. }), "{write:?}");
+    world.in_flight.push(InFlight { target, write });
+    world.carry_out(0, true);
+    let lacks_its_own = |world: &mut World| {
+        let snapshot = world.index.take_changed_snapshot().unwrap();
+        snapshot.version.lacks(snapshot.barrier())
+    };
+    assert!(lacks_its_own(&mut world));
+    // Nothing follows but that the watch shows the same.
+    world.deliver_all();
+    assert!(!lacks_its_own(&mut world));
+}
+
+// SDF-6, SDF-17
+#[test]
+fn a_replica_knows_that_the_whitelist_was_deleted_when_its_watch_has_shown_that() {
+    let mut world = world(0);
+    let key = (
+        WatchedKind::Configuration,
+        object("leadsman-system", CONFIGURATION),
+    );
+    let rules = json!({"rules": [{"allowedAnnotationKeyExprs": ["^a.example/"]}]});
+    let list = json!({"metadata": {}, "data": {WHITELIST: rules.to_string()}});
+    world.create(&key, list);
+    let patch = json!([{"annotations": {"a.example/x": "1"}}]);
+    world.edit("log", "/spec/patchPodMetadata", &patch);
+    world.settle();
+    assert_eq!(world.reason("log").1, "InForce");
+    world.delete(&key);
+    world.settle();
+    assert_eq!(world.reason("log").1, "MetadataNotAllowed");
+    let snapshot = world.index.take_changed_snapshot().unwrap();
+    assert!(!snapshot.version.lacks(snapshot.barrier()));
+}
