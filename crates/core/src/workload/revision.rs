@@ -72,7 +72,8 @@ pub fn revision_name(workload: &str, hash: &str) -> String {
 /// The newest revision of a workload with these data, beside the known ones. `collisions` have been counted before.
 pub fn newest(workload: &str, data: &str, known: &[Revision], collisions: i32) -> Newest {
     let highest = known.iter().map(|revision| revision.number).max();
-    let next = highest.unwrap_or(0) + 1;
+    // Whoever may write revisions may give one the highest number that there is.
+    let next = highest.unwrap_or(0).saturating_add(1);
     // Of two with the same data the higher counts.
     let equal = known.iter().filter(|revision| *revision.data == *data);
     if let Some(equal) = equal.max_by_key(|revision| (revision.number, &revision.name)) {

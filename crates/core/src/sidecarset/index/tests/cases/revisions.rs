@@ -201,3 +201,17 @@ fn a_revision_of_a_deleted_set_is_not_taken_for_the_new_ones() {
     assert_eq!(world.status("log")["latestRevision"], name.as_str());
     assert_eq!(world.status("log")["collisionCount"], 0);
 }
+
+// SCS-35, SDF-55
+#[test]
+fn a_revision_that_was_given_the_highest_number_there_is_ends_no_process() {
+    let mut world = world(1);
+    let first = world.revisions()[0].1.clone();
+    let key = (WatchedKind::Revision, object("leadsman-system", &first));
+    world.change(&key, |revision| revision["revision"] = json!(i64::MAX));
+    for image in ["i:2", "i:1"] {
+        world.edit("log", "/spec/containers/0/image", &json!(image));
+        world.settle();
+        assert_eq!((world.image(0), world.counts("log")), (image, [1, 1, 1]));
+    }
+}
