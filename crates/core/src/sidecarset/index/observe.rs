@@ -19,6 +19,7 @@ use super::snapshots;
 use crate::cluster::{CompleteList, ObjectName, ResourceVersion, Source};
 use crate::sidecarset::event::{CONFIGURATION, Event, WatchedKind, Write, WriteTarget};
 use crate::sidecarset::metadata::{WHITELIST, Whitelist};
+use crate::sidecarset::revision::SET_LABEL;
 
 impl Index {
     /// Takes in an event. What it affects is compared later.
@@ -278,9 +279,16 @@ impl Index {
 
     fn observe_revision(&mut self, revision: Arc<ControllerRevision>, source: Source) {
         let name = ObjectName::of(&revision.identity);
-        if name.namespace != self.config.namespace
-            || self.is_stale(WatchedKind::Revision, &name, &revision.identity, source)
-        {
+        if name.namespace != self.config.namespace {
+            return;
+        }
+        // One that is in the way of a creation, and whose label somebody has taken away: no list and no watch shows it, so
+        // what they have shown says nothing about it.
+        let labels = revision.identity.labels.as_ref();
+        let is_hidden = labels.is_none_or(|labels| !labels.contains_key(SET_LABEL));
+        let is_known = self.known_version(WatchedKind::Revision, &name).is_some();
+        let is_news = source == Source::Reply && is_hidden && !is_known;
+        if !is_news && self.is_stale(WatchedKind::Revision, &name, &revision.identity, source) {
             return;
         }
         // At least the version of the snapshot has.

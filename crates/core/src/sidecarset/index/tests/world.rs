@@ -14,7 +14,7 @@ use crate::sidecarset::index::{Config, Index};
 use crate::sidecarset::metadata::Whitelist;
 use crate::sidecarset::pod::PodState;
 use crate::sidecarset::render::{RenderOptions, inject_sets};
-use crate::sidecarset::revision::SetRevision;
+use crate::sidecarset::revision::{SET_LABEL, SetRevision};
 use crate::sidecarset::selection::{NewPod, SetHistory, offer};
 use crate::sidecarset::set::SidecarSet;
 use crate::sidecarset::snapshot::SnapshotVersion;
@@ -164,8 +164,20 @@ impl World {
     fn store(&mut self, key: &Key) {
         self.version += 1;
         let version = self.version.to_string();
-        self.objects.get_mut(key).unwrap()["metadata"]["resourceVersion"] = version.into();
-        self.late.push_back(self.event(key, Source::Watch));
+        self.objects.get_mut(key).unwrap()["metadata"]["resourceVersion"] = version.clone().into();
+        let event = if self.is_watched(key) {
+            self.event(key, Source::Watch)
+        } else {
+            let version = ResourceVersion::parse(Some(&version));
+            Event::Deleted(key.0, key.1.clone(), version)
+        };
+        self.late.push_back(event);
+    }
+
+    /// Whether lists and watches show an object: of revisions those with the label. One that loses it looks deleted.
+    fn is_watched(&self, key: &Key) -> bool {
+        let labels = &self.objects[key]["metadata"]["labels"];
+        key.0 != WatchedKind::Revision || labels.get(SET_LABEL).is_some()
     }
 
     /// Changes an object; a change of the spec of a set or a pod is another generation.
@@ -253,7 +265,8 @@ impl World {
             WatchedKind::Revision,
             WatchedKind::Configuration,
         ] {
-            let keys = self.keys(kind);
+            let mut keys = self.keys(kind);
+            keys.retain(|key| self.is_watched(key));
             for key in &keys {
                 self.tell(self.event(key, Source::List(version)));
             }
@@ -538,9 +551,12 @@ impl World {
             Write::CreateRevision(object) => {
                 let name = object["metadata"]["name"].as_str().unwrap();
                 let key = (WatchedKind::Revision, self::object(NAMESPACE, name));
-                if !self.objects.contains_key(&key) {
-                    self.create(&key, (**object).clone());
+                if self.objects.contains_key(&key) {
+                    // It is read, and asked again what is due.
+                    self.tell(self.event(&key, Source::Reply));
+                    return Err(());
                 }
+                self.create(&key, (**object).clone());
                 Ok(Some(key))
             }
             Write::PatchRevision { revision, patch } => {

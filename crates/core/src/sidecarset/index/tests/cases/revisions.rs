@@ -215,3 +215,27 @@ fn a_revision_that_was_given_the_highest_number_there_is_ends_no_process() {
         assert_eq!((world.image(0), world.counts("log")), (image, [1, 1, 1]));
     }
 }
+
+// SCS-35, SDF-55
+#[test]
+fn a_revision_whose_label_was_taken_away_is_found_by_its_name() {
+    let mut world = world(1);
+    let first = world.revisions()[0].1.clone();
+    let key = (WatchedKind::Revision, object("leadsman-system", &first));
+    world.change(&key, |revision| {
+        revision["metadata"]["labels"] = json!({});
+    });
+    world.settle();
+    for restarts in [false, true] {
+        if restarts {
+            world.restart();
+        }
+        let replicas = if restarts { 2 } else { 1 };
+        world.create_pod(replicas, true);
+        world.settle();
+        let counted = u64::try_from(replicas + 1).unwrap();
+        assert_eq!(world.counts("log")[0], counted);
+        assert_eq!(world.status("log")["latestRevision"], first.as_str());
+        assert_eq!(world.revisions().len(), 1);
+    }
+}
