@@ -263,10 +263,14 @@ impl Index {
         set.selects(namespace, self.namespace_label(namespace), label)
     }
 
-    /// Whether an older set that selects the pod claims the same.
+    /// Whether an older set that selects the pod claims the same. One whose injection is paused gives the pod nothing, unless
+    /// it did before.
     fn gives_way_to_older(&self, set: &SidecarSet, entry: &PodEntry) -> bool {
         let mut winners = self.sets.winning_sets(&set.name);
-        winners.any(|(winner, _)| self.selects_entry(winner, entry))
+        winners.any(|(winner, _)| {
+            let claims = !winner.is_injection_paused || is_injected(winner, entry);
+            claims && self.selects_entry(winner, entry)
+        })
     }
 
     /// Decides which pods of a set are upgraded now.

@@ -83,3 +83,28 @@ fn pods_from_before_the_set_are_not_missed() {
     world.settle();
     assert_eq!(world.reason("log").1, "InForce");
 }
+
+// SDF-2, SDF-19
+#[test]
+fn a_pod_that_an_older_set_would_not_have_got_either_was_missed() {
+    let mut world = world(1);
+    world.pass(10);
+    let mut other = spec("mesh");
+    other["spec"]["containers"][0]["name"] = json!("log-side");
+    world.create(&set_key("mesh"), other);
+    world.settle();
+    world.pass(10);
+    world.create_pod(1, true);
+    world.edit("log", "/spec/injectionStrategy", &json!({"paused": true}));
+    world.settle();
+    // These gave way to the older one when they were created.
+    let lacking = |world: &World| world.index.inspect_set("mesh").unwrap().lacking.len();
+    assert_eq!(lacking(&world), 0);
+    world.pass(10);
+    world.create_pod(2, false);
+    world.settle();
+    assert_eq!(lacking(&world), 1);
+    world.create_pod(3, true);
+    world.settle();
+    assert_eq!((lacking(&world), world.counts("mesh")), (1, [1, 1, 1]));
+}
