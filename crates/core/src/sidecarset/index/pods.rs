@@ -15,7 +15,7 @@ use crate::sidecarset::rollout::queue::RollingCandidate;
 use crate::workload::pod::ObservedPod;
 
 /// Annotation of a pod by which the API server shows one that a kubelet runs from a file (`MirrorPodAnnotationKey` in
-/// `k8s.io/kubernetes/pkg/kubelet/types`): no set is injected into it.
+/// `k8s.io/kubernetes/pkg/kubelet/types`): no set is injected into it, and none upgrades it.
 const MIRROR_POD: &str = "kubernetes.io/config.mirror";
 /// Annotations that no two pods have in common: this one has the ids of containers.
 const UNIQUE: &[&str] = &[IN_PLACE_STATE];
@@ -97,7 +97,10 @@ impl PodEntry {
             let mut annotations = wire.annotations.iter();
             annotations.find(|(own, _)| *own == key)
         };
+        let is_mirror = annotation(MIRROR_POD).is_some();
         let list = annotation(INJECTED_LIST).map(|(_, list)| list.as_str());
+        // Its file may be a copy of a pod that was injected. No write changes what its kubelet runs.
+        let list = list.filter(|_| !is_mirror);
         let injected: BTreeSet<_> = injected_sets(list.unwrap_or_default())
             // No set has a longer name, and whoever may edit a pod may write anything here.
             .filter(|set| set.len() <= limits::LABEL)
@@ -115,7 +118,7 @@ impl PodEntry {
         let condition = conditions.find(|condition| condition.type_ == UPGRADABLE);
         Self {
             version,
-            is_mirror: annotation(MIRROR_POD).is_some(),
+            is_mirror,
             injected: injected.into_iter().collect(),
             condition: condition.map(|condition| ObservedCondition {
                 is_upgradable: condition.status == "True",

@@ -108,3 +108,17 @@ fn a_pod_that_an_older_set_would_not_have_got_either_was_missed() {
     world.settle();
     assert_eq!((lacking(&world), world.counts("mesh")), (1, [1, 1, 1]));
 }
+
+// SCS-5, SCS-6
+#[test]
+fn a_static_pod_that_was_copied_from_an_injected_one_belongs_to_no_set() {
+    let mut world = world(1);
+    let mut copy = world.objects[&pod_key(0)].clone();
+    copy["metadata"]["annotations"]["kubernetes.io/config.mirror"] = json!("hash");
+    world.create(&pod_key(1), copy);
+    world.edit("log", "/spec/containers/0/image", &json!("i:2"));
+    world.settle();
+    assert_eq!((world.image(0), world.image(1)), ("i:2", "i:1"));
+    assert_eq!(world.counts("log"), [1, 1, 1]);
+    assert_eq!(world.reason("log").1, "InForce");
+}
