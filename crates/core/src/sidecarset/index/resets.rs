@@ -3,8 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::context::PodName;
-use crate::cluster::ObjectName;
+use crate::cluster::{ObjectName, truncate};
 use crate::sidecarset::event::EventNote;
+
+/// The longest note, in bytes (`NoteLengthLimit` in `pkg/apis/core/validation/events.go`). The API server may say more about a
+/// refusal.
+const NOTE: usize = 1024;
 
 /// At most one of either kind for a pod.
 #[derive(Debug, Default)]
@@ -52,7 +56,7 @@ impl Resets {
             uid: uid.to_owned(),
             is_warning: refused.is_some(),
             reason,
-            note,
+            note: truncate(&note, NOTE).to_owned(),
         };
         self.due.insert((**pod).clone(), note);
         true
@@ -62,5 +66,25 @@ impl Resets {
     pub(super) fn forget_pod(&mut self, pod: &ObjectName) {
         self.unanswered.remove(pod);
         self.due.remove(pod);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // SCS-67
+    #[test]
+    fn a_refusal_of_any_length_is_told_in_a_note_that_the_api_server_takes() {
+        let name = ObjectName {
+            namespace: "shop".to_owned(),
+            name: "web".to_owned(),
+        };
+        let pod = PodName::from(name);
+        let mut resets = Resets::default();
+        resets.record_sent(&pod, true);
+        assert!(resets.record_answer(&pod, "u", Some(&"é".repeat(NOTE))));
+        let note = &resets.due[&*pod].note;
+        assert!((NOTE - 1..=NOTE).contains(&note.len()), "{}", note.len());
     }
 }
