@@ -370,7 +370,10 @@ impl Sets {
         self.overlaps.retain(|pair, _| !is_own(pair));
         if let Some(own) = self.by_name.get(name).and_then(SetEntry::active_set) {
             let active = self.by_name.values().filter_map(SetEntry::active_set);
-            for other in active.filter(|other| other.name != own.name) {
+            // Where each namespace has a set of its own, all of them may claim the same, and no two of them the same pod.
+            let is_beside =
+                |other: &&Arc<SidecarSet>| other.name != own.name && !other.is_disjoint(own);
+            for other in active.filter(is_beside) {
                 let Some(overlap) = overlap::find(&own.template, &other.template) else {
                     continue;
                 };

@@ -163,8 +163,7 @@ impl Index {
     }
 
     fn conflict_problem(&self, set: &SidecarSet) -> Option<(Reason, String)> {
-        let mut winners = self.sets.winning_sets(&set.name);
-        let (winner, overlap) = winners.find(|(winner, _)| !winner.is_disjoint(set))?;
+        let (winner, overlap) = self.sets.winning_sets(&set.name).next()?;
         let objection = objection::conflict(set, winner, overlap.clone());
         Some((Reason::Conflict, objection.to_string()))
     }
