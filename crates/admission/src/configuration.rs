@@ -33,6 +33,11 @@ pub(crate) mod repair;
 /// The configurations' name, of either kind.
 pub const CONFIGURATION: &str = "leadsman";
 
+/// Annotation by which the admissions enforcer of AKS leaves a configuration as it is. Otherwise it adds namespaces that no
+/// webhook is called for, `kube-system` among them, again after each apply
+/// (<https://learn.microsoft.com/azure/aks/faq>, "Can admission controller webhooks impact kube-system").
+const WITHOUT_ENFORCER: (&str, &str) = ("admissions.enforcer/disabled", "true");
+
 /// A kind of webhook configuration.
 pub(crate) trait WebhookConfiguration:
     Resource<DynamicType = ()>
@@ -137,23 +142,22 @@ pub(crate) fn desired_configuration<C: WebhookConfiguration>(
         let key = Barrier::annotation_key(webhook.name);
         Some((key, webhook.barrier?.to_text().into()))
     });
-    let barriers: Map<_, _> = barriers.collect();
+    let (key, value) = WITHOUT_ENFORCER;
+    let without_enforcer = (key.to_owned(), value.into());
+    let annotations: Map<_, _> = barriers.chain([without_enforcer]).collect();
     if entries.is_empty() {
         return None;
     }
-    let mut desired = json!({
+    Some(json!({
         "apiVersion": "admissionregistration.k8s.io/v1",
         "kind": C::kind(&()),
         "metadata": {
             "name": CONFIGURATION,
             "labels": {"app.kubernetes.io/name": "leadsman"},
+            "annotations": annotations,
         },
         "webhooks": entries,
-    });
-    if !barriers.is_empty() {
-        desired["metadata"]["annotations"] = barriers.into();
-    }
-    Some(desired)
+    }))
 }
 
 fn webhook_entries<C: WebhookConfiguration>(

@@ -130,7 +130,8 @@ fn each_call_has_its_name_its_policy_and_the_barrier() {
     )
     .unwrap();
     let annotations = &desired["metadata"]["annotations"];
-    assert_eq!(*annotations, json!({"a.b.c/barrier": "7.5.0/3"}));
+    let expected = json!({"a.b.c/barrier": "7.5.0/3", "admissions.enforcer/disabled": "true"});
+    assert_eq!(*annotations, expected);
     let calls = desired["webhooks"].as_array().unwrap().iter();
     let calls = calls.map(|call| {
         let path = &call["clientConfig"]["service"]["path"];
@@ -322,7 +323,11 @@ fn owned() -> Value {
     };
     let webhooks: Map<_, _> = ["a.b.c", "d.e.f"].map(webhook).into_iter().collect();
     json!({
-        "f:metadata": {"f:labels": {"f:app.kubernetes.io/name": {}}, "f:ownerReferences": {"k:{\"uid\":\"u\"}": {}}},
+        "f:metadata": {
+            "f:annotations": {"f:admissions.enforcer/disabled": {}},
+            "f:labels": {"f:app.kubernetes.io/name": {}},
+            "f:ownerReferences": {"k:{\"uid\":\"u\"}": {}},
+        },
         "f:webhooks": webhooks,
     })
 }
