@@ -175,8 +175,8 @@ impl Webhook {
         self
     }
 
-    /// The barrier of the calls that the API server is told to make; none while it is told of none, or of other calls than
-    /// those wanted. From then on every replica that answers has come as far.
+    /// The barrier of the calls that the API server is told to make, also if none are wanted and it is told of none. None while
+    /// it is told of other calls than those wanted. From then on every replica that answers has come as far.
     pub fn barrier_in_force(&self) -> watch::Receiver<Option<StateVersion>> {
         self.in_force.subscribe()
     }

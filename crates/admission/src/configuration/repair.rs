@@ -45,6 +45,21 @@ pub(crate) struct WebhookSource {
     pub(crate) led_by: Option<watch::Receiver<Leadership>>,
 }
 
+impl WebhookSource {
+    /// The barrier of no calls, where none are wanted: no replica can answer by an earlier state. None while there are calls,
+    /// or while nobody leads who would want them.
+    fn barrier_without_calls(&self) -> Option<StateVersion> {
+        let calls = self.calls.borrow();
+        let barrier = calls.barrier.filter(|_| calls.specs.is_empty());
+        barrier.filter(|_| self.is_led())
+    }
+
+    fn is_led(&self) -> bool {
+        let led_by = self.led_by.as_ref();
+        led_by.is_none_or(|led_by| is_leading(*led_by.borrow()))
+    }
+}
+
 /// The loop that watches and applies the configuration.
 pub(crate) struct ConfigurationLoop<C> {
     pub(crate) server: ApiServer,
@@ -220,9 +235,7 @@ impl<C: WebhookConfiguration> ConfigurationLoop<C> {
                     StoredBarrier::At(stored) => Some(stored),
                     StoredBarrier::Unknown | StoredBarrier::None => None,
                 };
-                let leads = |led_by: &watch::Receiver<Leadership>| is_leading(*led_by.borrow());
-                let is_led = webhook.led_by.as_ref().is_none_or(leads);
-                (is_led && !specs.is_empty()).then(|| InForceWebhook {
+                (webhook.is_led() && !specs.is_empty()).then(|| InForceWebhook {
                     name: webhook.name,
                     specs,
                     barrier: Barrier::next_stored(stored, barrier),
@@ -231,8 +244,7 @@ impl<C: WebhookConfiguration> ConfigurationLoop<C> {
             .collect()
     }
 
-    /// Publishes which calls API servers are told to make, and since when with the bundle. Without a webhook no API server
-    /// calls.
+    /// Publishes which calls API servers are told to make, and since when with the bundle.
     fn note_in_force(&self, desired: Option<&Value>, bundle: &CaBundle) {
         let observed = &self.state.observed;
         let is_desired = desired.map_or(*observed == Observed::Absent, |desired| {
@@ -250,6 +262,7 @@ impl<C: WebhookConfiguration> ConfigurationLoop<C> {
         for webhook in self.webhooks.iter().filter(|_| !is_mended_next) {
             let barrier = match observed.barrier_of(webhook.name) {
                 StoredBarrier::At(stored) if holds => Some(stored.version),
+                StoredBarrier::None if is_desired => webhook.barrier_without_calls(),
                 _ => None,
             };
             webhook.in_force.send_if_modified(|known| {

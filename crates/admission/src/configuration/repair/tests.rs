@@ -238,7 +238,11 @@ async fn calls_are_in_force_until_others_are_stored_and_while_what_others_stored
         }],
         barrier: Some(StateVersion([version, 0, 0])),
     };
-    let calls = watch::Sender::new(calls_of(5, 3));
+    let no_calls = WebhookCalls {
+        specs: Vec::new(),
+        ..calls_of(4, 0)
+    };
+    let calls = watch::Sender::new(no_calls);
     let leadership = watch::Sender::new(Leadership::Leads {
         term: 1,
         after_others: false,
@@ -261,7 +265,13 @@ async fn calls_are_in_force_until_others_are_stored_and_while_what_others_stored
     };
     let in_force = repair.webhooks[0].in_force.subscribe();
     let version = || in_force.borrow().map(|StateVersion(kinds)| kinds[0]);
-    for _ in 0..3 {
+    // That nobody is called is in force where no configuration says otherwise.
+    repair.take_step().await;
+    assert_eq!(version(), Some(4));
+    calls.send_replace(calls_of(5, 3));
+    repair.take_step().await;
+    assert_eq!(version(), None);
+    for _ in 0..2 {
         repair.take_step().await;
     }
     assert_eq!(version(), Some(5));
