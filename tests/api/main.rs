@@ -289,6 +289,7 @@ fn apart() -> Vec<Case<Installation>> {
         case!(apart sidecarset::counts_follow_pods_and_namespaces),
         case!(apart sidecarset::a_pod_that_cannot_be_upgraded_says_so_until_it_can),
         case!(apart sidecarset::an_event_of_the_set_names_pod_and_field),
+        case!(apart sidecarset::a_pod_without_a_variable_that_is_transferred_is_counted_and_named),
         case!(apart sidecarset::a_deleted_set_leaves_containers_and_takes_its_key_along),
         case!(apart sidecarset::a_set_that_is_wrong_says_why),
         case!(apart sidecarset::revisions_are_those_that_openkruise_recorded),

@@ -1,13 +1,14 @@
 //! The webhook of `SidecarSet`: pods in, pods with sidecars out, by a real API server. What a roll-out does with them
 //! afterwards is tested elsewhere.
 
+mod recorded;
+mod rotation;
+
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
 use k8s_openapi::api::core::v1::{LimitRange, Namespace, Pod};
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
@@ -20,23 +21,16 @@ use leadsman_tests::scene::merge;
 use leadsman_tests::{
     Process, sum_of_counters, wait_for_answer, wait_for_deletion, wait_for_object,
 };
-use serde::Deserialize as _;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use tokio::sync::SemaphorePermit;
-use tokio::task::JoinSet;
-use tokio::time::{Instant, MissedTickBehavior, interval};
-use tokio_util::sync::CancellationToken;
 
 use crate::SIDECAR_SET_GATE;
 use crate::stage::PLACES;
-use crate::webhook::rotate_certificate;
 use crate::{Installation, get};
 
-/// The set and the pod of it that were recorded from `OpenKruise`.
-const STORED: &str =
-    include_str!("../../crates/core/tests/fixtures/sidecarset/01-sidecarset-stored.yaml");
-const INJECTED: &str =
-    include_str!("../../crates/core/tests/fixtures/sidecarset/03-pod-injected.yaml");
+pub(crate) use recorded::a_new_pod_is_what_openkruise_made_of_it;
+pub(crate) use rotation::certificates_rotate_while_pods_of_sets_are_created;
+
 /// How often what may go wrong by a matter of milliseconds is tried.
 const TIMES: usize = 40;
 /// Of these, where the machine stood still for longer than a call may take.
@@ -198,65 +192,6 @@ fn containers(pod: &Pod) -> Vec<(String, String)> {
 
 pub(crate) fn names(pod: &Pod) -> Vec<String> {
     containers(pod).into_iter().map(|(name, _)| name).collect()
-}
-
-/// A document of recorded objects.
-fn recorded(text: &str, place: usize) -> Result<Value> {
-    let documents = serde_norway::Deserializer::from_str(text);
-    let mut documents = documents.map(Value::deserialize);
-    Ok(documents.nth(place).context("no such document")??)
-}
-
-/// What a set gives to a pod, without the time of the injection.
-fn without_times(pod: &Value) -> Result<Value> {
-    let mut annotations = pod["metadata"]["annotations"].clone();
-    let texts = annotations.as_object_mut().context("no annotations")?;
-    for text in texts.values_mut() {
-        // The others are lists of names.
-        let parsed = text
-            .as_str()
-            .and_then(|text| serde_json::from_str::<Map<_, _>>(text).ok());
-        let Some(mut entries) = parsed else {
-            continue;
-        };
-        for entry in entries.values_mut() {
-            entry["updateTimestamp"] = Value::Null;
-        }
-        *text = entries.into();
-    }
-    Ok(json!([
-        annotations,
-        pod["metadata"]["labels"],
-        pod["spec"]["containers"],
-        pod["spec"]["volumes"]
-    ]))
-}
-
-// SCS-5, SCS-9, SCS-15, SCS-23, SCS-81
-pub(crate) async fn a_new_pod_is_what_openkruise_made_of_it(_: Arc<Installation>) -> Result<()> {
-    let bed = Injecting::raise().await?;
-    let set = serde_json::from_value(recorded(STORED, 0)?)?;
-    bed.sets().create(&PostParams::default(), &set).await?;
-    bed.is_in_force("log-agent").await?;
-    let expected = recorded(INJECTED, 0)?;
-    let app = expected["spec"]["containers"][1].clone();
-    let over = json!({"metadata": {"name": "web-0"}, "spec": {"containers": [app]}});
-    for dry_run in [true, false] {
-        let found = create(&bed.client(), "default", over.clone(), dry_run).await?;
-        let found = serde_json::to_value(found)?;
-        ensure!(
-            without_times(&found)? == without_times(&expected)?,
-            "{found:#}"
-        );
-    }
-    // An edit of the pod is no creation.
-    let calls = bed.calls().await?;
-    let pods: Api<Pod> = Api::namespaced(bed.client(), "default");
-    let patch = Patch::Merge(json!({"metadata": {"labels": {"a": "b"}}}));
-    pods.patch("web-0", &PatchParams::default(), &patch).await?;
-    ensure!(bed.calls().await? == calls, "called for an update");
-    bed.installation.end().await;
-    Ok(())
 }
 
 // SCS-8, SCS-17, SDF-2, SDF-3, SDF-4, SDF-53
@@ -614,132 +549,6 @@ pub(crate) async fn without_a_manager_pods_are_refused_by_sets_that_ask_and_else
         bed.sets().delete(set, &DeleteParams::default()).await?;
     }
     wait_for_deletion(&configurations, CONFIGURATION).await?;
-    bed.installation.end().await;
-    Ok(())
-}
-
-/// Those who create pods, each of them so often: about a hundred a second in all.
-const CREATORS: usize = 4;
-const EACH: Duration = Duration::from_millis(40);
-/// Of so many pods one is created, and the others are only tried.
-const TRIED: usize = 10;
-/// The time that a call may take. A machine that stands still for so long may miss one; a certificate that the API server
-/// does not trust is refused at once.
-const CALL: Duration = Duration::from_secs(3);
-
-/// What has been created so far.
-#[derive(Default)]
-struct Created {
-    pods: AtomicUsize,
-    /// Those that were not only tried.
-    stored: AtomicUsize,
-    /// Those that have the second image.
-    second: AtomicUsize,
-    /// Calls for which the machine stood still.
-    stalled: AtomicUsize,
-}
-
-impl Created {
-    /// Creates pods that the set of this name selects, until it is told to stop.
-    async fn go_on(
-        self: Arc<Self>,
-        client: Client,
-        (creator, set): (usize, &'static str),
-        stop: CancellationToken,
-    ) -> Result<()> {
-        let mut ticks = interval(EACH);
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        for number in 0.. {
-            if stop.is_cancelled() {
-                break;
-            }
-            ticks.tick().await;
-            let name = format!("{set}-{creator}-{number}");
-            let over = json!({"metadata": {"name": name, "labels": {"app": set}}});
-            let (since, is_tried) = (Instant::now(), number % TRIED > 0);
-            let found = create(&client, "shop", over, is_tried).await;
-            let has_stalled = since.elapsed() >= CALL;
-            match found {
-                Ok(pod) if names(&pod) == [set, "main"] => {
-                    self.pods.fetch_add(1, Ordering::Relaxed);
-                    self.stored
-                        .fetch_add(usize::from(!is_tried), Ordering::Relaxed);
-                    let is_second = containers(&pod)[0].1 == "image:2";
-                    self.second
-                        .fetch_add(usize::from(is_second), Ordering::Relaxed);
-                }
-                _ if has_stalled => {
-                    self.stalled.fetch_add(1, Ordering::Relaxed);
-                }
-                Ok(pod) => bail!("{name} was created with {:?}", names(&pod)),
-                Err(error) => bail!("{name} was refused: {error:#}"),
-            }
-        }
-        Ok(())
-    }
-}
-
-// SCS-81, SDF-1, SDF-2, SDF-6
-pub(crate) async fn certificates_rotate_while_pods_of_sets_are_created(
-    _: Arc<Installation>,
-) -> Result<()> {
-    let bed = Injecting::raise().await?;
-    let client = bed.client();
-    make_namespace(&client, "shop", json!({})).await?;
-    let sets = ["strict", "lenient"];
-    for (set, policy) in sets.into_iter().zip(["Fail", "Ignore"]) {
-        let over = json!({
-            "metadata": {"annotations": {"sidecarset.leadsman.io/failure-policy": policy}},
-            "spec": {"selector": {"matchLabels": {"app": set}}},
-        });
-        bed.set(set, over).await?;
-    }
-    let (created, stop) = (Arc::new(Created::default()), CancellationToken::new());
-    let mut creators = JoinSet::new();
-    for creator in 0..CREATORS {
-        let who = (creator, sets[creator % sets.len()]);
-        creators.spawn(created.clone().go_on(client.clone(), who, stop.clone()));
-    }
-    rotate_certificate(&client).await?;
-    let rotated = created.pods.load(Ordering::Relaxed);
-    // Another generation is another path, for which the API server connects and shakes hands anew.
-    for set in sets {
-        let containers = json!([{"name": set, "image": "image:2"}]);
-        let patch = Patch::Merge(json!({"spec": {"containers": containers}}));
-        let params = PatchParams::default();
-        bed.sets().patch(set, &params, &patch).await?;
-        bed.is_in_force(set).await?;
-    }
-    wait_for_answer("pods by the new certificate", || async {
-        let second = created.second.load(Ordering::Relaxed);
-        Ok((second > 100).then_some(()))
-    })
-    .await?;
-    stop.cancel();
-    while let Some(creator) = creators.join_next().await {
-        creator??;
-    }
-    ensure!(rotated > 100, "{rotated} pods are no load");
-    let all = created.pods.load(Ordering::Relaxed);
-    let stalled = created.stalled.load(Ordering::Relaxed);
-    eprintln!(
-        "{all} pods were created, {rotated} of them while the certificate was replaced; {stalled} calls took too long"
-    );
-    ensure!(stalled <= FEW, "{stalled} calls took too long");
-    let stored = i64::try_from(created.stored.load(Ordering::Relaxed))?;
-    wait_for_answer("all pods are counted", || async {
-        let mut matched = 0;
-        for set in sets {
-            let status = bed.sets().get(set).await?.status.unwrap_or_default();
-            let mut reasons = status.conditions.iter().map(|condition| &*condition.reason);
-            if stalled == 0 && reasons.any(|reason| reason == "NotInjected") {
-                bail!("{status:?}");
-            }
-            matched += status.matched_pods;
-        }
-        Ok((matched == stored).then_some(()))
-    })
-    .await?;
     bed.installation.end().await;
     Ok(())
 }

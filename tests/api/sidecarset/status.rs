@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::events::v1::Event;
-use kube::api::{ListParams, Patch, PatchParams};
+use kube::api::{ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt};
-use leadsman_tests::wait_for_answer;
+use leadsman_tests::{wait_for_answer, wait_for_object};
 use serde_json::json;
 
 use super::world::{Place, World, condition};
@@ -106,6 +106,58 @@ pub(crate) async fn an_event_of_the_set_names_pod_and_field(_: Arc<Installation>
     .await?;
     ensure!(note.contains("one") && note.contains("env"), "{note}");
     Ok(())
+}
+
+// SCS-13, SDF-11
+pub(crate) async fn a_pod_without_a_variable_that_is_transferred_is_counted_and_named(
+    _: Arc<Installation>,
+) -> Result<()> {
+    let world = World::raise().await?;
+    world.installation.grant_webhooks().await?;
+    let place = Place::new(Arc::new(world), "transfer").await?;
+    let transfer = json!([{"sourceContainerName": "main", "envName": "ROLE"}]);
+    let container = json!({"name": "log", "image": "log:1", "transferEnv": transfer});
+    place
+        .set("log:1", json!({"containers": [container]}))
+        .await?;
+    place.wait_for_reason("InForce").await?;
+    for (name, env) in [
+        ("has", json!([{"name": "ROLE", "value": "leader"}])),
+        ("lacks", json!([])),
+    ] {
+        let pod = json!({
+            "metadata": {"name": name, "labels": {"app": place.name()}},
+            "spec": {
+                "nodeName": place.scene.node,
+                "automountServiceAccountToken": false,
+                "containers": [{"name": "main", "image": "app:1", "env": env}],
+            },
+        });
+        let pod = serde_json::from_value(pod)?;
+        place
+            .scene
+            .pods()
+            .create(&PostParams::default(), &pod)
+            .await?;
+    }
+    place.wait_for_counts([2, 2, 2, 2]).await?;
+    let says = async |expected: &str| {
+        wait_for_object(&place.world.sets(), place.name(), expected, |set| {
+            let status = set.status.as_ref();
+            let mut conditions = status.iter().flat_map(|status| &status.conditions);
+            let ready = conditions.find(|condition| condition.type_ == "Ready");
+            let message = &ready.context("no condition Ready")?.message;
+            ensure!(message == expected, "{message}");
+            Ok(())
+        })
+        .await
+    };
+    says(
+        "new pods are injected; 1 pod without a variable of transferEnv: transfer/lacks has no \"ROLE\" from container \"main\"",
+    )
+    .await?;
+    place.scene.delete_pod("lacks").await?;
+    says("new pods are injected").await
 }
 
 // SCS-79, SDF-39
