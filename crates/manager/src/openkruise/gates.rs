@@ -47,25 +47,26 @@ fn gate_state_of_pods(pods: &[Pod]) -> GateState {
     on.map_or(GateState::Off, GateState::On)
 }
 
-/// The value of the flag in the commands and arguments of a pod's containers; the last one counts.
+/// The values of the flag in the commands and arguments of a pod's containers, in order: each is added to those before
+/// (`Set` in `k8s.io/component-base/featuregate/feature_gate.go`).
 pub fn feature_gates_flag(pod: &PodSpec) -> Option<String> {
     let arguments = pod.containers.iter().flat_map(|container| {
         let command = container.command.iter().flatten();
         command.chain(container.args.iter().flatten())
     });
-    let (mut value, mut is_value) = (None, false);
+    let (mut values, mut is_value) = (Vec::new(), false);
     for argument in arguments {
         // `pflag` takes the value after `=`, or as the next argument.
         if is_value {
-            value = Some(argument.clone());
+            values.push(argument.as_str());
         } else if let Some(rest) = argument.strip_prefix(GATES_FLAG)
             && let Some(rest) = rest.strip_prefix('=')
         {
-            value = Some(rest.to_owned());
+            values.push(rest);
         }
         is_value = argument == GATES_FLAG;
     }
-    value
+    (!values.is_empty()).then(|| values.join(","))
 }
 
 /// The command that switches the gate off in a release of `OpenKruise`'s chart, and keeps all other gates. With `--set`
@@ -101,6 +102,7 @@ mod tests {
     #[case::empty(json!([{"name": "m", "args": ["--feature-gates="]}]), Some(""))]
     #[case::in_the_command(json!([{"name": "m", "command": ["/manager", "--feature-gates=A=true"]}]), Some("A=true"))]
     #[case::beside_another_container(json!([{"name": "proxy"}, {"name": "m", "args": ["--feature-gates=A=true"]}]), Some("A=true"))]
+    #[case::twice(json!([{"name": "m", "args": ["--feature-gates=A=true", "--feature-gates=B=false"]}]), Some("A=true,B=false"))]
     #[case::another_flag(json!([{"name": "m", "args": ["--feature-gates-file=A"]}]), None)]
     fn the_flag_is_found(#[case] containers: Value, #[case] expected: Option<&str>) {
         let found = feature_gates_flag(&pod(&containers).spec.unwrap());
