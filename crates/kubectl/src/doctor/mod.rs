@@ -66,7 +66,12 @@ async fn examine(reader: &Reader) -> Report {
     let install = reader.read_install(reader.cluster_time().await).await;
     let scope = PreflightScope {
         namespace: install.config.agent_namespace.clone(),
-        gates: Gates::default(),
+        gates: Gates {
+            pod_probe_marker: install.gate,
+            sidecar_set: install.sidecar_set_gate == Some(true),
+            serverless: install.config.serverless,
+            unlisted_metadata: install.allows_unlisted_metadata,
+        },
         part: InstallPart::Person,
     };
     let client = &reader.server.client;
