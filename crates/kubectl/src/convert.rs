@@ -391,10 +391,11 @@ fn pod_spec_and_selector<'a>(
     let own = own.and_then(|own| serde_json::from_value::<LabelSelector>(own.clone()).ok());
     if let Some(mut selector) = own {
         let labels = selector.match_labels.as_mut();
-        // A label that is the only one stays: an empty selector would match every pod of the namespace.
-        if let Some(labels) = labels.filter(|labels| labels.len() > 1) {
+        let is_users = |key: &String| !OF_CONTROLLERS.contains(&key.as_str());
+        // Labels of controllers stay where there are no others: an empty selector would match every pod of the namespace.
+        if let Some(labels) = labels.filter(|labels| labels.keys().any(is_users)) {
             labels.retain(|key, _| {
-                let is_users = !OF_CONTROLLERS.contains(&key.as_str());
+                let is_users = is_users(key);
                 if !is_users {
                     remarks.push(format!(
                         "label {key} is left out of the selector: a controller gives each revision another"
@@ -405,8 +406,12 @@ fn pod_spec_and_selector<'a>(
         }
         return Some((spec, selector));
     }
-    let labels = pods["metadata"]["labels"].as_object()?.iter();
-    let labels = labels.filter(|(key, _)| !OF_CONTROLLERS.contains(&key.as_str()));
+    let labels = pods["metadata"]["labels"].as_object();
+    let labels = labels.filter(|labels| !labels.is_empty())?;
+    let is_users = |key: &String| !OF_CONTROLLERS.contains(&key.as_str());
+    let has_users = labels.keys().any(is_users);
+    let labels = labels.iter();
+    let labels = labels.filter(|(key, _)| is_users(key) || !has_users);
     let labels = labels.filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned())));
     remarks.push(
         "the selector has all labels of the pod: leave out those that the others lack".to_owned(),

@@ -91,6 +91,23 @@ fn what_belongs_to_one_revision_or_to_no_probe_is_left_out() {
     }
 }
 
+/// A selector without any label would match every pod of the namespace.
+#[test]
+fn labels_of_controllers_stay_where_there_are_no_others() {
+    let of_controllers = json!({"controller-uid": "u", "batch.kubernetes.io/controller-uid": "u"});
+    let readiness = choice(Some("main"), Some(ProbeKind::Readiness));
+    let mut job = deployment();
+    job["spec"]["selector"]["matchLabels"] = of_controllers.clone();
+    let mut pod = deployment()["spec"]["template"].clone();
+    pod["kind"] = json!("Pod");
+    pod["metadata"]["labels"] = of_controllers.clone();
+    for object in [job, pod] {
+        let converted = convert_object(&object, &readiness).unwrap();
+        let labels = &converted.marker["spec"]["selector"]["matchLabels"];
+        assert_eq!(*labels, of_controllers);
+    }
+}
+
 #[rstest]
 #[case(None, None, "which container? --container main or proxy")]
 #[case(Some("mian"), None, "no container mian; did you mean main?")]
