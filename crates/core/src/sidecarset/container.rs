@@ -109,7 +109,7 @@ pub enum ContainerList {
 }
 
 /// A container that takes turns with another has a suffix, and a container's name has at most 63 characters.
-const HOT_NAME: usize = 61;
+const HOT_NAME: usize = limits::LABEL - "-1".len();
 
 impl SidecarContainer {
     /// Reads a sidecar; None if it has no name that could be used.

@@ -20,9 +20,11 @@ const MIRROR_POD: &str = "kubernetes.io/config.mirror";
 /// Annotations that no two pods have in common: this one has the ids of containers.
 const UNIQUE: &[&str] = &[IN_PLACE_STATE];
 
-/// The most sets that a pod is taken to be injected by. The record of one takes more than 256 bytes of the 256 KiB that the
-/// annotations of a pod may have; mere names would take a few, and each costs an entry here.
-pub(super) const MOST_SETS: usize = 1024;
+/// What the record of one set in a pod's annotations takes at least.
+const RECORD_BYTES: usize = 256;
+/// The most sets that a pod is taken to be injected by: the annotations of a pod have no room for the records of more. Mere
+/// names would take a few bytes, and each costs an entry here.
+pub(super) const MOST_SETS: usize = limits::ANNOTATIONS_BYTES / RECORD_BYTES;
 
 /// A pod.
 #[derive(Debug)]
