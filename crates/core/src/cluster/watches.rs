@@ -207,6 +207,11 @@ impl<K: Copy + Eq + Hash> Tombstones<K> {
     }
 }
 
+const _: () = assert!(
+    Tombstones::<()>::LATEST_REPLY.as_secs() < Tombstones::<()>::KEPT.as_secs(),
+    "with many deletions fewer are kept, and not more"
+);
+
 #[cfg(test)]
 mod tests {
     use super::*;

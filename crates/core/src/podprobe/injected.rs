@@ -20,6 +20,10 @@ pub const INJECTED_BYTES: usize = ANNOTATIONS_BYTES / 2;
 /// they fit at all: what came later is what this was left free for. The API server refuses a pod with more, whoever adds the
 /// last byte, and a pod must not be refused because of probes.
 pub const FREE_BYTES: usize = 32 * 1024;
+const _: () = assert!(
+    INJECTED_BYTES + FREE_BYTES + PROBES.len() + MARKERS.len() < ANNOTATIONS_BYTES,
+    "a pod without other annotations has room for all that the two may have"
+);
 
 /// Fingerprint of the values of [`PROBES`] and [`MARKERS`]; None without either. The index keeps it in place of the values,
 /// since whoever creates a pod may make those long.

@@ -273,7 +273,12 @@ impl Tally {
     pub fn remove_pod(&mut self, contribution: &PodContribution) {
         self.count_pod(contribution, -1);
         for (trouble, subject) in &contribution.troubles {
-            let Some(subjects) = self.troubles.get_mut(trouble) else {
+            let subjects = self.troubles.get_mut(trouble);
+            debug_assert!(
+                (subjects.as_ref()).is_some_and(|subjects| subjects.contains_key(subject)),
+                "a contribution was removed that was not added"
+            );
+            let Some(subjects) = subjects else {
                 continue;
             };
             if let Some(count) = subjects.get_mut(subject) {

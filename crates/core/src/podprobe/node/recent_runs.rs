@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
+use leadsman_api::limits;
 
 use super::status_draft::VERDICT_MESSAGE_BYTES;
 use crate::cluster::truncate;
@@ -19,6 +20,10 @@ const RUN_BYTES: usize = size_of::<RecentRun>();
 /// What an output takes besides its text: the counts of an `Arc`.
 const OUTPUT_BYTES: usize = 2 * size_of::<usize>();
 
+const _: () = assert!(
+    (u32::MAX / 1_000_000).cast_signed() > limits::TIMEOUT_SECONDS,
+    "the microseconds of the longest run are kept as they are"
+);
 // Said in docs/scale.md.
 #[cfg(target_pointer_width = "64")]
 const _: () = assert!(RUN_BYTES == 40);

@@ -17,6 +17,12 @@ use crate::podprobe::verdict::Verdict;
 pub(in crate::podprobe) const VERDICT_MESSAGE_BYTES: usize = 1024;
 /// Limits of the bytes of each message: while the status is too large, all messages of the node get the next limit.
 const MESSAGE_LIMITS: [usize; 4] = [VERDICT_MESSAGE_BYTES, 256, 64, 0];
+const _: () = assert!(
+    MESSAGE_LIMITS[0] > MESSAGE_LIMITS[1]
+        && MESSAGE_LIMITS[1] > MESSAGE_LIMITS[2]
+        && MESSAGE_LIMITS[2] > MESSAGE_LIMITS[3],
+    "each limit makes the status smaller than the one before"
+);
 /// Maximum size of a status as JSON. etcd takes 1.5 MiB for the whole object (`--max-request-bytes`), the spec
 /// included.
 const STATUS_BYTES: usize = 512 * 1024;

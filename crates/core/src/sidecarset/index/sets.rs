@@ -99,6 +99,7 @@ impl SetMembers {
                 *uses -= 1;
                 *uses
             });
+            debug_assert!(uses.is_some(), "a pod is removed that was not added");
             if uses == Some(0) {
                 all.remove(revision);
             }

@@ -77,6 +77,10 @@ impl RollingPods {
 
     /// Moves the boundaries to where a set's strategy has them. Returns the pods that are upgraded now and were not before.
     pub fn settle(&mut self, set: &SidecarSet) -> Vec<Arc<ObjectName>> {
+        debug_assert!(
+            self.pending <= self.updated && self.updated.max(self.down) <= self.matched,
+            "each count is of some of the pods: {self:?}"
+        );
         let is_rolling = set.update.mode == UpdateMode::Rolling;
         // As `plan` counts it: pods that cannot be upgraded are among those that stay as they are.
         let old = self.matched - self.updated;
@@ -90,6 +94,11 @@ impl RollingPods {
             let moves = self.budgets[budget].resize(limit.saturating_sub(taken));
             self.chosen.extend(entered(moves));
         }
+        debug_assert_eq!(
+            self.moving.first.len(),
+            self.budgets.iter().map(Split::len).sum::<usize>(),
+            "what the partition lets through is in one of the budgets"
+        );
         std::mem::take(&mut self.chosen)
     }
 
@@ -177,6 +186,12 @@ impl<T> Default for Split<T> {
     }
 }
 
+impl<T> Split<T> {
+    fn len(&self) -> usize {
+        self.first.len() + self.rest.len()
+    }
+}
+
 impl<T: Ord + Clone> Split<T> {
     fn insert(&mut self, item: T) -> Vec<Move<T>> {
         // Into the rest where that keeps the order, and from there it moves by itself.
@@ -240,5 +255,10 @@ impl<T: Ord + Clone> Split<T> {
                 entered: true,
             });
         }
+        let boundary = self.first.last().zip(self.rest.first());
+        debug_assert!(
+            boundary.is_none_or(|(last, next)| last < next),
+            "the first ones come before the rest"
+        );
     }
 }

@@ -422,6 +422,11 @@ impl Nodes {
         if self.by_name.get(name).is_some_and(|node| node.is_empty())
             && let Some(mut node) = self.by_name.remove(name)
         {
+            debug_assert_eq!(
+                (node.differing, node.wanted_bytes),
+                (0, 0),
+                "without pods nothing differs, and nothing is wanted"
+            );
             let timers = &mut cx.timers;
             timers.reset(&mut node.agent_timer, None, || Timer::Agent(name.clone()));
             timers.reset(&mut node.contest_timer, None, || {

@@ -153,6 +153,10 @@ impl Nodes {
             *self.unacknowledged.entry(marker.clone()).or_default() += 1;
         }
         for marker in before {
+            debug_assert!(
+                self.unacknowledged.contains_key(marker),
+                "a pod that differed was not counted"
+            );
             if let Some(count) = self.unacknowledged.get_mut(marker) {
                 *count -= 1;
                 if *count == 0 {
