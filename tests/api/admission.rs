@@ -11,7 +11,7 @@ use kube::core::response::StatusCause;
 use kube::{Api, Client, Error};
 use leadsman_api::PodProbeMarker;
 use leadsman_core::podprobe::samples::{
-    Sample, Verdict, all_samples, manual_marker, marker_mutations,
+    Sample, SampleVerdict, all_samples, manual_marker, marker_mutations,
 };
 use leadsman_core::podprobe::{Compatibility, Marker};
 use leadsman_tests::Scene;
@@ -159,8 +159,10 @@ pub(crate) async fn the_api_server_and_the_parser_agree(
     {
         let answer = asker.ask(marker.clone()).await.context(name.clone())?;
         let as_told = match (&verdict, &answer) {
-            (Verdict::Accepted, Ok(_)) | (Verdict::Unreadable, Err(_)) => true,
-            (Verdict::Refused(path), Err(status)) => Refusal::of(status).places.contains(path),
+            (SampleVerdict::Accepted, Ok(_)) | (SampleVerdict::Unreadable, Err(_)) => true,
+            (SampleVerdict::Refused(path), Err(status)) => {
+                Refusal::of(status).places.contains(path)
+            }
             _ => false,
         };
         let told = (!as_told).then(|| format!("{verdict:?}, but the API server: {answer:?}"));

@@ -8,8 +8,8 @@ use anyhow::{Result, bail};
 use leadsman_api::NodePodProbe;
 use leadsman_core::cluster::Now;
 use leadsman_core::podprobe::node::{
-    ContainerName, ContainerState, ExecLimits, HistoryLimits, NodeAction, NodeEvent, NodeProbes,
-    ObservedContainer, ObservedContainers, PodName, ProbeRun, RunId, SLOT, StatusWriteEnd,
+    ContainerName, ExecLimits, HistoryLimits, NodeAction, NodeEvent, NodeProbes, PodIdentity,
+    ProbeRun, RunId, RuntimeContainer, RuntimeContainers, RuntimeState, SLOT, StatusWriteEnd,
 };
 use leadsman_core::podprobe::{CannotProbe, Outcome};
 use leadsman_probe::{Exec, ExecError, Execution, ProbeTarget};
@@ -181,7 +181,7 @@ fn now(start: Instant) -> Now {
 
 /// One pod with one probe for each exchange. Its container began to run so that the first run, a delay after that, is in the
 /// slot of the exchange.
-fn plan(order: &Order, now: Now) -> Result<(NodePodProbe, ObservedContainers)> {
+fn plan(order: &Order, now: Now) -> Result<(NodePodProbe, RuntimeContainers)> {
     let (mut pods, mut containers) = (Vec::new(), HashMap::new());
     for (number, (exchange, slot)) in order.exchanges.iter().enumerate() {
         let mut probe = json!({"periodSeconds": 1, "timeoutSeconds": 5, "initialDelaySeconds": DELAY,
@@ -200,16 +200,16 @@ fn plan(order: &Order, now: Now) -> Result<(NodePodProbe, ObservedContainers)> {
         let planned =
             json!({"name": name, "namespace": "engine", "uid": uid, "IP": "", "probes": probes});
         pods.push(planned);
-        let pod = PodName {
+        let pod = PodIdentity {
             namespace: "engine".into(),
             name: name.into(),
             uid: uid.into(),
         };
         let started_at = now.wall - SLOT * u32::try_from(*slot)?;
-        let state = ContainerState::Running { started_at };
+        let state = RuntimeState::Running { started_at };
         let id = format!("container-{number}").into();
         let name = "main".into();
-        containers.insert(ContainerName { pod, name }, ObservedContainer { id, state });
+        containers.insert(ContainerName { pod, name }, RuntimeContainer { id, state });
     }
     let object =
         json!({"metadata": {"name": "node", "resourceVersion": "1"}, "spec": {"podProbes": pods}});

@@ -10,8 +10,8 @@ use leadsman_core::cluster::Now;
 use leadsman_core::podprobe::Outcome;
 use leadsman_core::podprobe::history::HistoryQuery;
 use leadsman_core::podprobe::node::{
-    ContainerName, ContainerState, ExecLimits, HistoryLimits, NodeAction, NodeEvent, NodeProbes,
-    ObservedContainer, ObservedContainers, PodName,
+    ContainerName, ExecLimits, HistoryLimits, NodeAction, NodeEvent, NodeProbes, PodIdentity,
+    RuntimeContainer, RuntimeContainers, RuntimeState,
 };
 use serde_json::{Value, json};
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
@@ -49,9 +49,9 @@ fn object(pods: usize) -> NodePodProbe {
     serde_json::from_value(object).unwrap()
 }
 
-fn containers(pods: usize) -> ObservedContainers {
+fn containers(pods: usize) -> RuntimeContainers {
     let container = |number: usize| {
-        let pod = PodName {
+        let pod = PodIdentity {
             namespace: "ns".into(),
             name: format!("p-{number}").into(),
             uid: format!("u-{number}").into(),
@@ -59,8 +59,8 @@ fn containers(pods: usize) -> ObservedContainers {
         let name = "main".into();
         let id = format!("c-{number}").into();
         let started_at = Timestamp::UNIX_EPOCH;
-        let state = ContainerState::Running { started_at };
-        (ContainerName { pod, name }, ObservedContainer { id, state })
+        let state = RuntimeState::Running { started_at };
+        (ContainerName { pod, name }, RuntimeContainer { id, state })
     };
     (0..pods).map(container).collect()
 }

@@ -13,7 +13,7 @@ use std::{
     sync::Arc,
 };
 
-use leadsman_core::podprobe::node::ContainerState;
+use leadsman_core::podprobe::node::RuntimeState;
 use leadsman_probe::is_dialable;
 
 use crate::runtime::{
@@ -29,7 +29,7 @@ pub struct CurrentContainer {
     /// 0 for the first container of this name, one more at each restart.
     pub attempt: u32,
     /// Its state; one that is Unknown is asked for again at the next refresh.
-    pub state: ContainerState,
+    pub state: RuntimeState,
     /// The id of its sandbox.
     pub sandbox: Arc<str>,
     /// The namespace of its pod.
@@ -184,7 +184,7 @@ struct ContainerCache {
     /// Whether the last refresh left nothing to ask: the same list again has nothing new.
     settled: bool,
     /// The state by `ContainerStatus`, and the state by the list when it was asked: valid until the list shows another.
-    states: HashMap<Arc<str>, (ListedState, ContainerState)>,
+    states: HashMap<Arc<str>, (ListedState, RuntimeState)>,
     sandboxes: HashMap<Arc<str>, Addresses>,
     /// Containers whose status the runtime failed to report. Each is logged once.
     failing: HashSet<Arc<str>>,
@@ -274,10 +274,10 @@ impl ContainerCache {
     }
 
     /// The state with its details, unless `ContainerStatus` has to be asked for them.
-    fn known_state(&self, listed: &ListedContainer) -> Option<ContainerState> {
+    fn known_state(&self, listed: &ListedContainer) -> Option<RuntimeState> {
         match listed.state {
-            ListedState::Created => Some(ContainerState::Created),
-            ListedState::Unknown => Some(ContainerState::Unknown),
+            ListedState::Created => Some(RuntimeState::Created),
+            ListedState::Unknown => Some(RuntimeState::Unknown),
             ListedState::Running | ListedState::Exited => {
                 let (then, state) = self.states.get(&listed.id)?;
                 (*then == listed.state).then_some(*state)
@@ -287,11 +287,11 @@ impl ContainerCache {
 
     fn set_details(&mut self, listed: &ListedContainer, details: ContainerDetails) {
         let state = match details.state {
-            ListedState::Running => ContainerState::Running {
+            ListedState::Running => RuntimeState::Running {
                 started_at: details.started_at,
             },
             // Also if the list, which is older, shows it running.
-            ListedState::Exited => ContainerState::Exited {
+            ListedState::Exited => RuntimeState::Exited {
                 exit_code: details.exit_code,
             },
             // This contradicts the list: it is asked for again.
@@ -343,7 +343,7 @@ impl ContainerCache {
         CurrentContainer {
             id: listed.id.clone(),
             attempt: listed.attempt,
-            state: self.known_state(listed).unwrap_or(ContainerState::Unknown),
+            state: self.known_state(listed).unwrap_or(RuntimeState::Unknown),
             sandbox: listed.sandbox.clone(),
             pod_namespace: listed.pod_namespace.clone(),
             pod_name: listed.pod_name.clone(),

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leadsman_core::podprobe::node::{
-    ContainerName, NodeEvent, ObservedContainer, ObservedContainers, PodName, SLOT,
+    ContainerName, NodeEvent, PodIdentity, RuntimeContainer, RuntimeContainers, SLOT,
 };
 use leadsman_cri::{CurrentContainer, CurrentContainers, Error, PodLabels, View};
 use leadsman_process::clock;
@@ -195,7 +195,7 @@ impl PolledContainers {
 
 /// The labels that the kubelet gives the containers of a pod (`newContainerLabels` in
 /// `pkg/kubelet/kuberuntime/labels.go`).
-pub(crate) fn pod_labels(pod: &PodName) -> PodLabels<'_> {
+pub(crate) fn pod_labels(pod: &PodIdentity) -> PodLabels<'_> {
     PodLabels {
         namespace: &pod.namespace,
         name: &pod.name,
@@ -207,7 +207,7 @@ pub(crate) fn pod_labels(pod: &PodName) -> PodLabels<'_> {
 fn observed_containers(
     containers: &CurrentContainers,
     names: impl Iterator<Item = ContainerName>,
-) -> ObservedContainers {
+) -> RuntimeContainers {
     names
         .filter_map(|name| {
             let container = containers.get(pod_labels(&name.pod), &name.name)?;
@@ -216,8 +216,8 @@ fn observed_containers(
         .collect()
 }
 
-fn observed_container(container: &CurrentContainer) -> ObservedContainer {
-    ObservedContainer {
+fn observed_container(container: &CurrentContainer) -> RuntimeContainer {
+    RuntimeContainer {
         id: container.id.clone(),
         state: container.state,
     }

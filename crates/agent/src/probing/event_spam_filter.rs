@@ -8,7 +8,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use leadsman_core::podprobe::node::PodName;
+use leadsman_core::podprobe::node::PodIdentity;
 use tokio::time::Instant;
 
 /// Events of one pod at once (`defaultSpamBurst`).
@@ -21,7 +21,7 @@ const MAX_PODS: usize = 4096;
 /// The events that each pod may still have.
 #[derive(Debug, Default)]
 pub(crate) struct EventSpamFilter {
-    pods: HashMap<PodName, TokenBucket>,
+    pods: HashMap<PodIdentity, TokenBucket>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -34,7 +34,7 @@ struct TokenBucket {
 
 impl EventSpamFilter {
     /// Takes one event of the pod, if it has any left.
-    pub(crate) fn take_token(&mut self, pod: &PodName, now: Instant) -> bool {
+    pub(crate) fn take_token(&mut self, pod: &PodIdentity, now: Instant) -> bool {
         if !self.pods.contains_key(pod) && self.pods.len() >= MAX_PODS {
             self.forget_quietest(now);
         }
@@ -85,8 +85,8 @@ mod tests {
 
     use super::*;
 
-    fn pod(name: &str) -> PodName {
-        PodName {
+    fn pod(name: &str) -> PodIdentity {
+        PodIdentity {
             namespace: "ns".into(),
             name: name.into(),
             uid: "uid".into(),

@@ -279,12 +279,12 @@ impl EventSeries {
 
 #[cfg(test)]
 mod tests {
-    use leadsman_core::podprobe::node::PodName;
+    use leadsman_core::podprobe::node::PodIdentity;
 
     use super::*;
 
     fn change(probe: &str, to: State, message: &str) -> VerdictChange {
-        let pod = PodName {
+        let pod = PodIdentity {
             namespace: "ns".into(),
             name: "pod".into(),
             uid: "uid".into(),

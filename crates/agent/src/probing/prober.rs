@@ -139,8 +139,8 @@ async fn run_probe<E: Exec>(
 mod tests {
     use leadsman_core::cluster::Now;
     use leadsman_core::podprobe::node::{
-        ContainerName, ContainerState, ExecLimits, HistoryLimits, NodeAction, NodeEvent,
-        NodeProbes, ObservedContainer, PodName,
+        ContainerName, ExecLimits, HistoryLimits, NodeAction, NodeEvent, NodeProbes, PodIdentity,
+        RuntimeContainer, RuntimeState,
     };
     use leadsman_probe::{ExecError, Execution};
     use serde_json::json;
@@ -176,16 +176,16 @@ mod tests {
         let object = serde_json::from_value(object).unwrap();
         node.apply_event(NodeEvent::Plan(Some(&object)), now);
         let name = ContainerName {
-            pod: PodName {
+            pod: PodIdentity {
                 namespace: "ns".into(),
                 name: "p".into(),
                 uid: "u".into(),
             },
             name: "main".into(),
         };
-        let container = ObservedContainer {
+        let container = RuntimeContainer {
             id: "c".into(),
-            state: ContainerState::Running {
+            state: RuntimeState::Running {
                 started_at: now.wall,
             },
         };

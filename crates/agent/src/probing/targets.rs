@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use leadsman_api::NodePodProbeSpec;
 use leadsman_core::podprobe::CannotProbe;
-use leadsman_core::podprobe::node::{PodName, ProbeRun};
+use leadsman_core::podprobe::node::{PodIdentity, ProbeRun};
 use leadsman_cri::{Addresses, CurrentContainers};
 use leadsman_probe::{ProbeTarget, is_dialable};
 use leadsman_process::clock;
@@ -31,7 +31,7 @@ pub(crate) struct ProbeTargets {
     /// `--node-ip`, the primary one first.
     node_ips: Vec<IpAddr>,
     /// The addresses of all pods in the plan.
-    planned: HashMap<PodName, String>,
+    planned: HashMap<PodIdentity, String>,
     interfaces: InterfaceAddresses,
 }
 
@@ -47,7 +47,7 @@ impl ProbeTargets {
     pub(crate) fn follow_plan(&mut self, spec: Option<&NodePodProbeSpec>) {
         self.planned.clear();
         for pod in spec.iter().flat_map(|spec| &spec.pod_probes) {
-            let name = PodName {
+            let name = PodIdentity {
                 namespace: pod.namespace.as_str().into(),
                 name: pod.name.as_str().into(),
                 uid: pod.uid.as_str().into(),
@@ -85,20 +85,20 @@ impl ProbeTargets {
     /// The address of a pod with a network of its own: of those that the runtime reports, the one in the plan. A runtime
     /// reports them in the order of the network plugin. The kubelet's `status.podIP`, which is what it probes and what the
     /// plan has, is the first one of the node's own family (`sortPodIPs`, `pkg/kubelet/kubelet_pods.go`).
-    fn pod_address_of(&self, pod: &PodName, reported: &[IpAddr]) -> Option<IpAddr> {
+    fn pod_address_of(&self, pod: &PodIdentity, reported: &[IpAddr]) -> Option<IpAddr> {
         let planned = self.planned_address_of(pod);
         let mut addresses = reported.iter();
         let primary = addresses.find(|ip| Some(ip.to_canonical()) == planned);
         primary.or(reported.first()).copied()
     }
 
-    fn planned_address_of(&self, pod: &PodName) -> Option<IpAddr> {
+    fn planned_address_of(&self, pod: &PodIdentity) -> Option<IpAddr> {
         let planned = self.planned.get(pod)?.parse::<IpAddr>();
         planned.ok().map(|ip| ip.to_canonical())
     }
 
     /// The address of a hostNetwork pod.
-    fn node_address_of(&mut self, pod: &PodName) -> Result<Vec<IpAddr>, CannotProbe> {
+    fn node_address_of(&mut self, pod: &PodIdentity) -> Result<Vec<IpAddr>, CannotProbe> {
         if !self.node_ips.is_empty() {
             return Ok(self.node_ips.clone());
         }
@@ -166,8 +166,8 @@ mod tests {
 
     use super::*;
 
-    fn pod(name: &str) -> PodName {
-        PodName {
+    fn pod(name: &str) -> PodIdentity {
+        PodIdentity {
             namespace: "ns".into(),
             name: name.into(),
             uid: "u".into(),

@@ -10,13 +10,13 @@ use super::{ObjectName, ResourceVersion, Source};
 /// The progress of the watches of kinds `K`.
 #[derive(Debug)]
 pub struct Watches<K> {
-    progress: BTreeMap<K, Progress>,
+    progress: BTreeMap<K, WatchProgress>,
     tombstones: Tombstones<K>,
 }
 
 /// The progress of the watch of one kind.
 #[derive(Clone, Copy, Debug, Default)]
-struct Progress {
+struct WatchProgress {
     /// The version of the last list, or of a later one beside the watch: what existed at this version is known.
     listed: ResourceVersion,
     /// The newest version that the list or the watch after it has shown.
@@ -71,7 +71,7 @@ impl<K: Copy + Ord + Hash> Watches<K> {
         let progress = self.progress.entry(kind).or_default();
         // An API server that was restored counts from an earlier version: then nothing is newer than its list.
         let is_restored = progress.newest.is_later_than(version);
-        *progress = Progress {
+        *progress = WatchProgress {
             listed: version,
             newest: version,
         };

@@ -21,7 +21,7 @@ pub const FIELD_MANAGER: &str = "leadsman-podprobe";
 const MIRROR: &str = "kubernetes.io/config.mirror";
 
 /// Labels or annotations.
-pub type Pairs = SortedMap<Arc<str>>;
+pub type SharedPairs = SortedMap<Arc<str>>;
 
 /// The fields of a pod that the rules read, parsed; its strings are interned.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,9 +40,9 @@ pub struct IndexedPod {
     /// Its resourceVersion.
     pub version: ResourceVersion,
     /// Its labels.
-    pub labels: Pairs,
+    pub labels: SharedPairs,
     /// Its annotations. Only values of ours are compared, and the values of others can be long: those are kept empty.
-    pub annotations: Pairs,
+    pub annotations: SharedPairs,
     /// Fingerprint of the two annotations by which a pod passes its probes to the provider of a virtual node; None without
     /// either.
     pub injected: Option<NonZeroU64>,

@@ -22,7 +22,7 @@ use crate::workload::validity::{check_container, check_pod_part};
 
 /// A container or an init container of a set.
 #[derive(Clone, Debug, PartialEq)]
-pub struct SidecarContainer {
+pub struct SetContainer {
     /// Its name.
     pub name: Arc<str>,
     /// Its image.
@@ -111,7 +111,7 @@ pub enum ContainerList {
 /// A container that takes turns with another has a suffix, and a container's name has at most 63 characters.
 const HOT_NAME: usize = limits::LABEL - "-1".len();
 
-impl SidecarContainer {
+impl SetContainer {
     /// Reads a sidecar; None if it has no name that could be used.
     pub fn read(
         wire: &JsonObject,

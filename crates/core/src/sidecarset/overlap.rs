@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 
-use super::container::SidecarContainer;
+use super::container::SetContainer;
 use super::host_ports::HostPort;
 use super::metadata::PatchPolicy;
 use super::template::Template;
@@ -68,7 +68,7 @@ fn containers<'a>(
     one: &'a Template,
     other: &'a Template,
 ) -> impl Iterator<Item = Overlap> + use<'a> {
-    let names = |template: &'a Template| template.all().flat_map(SidecarContainer::names_in_pod);
+    let names = |template: &'a Template| template.all().flat_map(SetContainer::names_in_pod);
     let others: Vec<_> = names(other).collect();
     names(one)
         .filter(move |name| others.contains(name))

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::annotations::{WORKING_CONTAINER, version_key, working_containers};
-use super::container::{SidecarContainer, Upgrade, hot_names};
+use super::container::{SetContainer, Upgrade, hot_names};
 use crate::workload::pod::{ObservedContainer, ObservedPod};
 
 /// The version of a container that waits.
@@ -25,7 +25,7 @@ pub struct ObservedPair<'a> {
 
 impl<'a> ObservedPair<'a> {
     /// The containers of a sidecar in a pod; None if it has no two, or the pod lacks one of them.
-    pub fn find(pod: &'a ObservedPod, sidecar: &'a SidecarContainer) -> Option<Self> {
+    pub fn find(pod: &'a ObservedPod, sidecar: &'a SetContainer) -> Option<Self> {
         let Upgrade::Hot { empty_image } = &sidecar.upgrade else {
             return None;
         };

@@ -8,7 +8,7 @@ use super::annotations::{
     HASH, HASH_WITHOUT_IMAGE, HashEntry, IN_PLACE_STATE, INJECTED_LIST, InPlaceState,
     WORKING_CONTAINER, injected_sets,
 };
-use super::container::{ContainerKind, SidecarContainer, Upgrade};
+use super::container::{ContainerKind, SetContainer, Upgrade};
 use super::pair::ObservedPair;
 use super::set::SidecarSet;
 use crate::workload::image::{digest, names_one_image};
@@ -235,7 +235,7 @@ fn sidecars_in<'a>(
         .template
         .all()
         .filter(|sidecar| sidecar.kind != ContainerKind::Init);
-    let names = sidecars.flat_map(SidecarContainer::names_in_pod);
+    let names = sidecars.flat_map(SetContainer::names_in_pod);
     names.filter_map(|name| pod.container(&name))
 }
 

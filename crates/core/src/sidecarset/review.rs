@@ -14,7 +14,7 @@ use std::sync::Arc;
 use leadsman_api::{SidecarSet as SidecarSetWire, limits};
 use serde_json::Value;
 
-use super::container::{SidecarContainer, Upgrade};
+use super::container::{SetContainer, Upgrade};
 use super::objection::{Objection, conflicts, forbidden_keys, unknown_pin};
 use super::revision::{RevisionOwner, changed_fields};
 use super::set::{JUDGED_ANNOTATIONS, PinnedRevision, SidecarSet};
@@ -234,7 +234,7 @@ fn forbidden_edits<'a>(
             &spec.init_containers,
         ),
     ];
-    let is_hot = |container: &SidecarContainer| matches!(container.upgrade, Upgrade::Hot { .. });
+    let is_hot = |container: &SetContainer| matches!(container.upgrade, Upgrade::Hot { .. });
     lists
         .into_iter()
         .flat_map(move |(field, before, after, items)| {

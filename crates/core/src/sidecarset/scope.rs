@@ -39,14 +39,14 @@ pub struct ScopeCall {
 
 /// Pods of a set, or some of them.
 #[derive(Clone, Copy, Debug)]
-struct Part<'a> {
+struct ScopePart<'a> {
     set: &'a SidecarSet,
     /// The names of their namespaces; None for all that the set has.
     within: Option<&'a [String]>,
 }
 
 /// Parts whose namespaces have the same selector, by its text; the empty text is no selector.
-type Groups<'a> = BTreeMap<String, Vec<Part<'a>>>;
+type Groups<'a> = BTreeMap<String, Vec<ScopePart<'a>>>;
 
 impl Scope {
     /// How many calls of each policy there may be.
@@ -67,7 +67,7 @@ impl Scope {
         let failing = sets
             .iter()
             .filter(|set| set.failure_policy == FailurePolicy::Fail)
-            .map(|set| Part { set, within: None });
+            .map(|set| ScopePart { set, within: None });
         for (_, parts) in group(failing) {
             let call = ScopeCall::refusing(&parts, protected);
             match call.filter(|_| scope.calls.len() < Self::CALLS) {
@@ -84,7 +84,7 @@ impl Scope {
             // refuses nothing.
             let within = fails.then_some(protected);
             let has_some = !fails || set.namespaces.may_contain_one_of(protected);
-            has_some.then_some(Part { set, within })
+            has_some.then_some(ScopePart { set, within })
         });
         let mut groups = group(others);
         // The API server evaluates each call for each pod that is created: one for all namespaces instead of many.
@@ -109,7 +109,7 @@ impl Scope {
 
 impl ScopeCall {
     /// A call without which pods are refused: for exactly those of the sets, or none.
-    fn refusing(parts: &[Part<'_>], protected: &[String]) -> Option<Self> {
+    fn refusing(parts: &[ScopePart<'_>], protected: &[String]) -> Option<Self> {
         let expression = expression(parts, Detail::All, None)?;
         let mut namespaces = selector_of(parts)?;
         // A cluster whose own pods are refused while the webhook is down could not bring it up again.
@@ -126,7 +126,7 @@ impl ScopeCall {
     }
 
     /// A call without which pods are created as they are, and whether it is for more pods than those of the sets.
-    fn ignoring(parts: &[Part<'_>], has_selector: bool) -> (Self, bool) {
+    fn ignoring(parts: &[ScopePart<'_>], has_selector: bool) -> (Self, bool) {
         // A copy of an injected pod has records that are not about it, and that the webhook
         // removes, whatever its labels.
         let copy = Some(cel::has_annotation(HASH));
@@ -150,7 +150,7 @@ impl ScopeCall {
     }
 }
 
-impl<'a> Part<'a> {
+impl<'a> ScopePart<'a> {
     /// The names of the namespaces, if they are named.
     fn names(&self) -> Option<Vec<&'a str>> {
         match (&self.set.namespaces, self.within) {
@@ -171,7 +171,7 @@ impl Namespaces {
     }
 }
 
-fn group<'a>(parts: impl Iterator<Item = Part<'a>>) -> Groups<'a> {
+fn group<'a>(parts: impl Iterator<Item = ScopePart<'a>>) -> Groups<'a> {
     let mut groups = Groups::new();
     for part in parts {
         let key = match &part.set.namespaces {
@@ -184,7 +184,7 @@ fn group<'a>(parts: impl Iterator<Item = Part<'a>>) -> Groups<'a> {
 }
 
 /// The selector of the namespaces of parts: that which they have in common, or their names. None if there are too many.
-fn selector_of(parts: &[Part<'_>]) -> Option<LabelSelector> {
+fn selector_of(parts: &[ScopePart<'_>]) -> Option<LabelSelector> {
     let first = parts.first()?;
     if let Namespaces::Selected(selector) = &first.set.namespaces {
         return Some(selector.to_wire());
@@ -244,7 +244,7 @@ impl Detail {
 }
 
 /// An expression that is true for the pods of these parts, or where `or` is.
-fn expression(parts: &[Part<'_>], detail: Detail, or: Option<String>) -> Option<String> {
+fn expression(parts: &[ScopePart<'_>], detail: Detail, or: Option<String>) -> Option<String> {
     // By the text of a selector: its requirements, and the namespaces in which they count; None for all.
     let mut selectors: BTreeMap<String, (Requirements<'_>, Option<BTreeSet<&str>>)> =
         BTreeMap::new();

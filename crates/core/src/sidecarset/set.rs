@@ -12,7 +12,7 @@ use leadsman_api::SidecarSet as SidecarSetWire;
 use leadsman_api::sidecar_set::InjectRevision;
 
 use super::selectors::{read_optional, read_required};
-use super::strategy::UpdateStrategy;
+use super::strategy::RolloutStrategy;
 use super::template::{Hashes, Template};
 use crate::cluster::{FieldErrors, Invalid, Selector, names};
 
@@ -66,7 +66,7 @@ pub struct SidecarSet {
     /// The revision that new pods are pinned to.
     pub pin: Option<Pin>,
     /// How pods are upgraded.
-    pub update: UpdateStrategy,
+    pub update: RolloutStrategy,
     /// How many revisions are kept.
     pub history_limit: i32,
     /// A name for the present revision.
@@ -163,9 +163,9 @@ impl SidecarSet {
         let selector = read_required(spec.selector.as_ref(), &mut report.field("selector"));
         let namespaces = read_namespaces(wire, &mut report);
         let template = Template::read(spec, &mut report);
-        let update = UpdateStrategy {
+        let update = RolloutStrategy {
             min_ready,
-            ..UpdateStrategy::read(&spec.update_strategy, &mut report.field("updateStrategy"))
+            ..RolloutStrategy::read(&spec.update_strategy, &mut report.field("updateStrategy"))
         };
         let mut at = report.field("injectionStrategy");
         let pin = spec.injection_strategy.revision.as_ref();

@@ -11,11 +11,11 @@ use super::selectors::read_optional;
 use crate::cluster::{FieldErrors, Selector, names};
 use crate::workload::amount::Amount;
 use crate::workload::priority::Priority;
-use crate::workload::scatter::ScatterTerm;
+use crate::workload::scatter::ScatterLabel;
 
 /// How pods are upgraded.
 #[derive(Clone, Debug, PartialEq)]
-pub struct UpdateStrategy {
+pub struct RolloutStrategy {
     /// Whether pods are upgraded.
     pub mode: UpdateMode,
     /// The pods that are; all if None.
@@ -27,7 +27,7 @@ pub struct UpdateStrategy {
     /// Which pods come first.
     pub priority: Priority,
     /// Which pods are spread.
-    pub scatter: Vec<ScatterTerm>,
+    pub scatter: Vec<ScatterLabel>,
     /// How long an upgraded pod has to be ready before another takes its place; it stands in an annotation.
     pub min_ready: Duration,
 }
@@ -43,7 +43,7 @@ pub enum UpdateMode {
     NotUpdate,
 }
 
-impl UpdateStrategy {
+impl RolloutStrategy {
     /// Reads a strategy.
     pub fn read(wire: &UpdateStrategyWire, report: &mut FieldErrors<'_>) -> Self {
         let mode = match wire.type_.as_deref().unwrap_or_default() {
@@ -103,7 +103,7 @@ fn read_max_unavailable(wire: &UpdateStrategyWire, report: &mut FieldErrors<'_>)
     amount
 }
 
-fn read_scatter(wire: &UpdateStrategyWire, report: &mut FieldErrors<'_>) -> Vec<ScatterTerm> {
+fn read_scatter(wire: &UpdateStrategyWire, report: &mut FieldErrors<'_>) -> Vec<ScatterLabel> {
     let mut unique = BTreeSet::new();
     let mut terms = Vec::new();
     report.at_most(wire.scatter_strategy.len(), limits::TERMS, "terms");
@@ -113,7 +113,7 @@ fn read_scatter(wire: &UpdateStrategyWire, report: &mut FieldErrors<'_>) -> Vec<
         if !unique.insert((&term.key, &term.value)) {
             at.add(format!("{}={} is listed twice", term.key, term.value));
         }
-        terms.push(ScatterTerm {
+        terms.push(ScatterLabel {
             key: term.key.as_str().into(),
             value: (term.value != "*").then(|| term.value.as_str().into()),
         });

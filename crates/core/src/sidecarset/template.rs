@@ -9,7 +9,7 @@ use leadsman_api::sidecar_set::PatchPodMetadata;
 use leadsman_api::{SidecarSetSpec, limits};
 use serde_json::Value;
 
-use super::container::{ContainerKind, ContainerList, SidecarContainer};
+use super::container::{ContainerKind, ContainerList, SetContainer};
 use super::fields::PATCH_POD_METADATA;
 use super::host_ports::{HostPort, taken_twice};
 use super::metadata::MetadataPatch;
@@ -26,9 +26,9 @@ use crate::workload::validity::{REFUSED, check_pod_part, check_volume};
 #[derive(Clone, Debug, PartialEq)]
 pub struct Template {
     /// Containers, as declared.
-    pub containers: Vec<SidecarContainer>,
+    pub containers: Vec<SetContainer>,
     /// Init containers, as declared.
-    pub init_containers: Vec<SidecarContainer>,
+    pub init_containers: Vec<SetContainer>,
     /// Volumes by name.
     volumes: Vec<JsonObject>,
     /// Secrets for pulling images.
@@ -101,7 +101,7 @@ impl Template {
     }
 
     /// All containers that a pod gets, init containers first.
-    pub fn all(&self) -> impl Iterator<Item = &SidecarContainer> {
+    pub fn all(&self) -> impl Iterator<Item = &SetContainer> {
         self.init_containers.iter().chain(&self.containers)
     }
 
@@ -194,7 +194,7 @@ impl Template {
     }
 
     /// The text that is hashed, of containers with or without their images.
-    fn hashed_text(&self, go_value: impl Fn(&SidecarContainer) -> GoValue) -> String {
+    fn hashed_text(&self, go_value: impl Fn(&SetContainer) -> GoValue) -> String {
         let mut text = "{\"containers\":".to_owned();
         write_list(&self.containers, &go_value, FieldOrder::Declared, &mut text);
         // All of them as soon as one is native, as `encodeSidecarSet` has it
@@ -218,7 +218,7 @@ impl Template {
 
     /// The hashes of the template.
     pub fn hashes(&self) -> Hashes {
-        let with_image = self.hashed_text(SidecarContainer::go_value);
+        let with_image = self.hashed_text(SetContainer::go_value);
         let without_image = self.hashed_text(|sidecar| {
             let mut value = sidecar.go_value();
             // `SidecarSetHashWithoutImage` (in the same file) empties the field, and Go leaves it
@@ -254,18 +254,13 @@ impl Template {
         // (`pkg/control/sidecarcontrol/history_control.go` of `OpenKruise`).
         let order = FieldOrder::Sorted;
         let mut text = "{\"spec\":{\"$patch\":\"replace\",\"containers\":".to_owned();
-        write_list(
-            &self.containers,
-            SidecarContainer::go_value,
-            order,
-            &mut text,
-        );
+        write_list(&self.containers, SetContainer::go_value, order, &mut text);
         text.push_str(",\"imagePullSecrets\":");
         write_objects(&self.secrets, LOCAL_OBJECT_REFERENCE, &mut text);
         text.push_str(",\"initContainers\":");
         write_list(
             &self.init_containers,
-            SidecarContainer::go_value,
+            SetContainer::go_value,
             order,
             &mut text,
         );
@@ -279,8 +274,8 @@ impl Template {
 }
 
 fn write_list(
-    containers: &[SidecarContainer],
-    go_value: impl Fn(&SidecarContainer) -> GoValue,
+    containers: &[SetContainer],
+    go_value: impl Fn(&SetContainer) -> GoValue,
     order: FieldOrder,
     text: &mut String,
 ) {
@@ -310,12 +305,12 @@ fn read_containers(
     list: ContainerList,
     unique: &mut BTreeSet<Arc<str>>,
     report: &mut FieldErrors<'_>,
-) -> Vec<SidecarContainer> {
+) -> Vec<SetContainer> {
     let mut containers = Vec::new();
     report.at_most(wire.len(), limits::SIDECARS, "containers");
     for (index, wire) in wire.iter().enumerate() {
         let mut at = report.index(index);
-        let Some(container) = SidecarContainer::read(wire, list, &mut at) else {
+        let Some(container) = SetContainer::read(wire, list, &mut at) else {
             continue;
         };
         for name in container.names_in_pod() {

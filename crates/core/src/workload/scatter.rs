@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 /// Pods that are spread.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ScatterTerm {
+pub struct ScatterLabel {
     /// Key of their label.
     pub key: Arc<str>,
     /// Its value; None for each value that pods have.
@@ -17,7 +17,7 @@ pub struct ScatterTerm {
 }
 
 /// How many pods of a term, and of the others, follow one another.
-struct Groups {
+struct ScatterGroups {
     count: usize,
     matched: usize,
     others: usize,
@@ -27,7 +27,7 @@ struct Groups {
 
 /// Spreads the pods of each term, the term with most pods first. `pods` are all of the workload, `order` are places in it.
 pub fn scatter<T>(
-    terms: &[ScatterTerm],
+    terms: &[ScatterLabel],
     pods: &[T],
     order: Vec<usize>,
     label: impl for<'a> Fn(&'a T, &str) -> Option<&'a str>,
@@ -75,7 +75,8 @@ fn spread(
 ) -> Vec<usize> {
     // One comes last of all.
     let last = matched.pop();
-    let groups = Groups::by_density((total - 1, total_others), (matched.len(), others.len()));
+    let groups =
+        ScatterGroups::by_density((total - 1, total_others), (matched.len(), others.len()));
     let mut matched = matched.into_iter();
     let mut others = others.into_iter();
     let mut spread: Vec<usize> = others.by_ref().take(groups.others_ahead).collect();
@@ -87,7 +88,7 @@ fn spread(
     spread
 }
 
-impl Groups {
+impl ScatterGroups {
     /// Groups for a number of matched pods and of others, both above 0.
     fn new(matched: usize, others: usize) -> Self {
         let count = matched.min(others);
@@ -127,15 +128,15 @@ mod tests {
 
     use super::*;
 
-    fn term(key: &str, value: &str) -> ScatterTerm {
-        ScatterTerm {
+    fn term(key: &str, value: &str) -> ScatterLabel {
+        ScatterLabel {
             key: key.into(),
             value: (value != "*").then(|| value.into()),
         }
     }
 
     /// Pods are words of the labels that they have; `a` stands for `a=yes`, and every pod has its word as label `word`.
-    fn places(terms: &[ScatterTerm], pods: &[&str]) -> Vec<usize> {
+    fn places(terms: &[ScatterLabel], pods: &[&str]) -> Vec<usize> {
         scatter(terms, pods, (0..pods.len()).collect(), |pod, key| {
             if key == "word" {
                 return Some(*pod);

@@ -7,10 +7,10 @@ use crate::{
     wire::{ContainerState as Wire, NamespaceMode},
 };
 
-const STARTED: ContainerState = ContainerState::Running {
+const STARTED: RuntimeState = RuntimeState::Running {
     started_at: Timestamp::constant(2, 0),
 };
-const ENDED: ContainerState = ContainerState::Exited { exit_code: 3 };
+const ENDED: RuntimeState = RuntimeState::Exited { exit_code: 3 };
 
 fn view(fake: &Fake) -> View {
     View::new(fake.new_client())
@@ -61,7 +61,7 @@ async fn a_container_is_found_by_all_names_of_its_pod_alone() {
     assert!(!get("default", "web", "b"));
 }
 
-fn state(view: &View, pod: &str, name: &str) -> Option<ContainerState> {
+fn state(view: &View, pod: &str, name: &str) -> Option<RuntimeState> {
     view.container(pod, name).map(|container| container.state)
 }
 
@@ -99,7 +99,7 @@ async fn asks_once_about_what_is_new_and_wanted() {
     );
     assert_eq!(state(&view, "a", "main"), Some(STARTED));
     assert_eq!(state(&view, "a", "init"), Some(ENDED));
-    assert_eq!(state(&view, "a", "next"), Some(ContainerState::Created));
+    assert_eq!(state(&view, "a", "next"), Some(RuntimeState::Created));
     assert_eq!(state(&view, "other", "main"), None);
     assert_eq!(state(&view, "a", "nosuch"), None);
 
@@ -309,13 +309,13 @@ async fn one_container_in_trouble_does_not_hide_the_others() {
     for (trouble, seen) in [
         (
             ScriptedAnswer::Err(Status::internal("bolt: page corrupt")),
-            Some(ContainerState::Unknown),
+            Some(RuntimeState::Unknown),
         ),
         (
             ScriptedAnswer::Err(Status::not_found("removed in between")),
             None,
         ),
-        (ScriptedAnswer::Never, Some(ContainerState::Unknown)),
+        (ScriptedAnswer::Never, Some(RuntimeState::Unknown)),
     ] {
         fake.lock_world()
             .statuses
@@ -388,5 +388,5 @@ async fn the_status_counts_where_it_is_newer_than_the_list() {
         .statuses
         .insert(id, ScriptedAnswer::Err(Status::internal("no")));
     view.refresh_wanted(|_| true).await.unwrap();
-    assert_eq!(state(&view, "a", "main"), Some(ContainerState::Unknown));
+    assert_eq!(state(&view, "a", "main"), Some(RuntimeState::Unknown));
 }

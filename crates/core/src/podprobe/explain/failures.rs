@@ -10,7 +10,7 @@ use crate::podprobe::verdict::Verdict;
 /// What the message of a failed probe means that can hardly succeed as it is.
 struct Hint {
     /// Of probes with this handler: a command may print what another handler says.
-    handler: Handler,
+    handler: FailedHandler,
     /// The message begins with this.
     begins: &'static str,
     /// And contains this, in lower case.
@@ -20,15 +20,15 @@ struct Hint {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Handler {
+enum FailedHandler {
     Exec,
     HttpGet,
     TcpSocket,
     Grpc,
 }
-use Handler::{Exec, Grpc, HttpGet, TcpSocket};
+use FailedHandler::{Exec, Grpc, HttpGet, TcpSocket};
 
-impl Handler {
+impl FailedHandler {
     fn handler_of(probe: &MarkerProbe) -> Self {
         match probe.template.handler {
             HandlerTemplate::Exec { .. } => Exec,
@@ -40,7 +40,7 @@ impl Handler {
 }
 
 const fn failure_hint(
-    handler: Handler,
+    handler: FailedHandler,
     begins: &'static str,
     contains: &'static str,
     reason: CauseReason,
@@ -85,7 +85,7 @@ pub(super) fn diagnose_failure(probe: &MarkerProbe, verdict: &Verdict) -> Option
     if verdict.state != State::Failed {
         return None;
     }
-    let handler = Handler::handler_of(probe);
+    let handler = FailedHandler::handler_of(probe);
     let message = verdict.message.to_ascii_lowercase();
     let mut hints = HINTS.iter().filter(|hint| hint.handler == handler);
     let Hint { reason, action, .. } = hints

@@ -253,11 +253,11 @@ impl ObservedCluster {
         {
             let found =
                 self.explain_in_context(name, |context| match context.find_trial_pod(marker)? {
-                    Found::Selected(pod) => {
+                    TrialMatch::Selected(pod) => {
                         trial.selected.push(pod);
                         None
                     }
-                    Found::NotSelected(pod) => Some(pod),
+                    TrialMatch::NotSelected(pod) => Some(pod),
                 });
             let Some(pod) = found.flatten() else {
                 continue;
@@ -333,13 +333,13 @@ impl ObservedCluster {
 }
 
 /// What a marker has to do with a pod.
-enum Found {
+enum TrialMatch {
     Selected(TrialPod),
     NotSelected(NearestPod),
 }
 
 impl PodContext<'_> {
-    fn find_trial_pod(&self, marker: &ObjectName) -> Option<Found> {
+    fn find_trial_pod(&self, marker: &ObjectName) -> Option<TrialMatch> {
         let mut markers = self.inspected.markers.iter();
         let own = markers.find(|one| one.name == marker)?;
         let labels = &self.inspected.pod.labels;
@@ -356,11 +356,11 @@ impl PodContext<'_> {
             }
             InspectedFit::DoesNotMatch(parsed) | InspectedFit::Stopped(parsed, _) => {
                 let terms = self.selector_terms(&parsed.selector);
-                return Some(Found::NotSelected(NearestPod { name, terms }));
+                return Some(TrialMatch::NotSelected(NearestPod { name, terms }));
             }
             InspectedFit::Invalid(_) | InspectedFit::Deleting => return None,
         };
-        Some(Found::Selected(TrialPod {
+        Some(TrialMatch::Selected(TrialPod {
             name,
             node: self.inspected.pod.node.as_deref().map(str::to_owned),
             matches,

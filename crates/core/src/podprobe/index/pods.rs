@@ -23,7 +23,7 @@ use crate::podprobe::pod::IndexedPod;
 #[derive(Debug, Default)]
 pub(super) struct Pods {
     // A hash map: the comparisons of an ordered map would read names all over the memory.
-    by_name: HashMap<PodName, Box<PodState>>,
+    by_name: HashMap<PodName, Box<PodRecord>>,
     by_namespace: HashMap<String, HashSet<PodName>>,
     /// The pods with marks of ours that no marker claims, by namespace.
     unclaimed: HashMap<String, BTreeSet<PodName>>,
@@ -34,7 +34,7 @@ pub(super) struct Pods {
 
 /// A pod with the result of its last plan.
 #[derive(Debug)]
-struct PodState {
+struct PodRecord {
     pod: IndexedPod,
     /// When it was first seen; monotonic.
     since: Duration,
@@ -53,7 +53,7 @@ struct PodState {
     at_rest: bool,
 }
 
-impl PodState {
+impl PodRecord {
     /// When the verdict changed from which marks follow that are due by a new plan: one that this plan has and the last one
     /// had not, or that of marks which were due already. The first plan with a marker tells nothing of when its marks
     /// became due.
@@ -158,7 +158,7 @@ impl Pods {
             return;
         }
         let name = pod.name.clone();
-        let state = PodState {
+        let state = PodRecord {
             pod,
             since: now.monotonic,
             on_node: None,

@@ -15,7 +15,7 @@ use super::{Mark, Want, Wants};
 use crate::cluster::{SortedMap, whole_seconds};
 use crate::podprobe::contest::{Compared, fingerprint};
 use crate::podprobe::event::PodMarks;
-use crate::podprobe::pod::{CoOwner, IndexedCondition, IndexedPod, Pairs};
+use crate::podprobe::pod::{CoOwner, IndexedCondition, IndexedPod, SharedPairs};
 use crate::podprobe::probe::State;
 use crate::podprobe::verdict::Verdict;
 
@@ -194,7 +194,7 @@ struct MarkChanges<T> {
 /// The labels or the annotations of a pod, desired and observed.
 struct ComparedPairs<'a> {
     wants: &'a BTreeMap<Arc<str>, Want<Arc<str>>>,
-    observed: &'a Pairs,
+    observed: &'a SharedPairs,
     ours: &'a SortedMap<CoOwner>,
 }
 

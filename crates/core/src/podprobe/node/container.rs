@@ -5,32 +5,32 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
-use super::key::PodName;
+use super::key::PodIdentity;
 
 /// A container of a pod, by name.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ContainerName {
     /// Its pod.
-    pub pod: PodName,
+    pub pod: PodIdentity,
     /// Its name in the pod.
     pub name: Arc<str>,
 }
 
 /// The newest container of each name in the probed pods, in one answer of the runtime. The runtime knows no others.
-pub type ObservedContainers = HashMap<ContainerName, ObservedContainer>;
+pub type RuntimeContainers = HashMap<ContainerName, RuntimeContainer>;
 
 /// The newest container of its name.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ObservedContainer {
+pub struct RuntimeContainer {
     /// The runtime's id, without a scheme.
     pub id: Arc<str>,
     /// Its state.
-    pub state: ContainerState,
+    pub state: RuntimeState,
 }
 
 /// The state of a container, as in CRI (`ContainerState` in `k8s.io/cri-api/pkg/apis/runtime/v1/api.proto`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ContainerState {
+pub enum RuntimeState {
     /// Created, not started.
     Created,
     /// Running.

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use leadsman_api::NodePodProbeSpec;
 use leadsman_api::node_pod_probe::{ContainerProbe, PodProbe};
 
-use super::key::{PodName, ProbeKey};
+use super::key::{PodIdentity, ProbeKey};
 use crate::podprobe::probe::{MalformedProbeId, Probe, ProbeId};
 use crate::podprobe::wire::from_wire;
 
@@ -59,7 +59,7 @@ pub(super) fn parse_spec(
     let mut malformed = Vec::new();
     let mut names = HashSet::new();
     for pod in &spec.pod_probes {
-        let name = PodName {
+        let name = PodIdentity {
             namespace: pod.namespace.as_str().into(),
             name: pod.name.as_str().into(),
             uid: pod.uid.as_str().into(),
@@ -77,7 +77,7 @@ pub(super) fn parse_spec(
 }
 
 fn parse_entry(
-    pod: &PodName,
+    pod: &PodIdentity,
     wire: &ContainerProbe,
     is_first: bool,
 ) -> Result<(Arc<ProbeKey>, PlannedProbe), InvalidEntry> {

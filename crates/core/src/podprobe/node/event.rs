@@ -6,7 +6,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use leadsman_api::NodePodProbe;
 
-use super::container::ObservedContainers;
+use super::container::RuntimeContainers;
 use super::entries::MalformedEntry;
 use super::key::ProbeKey;
 use super::reporter::StatusWriteEnd;
@@ -23,7 +23,7 @@ pub enum NodeEvent<'a> {
         /// When the request was sent; since the agent's start.
         began: Duration,
         /// The containers; `None` if they equal those of the list before.
-        containers: Option<ObservedContainers>,
+        containers: Option<RuntimeContainers>,
     },
     /// A run has ended. Exactly one of these follows each [`NodeAction::StartRun`], or at most one after a
     /// [`NodeAction::CancelRun`].

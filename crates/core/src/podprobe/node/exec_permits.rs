@@ -18,7 +18,7 @@ use std::collections::{HashMap, VecDeque};
 use std::hash::Hash;
 use std::sync::Arc;
 
-use super::key::PodName;
+use super::key::PodIdentity;
 
 /// Queues that are served round-robin, each with its name.
 type RoundRobin<K, Q> = VecDeque<(K, Q)>;
@@ -30,12 +30,12 @@ pub(super) struct ExecPermits<T> {
     per_node: usize,
     taken: usize,
     /// Permits taken; no count is 0.
-    by_pod: HashMap<PodName, usize>,
+    by_pod: HashMap<PodIdentity, usize>,
     by_namespace: HashMap<Arc<str>, usize>,
     /// How many pods of each namespace have commands in the plan.
     planned: HashMap<Arc<str>, usize>,
     /// Commands by namespace, then by pod. No queue is empty.
-    waiting: RoundRobin<Arc<str>, RoundRobin<PodName, VecDeque<T>>>,
+    waiting: RoundRobin<Arc<str>, RoundRobin<PodIdentity, VecDeque<T>>>,
 }
 
 impl<T: PartialEq> ExecPermits<T> {
@@ -58,7 +58,7 @@ impl<T: PartialEq> ExecPermits<T> {
     }
 
     /// Takes a permit and returns true, or queues the command.
-    pub(super) fn acquire_or_wait(&mut self, pod: &PodName, who: T) -> bool {
+    pub(super) fn acquire_or_wait(&mut self, pod: &PodIdentity, who: T) -> bool {
         // Overtakes nobody who could start: whenever a permit is released or the limits change,
         // `grant_next` is asked until it grants none.
         if self.may_take(pod) {
@@ -70,7 +70,7 @@ impl<T: PartialEq> ExecPermits<T> {
         false
     }
 
-    pub(super) fn release_permit(&mut self, pod: &PodName) {
+    pub(super) fn release_permit(&mut self, pod: &PodIdentity) {
         debug_assert!(self.taken > 0, "a permit is released once");
         self.taken = self.taken.saturating_sub(1);
         decrement_count(&mut self.by_pod, pod);
@@ -124,7 +124,7 @@ impl<T: PartialEq> ExecPermits<T> {
         self.taken
     }
 
-    fn may_take(&self, pod: &PodName) -> bool {
+    fn may_take(&self, pod: &PodIdentity) -> bool {
         let namespace = &pod.namespace;
         let of_namespace = count_of(&self.by_namespace, namespace);
         let of_pod = count_of(&self.by_pod, pod);
@@ -160,7 +160,7 @@ impl<T: PartialEq> ExecPermits<T> {
             .min(halve_beside_others(others, limit_of_namespace))
     }
 
-    fn take_permit(&mut self, pod: &PodName) {
+    fn take_permit(&mut self, pod: &PodIdentity) {
         self.taken += 1;
         debug_assert!(
             self.taken <= self.per_node,
@@ -209,8 +209,8 @@ mod tests {
 
     use super::*;
 
-    fn pod(namespace: usize, pod: usize) -> PodName {
-        PodName {
+    fn pod(namespace: usize, pod: usize) -> PodIdentity {
+        PodIdentity {
             namespace: format!("ns{namespace}").into(),
             name: format!("p{pod}").into(),
             uid: format!("{namespace}/{pod}").into(),
@@ -340,8 +340,8 @@ mod tests {
         ) {
             let mut permits = ExecPermits::new(per_pod, per_node);
             permits.set_pods(planned(namespaces, 4));
-            let mut running: Vec<(usize, PodName)> = Vec::new();
-            let mut waiting: HashMap<usize, PodName> = HashMap::new();
+            let mut running: Vec<(usize, PodIdentity)> = Vec::new();
+            let mut waiting: HashMap<usize, PodIdentity> = HashMap::new();
             for (who, step) in steps.into_iter().enumerate() {
                 match step {
                     PermitStep::Due(namespace, number) => {

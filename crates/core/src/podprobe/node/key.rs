@@ -8,7 +8,7 @@ use crate::podprobe::probe::ProbeId;
 
 /// The identity of a pod.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct PodName {
+pub struct PodIdentity {
     /// Its namespace.
     pub namespace: Arc<str>,
     /// Its name.
@@ -21,7 +21,7 @@ pub struct PodName {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProbeKey {
     /// The pod, whose namespace is the marker's.
-    pub pod: PodName,
+    pub pod: PodIdentity,
     /// The container.
     pub container: Arc<str>,
     /// The probe of its marker.
@@ -38,7 +38,7 @@ impl Hash for ProbeKey {
 
 impl fmt::Display for ProbeKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let PodName {
+        let PodIdentity {
             namespace, name, ..
         } = &self.pod;
         write!(f, "{namespace}/{name}/{}/{}", self.container, self.id)

@@ -12,11 +12,11 @@ use std::time::Duration;
 use jiff::Timestamp;
 use leadsman_api::NodePodProbeStatus;
 
-use super::container::{ContainerName, ObservedContainers};
+use super::container::{ContainerName, RuntimeContainers};
 use super::entries::MalformedEntry;
 use super::event::{NodeAction, NodeEvent, VerdictChange};
 use super::exec_permits::ExecPermits;
-use super::key::{PodName, ProbeKey};
+use super::key::{PodIdentity, ProbeKey};
 use super::recent_runs::HistoryLimits;
 use super::reporter::StatusReporter;
 use super::run::{ProbeRun, RunId};
@@ -48,7 +48,7 @@ pub struct NodeProbes {
     order: Vec<Arc<ProbeKey>>,
     malformed: Vec<MalformedEntry>,
     /// `None` until the runtime has answered a list that began when there was something to probe.
-    containers: Option<ObservedContainers>,
+    containers: Option<RuntimeContainers>,
     /// When the last list was answered.
     listed_at: Timestamp,
     /// When the newest list began; since the agent's start.
@@ -159,7 +159,7 @@ impl NodeProbes {
         // The status names pods by their uid.
         let malformed = self.malformed.iter().filter(|entry| !entry.uid.is_empty());
         workers.chain(malformed.map(|entry| Unprobed {
-            pod: PodName {
+            pod: PodIdentity {
                 namespace: entry.namespace.as_str().into(),
                 name: entry.pod.as_str().into(),
                 uid: entry.uid.as_str().into(),
@@ -229,7 +229,7 @@ impl NodeProbes {
     fn observe_containers(
         &mut self,
         began: Duration,
-        containers: Option<ObservedContainers>,
+        containers: Option<RuntimeContainers>,
         now: Now,
         actions: &mut Vec<NodeAction>,
     ) {
@@ -335,7 +335,7 @@ impl NodeProbes {
         &mut self,
         key: &Arc<ProbeKey>,
         actions: &mut Vec<NodeAction>,
-        decide: impl FnOnce(&mut Worker, Option<&ObservedContainers>) -> Reschedule,
+        decide: impl FnOnce(&mut Worker, Option<&RuntimeContainers>) -> Reschedule,
     ) -> Reschedule {
         let Some(worker) = self.workers.get_mut(key) else {
             return Reschedule::Keep;

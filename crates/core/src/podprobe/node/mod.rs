@@ -43,10 +43,10 @@ mod streak;
 mod tests;
 mod worker;
 
-pub use container::{ContainerName, ContainerState, ObservedContainer, ObservedContainers};
+pub use container::{ContainerName, RuntimeContainer, RuntimeContainers, RuntimeState};
 pub use entries::MalformedEntry;
 pub use event::{NodeAction, NodeEvent, VerdictChange};
-pub use key::{PodName, ProbeKey};
+pub use key::{PodIdentity, ProbeKey};
 pub use machine::{ExecLimits, NodeProbes};
 pub use recent_runs::HistoryLimits;
 pub use reporter::StatusWriteEnd;

@@ -5,13 +5,13 @@ use std::collections::HashMap;
 use leadsman_api::NodePodProbeStatus;
 
 use super::entries::{PlannedProbe, strip_id_scheme};
-use super::key::PodName;
+use super::key::PodIdentity;
 use super::status_draft::{VERDICT_MESSAGE_BYTES, read_pod};
 use crate::cluster::{Interner, Now, truncate, whole_seconds};
 use crate::podprobe::verdict::Verdict;
 
 /// Verdicts by pod and probe, without the container: the same probe may be about another one now.
-pub(super) type VerdictsByProbe = HashMap<(PodName, String), Verdict>;
+pub(super) type VerdictsByProbe = HashMap<(PodIdentity, String), Verdict>;
 
 /// The verdicts in a status. States that are none of ours are left out.
 pub(super) fn previous_verdicts(status: &NodePodProbeStatus, now: Now) -> VerdictsByProbe {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::exec_permits::ExecPermits;
-use super::key::{PodName, ProbeKey};
+use super::key::{PodIdentity, ProbeKey};
 use super::recent_runs::RunTimes;
 use super::run::{ProbeRun, RunId};
 use super::schedule::Weight;
@@ -142,8 +142,8 @@ impl Runs {
     }
 
     /// Divides the permits among the pods that have commands. Afterwards a waiting command may get one.
-    pub(super) fn divide_permits<'a>(&mut self, pods: impl Iterator<Item = &'a PodName>) {
-        let mut by_namespace: HashMap<Arc<str>, HashSet<&PodName>> = HashMap::new();
+    pub(super) fn divide_permits<'a>(&mut self, pods: impl Iterator<Item = &'a PodIdentity>) {
+        let mut by_namespace: HashMap<Arc<str>, HashSet<&PodIdentity>> = HashMap::new();
         for pod in pods {
             // Pods and not probes: many commands do not enlarge a pod's share.
             let of_namespace = by_namespace.entry(pod.namespace.clone()).or_default();

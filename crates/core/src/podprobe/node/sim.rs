@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::recent_runs::HistoryLimits;
 use super::reporter::StatusWriteEnd;
-use super::{ContainerName, ContainerState, ObservedContainer, ObservedContainers, PodName};
+use super::{ContainerName, PodIdentity, RuntimeContainer, RuntimeContainers, RuntimeState};
 use super::{ExecLimits, NodeAction, NodeEvent, NodeProbes, ProbeRun, RunId, VerdictChange};
 use crate::cluster::Now;
 use crate::podprobe::probe::{CannotProbe, Outcome, State};
@@ -35,7 +35,7 @@ pub(super) struct Sim {
     /// By how much the clock was set back.
     pub(super) clock_behind: Duration,
     pub(super) object: NodePodProbe,
-    pub(super) containers: ObservedContainers,
+    pub(super) containers: RuntimeContainers,
     pub(super) runs: BTreeMap<RunId, ProbeRun>,
     /// Those of them that were cancelled; they may end all the same.
     pub(super) cancelled: BTreeSet<RunId>,
@@ -71,7 +71,7 @@ impl Sim {
             start,
             clock_behind: Duration::ZERO,
             object: NodePodProbe::new("node", NodePodProbeSpec::default()),
-            containers: ObservedContainers::new(),
+            containers: RuntimeContainers::new(),
             runs: BTreeMap::new(),
             cancelled: BTreeSet::new(),
             changes: Vec::new(),
@@ -120,9 +120,9 @@ impl Sim {
     }
 
     /// Container `main` of the pod is this one from now on, and the node sees it.
-    pub(super) fn set_container(&mut self, container: Option<(&str, ContainerState)>) {
+    pub(super) fn set_container(&mut self, container: Option<(&str, RuntimeState)>) {
         let name = ContainerName {
-            pod: PodName {
+            pod: PodIdentity {
                 namespace: "ns".into(),
                 name: "p".into(),
                 uid: "u".into(),
@@ -132,8 +132,7 @@ impl Sim {
         match container {
             Some((id, state)) => {
                 let id = id.into();
-                self.containers
-                    .insert(name, ObservedContainer { id, state });
+                self.containers.insert(name, RuntimeContainer { id, state });
             }
             None => {
                 self.containers.remove(&name);
@@ -400,8 +399,8 @@ pub(super) fn outcome_of(succeed: bool, message: &str) -> Outcome {
     }
 }
 
-pub(super) fn running_state() -> ContainerState {
-    ContainerState::Running {
+pub(super) fn running_state() -> RuntimeState {
+    RuntimeState::Running {
         started_at: world_epoch(),
     }
 }

@@ -9,7 +9,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use leadsman_api::node_pod_probe::{CannotProbeEntry, ContainerProbeState, PodProbeStatus};
 use leadsman_api::{NodePodProbeStatus, limits};
 
-use super::key::{PodName, ProbeKey};
+use super::key::{PodIdentity, ProbeKey};
 use crate::cluster::{Now, truncate};
 use crate::podprobe::verdict::Verdict;
 
@@ -45,7 +45,7 @@ pub(super) struct StatusRow<'a> {
 /// One probe that cannot be run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Unprobed {
-    pub(super) pod: PodName,
+    pub(super) pod: PodIdentity,
     /// `<marker>#<probe>`, or the name of a malformed entry.
     pub(super) probe: String,
     pub(super) why: String,
@@ -90,7 +90,7 @@ impl StatusDraft {
         sent_at: &HashMap<Arc<ProbeKey>, Duration>,
         now: Now,
     ) -> Self {
-        let observed = ObservedStatus::new(observed, rows.len());
+        let observed = ShownStatus::new(observed, rows.len());
         let names: Vec<String> = rows.iter().map(|row| row.key.id.to_string()).collect();
         let with_limit = |limit: usize| {
             let differences = rows.iter().zip(&names).map(|(row, name)| {
@@ -120,7 +120,7 @@ impl StatusDraft {
 }
 
 /// The status that the API server shows.
-struct ObservedStatus<'a> {
+struct ShownStatus<'a> {
     pods: &'a [PodProbeStatus],
     states: StatesByProbe<'a>,
     /// Whether it has entries without a row.
@@ -129,7 +129,7 @@ struct ObservedStatus<'a> {
     keeps_fields: bool,
 }
 
-impl<'a> ObservedStatus<'a> {
+impl<'a> ShownStatus<'a> {
     fn new(shown: &'a NodePodProbeStatus, rows: usize) -> Self {
         let pods = &shown.pod_probe_statuses;
         let states = pods
@@ -158,7 +158,7 @@ fn shown_pod(pod: &PodProbeStatus) -> PodRef<'_> {
     (&pod.namespace, &pod.name, &pod.uid)
 }
 
-fn named_pod(pod: &PodName) -> PodRef<'_> {
+fn named_pod(pod: &PodIdentity) -> PodRef<'_> {
     (&pod.namespace, &pod.name, &pod.uid)
 }
 
@@ -221,7 +221,7 @@ fn compare_row(
 fn compose_draft(
     rows: &[StatusRow<'_>],
     names: &[String],
-    observed: &ObservedStatus<'_>,
+    observed: &ShownStatus<'_>,
     differences: &[Difference],
     limit: usize,
 ) -> StatusDraft {
@@ -282,7 +282,7 @@ fn add_unprobed(
     if unprobed.is_empty() {
         return;
     }
-    let mut indices: HashMap<PodName, usize> = HashMap::new();
+    let mut indices: HashMap<PodIdentity, usize> = HashMap::new();
     for (index, pod) in pods.iter().enumerate() {
         indices.insert(read_pod(pod), index);
     }
@@ -309,15 +309,15 @@ fn add_unprobed(
     }
 }
 
-pub(super) fn read_pod(pod: &PodProbeStatus) -> PodName {
-    PodName {
+pub(super) fn read_pod(pod: &PodProbeStatus) -> PodIdentity {
+    PodIdentity {
         namespace: pod.namespace.as_str().into(),
         name: pod.name.as_str().into(),
         uid: pod.uid.as_str().into(),
     }
 }
 
-fn write_pod(pod: &PodName) -> PodProbeStatus {
+fn write_pod(pod: &PodIdentity) -> PodProbeStatus {
     PodProbeStatus {
         name: pod.name.to_string(),
         namespace: pod.namespace.to_string(),

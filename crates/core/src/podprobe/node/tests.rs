@@ -15,7 +15,7 @@ use super::sim::{
     Sim, exec_probe, outcome_of, running_state, sim_with_succeeding_probe, tcp_probe,
 };
 use super::{
-    ContainerName, ContainerState, NodeEvent, ObservedContainer, PodName, ProbeRun, StatusWriteEnd,
+    ContainerName, NodeEvent, PodIdentity, ProbeRun, RuntimeContainer, RuntimeState, StatusWriteEnd,
 };
 use crate::podprobe::probe::{CannotProbe, State};
 
@@ -25,8 +25,8 @@ fn millis(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
 
-fn pod_name(namespace: &str, name: &str, uid: &str) -> PodName {
-    PodName {
+fn pod_name(namespace: &str, name: &str, uid: &str) -> PodIdentity {
+    PodIdentity {
         namespace: namespace.into(),
         name: name.into(),
         uid: uid.into(),

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::container::{ContainerState, ObservedContainer};
+use super::container::{RuntimeContainer, RuntimeState};
 use super::entries::PlannedProbe;
 use super::recent_runs::{ProbeHistoryLimits, RecentRuns, RunTimes};
 use super::run::RunId;
@@ -242,7 +242,7 @@ impl Worker {
     /// Applies the newest container of its name; `None` if the runtime knows none.
     pub(super) fn observe_container(
         &mut self,
-        container: Option<&ObservedContainer>,
+        container: Option<&RuntimeContainer>,
         now: Now,
     ) -> Reschedule {
         let Some(container) = container else {
@@ -258,14 +258,14 @@ impl Worker {
             return self.stop_in_phase(Phase::AwaitingStart);
         }
         match container.state {
-            ContainerState::Exited { exit_code } => self.observe_exited(id, exit_code, now),
-            ContainerState::Running { started_at } => self.observe_running(id, started_at, now),
+            RuntimeState::Exited { exit_code } => self.observe_exited(id, exit_code, now),
+            RuntimeState::Running { started_at } => self.observe_running(id, started_at, now),
             // The runtime may not know for a moment; nothing says that the container has changed.
-            ContainerState::Unknown if self.container() == Some(id) => Reschedule::Keep,
-            ContainerState::Unknown if !self.is_about_another(id) => {
+            RuntimeState::Unknown if self.container() == Some(id) => Reschedule::Keep,
+            RuntimeState::Unknown if !self.is_about_another(id) => {
                 self.stop_in_phase(Phase::AwaitingContainer)
             }
-            ContainerState::Created | ContainerState::Unknown => {
+            RuntimeState::Created | RuntimeState::Unknown => {
                 self.invalidate_if_about_another(id, None, now);
                 self.stop_in_phase(Phase::AwaitingContainer)
             }

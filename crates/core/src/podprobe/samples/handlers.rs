@@ -3,7 +3,7 @@
 use leadsman_api::limits;
 use serde_json::{Map, Value, json};
 
-use super::{PROBE, Table, Verdict, pointer_to_path};
+use super::{PROBE, SampleVerdict, Table, pointer_to_path};
 
 pub(super) fn add_ports(table: &mut Table) {
     for handler in ["httpGet", "tcpSocket"] {
@@ -41,7 +41,11 @@ pub(super) fn add_ports(table: &mut Table) {
         }
         for unreadable in [json!(4_294_967_296_i64), json!(true)] {
             let name = format!("{handler} port {unreadable}");
-            table.add_sample(name, &[(PROBE, probe(unreadable))], Verdict::Unreadable);
+            table.add_sample(
+                name,
+                &[(PROBE, probe(unreadable))],
+                SampleVerdict::Unreadable,
+            );
         }
     }
     let grpc = |port: Value| json!({"grpc": {"port": port}});
@@ -55,7 +59,7 @@ pub(super) fn add_ports(table: &mut Table) {
     table.add_sample(
         "grpc port \"http\"",
         &[(PROBE, grpc(json!("http")))],
-        Verdict::Unreadable,
+        SampleVerdict::Unreadable,
     );
 }
 
@@ -113,12 +117,12 @@ pub(super) fn add_handlers(table: &mut Table) {
     table.add_sample(
         "exec of a number",
         &[(PROBE, json!({"exec": {"command": [1]}}))],
-        Verdict::Unreadable,
+        SampleVerdict::Unreadable,
     );
     table.add_sample(
         "exec of a string",
         &[(PROBE, json!({"exec": "true"}))],
-        Verdict::Unreadable,
+        SampleVerdict::Unreadable,
     );
 }
 
@@ -245,7 +249,7 @@ fn header_values(table: &mut Table) {
         json!({"name": "A", "value": null}),
     ] {
         let name = format!("a header {missing}");
-        table.add_sample(name, &probe(json!([missing])), Verdict::Unreadable);
+        table.add_sample(name, &probe(json!([missing])), SampleVerdict::Unreadable);
     }
     // Headers of `bytes` in all, names included, each value within its own maximum.
     let together = |bytes: usize| {
@@ -308,7 +312,7 @@ pub(super) fn add_timings(table: &mut Table) {
         table.add_refused(format!("{field} -1"), &probe(json!(-1)), at);
         for unreadable in [json!(2_147_483_648_i64), json!(1.5), json!("1")] {
             let name = format!("{field} {unreadable}");
-            table.add_sample(name, &probe(unreadable), Verdict::Unreadable);
+            table.add_sample(name, &probe(unreadable), SampleVerdict::Unreadable);
         }
     }
     for bad in [limits::TIMEOUT_SECONDS + 1, i32::MAX] {

@@ -4,7 +4,7 @@ use leadsman_api::limits;
 use serde_json::{Value, json};
 
 use super::{
-    ANNOTATIONS, CONDITION, LABELS, NAME, POLICIES, PROBES, SELECTOR, STATE, Table, Verdict,
+    ANNOTATIONS, CONDITION, LABELS, NAME, POLICIES, PROBES, SELECTOR, STATE, SampleVerdict, Table,
     map_of_many, map_of_one, pointer_to_path,
 };
 
@@ -83,7 +83,7 @@ pub(super) fn add_effects(table: &mut Table) {
     table.add_sample(
         "a label of a number",
         &[(LABELS, json!({"a": 1}))],
-        Verdict::Unreadable,
+        SampleVerdict::Unreadable,
     );
 }
 
@@ -269,7 +269,7 @@ pub(super) fn add_probes(table: &mut Table) {
         table.add_sample(
             format!("no {missing}"),
             &[(PROBES, json!([whole]))],
-            Verdict::Unreadable,
+            SampleVerdict::Unreadable,
         );
     }
 }

@@ -20,12 +20,12 @@ pub struct Sample {
     /// The object.
     pub marker: Value,
     /// The expected verdict.
-    pub verdict: Verdict,
+    pub verdict: SampleVerdict,
 }
 
 /// Whether a marker is valid.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum SampleVerdict {
     /// It is accepted.
     Accepted,
     /// It is refused with an error at this path.
@@ -122,7 +122,7 @@ type Change = (&'static str, Value);
 struct Table(Vec<Sample>);
 
 impl Table {
-    fn add_sample(&mut self, name: impl Into<String>, changes: &[Change], verdict: Verdict) {
+    fn add_sample(&mut self, name: impl Into<String>, changes: &[Change], verdict: SampleVerdict) {
         let mut marker = manual_marker();
         for (pointer, value) in changes {
             set_at_pointer(&mut marker, pointer, value.clone());
@@ -135,7 +135,7 @@ impl Table {
     }
 
     fn add_accepted(&mut self, name: impl Into<String>, changes: &[Change]) {
-        self.add_sample(name, changes, Verdict::Accepted);
+        self.add_sample(name, changes, SampleVerdict::Accepted);
     }
 
     fn add_refused(
@@ -144,7 +144,7 @@ impl Table {
         changes: &[Change],
         path: impl Into<String>,
     ) {
-        self.add_sample(name, changes, Verdict::Refused(path.into()));
+        self.add_sample(name, changes, SampleVerdict::Refused(path.into()));
     }
 }
 
@@ -249,8 +249,8 @@ mod tests {
             let read = serde_json::from_value(marker);
             let parsed = read.map(|marker| Marker::parse(&marker, Compatibility::Kubernetes));
             match (verdict, parsed) {
-                (Verdict::Accepted, Ok(Ok(_))) | (Verdict::Unreadable, Err(_)) => {}
-                (Verdict::Refused(path), Ok(Err(errors)))
+                (SampleVerdict::Accepted, Ok(Ok(_))) | (SampleVerdict::Unreadable, Err(_)) => {}
+                (SampleVerdict::Refused(path), Ok(Err(errors)))
                     if errors.iter().any(|error| error.path == path) => {}
                 (verdict, parsed) => {
                     let parsed = parsed.map(|parsed| parsed.map(|_| "accepted"));

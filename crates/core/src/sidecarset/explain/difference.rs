@@ -12,7 +12,7 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use crate::sidecarset::annotations::is_ours;
-use crate::sidecarset::container::SidecarContainer;
+use crate::sidecarset::container::SetContainer;
 use crate::sidecarset::render::{
     Additions, Injected, Injection, ListAdditions, Remark, RenderOptions, inject_sets,
 };
@@ -81,7 +81,7 @@ type Rendered = Vec<(Option<usize>, JsonObject)>;
 /// have been resized since, and a difference from what they have now would be none that an edit of the set made.
 fn with_computed_resources(template: &Template) -> BTreeSet<Arc<str>> {
     let computed = template.all().filter(|sidecar| sidecar.resources.is_some());
-    computed.flat_map(SidecarContainer::names_in_pod).collect()
+    computed.flat_map(SetContainer::names_in_pod).collect()
 }
 
 /// The containers and the init containers, without resources that are computed.

@@ -6,7 +6,7 @@ use serde::Serialize;
 use super::injection::report;
 use super::{FieldDifference, KnownSet, KnownSets, NotSelected, PodObject, SetOutcome};
 use crate::cluster::{SelectorTerm, closed_list};
-use crate::sidecarset::container::{ContainerKind, SidecarContainer};
+use crate::sidecarset::container::{ContainerKind, SetContainer};
 use crate::sidecarset::index::{Hold, Index, InspectedMembership, Lack, READY, SetByName, Turn};
 use crate::sidecarset::pod::{PodVersion, Progress, fresh_until};
 use crate::sidecarset::set::MIN_READY_SECONDS_ANNOTATION;
@@ -191,7 +191,7 @@ struct Context<'a> {
     now: Timestamp,
 }
 
-type Found = (Vec<SetCause>, Vec<FieldDifference>);
+type SetFindings = (Vec<SetCause>, Vec<FieldDifference>);
 
 impl Context<'_> {
     fn explanation(
@@ -303,7 +303,7 @@ impl Context<'_> {
     }
 
     /// Why a pod that was injected is not what it would be now.
-    fn of_injected(&self, set: &str, member: Option<&InspectedMembership<'_>>) -> Found {
+    fn of_injected(&self, set: &str, member: Option<&InspectedMembership<'_>>) -> SetFindings {
         let Some(known) = self.known(set) else {
             return (Vec::new(), Vec::new());
         };
@@ -460,7 +460,7 @@ fn waiting(known: &KnownSet, pod: &PodObject) -> Option<String> {
     let sidecars = known.set.template.all();
     // No upgrade changes a container that has ended before the others start.
     let sidecars = sidecars.filter(|sidecar| sidecar.kind != ContainerKind::Init);
-    let mut names = sidecars.flat_map(SidecarContainer::names_in_pod);
+    let mut names = sidecars.flat_map(SetContainer::names_in_pod);
     names.find_map(|name| Some(format!("{name}: {}", pod.waiting_reason(&name)?)))
 }
 

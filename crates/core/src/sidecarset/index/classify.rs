@@ -14,7 +14,7 @@ use crate::cluster::ObjectName;
 use crate::sidecarset::annotations::{
     HASH, HashEntries, HashEntry, MISSING_VARIABLES, missing_variables,
 };
-use crate::sidecarset::container::{SidecarContainer, hot_names};
+use crate::sidecarset::container::{SetContainer, hot_names};
 use crate::sidecarset::event::WriteTarget;
 use crate::sidecarset::pod::{
     PodState, PodVersion, fresh_until, in_place_state, settles_at, was_upgraded,
@@ -380,7 +380,7 @@ pub(super) fn is_former(
 fn is_injected(set: &SidecarSet, entry: &PodEntry) -> bool {
     let has = |name: &str| entry.pod.container(name).is_some();
     let has_present = || {
-        let mut names = set.template.all().flat_map(SidecarContainer::names_in_pod);
+        let mut names = set.template.all().flat_map(SetContainer::names_in_pod);
         names.any(|name| has(&name))
     };
     // It may have got other containers than the set has now.
@@ -395,7 +395,7 @@ fn is_injected(set: &SidecarSet, entry: &PodEntry) -> bool {
 }
 
 fn lack_of(set: &SidecarSet, entry: &PodEntry) -> Lack {
-    let mut names = set.template.all().flat_map(SidecarContainer::names_in_pod);
+    let mut names = set.template.all().flat_map(SetContainer::names_in_pod);
     let own = names.find(|name| entry.pod.container(name).is_some());
     own.map_or(Lack::Missed, Lack::OwnContainer)
 }

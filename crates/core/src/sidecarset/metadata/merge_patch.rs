@@ -28,34 +28,34 @@ pub enum MergeError {
 const MOST_LEVELS: usize = 64;
 
 /// A value that is taken apart only where the patch does.
-enum Node {
+enum LazyNode {
     Raw(Box<RawValue>),
-    Object(Object),
-    List(Vec<Option<Node>>),
+    Object(Members),
+    List(Vec<Option<LazyNode>>),
 }
 
 /// Values by key; None is null.
-type Object = BTreeMap<String, Option<Node>>;
+type Members = BTreeMap<String, Option<LazyNode>>;
 
-impl Node {
+impl LazyNode {
     fn raw(value: Option<Box<RawValue>>) -> Option<Self> {
         value.map(Self::Raw)
     }
 }
 
-fn read_object(text: &str) -> Option<Object> {
+fn read_object(text: &str) -> Option<Members> {
     let object: BTreeMap<String, Option<Box<RawValue>>> = serde_json::from_str(text).ok()?;
     let entries = object.into_iter();
     Some(
         entries
-            .map(|(key, value)| (key, Node::raw(value)))
+            .map(|(key, value)| (key, LazyNode::raw(value)))
             .collect(),
     )
 }
 
-fn read_list(text: &str) -> Option<Vec<Option<Node>>> {
+fn read_list(text: &str) -> Option<Vec<Option<LazyNode>>> {
     let list: Vec<Option<Box<RawValue>>> = serde_json::from_str(text).ok()?;
-    Some(list.into_iter().map(Node::raw).collect())
+    Some(list.into_iter().map(LazyNode::raw).collect())
 }
 
 fn is_json(text: &str) -> bool {
@@ -82,11 +82,11 @@ pub fn merge(present: &str, patch: &str) -> Result<String, MergeError> {
     match (read_object(present), read_object(patch)) {
         (Some(mut object), Some(patch)) => {
             merge_objects(&mut object, patch, 1)?;
-            write(&Node::Object(object), &mut text);
+            write(&LazyNode::Object(object), &mut text);
         }
         (None, Some(mut patch)) => {
             drop_nulls(&mut patch, 1)?;
-            write(&Node::Object(patch), &mut text);
+            write(&LazyNode::Object(patch), &mut text);
         }
         (_, None) => {
             // A list takes the place of whatever is there. So would a text or a number by RFC 7396,
@@ -95,13 +95,13 @@ pub fn merge(present: &str, patch: &str) -> Result<String, MergeError> {
             for item in list.iter_mut().flatten() {
                 drop_nulls_below(item, 1)?;
             }
-            write(&Node::List(list), &mut text);
+            write(&LazyNode::List(list), &mut text);
         }
     }
     Ok(text)
 }
 
-fn merge_objects(object: &mut Object, patch: Object, level: usize) -> Result<(), MergeError> {
+fn merge_objects(object: &mut Members, patch: Members, level: usize) -> Result<(), MergeError> {
     check_level(level)?;
     for (key, value) in patch {
         let Some(mut value) = value else {
@@ -120,22 +120,22 @@ fn merge_objects(object: &mut Object, patch: Object, level: usize) -> Result<(),
     Ok(())
 }
 
-fn merge_nodes(present: Node, patch: Node, level: usize) -> Result<Node, MergeError> {
-    let into_object = |node: Node| match node {
-        Node::Raw(raw) => read_object(raw.get()).ok_or(Node::Raw(raw)),
-        Node::Object(object) => Ok(object),
-        list @ Node::List(_) => Err(list),
+fn merge_nodes(present: LazyNode, patch: LazyNode, level: usize) -> Result<LazyNode, MergeError> {
+    let into_object = |node: LazyNode| match node {
+        LazyNode::Raw(raw) => read_object(raw.get()).ok_or(LazyNode::Raw(raw)),
+        LazyNode::Object(object) => Ok(object),
+        list @ LazyNode::List(_) => Err(list),
     };
     match (into_object(present), into_object(patch)) {
         (Ok(mut object), Ok(patch)) => {
             merge_objects(&mut object, patch, level)?;
-            Ok(Node::Object(object))
+            Ok(LazyNode::Object(object))
         }
         // Here the library looks for no nulls, not in the objects of a list either (`merge`,
         // `merge.go`).
         (Ok(_), Err(patch)) => Ok(patch),
         (Err(_), Ok(patch)) => {
-            let mut patch = Node::Object(patch);
+            let mut patch = LazyNode::Object(patch);
             drop_nulls_below(&mut patch, level)?;
             Ok(patch)
         }
@@ -146,7 +146,7 @@ fn merge_nodes(present: Node, patch: Node, level: usize) -> Result<Node, MergeEr
     }
 }
 
-fn drop_nulls(object: &mut Object, level: usize) -> Result<(), MergeError> {
+fn drop_nulls(object: &mut Members, level: usize) -> Result<(), MergeError> {
     check_level(level)?;
     object.retain(|_, value| value.is_some());
     for value in object.values_mut().flatten() {
@@ -156,19 +156,19 @@ fn drop_nulls(object: &mut Object, level: usize) -> Result<(), MergeError> {
 }
 
 /// Drops nulls from objects in a value that the patch adds. In lists they stay.
-fn drop_nulls_below(node: &mut Node, level: usize) -> Result<(), MergeError> {
+fn drop_nulls_below(node: &mut LazyNode, level: usize) -> Result<(), MergeError> {
     check_level(level)?;
-    if let Node::Raw(raw) = node {
+    if let LazyNode::Raw(raw) = node {
         if let Some(object) = read_object(raw.get()) {
-            *node = Node::Object(object);
+            *node = LazyNode::Object(object);
         } else if let Some(list) = read_list(raw.get()) {
-            *node = Node::List(list);
+            *node = LazyNode::List(list);
         }
     }
     match node {
-        Node::Raw(_) => Ok(()),
-        Node::Object(object) => drop_nulls(object, level),
-        Node::List(list) => list
+        LazyNode::Raw(_) => Ok(()),
+        LazyNode::Object(object) => drop_nulls(object, level),
+        LazyNode::List(list) => list
             .iter_mut()
             .flatten()
             .try_for_each(|item| drop_nulls_below(item, level + 1)),
@@ -182,10 +182,10 @@ fn check_level(level: usize) -> Result<(), MergeError> {
     Ok(())
 }
 
-fn write(node: &Node, text: &mut String) {
+fn write(node: &LazyNode, text: &mut String) {
     match node {
-        Node::Raw(raw) => write_compact(raw.get(), text),
-        Node::Object(object) => {
+        LazyNode::Raw(raw) => write_compact(raw.get(), text),
+        LazyNode::Object(object) => {
             text.push('{');
             for (index, (key, value)) in object.iter().enumerate() {
                 if index > 0 {
@@ -197,7 +197,7 @@ fn write(node: &Node, text: &mut String) {
             }
             text.push('}');
         }
-        Node::List(list) => {
+        LazyNode::List(list) => {
             text.push('[');
             for (index, item) in list.iter().enumerate() {
                 if index > 0 {
@@ -210,7 +210,7 @@ fn write(node: &Node, text: &mut String) {
     }
 }
 
-fn write_or_null(node: Option<&Node>, text: &mut String) {
+fn write_or_null(node: Option<&LazyNode>, text: &mut String) {
     match node {
         Some(node) => write(node, text),
         None => text.push_str("null"),

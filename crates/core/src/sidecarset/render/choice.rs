@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::fit::field_in_the_way;
 use super::pod::PodView;
 use super::{Injection, Remark, is_another_volume};
-use crate::sidecarset::container::SidecarContainer;
+use crate::sidecarset::container::SetContainer;
 use crate::sidecarset::host_ports::{host_ports, taken_twice};
 use crate::sidecarset::overlap;
 use crate::sidecarset::template::Template;
@@ -61,7 +61,7 @@ fn in_the_way(pod: &PodView<'_>, template: &Template) -> Option<Remark> {
 fn host_port_in_the_way(pod: &PodView<'_>, template: &Template) -> Option<Remark> {
     let is_on_host_network = pod.is_on_host_network;
     let mut translated = template.containers.iter();
-    let translated = translated.find_map(SidecarContainer::translated_port);
+    let translated = translated.find_map(SetContainer::translated_port);
     if let Some(port) = translated.filter(|_| is_on_host_network) {
         return Some(Remark::HostNetwork(port));
     }
@@ -71,7 +71,7 @@ fn host_port_in_the_way(pod: &PodView<'_>, template: &Template) -> Option<Remark
     let names: BTreeSet<_> = template
         .containers
         .iter()
-        .flat_map(SidecarContainer::names_in_pod)
+        .flat_map(SetContainer::names_in_pod)
         .collect();
     let stays = |own: &&&JsonObject| text(own, "name").is_none_or(|name| !names.contains(name));
     let own = pod.containers.iter().filter(stays);
@@ -82,7 +82,7 @@ fn host_port_in_the_way(pod: &PodView<'_>, template: &Template) -> Option<Remark
 /// A device whose volume the pod has, and another one than the set. To mount another one is possible, and its contents may
 /// be what the sidecar expects; a device has to be a claim of the right mode, and is written to as a whole.
 fn device_in_the_way(pod: &PodView<'_>, template: &Template) -> Option<Remark> {
-    let mut devices = template.all().flat_map(SidecarContainer::devices);
+    let mut devices = template.all().flat_map(SetContainer::devices);
     let other = devices.find(|name| match (pod.volume(name), template.volume(name)) {
         (Some(own), Some(volume)) => is_another_volume(own, volume),
         _ => false,

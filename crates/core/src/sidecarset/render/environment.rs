@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::Remark;
 use super::pod::{IS_INJECTED, PodView};
-use crate::sidecarset::container::{SidecarContainer, TransferSource};
+use crate::sidecarset::container::{SetContainer, TransferSource};
 use crate::workload::JsonObject;
 use crate::workload::object::{items, list_mut, text};
 
@@ -19,7 +19,7 @@ pub(super) fn variable<'a>(container: &'a JsonObject, name: &str) -> Option<&'a 
 
 /// The variables that a set transfers. Those that are not there are left out.
 pub(super) fn transferred(
-    sidecar: &SidecarContainer,
+    sidecar: &SetContainer,
     pod: &PodView<'_>,
     remarks: &mut Vec<Remark>,
 ) -> Vec<JsonObject> {

@@ -9,7 +9,7 @@ use leadsman_api::limits;
 use serde_json::Value;
 
 use super::{Additions, Injection, PodView};
-use crate::sidecarset::container::SidecarContainer;
+use crate::sidecarset::container::SetContainer;
 use crate::sidecarset::template::Template;
 use crate::workload::JsonObject;
 use crate::workload::object::{inner, items, text};
@@ -139,7 +139,7 @@ fn host_process(pod: &PodView<'_>, container: &JsonObject) -> Option<Clash> {
     })
 }
 
-fn users(pod: &PodView<'_>, sidecar: &SidecarContainer, container: &JsonObject) -> Option<Clash> {
+fn users(pod: &PodView<'_>, sidecar: &SetContainer, container: &JsonObject) -> Option<Clash> {
     let has_own_users = pod.field("hostUsers").and_then(Value::as_bool) == Some(false);
     let mount = inner(container, "securityContext").and_then(|one| text(one, "procMount"));
     let clash = if has_own_users {

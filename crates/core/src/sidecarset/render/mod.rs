@@ -29,7 +29,7 @@ use super::annotations::{
     HASH, HASH_WITHOUT_IMAGE, HashEntries, INJECTED_LIST, MISSING_VARIABLES, WORKING_CONTAINER,
     is_ours, write_injected_sets, write_missing_variables, write_working_containers,
 };
-use super::container::{Position, SidecarContainer, Upgrade};
+use super::container::{Position, SetContainer, Upgrade};
 use super::host_ports::HostPort;
 use super::metadata::{AllowedKeys, MetadataPatch, NotMerged, bytes_of};
 use super::overlap::Overlap;
@@ -277,7 +277,7 @@ fn is_another_volume(one: &JsonObject, other: &JsonObject) -> bool {
 
 /// A container with what it gets from the pod.
 fn render_container(
-    sidecar: &SidecarContainer,
+    sidecar: &SetContainer,
     pod: &PodView<'_>,
     remarks: &mut Vec<Remark>,
 ) -> JsonObject {
@@ -308,7 +308,7 @@ fn add_volumes(
     remarks: &mut Vec<Remark>,
 ) {
     let mut seen = BTreeSet::new();
-    for name in template.all().flat_map(SidecarContainer::volumes) {
+    for name in template.all().flat_map(SetContainer::volumes) {
         let Some(volume) = template.volume(name).filter(|_| seen.insert(name)) else {
             continue;
         };

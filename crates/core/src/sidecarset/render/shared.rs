@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::environment::variable;
 use super::pod::PodView;
-use crate::sidecarset::container::SidecarContainer;
+use crate::sidecarset::container::SetContainer;
 use crate::workload::JsonObject;
 use crate::workload::object::{inner, items, list_mut, text};
 
@@ -20,7 +20,7 @@ pub(super) struct SharedMounts {
 
 /// Finds what a sidecar gets beside what `container`, which is to be injected for it, has already.
 pub(super) fn find(
-    sidecar: &SidecarContainer,
+    sidecar: &SetContainer,
     container: &JsonObject,
     pod: &PodView<'_>,
 ) -> SharedMounts {

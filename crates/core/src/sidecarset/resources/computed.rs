@@ -2,8 +2,8 @@
 
 use serde_json::{Value as Json, json};
 
-use super::expression::{Amount, Expression, Operation, Ratio, is_small};
-use super::{Resource, ResourcesPolicy, TargetsMode};
+use super::expression::{Expression, ExpressionValue, Operation, Ratio, is_small};
+use super::{ResourceKind, ResourcesPolicy, TargetsMode};
 use crate::workload::JsonObject;
 use crate::workload::object::{inner, text};
 
@@ -26,12 +26,12 @@ pub enum ResourceRemark {
     #[error(
         "no limit and no request of {0}: the pod has resources of its own, for all its containers"
     )]
-    OfThePod(Resource),
+    OfThePod(ResourceKind),
     /// A limit that would be larger than any.
     #[error("no limit of {resource}: container {target:?} of the pod has none")]
     Unlimited {
         /// Of this resource.
-        resource: Resource,
+        resource: ResourceKind,
         /// A container without a limit.
         target: String,
     },
@@ -39,7 +39,7 @@ pub enum ResourceRemark {
     #[error("no limit of {resource}: {expression:?} is {value} for this pod")]
     NoLimit {
         /// Of this resource.
-        resource: Resource,
+        resource: ResourceKind,
         /// By this expression.
         expression: String,
         /// The amount.
@@ -49,7 +49,7 @@ pub enum ResourceRemark {
     #[error("a request of 0 {resource}: {expression:?} is {value} for this pod")]
     NegativeRequest {
         /// Of this resource.
-        resource: Resource,
+        resource: ResourceKind,
         /// By this expression.
         expression: String,
         /// The amount.
@@ -61,7 +61,7 @@ pub enum ResourceRemark {
     )]
     RequestAboveLimit {
         /// Of this resource.
-        resource: Resource,
+        resource: ResourceKind,
         /// By this expression.
         expression: String,
         /// The amount.
@@ -75,7 +75,7 @@ pub enum ResourceRemark {
         /// Limit or request.
         what: &'static str,
         /// Of this resource.
-        resource: Resource,
+        resource: ResourceKind,
         /// By this expression.
         expression: String,
     },
@@ -106,7 +106,7 @@ impl ResourcesPolicy {
             let expression = self.targets.0.as_str().to_owned();
             computed.remarks.push(ResourceRemark::NoTarget(expression));
         }
-        for resource in Resource::ALL {
+        for resource in ResourceKind::ALL {
             if !self.is_computed(resource) {
                 continue;
             }
@@ -139,7 +139,7 @@ impl ResourcesPolicy {
         computed
     }
 
-    fn is_computed(&self, resource: Resource) -> bool {
+    fn is_computed(&self, resource: ResourceKind) -> bool {
         let lists = [&self.limits, &self.requests];
         lists
             .iter()
@@ -149,7 +149,7 @@ impl ResourcesPolicy {
     /// A limit, or why there is none: without a remark if there is no target, which another remark says.
     fn limit(
         &self,
-        resource: Resource,
+        resource: ResourceKind,
         expression: &Expression,
         targets: &[&JsonObject],
     ) -> Result<i64, Option<ResourceRemark>> {
@@ -158,12 +158,12 @@ impl ResourcesPolicy {
             .map(|target| resource.limit_of(target))
             .collect();
         let variable = match limits.filter(|limits| !limits.is_empty()) {
-            Some(limits) => self.mode.of(&limits).map(Amount::Exactly),
-            None => Some(Amount::Unlimited),
+            Some(limits) => self.mode.of(&limits).map(ExpressionValue::Exactly),
+            None => Some(ExpressionValue::Unlimited),
         };
         let too_large = || Some(ResourceRemark::too_large("limit", resource, expression));
         let value = variable.and_then(|variable| expression.evaluate(variable));
-        let Amount::Exactly(value) = value.ok_or_else(too_large)? else {
+        let ExpressionValue::Exactly(value) = value.ok_or_else(too_large)? else {
             let mut targets = targets.iter();
             let target = targets.find(|target| resource.limit_of(target).is_none());
             return Err(target.map(|target| ResourceRemark::Unlimited {
@@ -185,7 +185,7 @@ impl ResourcesPolicy {
     /// A request that is not above the limit.
     fn request(
         &self,
-        resource: Resource,
+        resource: ResourceKind,
         expression: &Expression,
         targets: &[&JsonObject],
         limit: Option<i64>,
@@ -194,10 +194,10 @@ impl ResourcesPolicy {
             .iter()
             .map(|target| resource.request_of(target))
             .collect();
-        let value = self.mode.of(&requests).map(Amount::Exactly);
+        let value = self.mode.of(&requests).map(ExpressionValue::Exactly);
         let value = value.and_then(|variable| expression.evaluate(variable));
         let units = match value {
-            Some(Amount::Exactly(value)) => resource.units(value),
+            Some(ExpressionValue::Exactly(value)) => resource.units(value),
             _ => None,
         };
         let Some(units) = units else {
@@ -248,7 +248,7 @@ impl TargetsMode {
 }
 
 impl ResourceRemark {
-    fn too_large(what: &'static str, resource: Resource, expression: &Expression) -> Self {
+    fn too_large(what: &'static str, resource: ResourceKind, expression: &Expression) -> Self {
         Self::TooLarge {
             what,
             resource,
@@ -274,7 +274,7 @@ impl ComputedResources {
 }
 
 /// Whether the resources of a pod have a limit or a request of this one.
-fn is_listed(resource: Resource, of_the_pod: Option<&JsonObject>) -> bool {
+fn is_listed(resource: ResourceKind, of_the_pod: Option<&JsonObject>) -> bool {
     of_the_pod.is_some_and(|resources| {
         let mut lists = ["limits", "requests"]
             .map(|list| inner(resources, list))
@@ -283,6 +283,6 @@ fn is_listed(resource: Resource, of_the_pod: Option<&JsonObject>) -> bool {
     })
 }
 
-fn amount(resource: Resource, units: i64) -> Json {
+fn amount(resource: ResourceKind, units: i64) -> Json {
     resource.quantity(units).to_string().into()
 }

@@ -49,7 +49,7 @@ pub(super) enum Operation {
 
 /// What an expression is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Amount {
+pub(super) enum ExpressionValue {
     /// So much.
     Exactly(Ratio),
     /// More than any amount: a limit that there is not.
@@ -60,19 +60,21 @@ pub(super) enum Amount {
 
 impl Expression {
     /// What it is for this value of its variable; None if that, or something on the way, is too large.
-    pub(super) fn evaluate(&self, variable: Amount) -> Option<Amount> {
+    pub(super) fn evaluate(&self, variable: ExpressionValue) -> Option<ExpressionValue> {
         self.term.evaluate(variable)
     }
 }
 
 impl Term {
-    pub(super) fn evaluate(&self, variable: Amount) -> Option<Amount> {
+    pub(super) fn evaluate(&self, variable: ExpressionValue) -> Option<ExpressionValue> {
         Some(match self {
-            Self::Constant(value) => Amount::Exactly(*value),
+            Self::Constant(value) => ExpressionValue::Exactly(*value),
             Self::Variable => variable,
             Self::Negative(part) => match part.evaluate(variable)? {
-                Amount::Exactly(value) => Amount::Exactly(-value),
-                Amount::Unlimited | Amount::Undefined => Amount::Undefined,
+                ExpressionValue::Exactly(value) => ExpressionValue::Exactly(-value),
+                ExpressionValue::Unlimited | ExpressionValue::Undefined => {
+                    ExpressionValue::Undefined
+                }
             },
             Self::Combined(operation, left, right) => {
                 let left = left.evaluate(variable)?;
@@ -93,8 +95,8 @@ impl Term {
 }
 
 impl Operation {
-    fn apply(self, left: Amount, right: Amount) -> Option<Amount> {
-        use Amount::{Exactly, Undefined, Unlimited};
+    fn apply(self, left: ExpressionValue, right: ExpressionValue) -> Option<ExpressionValue> {
+        use ExpressionValue::{Exactly, Undefined, Unlimited};
         let zero = Ratio::from_integer(0);
         Some(match (self, left, right) {
             (_, Exactly(left), Exactly(right)) => Exactly(self.of_numbers(left, right)?),

@@ -27,7 +27,7 @@ use serde_json::Value as Json;
 
 pub use self::computed::{ComputedResources, ResourceRemark};
 use self::expression::Expression;
-pub use self::resource::Resource;
+pub use self::resource::ResourceKind;
 use crate::cluster::FieldErrors;
 use crate::workload::JsonObject;
 use crate::workload::object::{inner, text};
@@ -134,7 +134,7 @@ impl TargetNames {
 
 impl Expressions {
     fn from_wire(list: &JsonObject, report: &mut FieldErrors<'_>) -> Self {
-        let mut read = |resource: Resource| {
+        let mut read = |resource: ResourceKind| {
             // An empty one is none.
             let expression = text(list, resource.name())?;
             let mut report = report.field(resource.name());
@@ -149,15 +149,15 @@ impl Expressions {
             }))
         };
         Self {
-            cpu: read(Resource::Cpu),
-            memory: read(Resource::Memory),
+            cpu: read(ResourceKind::Cpu),
+            memory: read(ResourceKind::Memory),
         }
     }
 
-    fn expression_for(&self, resource: Resource) -> Option<&Expression> {
+    fn expression_for(&self, resource: ResourceKind) -> Option<&Expression> {
         match resource {
-            Resource::Cpu => self.cpu.as_ref(),
-            Resource::Memory => self.memory.as_ref(),
+            ResourceKind::Cpu => self.cpu.as_ref(),
+            ResourceKind::Memory => self.memory.as_ref(),
         }
     }
 }

@@ -12,7 +12,7 @@
 //! unit (`10x` is 0 there), and whatever would be an error for each pod. A number beside a quantity is one in the unit of
 //! the resource, as in a pod: `cpu - 4` is about four processors.
 
-use super::expression::{Amount, Expression, Operation, Ratio, Term, exactly, is_small};
+use super::expression::{Expression, ExpressionValue, Operation, Ratio, Term, exactly, is_small};
 use crate::workload::quantity::Quantity;
 
 /// How deep an expression may nest. A parser that calls itself needs a bound.
@@ -63,7 +63,7 @@ enum Token<'a> {
 }
 
 /// A part that was parsed, and what it is.
-type Part = (Term, Dimension);
+type TypedTerm = (Term, Dimension);
 
 /// Parses an expression of a variable of this name.
 pub(super) fn parse(text: &str, variable: &str) -> Result<Expression, NotAnExpression> {
@@ -80,8 +80,8 @@ pub(super) fn parse(text: &str, variable: &str) -> Result<Expression, NotAnExpre
     parser.expect(Token::End, "an operator")?;
     // What depends on no pod is known now, and its author is told instead of each pod's.
     if !term.has_variable() {
-        match term.evaluate(Amount::Undefined) {
-            Some(Amount::Exactly(value)) if *value.numer() >= 0 => {}
+        match term.evaluate(ExpressionValue::Undefined) {
+            Some(ExpressionValue::Exactly(value)) if *value.numer() >= 0 => {}
             Some(_) => return Err(NotAnExpression::Negative),
             None => return Err(NotAnExpression::TooLarge),
         }
@@ -155,7 +155,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    fn expression(&mut self) -> Result<Part, NotAnExpression> {
+    fn expression(&mut self) -> Result<TypedTerm, NotAnExpression> {
         let mut left = self.term()?;
         loop {
             let operation = match self.next {
@@ -168,7 +168,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    fn term(&mut self) -> Result<Part, NotAnExpression> {
+    fn term(&mut self) -> Result<TypedTerm, NotAnExpression> {
         let mut left = self.factor()?;
         loop {
             let operation = match self.next {
@@ -181,7 +181,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    fn factor(&mut self) -> Result<Part, NotAnExpression> {
+    fn factor(&mut self) -> Result<TypedTerm, NotAnExpression> {
         if self.depth == DEPTH {
             return Err(NotAnExpression::TooDeep);
         }
@@ -211,7 +211,7 @@ impl<'a> Parser<'a> {
     }
 
     /// The variable, or a function with its arguments.
-    fn named(&mut self, name: &'a str) -> Result<Part, NotAnExpression> {
+    fn named(&mut self, name: &'a str) -> Result<TypedTerm, NotAnExpression> {
         let operation = match name.to_ascii_lowercase().as_str() {
             "max" => Operation::Max,
             "min" => Operation::Min,
@@ -236,15 +236,19 @@ impl<'a> Parser<'a> {
     }
 }
 
-fn combine(operation: Operation, left: Part, right: Part) -> Result<Part, NotAnExpression> {
+fn combine(
+    operation: Operation,
+    left: TypedTerm,
+    right: TypedTerm,
+) -> Result<TypedTerm, NotAnExpression> {
     let ((left, one), (right, other)) = (left, right);
     let quantities = [one, other].map(|dimension| dimension == Dimension::Quantity);
     match (operation, quantities) {
         (Operation::Multiply, [true, true]) => return Err(NotAnExpression::ProductOfQuantities),
         (Operation::Divide, [_, true]) => return Err(NotAnExpression::DivisionByQuantity),
         // With the variable it would be a quantity, so its value does not depend on what that is.
-        (Operation::Divide, [_, false]) => match right.evaluate(Amount::Undefined) {
-            Some(Amount::Exactly(value)) if *value.numer() == 0 => {
+        (Operation::Divide, [_, false]) => match right.evaluate(ExpressionValue::Undefined) {
+            Some(ExpressionValue::Exactly(value)) if *value.numer() == 0 => {
                 return Err(NotAnExpression::DivisionByZero);
             }
             Some(_) => {}

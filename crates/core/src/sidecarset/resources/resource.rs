@@ -9,14 +9,14 @@ use crate::workload::quantity::Quantity;
 
 /// A resource that is computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Resource {
+pub enum ResourceKind {
     /// Processors, in thousandths.
     Cpu,
     /// Memory, in bytes.
     Memory,
 }
 
-impl Resource {
+impl ResourceKind {
     pub(super) const ALL: [Self; 2] = [Self::Cpu, Self::Memory];
 
     pub(super) fn name(self) -> &'static str {
@@ -67,7 +67,7 @@ impl Resource {
     }
 }
 
-impl fmt::Display for Resource {
+impl fmt::Display for ResourceKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }

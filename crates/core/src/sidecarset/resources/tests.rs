@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use rstest::rstest;
 use serde_json::json;
 
-use super::expression::{Amount, Ratio, exactly};
+use super::expression::{ExpressionValue, Ratio, exactly};
 use super::parser::NotAnExpression;
 use super::*;
 use crate::cluster::Invalid;
@@ -15,18 +15,18 @@ fn quantity(text: &str) -> Ratio {
 }
 
 /// What an expression is in a pod whose containers have `own` of the resource, or no limit.
-fn evaluate(resource: Resource, expression: &str, own: &str) -> String {
+fn evaluate(resource: ResourceKind, expression: &str, own: &str) -> String {
     let parsed = parser::parse(expression, resource.name()).unwrap();
     let variable = match own {
-        "none" => Amount::Unlimited,
-        own => Amount::Exactly(quantity(own)),
+        "none" => ExpressionValue::Unlimited,
+        own => ExpressionValue::Exactly(quantity(own)),
     };
     match parsed.evaluate(variable) {
-        Some(Amount::Exactly(value)) => resource.units(value).map_or_else(
+        Some(ExpressionValue::Exactly(value)) => resource.units(value).map_or_else(
             || "too large".to_owned(),
             |units| resource.quantity(units).to_string(),
         ),
-        Some(Amount::Unlimited | Amount::Undefined) => "none".to_owned(),
+        Some(ExpressionValue::Unlimited | ExpressionValue::Undefined) => "none".to_owned(),
         None => "too large".to_owned(),
     }
 }
@@ -73,7 +73,7 @@ fn an_expression_of_cpu_has_a_value(
 ) {
     // A product of quantities is none.
     let expression = expression.replace("9P", "9000000000000000");
-    assert_eq!(evaluate(Resource::Cpu, &expression, own), expected);
+    assert_eq!(evaluate(ResourceKind::Cpu, &expression, own), expected);
 }
 
 // SCS-19, SDF-10
@@ -91,7 +91,7 @@ fn an_expression_of_memory_is_in_whole_bytes(
     #[case] own: &str,
     #[case] expected: &str,
 ) {
-    assert_eq!(evaluate(Resource::Memory, expression, own), expected);
+    assert_eq!(evaluate(ResourceKind::Memory, expression, own), expected);
 }
 
 /// A limit that there is not is larger than any.
@@ -118,7 +118,7 @@ fn an_expression_of_memory_is_in_whole_bytes(
 #[case("max(100m - cpu, 100m)", "none")]
 #[case("cpu / -2", "none")]
 fn without_a_limit_constants_stay(#[case] expression: &str, #[case] expected: &str) {
-    assert_eq!(evaluate(Resource::Cpu, expression, "none"), expected);
+    assert_eq!(evaluate(ResourceKind::Cpu, expression, "none"), expected);
 }
 
 // SCS-19, SCS-76, SDF-10
@@ -196,7 +196,7 @@ fn an_expression_nests_so_deep_and_no_deeper() {
         assert_eq!(refused, Err(NotAnExpression::TooDeep));
     }
     let long = format!("cpu{}", "+1".repeat(510));
-    assert_eq!(evaluate(Resource::Cpu, &long, "1"), "511");
+    assert_eq!(evaluate(ResourceKind::Cpu, &long, "1"), "511");
 }
 
 fn read(sidecar: &Json) -> (Option<ResourcesPolicy>, Vec<Invalid>) {
@@ -556,10 +556,10 @@ proptest! {
         own in 0..100_000_i128,
     ) {
         let text = expression.print();
-        let variable = Amount::Exactly(Ratio::new(own, 1000));
+        let variable = ExpressionValue::Exactly(Ratio::new(own, 1000));
         match (parser::parse(&text, "cpu"), expression.naive(own)) {
             (Ok(parsed), Some((numerator, denominator))) => {
-                let expected = Amount::Exactly(Ratio::new(numerator, denominator));
+                let expected = ExpressionValue::Exactly(Ratio::new(numerator, denominator));
                 prop_assert_eq!(parsed.evaluate(variable), Some(expected), "{}", text);
             }
             (Err(NotAnExpression::Negative), Some((numerator, _))) => {
@@ -585,17 +585,17 @@ proptest! {
         let Ok(parsed) = parser::parse(&expression.print(), "cpu") else {
             return Ok(());
         };
-        let large = |own: i128| parsed.evaluate(Amount::Exactly(Ratio::from_integer(own)));
-        let [Some(Amount::Exactly(one)), Some(Amount::Exactly(other))] =
+        let large = |own: i128| parsed.evaluate(ExpressionValue::Exactly(Ratio::from_integer(own)));
+        let [Some(ExpressionValue::Exactly(one)), Some(ExpressionValue::Exactly(other))] =
             [large(10_i128.pow(12)), large(10_i128.pow(13))]
         else {
             return Ok(());
         };
-        match parsed.evaluate(Amount::Unlimited) {
-            Some(Amount::Exactly(value)) => {
+        match parsed.evaluate(ExpressionValue::Unlimited) {
+            Some(ExpressionValue::Exactly(value)) => {
                 prop_assert_eq!((one, other), (value, value), "{}", parsed.text);
             }
-            Some(Amount::Unlimited) => prop_assert!(one < other, "{}", parsed.text),
+            Some(ExpressionValue::Unlimited) => prop_assert!(one < other, "{}", parsed.text),
             _ => {}
         }
     }
@@ -603,9 +603,9 @@ proptest! {
     #[test]
     fn any_text_is_an_expression_or_refused(text in "[-+*/(),.%0-9eEmkKMGi cpumaxin@ü]{0,24}") {
         if let Ok(parsed) = parser::parse(&text, "cpu") {
-            for variable in [Amount::Unlimited, Amount::Exactly(quantity("1P"))] {
-                if let Some(Amount::Exactly(value)) = parsed.evaluate(variable) {
-                    let _ = (Resource::Cpu.units(value), Resource::Memory.units(value));
+            for variable in [ExpressionValue::Unlimited, ExpressionValue::Exactly(quantity("1P"))] {
+                if let Some(ExpressionValue::Exactly(value)) = parsed.evaluate(variable) {
+                    let _ = (ResourceKind::Cpu.units(value), ResourceKind::Memory.units(value));
                 }
             }
         }
@@ -635,7 +635,7 @@ proptest! {
             container.as_object().unwrap().clone()
         }).collect();
         let computed = policy.compute(&containers, None);
-        for resource in Resource::ALL {
+        for resource in ResourceKind::ALL {
             let amount = |list| resource.amount(Some(list));
             let (limit, request) = (amount(&computed.limits), amount(&computed.requests));
             prop_assert!(limit.is_none_or(|limit| limit > Ratio::from_integer(0)));
@@ -645,8 +645,8 @@ proptest! {
             }
             let whole = |amount: Option<Ratio>| {
                 amount.is_none_or(|amount| match resource {
-                    Resource::Cpu => (amount * 1000).is_integer(),
-                    Resource::Memory => amount.is_integer(),
+                    ResourceKind::Cpu => (amount * 1000).is_integer(),
+                    ResourceKind::Memory => amount.is_integer(),
                 })
             };
             prop_assert!(whole(limit) && whole(request));

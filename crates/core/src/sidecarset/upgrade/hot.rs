@@ -11,7 +11,7 @@ use crate::sidecarset::annotations::{
     HASH, WORKING_CONTAINER, other_version_key, version_key, working_containers,
     write_working_containers,
 };
-use crate::sidecarset::container::SidecarContainer;
+use crate::sidecarset::container::SetContainer;
 use crate::sidecarset::pair::{NO_VERSION, ObservedPair};
 use crate::sidecarset::pod::{hash_in, pairs_to_reset};
 use crate::sidecarset::set::SidecarSet;
@@ -21,7 +21,7 @@ use crate::workload::pod::ObservedPod;
 pub(super) fn upgrade<'a>(
     set: &SidecarSet,
     pod: &'a ObservedPod,
-    sidecar: &'a SidecarContainer,
+    sidecar: &'a SetContainer,
     annotations: &mut BTreeMap<String, String>,
 ) -> Option<ChangedContainer<'a>> {
     let pair = ObservedPair::find(pod, sidecar)?;

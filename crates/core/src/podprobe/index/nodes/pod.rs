@@ -30,7 +30,7 @@ pub(super) struct PodOnNode {
 
 /// What is observed of one pod on a node.
 #[derive(Debug, Default)]
-pub(super) struct ObservedPod {
+pub(super) struct PodObservation {
     pub(super) entries: Option<PodEntries>,
     pub(super) verdicts: Vec<(Arc<str>, Verdict)>,
     pub(super) obstacles: Vec<Obstacle>,
@@ -61,7 +61,7 @@ impl Nodes {
     pub(super) fn set_observed(
         &mut self,
         name: &NodeName,
-        mut pods: BTreeMap<PodKey, ObservedPod>,
+        mut pods: BTreeMap<PodKey, PodObservation>,
         cx: &mut IndexContext,
     ) {
         let Some(node) = self.by_name.get_mut(name) else {

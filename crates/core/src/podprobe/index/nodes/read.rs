@@ -6,7 +6,7 @@ use leadsman_api::limits;
 use leadsman_api::node_pod_probe::{NodePodProbe, NodePodProbeSpec, NodePodProbeStatus};
 
 use super::Nodes;
-use super::pod::{ObservedPod, Obstacle, PodOnNode};
+use super::pod::{Obstacle, PodObservation, PodOnNode};
 use crate::cluster::{Interners, ObjectName, Source};
 use crate::podprobe::index::context::{IndexContext, NodeName, PodKey};
 use crate::podprobe::plan::PodEntries;
@@ -22,7 +22,7 @@ impl Nodes {
         wire: &NodePodProbe,
         source: Source,
         cx: &mut IndexContext,
-    ) -> (BTreeMap<PodKey, ObservedPod>, bool) {
+    ) -> (BTreeMap<PodKey, PodObservation>, bool) {
         let known = self.by_name.get(name);
         let object = known.and_then(|node| node.object.as_ref());
         let same = object.filter(|object| {
@@ -46,8 +46,8 @@ impl Nodes {
 fn read_entries(
     spec: &NodePodProbeSpec,
     cx: &mut IndexContext,
-) -> (BTreeMap<PodKey, ObservedPod>, bool) {
-    let mut pods: BTreeMap<PodKey, ObservedPod> = BTreeMap::new();
+) -> (BTreeMap<PodKey, PodObservation>, bool) {
+    let mut pods: BTreeMap<PodKey, PodObservation> = BTreeMap::new();
     let mut malformed = false;
     for pod in &spec.pod_probes {
         let key = intern_pod_key(&pod.namespace, &pod.name, &pod.uid, &mut cx.interners);
@@ -59,12 +59,12 @@ fn read_entries(
 }
 
 /// The entries of an object as they were read before.
-fn known_entries(pods: &BTreeMap<PodKey, PodOnNode>) -> BTreeMap<PodKey, ObservedPod> {
+fn known_entries(pods: &BTreeMap<PodKey, PodOnNode>) -> BTreeMap<PodKey, PodObservation> {
     let known = pods.iter().filter_map(|(key, pod)| {
         let entries = Some(pod.observed.clone()?);
-        let known = ObservedPod {
+        let known = PodObservation {
             entries,
-            ..ObservedPod::default()
+            ..PodObservation::default()
         };
         Some((key.clone(), known))
     });
@@ -76,7 +76,7 @@ fn known_entries(pods: &BTreeMap<PodKey, PodOnNode>) -> BTreeMap<PodKey, Observe
 fn read_verdicts(
     status: Option<&NodePodProbeStatus>,
     known: Option<&BTreeMap<PodKey, PodOnNode>>,
-    pods: &mut BTreeMap<PodKey, ObservedPod>,
+    pods: &mut BTreeMap<PodKey, PodObservation>,
     interners: &mut Interners,
 ) {
     // By borrowed keys: owned ones would be allocated for each pod of each status.

@@ -21,7 +21,7 @@ use self::reference::{AskedProbe, ModelContainer, ReferenceProbe};
 use self::steps::{ModelState, NodeStep, RunFate, StartGate, WriteFate, any_steps};
 use super::RunId;
 use super::sim::{Sim, outcome_of};
-use super::{ContainerName, ContainerState, ObservedContainer, PodName, SLOT};
+use super::{ContainerName, PodIdentity, RuntimeContainer, RuntimeState, SLOT};
 use crate::podprobe::probe::CannotProbe;
 
 /// Pod and name of each container.
@@ -386,25 +386,25 @@ fn probe_number(key: &super::ProbeKey) -> usize {
     known.expect("it was asked for")
 }
 
-fn pod_of_uid(uid: &str) -> PodName {
+fn pod_of_uid(uid: &str) -> PodIdentity {
     let of_pod = NAMESPACES.iter().find(|(pod, _)| *pod == uid);
-    PodName {
+    PodIdentity {
         namespace: of_pod.expect("it is one of ours").1.into(),
         name: uid.into(),
         uid: uid.into(),
     }
 }
 
-fn observed_container(container: ModelContainer) -> ObservedContainer {
-    ObservedContainer {
+fn observed_container(container: ModelContainer) -> RuntimeContainer {
+    RuntimeContainer {
         id: container.id.to_string().into(),
         state: match container.seen {
-            ModelState::Created => ContainerState::Created,
-            ModelState::Running => ContainerState::Running {
+            ModelState::Created => RuntimeState::Created,
+            ModelState::Running => RuntimeState::Running {
                 started_at: container.started_at,
             },
-            ModelState::Exited(exit_code) => ContainerState::Exited { exit_code },
-            ModelState::Unknown => ContainerState::Unknown,
+            ModelState::Exited(exit_code) => RuntimeState::Exited { exit_code },
+            ModelState::Unknown => RuntimeState::Unknown,
         },
     }
 }

@@ -126,7 +126,7 @@ fn that_a_container_is_gone_is_reported_only_when_it_lasts() {
     sim.finish_run(run, Err(CannotProbe::NoAddress));
     sim.pass_time(SECOND);
     assert_eq!(sim.shown_obstacles().len(), 1);
-    sim.set_container(Some(("b", ContainerState::Created)));
+    sim.set_container(Some(("b", RuntimeState::Created)));
     sim.pass_time(12 * SECOND);
     assert_eq!(sim.shown_obstacles(), []);
 }
@@ -168,7 +168,7 @@ fn an_api_server_that_drops_a_pod_of_nothing_else_is_not_written_to_for_ever() {
         let pod = pod_name("ns", name, name);
         let name = "main".into();
         let (id, state) = ("c".into(), running_state());
-        let container = ObservedContainer { id, state };
+        let container = RuntimeContainer { id, state };
         sim.containers
             .insert(ContainerName { pod, name }, container);
     }

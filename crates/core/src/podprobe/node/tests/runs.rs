@@ -116,7 +116,7 @@ fn execs_are_bounded_and_none_is_forgotten() {
     assert_eq!(ran, names);
     // A container that goes takes those that wait with it, and those under way keep their permits.
     sim.pass_time(SECOND);
-    sim.set_container(Some(("b", ContainerState::Created)));
+    sim.set_container(Some(("b", RuntimeState::Created)));
     assert_eq!(sim.node.count_execs().1, 0);
     assert_eq!(sim.node.count_execs().0, sim.runs.len());
     sim.finish_all_runs(true, "");
@@ -139,7 +139,7 @@ fn commands_that_hang_in_one_namespace_delay_no_others() {
     pods.push(fine);
     let hostile = ["h0", "h1", "h2", "h3"].map(|name| ("hostile", name));
     for (namespace, name) in hostile.into_iter().chain([("fine", "f"), ("late", "l")]) {
-        let pod = PodName {
+        let pod = PodIdentity {
             namespace: namespace.into(),
             name: name.into(),
             uid: name.into(),
@@ -149,7 +149,7 @@ fn commands_that_hang_in_one_namespace_delay_no_others() {
             name: "main".into(),
         };
         let (id, state) = ("c".into(), running_state());
-        sim.containers.insert(name, ObservedContainer { id, state });
+        sim.containers.insert(name, RuntimeContainer { id, state });
     }
     let mut begun: BTreeMap<String, Vec<u128>> = BTreeMap::new();
     for second in 0..60 {

@@ -11,7 +11,7 @@ fn a_previous_verdict_is_kept_until_containers_were_listed() {
     sim.pass_time(60 * SECOND);
     assert_eq!((sim.writes, &sim.object.status), (0, &before));
     // And then it does not fit.
-    sim.set_container(Some(("b", ContainerState::Created)));
+    sim.set_container(Some(("b", RuntimeState::Created)));
     sim.pass_time(millis(1));
     assert_eq!(sim.shown_states()["m#p"], "Unknown");
     assert_eq!(
@@ -99,7 +99,7 @@ fn a_verdict_of_openkruises_agent_from_before_the_containers_start_is_unknown() 
     as_openkruise(&mut sim);
     sim.restart_agent();
     let started_at = super::super::sim::world_epoch() + 10 * SECOND;
-    sim.set_container(Some(("b", ContainerState::Running { started_at })));
+    sim.set_container(Some(("b", RuntimeState::Running { started_at })));
     sim.pass_time(millis(1));
     assert_eq!(sim.shown_states()["m#p"], "Unknown");
 }
@@ -144,7 +144,7 @@ fn a_message_of_another_agent_is_cut_on_a_character_when_it_is_read() {
 fn containers_are_forgotten_with_the_last_probed_pod() {
     for gone in [false, true] {
         let mut sim = sim_with_succeeding_probe();
-        sim.set_container(Some(("a", ContainerState::Exited { exit_code: 1 })));
+        sim.set_container(Some(("a", RuntimeState::Exited { exit_code: 1 })));
         sim.pass_time(SECOND);
         let spec = sim.object.spec.clone();
         if gone {
@@ -174,7 +174,7 @@ fn containers_are_forgotten_with_the_last_probed_pod() {
 fn a_list_that_began_before_an_entry_came_does_not_concern_it() {
     let mut sim = Sim::new();
     sim.plan_and_show(&[("m#p", tcp_probe())]);
-    sim.set_container(Some(("a", ContainerState::Exited { exit_code: 1 })));
+    sim.set_container(Some(("a", RuntimeState::Exited { exit_code: 1 })));
     sim.pass_time(SECOND);
     let spec = sim.object.spec.clone();
     let began = sim.current_moment().monotonic;
@@ -210,7 +210,7 @@ fn pods_that_share_a_uid_share_no_verdict() {
         let pod = pod_name(namespace, pod, "u");
         let name = "main".into();
         let (id, state) = ("c".into(), running_state());
-        let container = ObservedContainer { id, state };
+        let container = RuntimeContainer { id, state };
         sim.containers
             .insert(ContainerName { pod, name }, container);
     }

@@ -111,7 +111,7 @@ fn a_changed_message_alone_is_not_even_compared_before_it_may_be_sent() {
 fn a_flood_of_changes_is_written_five_times_a_second_at_most() {
     let mut sim = sim_with_succeeding_probe();
     for step in 0..10 {
-        sim.set_container(Some((&step.to_string(), ContainerState::Created)));
+        sim.set_container(Some((&step.to_string(), RuntimeState::Created)));
         sim.pass_time(millis(50));
     }
     assert!((2..=4).contains(&sim.writes), "{} writes", sim.writes);
@@ -148,7 +148,7 @@ fn time_alone_costs_a_write_in_ten_minutes() {
     assert_eq!(sim.writes, 6);
     assert_eq!(sim.take_verdict_changes(), []);
     // Also where nothing can be probed; containers are listed all the same.
-    sim.set_container(Some(("a", ContainerState::Exited { exit_code: 1 })));
+    sim.set_container(Some(("a", RuntimeState::Exited { exit_code: 1 })));
     sim.pass_time(SECOND);
     sim.writes = 0;
     for _ in 0..3_600 {

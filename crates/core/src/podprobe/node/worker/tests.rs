@@ -38,26 +38,26 @@ fn at(millis: u64) -> Now {
     }
 }
 
-fn running(id: &str) -> ObservedContainer {
-    ObservedContainer {
+fn running(id: &str) -> RuntimeContainer {
+    RuntimeContainer {
         id: id.into(),
-        state: ContainerState::Running {
+        state: RuntimeState::Running {
             started_at: Timestamp::from_second(1_000).unwrap(),
         },
     }
 }
 
-fn exited(id: &str, exit_code: i32) -> ObservedContainer {
-    ObservedContainer {
+fn exited(id: &str, exit_code: i32) -> RuntimeContainer {
+    RuntimeContainer {
         id: id.into(),
-        state: ContainerState::Exited { exit_code },
+        state: RuntimeState::Exited { exit_code },
     }
 }
 
-fn created(id: &str) -> ObservedContainer {
-    ObservedContainer {
+fn created(id: &str) -> RuntimeContainer {
+    RuntimeContainer {
         id: id.into(),
-        state: ContainerState::Created,
+        state: RuntimeState::Created,
     }
 }
 
@@ -324,7 +324,7 @@ fn a_runtime_that_does_not_know_disproves_no_previous_verdict() {
         };
         let mut worker = Worker::new(entry(), Some(left), Duration::ZERO);
         let mut silent = running("a");
-        silent.state = ContainerState::Unknown;
+        silent.state = RuntimeState::Unknown;
         assert_eq!(
             worker.observe_container(Some(&silent), at(5_000)),
             Reschedule::Cancel
