@@ -175,6 +175,10 @@ fn step(world: &mut World, step: &Step, most: usize) {
             world.change(&pod_key(*pod), |value| {
                 value["metadata"]["labels"]["app"] = if *is_other { "other" } else { "web" }.into();
             });
+            if *is_other {
+                // It takes no place of the set that it has left.
+                world.taken_down.retain(|(_, down)| *down != pod_name(*pod));
+            }
             world.deliver_all();
         }
         Step::Rank(pod, rank) => {
@@ -188,6 +192,9 @@ fn step(world: &mut World, step: &Step, most: usize) {
             world.change(&key, |value| {
                 value["metadata"]["labels"]["tier"] = if *is_gold { "gold" } else { "tin" }.into();
             });
+            if !is_gold {
+                world.taken_down.clear();
+            }
             world.deliver_all();
         }
         Step::Kubelet(pod) => world.start_containers(&pod_key(*pod)),
