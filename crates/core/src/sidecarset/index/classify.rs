@@ -14,7 +14,7 @@ use crate::cluster::ObjectName;
 use crate::sidecarset::annotations::{
     HASH, HashEntries, HashEntry, MISSING_VARIABLES, missing_variables,
 };
-use crate::sidecarset::container::{SetContainer, hot_names};
+use crate::sidecarset::container::{SetContainer, TransferSource, hot_names};
 use crate::sidecarset::event::WriteTarget;
 use crate::sidecarset::pod::{
     PodState, PodVersion, fresh_until, in_place_state, settles_at, was_upgraded,
@@ -355,13 +355,18 @@ pub(super) fn upgrade_purpose(set: &SidecarSet, entry: &PodEntry) -> Purpose {
 /// The first variable that a set transfers and that was not there when the pod was created, as the webhook has recorded, with
 /// its container. One that the set transfers no more is none.
 pub(super) fn missing_variable(pod: &ObservedPod, set: &SidecarSet) -> Option<(String, String)> {
-    let is_transferred = |variable: &String| {
+    let is_transferred = |container: &str, variable: &String| {
         let mut transfers = set.template.all().flat_map(|sidecar| &sidecar.transfers);
-        transfers.any(|transfer| transfer.names.contains(variable))
+        transfers.any(|transfer| {
+            // What a label or an annotation named was decided when the pod was created.
+            let is_from =
+                !matches!(&transfer.source, TransferSource::Named(own) if own != container);
+            is_from && transfer.names.contains(variable)
+        })
     };
     let recorded = missing_variables(pod.annotations.get(MISSING_VARIABLES)?, &set.name);
     let mut recorded = recorded.into_iter();
-    recorded.find(|(_, variable)| is_transferred(variable))
+    recorded.find(|(container, variable)| is_transferred(container, variable))
 }
 
 /// Whether a pod was injected by an earlier set of the name, and not taken over; `hash` is its entry of the set.

@@ -58,6 +58,15 @@ fn pods_without_a_variable_that_is_transferred_are_counted_and_one_is_named() {
     world.deliver_all();
     world.settle();
     assert_eq!(world.reason("log").2, found("1 pod"));
+    // From another container: nothing is known about that.
+    let source = "/spec/containers/0/transferEnv/0/sourceContainerName";
+    world.edit("log", source, &json!("other"));
+    world.settle();
+    let message = world.reason("log").2;
+    assert!(!message.contains("ROLE"), "{message}");
+    world.edit("log", source, &json!("app"));
+    world.settle();
+    assert_eq!(world.reason("log").2, found("1 pod"));
     // The set transfers another one: nothing is known about that, and nobody asks for the first any more.
     world.edit(
         "log",
