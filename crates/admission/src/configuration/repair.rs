@@ -254,11 +254,8 @@ impl<C: WebhookConfiguration> ConfigurationLoop<C> {
         let applied = self.state.applied.as_ref();
         let holds = is_desired || applied.is_some_and(|applied| observed.has_desired(applied));
         let is_held = self.state.pace.held_until(clock::monotonic()).is_some();
-        // What somebody else has stored is replaced at once, unless that has failed or is undone again and again.
-        let is_mended_next = matches!(observed, Observed::Present(_))
-            && !holds
-            && !is_held
-            && self.state.trouble.is_none();
+        // What is stored otherwise, or not at all, is put right at once, unless that has failed or is undone again and again.
+        let is_mended_next = !holds && !is_held && self.state.trouble.is_none();
         for webhook in self.webhooks.iter().filter(|_| !is_mended_next) {
             let barrier = match observed.barrier_of(webhook.name) {
                 StoredBarrier::At(stored) if holds => Some(stored.version),

@@ -14,6 +14,40 @@ use crate::owner::OWNER;
 use crate::webhook::WebhookSpec;
 use crate::webhook::tests::echo;
 
+/// The loop of a leader in this term, before its first step, and what its webhook is to be called for.
+fn leader(
+    client: kube::Client,
+    term: u64,
+    calls: WebhookCalls,
+    observed: Observed<MutatingWebhookConfiguration>,
+) -> (
+    ConfigurationLoop<MutatingWebhookConfiguration>,
+    watch::Sender<WebhookCalls>,
+) {
+    let calls = watch::Sender::new(calls);
+    let leadership = watch::Sender::new(Leadership::Leads {
+        term,
+        after_others: term > 1,
+        until: clock::monotonic() + 100 * WITHOUT_RIGHT,
+    });
+    let repair = ConfigurationLoop {
+        server: ApiServer::new(client),
+        address: Address::Service("leadsman-system/hook:8443".parse().unwrap()),
+        webhooks: vec![source(&echo(calls.subscribe()))],
+        bundle: watch::Sender::new(CaBundle::Pem(b"CA".to_vec())).subscribe(),
+        mounted: false,
+        leadership: leadership.subscribe(),
+        in_force: watch::Sender::new(None),
+        absent_since: watch::Sender::new(None),
+        check: Some(Readiness::default().add_check("webhook configuration", "not read")),
+        state: ConfigurationLoopState {
+            observed,
+            ..ConfigurationLoopState::default()
+        },
+    };
+    (repair, calls)
+}
+
 /// A leader that needs the configuration for the first time, after hours without one. Returns its requests, and whether
 /// the configuration was said to be absent while each was under way.
 async fn first_requests(owner_code: u16) -> Vec<(Method, bool)> {
@@ -34,27 +68,9 @@ async fn first_requests(owner_code: u16) -> Vec<(Method, bool)> {
         let response = response.body(Body::from(body.to_string().into_bytes()));
         std::future::ready(Ok::<_, Infallible>(response.unwrap()))
     });
-    let calls = watch::Sender::new(WebhookCalls::default());
-    let leadership = watch::Sender::new(Leadership::Leads {
-        term: 1,
-        after_others: false,
-        until: clock::monotonic() + 100 * WITHOUT_RIGHT,
-    });
-    let mut repair = ConfigurationLoop::<MutatingWebhookConfiguration> {
-        server: ApiServer::new(kube::Client::new(service, "default")),
-        address: Address::Service("leadsman-system/hook:8443".parse().unwrap()),
-        webhooks: vec![source(&echo(calls.subscribe()))],
-        bundle: watch::Sender::new(CaBundle::Pem(b"CA".to_vec())).subscribe(),
-        mounted: false,
-        leadership: leadership.subscribe(),
-        in_force: watch::Sender::new(None),
-        absent_since: absent_since.clone(),
-        check: Some(Readiness::default().add_check("webhook configuration", "not read")),
-        state: ConfigurationLoopState {
-            observed: Observed::Absent,
-            ..ConfigurationLoopState::default()
-        },
-    };
+    let client = kube::Client::new(service, "default");
+    let (mut repair, calls) = leader(client, 1, WebhookCalls::default(), Observed::Absent);
+    repair.absent_since = absent_since.clone();
     repair.take_step().await;
     advance(WITHOUT_RIGHT).await;
     assert!(absent_since.borrow().is_some(), "nobody needs it yet");
@@ -106,25 +122,10 @@ async fn requests_of_a_later_leader(uid_of_role: &'static str) -> Vec<Method> {
         let response = http::Response::new(Body::from(body.to_string().into_bytes()));
         std::future::ready(Ok::<_, Infallible>(response))
     });
-    let calls = watch::Sender::new(WebhookCalls::from(Some(WebhookSpec::default())));
-    let leadership = watch::Sender::new(Leadership::Leads {
-        term: 2,
-        after_others: true,
-        until: clock::monotonic() + WITHOUT_RIGHT,
-    });
-    let bundle = CaBundle::Pem(b"CA".to_vec());
-    let mut repair = ConfigurationLoop::<MutatingWebhookConfiguration> {
-        server: ApiServer::new(kube::Client::new(service, "default")),
-        address: Address::Service("leadsman-system/hook:8443".parse().unwrap()),
-        webhooks: vec![source(&echo(calls.subscribe()))],
-        bundle: watch::Sender::new(bundle.clone()).subscribe(),
-        mounted: false,
-        leadership: leadership.subscribe(),
-        in_force: watch::Sender::new(None),
-        absent_since: watch::Sender::new(None),
-        check: Some(Readiness::default().add_check("webhook configuration", "not read")),
-        state: ConfigurationLoopState::default(),
-    };
+    let client = kube::Client::new(service, "default");
+    let wanted = WebhookCalls::from(Some(WebhookSpec::default()));
+    let (mut repair, _calls) = leader(client, 2, wanted, Observed::Unknown);
+    let bundle = repair.bundle.borrow().clone();
     let mut object = desired_configuration::<MutatingWebhookConfiguration>(
         &repair.in_force_webhooks(),
         &repair.address,
@@ -212,12 +213,10 @@ fn stored_configuration(request: &[u8]) -> Value {
     object
 }
 
-#[tokio::test(start_paused = true)]
-async fn calls_are_in_force_until_others_are_stored_and_while_what_others_stored_can_be_replaced() {
-    let code = Arc::new(Mutex::new(200_u16));
-    let answered = Arc::clone(&code);
+/// The client of an API server that stores what is applied, while it answers with this code.
+fn client_of_a_store(code: Arc<Mutex<u16>>) -> kube::Client {
     let service = tower::service_fn(move |request: http::Request<Body>| {
-        let code = *answered.lock().unwrap();
+        let code = *code.lock().unwrap();
         async move {
             let is_read = request.method() == Method::GET;
             let body = request.into_body().collect_bytes().await.unwrap();
@@ -231,6 +230,12 @@ async fn calls_are_in_force_until_others_are_stored_and_while_what_others_stored
             Ok::<_, Infallible>(response.unwrap())
         }
     });
+    kube::Client::new(service, "default")
+}
+
+#[tokio::test(start_paused = true)]
+async fn calls_are_in_force_until_others_are_stored_and_while_what_others_stored_can_be_replaced() {
+    let code = Arc::new(Mutex::new(200));
     let calls_of = |version: u64, timeout_seconds| WebhookCalls {
         specs: vec![WebhookSpec {
             timeout_seconds,
@@ -242,39 +247,18 @@ async fn calls_are_in_force_until_others_are_stored_and_while_what_others_stored
         specs: Vec::new(),
         ..calls_of(4, 0)
     };
-    let calls = watch::Sender::new(no_calls);
-    let leadership = watch::Sender::new(Leadership::Leads {
-        term: 1,
-        after_others: false,
-        until: clock::monotonic() + 100 * WITHOUT_RIGHT,
-    });
-    let mut repair = ConfigurationLoop::<MutatingWebhookConfiguration> {
-        server: ApiServer::new(kube::Client::new(service, "default")),
-        address: Address::Service("leadsman-system/hook:8443".parse().unwrap()),
-        webhooks: vec![source(&echo(calls.subscribe()))],
-        bundle: watch::Sender::new(CaBundle::Pem(b"CA".to_vec())).subscribe(),
-        mounted: false,
-        leadership: leadership.subscribe(),
-        in_force: watch::Sender::new(None),
-        absent_since: watch::Sender::new(None),
-        check: None,
-        state: ConfigurationLoopState {
-            observed: Observed::Absent,
-            ..ConfigurationLoopState::default()
-        },
-    };
+    let client = client_of_a_store(Arc::clone(&code));
+    let (mut repair, calls) = leader(client, 1, no_calls, Observed::Absent);
     let in_force = repair.webhooks[0].in_force.subscribe();
     let version = || in_force.borrow().map(|StateVersion(kinds)| kinds[0]);
     // That nobody is called is in force where no configuration says otherwise.
     repair.take_step().await;
     assert_eq!(version(), Some(4));
     calls.send_replace(calls_of(5, 3));
-    repair.take_step().await;
-    assert_eq!(version(), None);
-    for _ in 0..2 {
+    for in_force in [4, 4, 5] {
         repair.take_step().await;
+        assert_eq!(version(), Some(in_force));
     }
-    assert_eq!(version(), Some(5));
     let since = |repair: &ConfigurationLoop<_>| repair.in_force.borrow().clone().unwrap().since;
     let applied_at = since(&repair);
     advance(Duration::from_hours(1)).await;
