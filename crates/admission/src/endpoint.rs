@@ -101,11 +101,11 @@ impl Endpoints {
                     let answer = answer_review(webhook, &body, terms, began + patience / 2).await;
                     (answer, StatusCode::BAD_REQUEST)
                 }
-                Ok(Err(Unread::TooLong)) => (
+                Ok(Err(UnreadBody::TooLong)) => (
                     answer_no_change(ReviewOutcome::Malformed, b""),
                     StatusCode::PAYLOAD_TOO_LARGE,
                 ),
-                Ok(Err(Unread::Broken)) => (
+                Ok(Err(UnreadBody::Broken)) => (
                     answer_no_change(ReviewOutcome::Malformed, b""),
                     StatusCode::BAD_REQUEST,
                 ),
@@ -135,11 +135,11 @@ impl Endpoints {
         }
     }
 
-    async fn read_body(&self, body: Incoming) -> Result<Bytes, Unread> {
+    async fn read_body(&self, body: Incoming) -> Result<Bytes, UnreadBody> {
         let announced = usize::try_from(body.size_hint().upper().unwrap_or(u64::MAX));
         // A chunked body announces nothing, and is cut by `Limited`.
         if announced.is_ok_and(|size| size != usize::MAX && size > LONGEST_BODY) {
-            return Err(Unread::TooLong);
+            return Err(UnreadBody::TooLong);
         }
         let mut body = Limited::new(body, LONGEST_BODY);
         let (mut bytes, mut room) = (Vec::new(), Vec::new());
@@ -147,9 +147,9 @@ impl Endpoints {
         while let Some(frame) = body.frame().await {
             let frame = frame.map_err(|error| {
                 if error.is::<http_body_util::LengthLimitError>() {
-                    Unread::TooLong
+                    UnreadBody::TooLong
                 } else {
-                    Unread::Broken
+                    UnreadBody::Broken
                 }
             })?;
             let Ok(data) = frame.into_data() else {
@@ -220,7 +220,7 @@ impl fmt::Display for CallPath<'_> {
     }
 }
 
-enum Unread {
+enum UnreadBody {
     TooLong,
     Broken,
 }

@@ -53,7 +53,7 @@ use jiff::{SignedDuration, Timestamp};
 use self::context::{Affected, DueWrite, IndexContext, PodName, Sent, Timer, pod_key};
 pub use self::inspect::{InspectedFit, InspectedMark, InspectedMarker, InspectedPod};
 pub use self::markers::FINALIZER;
-use self::markers::{MarkerChange, Markers, Rollout};
+use self::markers::{MarkerChange, MarkerReflection, Markers};
 pub use self::nodes::AgentState;
 use self::nodes::Nodes;
 pub use self::pod_plan::{InspectedProbe, ObservedTransition};
@@ -230,18 +230,18 @@ impl Index {
             WriteTarget::PodMarks(name) => self.pods.due_write(name, now),
             WriteTarget::NodePodProbe(name) => self.nodes.due_write(name, now.monotonic),
             WriteTarget::MarkerStatus(name) => {
-                self.markers.due_status(name, self.rollout_of(name), now)
+                self.markers.due_status(name, self.reflection_of(name), now)
             }
             WriteTarget::MarkerFinalizer(name) => {
-                let rollout = self.rollout_of(name);
-                self.markers.due_finalizers(name, rollout, now.monotonic)
+                let reflection = self.reflection_of(name);
+                self.markers.due_finalizers(name, reflection, now.monotonic)
             }
         }
     }
 
     /// How far the cluster reflects a marker.
-    fn rollout_of(&self, marker: &ObjectName) -> Rollout {
-        Rollout {
+    fn reflection_of(&self, marker: &ObjectName) -> MarkerReflection {
+        MarkerReflection {
             is_acknowledged: self.nodes.is_acknowledged(marker),
             leaves_marks: self.pods.has_unclaimed_in(&marker.namespace),
         }
@@ -280,8 +280,8 @@ impl Index {
         }
         for name in std::mem::take(&mut self.cx.affected.markers) {
             // Last, because a status counts what all pods of the marker have added by now.
-            let rollout = self.rollout_of(&name);
-            self.markers.compare_marker(&name, rollout, &mut self.cx);
+            let reflection = self.reflection_of(&name);
+            self.markers.compare_marker(&name, reflection, &mut self.cx);
         }
     }
 

@@ -36,7 +36,7 @@ use super::wire::to_wire;
 
 /// The probes of one pod that its provider is to run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Injection {
+pub struct ProviderProbes {
     /// For each probe of each marker: why the provider is not asked to run it, if so.
     pub plans: Vec<Vec<Result<(), NotInjected>>>,
     /// None if no probe is to be run.
@@ -67,7 +67,7 @@ pub enum NotInjected {
     TooManyProbes,
 }
 
-impl Injection {
+impl ProviderProbes {
     /// The probes that the provider of a pod is asked to run. `markers` are the matching ones in order of precedence.
     ///
     /// A condition belongs to the first probe that names it, even if that one cannot be run, as on other nodes. So the

@@ -7,7 +7,7 @@
 use std::num::NonZeroU64;
 use std::sync::Arc;
 
-use super::{Annotations, Injection, MARKERS, NotInjected, PROBES};
+use super::{Annotations, MARKERS, NotInjected, PROBES, ProviderProbes};
 use crate::podprobe::injected::fingerprint_of;
 use crate::podprobe::marker::{Marker, MarkerProbe};
 use crate::podprobe::marks::{ProbePosition, Want, Wants};
@@ -26,7 +26,7 @@ pub struct Provided {
 impl Provided {
     /// The probes of a pod. `markers` are the matching ones in order of precedence.
     pub fn new(markers: &[&Marker], pod: &IndexedPod) -> Self {
-        let injection = Injection::plan_probes(markers, pod);
+        let injection = ProviderProbes::plan_probes(markers, pod);
         let plans = markers.iter().zip(injection.plans);
         let probes = plans.map(|(marker, plans)| {
             let plans = marker.probes.iter().zip(plans);

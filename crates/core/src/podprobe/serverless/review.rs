@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use leadsman_api::slim;
 
-use super::{Injection, MARKERS, PROBES};
+use super::{MARKERS, PROBES, ProviderProbes};
 use crate::cluster::{Interners, ObjectName};
 use crate::podprobe::injected;
 use crate::podprobe::marker::Marker;
@@ -69,7 +69,7 @@ impl Snapshot {
         let markers = markers.flat_map(|markers| markers.iter());
         let matching = markers.filter(|marker| marker.selector.matches(label));
         let matching: Vec<_> = matching.map(|marker| &**marker).collect();
-        let wanted = Injection::plan_probes(&matching, &seen).annotations;
+        let wanted = ProviderProbes::plan_probes(&matching, &seen).annotations;
         let [probes, markers] = [PROBES, MARKERS].map(|key| annotation_value(pod, key));
         match wanted {
             Some(wanted) => [

@@ -177,7 +177,7 @@ fn a_probe_is_injected_where_its_container_stays_and_has_its_port(
         &[],
         &mut Interners::default(),
     );
-    let plan = super::Injection::plan_probes(&[&marker], &pod);
+    let plan = super::ProviderProbes::plan_probes(&[&marker], &pod);
     assert_eq!(plan.plans, [[expected]]);
 }
 

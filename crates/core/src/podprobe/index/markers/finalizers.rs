@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use super::{MarkerPhase, MarkerState, Markers, Rollout};
+use super::{MarkerPhase, MarkerReflection, MarkerState, Markers};
 use crate::cluster::ObjectName;
 use crate::podprobe::Compatibility;
 use crate::podprobe::contest::fingerprint;
@@ -82,14 +82,14 @@ impl Markers {
     pub(super) fn wanted_finalizers(
         &self,
         marker: &MarkerState,
-        rollout: Rollout,
+        reflection: MarkerReflection,
         now: Duration,
     ) -> Option<Vec<String>> {
         // With those of others, since a merge patch replaces a list as a whole (RFC 7396).
         let mut finalizers = marker.finalizers.clone();
         if marker.is_held() {
             let is_overdue = marker.held_until.is_some_and(|time| time <= now);
-            let is_gone = rollout.is_acknowledged && !rollout.leaves_marks;
+            let is_gone = reflection.is_acknowledged && !reflection.leaves_marks;
             if !is_gone && !is_overdue {
                 return None;
             }
@@ -112,14 +112,14 @@ impl Markers {
     pub(in crate::podprobe::index) fn due_finalizers(
         &self,
         name: &ObjectName,
-        rollout: Rollout,
+        reflection: MarkerReflection,
         now: Duration,
     ) -> Option<DueWrite> {
         let marker = self.by_name.get(name)?;
         if marker.finalizer_contest.delays_writes(now) {
             return None;
         }
-        let finalizers = self.wanted_finalizers(marker, rollout, now)?;
+        let finalizers = self.wanted_finalizers(marker, reflection, now)?;
         // The deletion of a marker without finalizers is shown by the watch, not by the reply.
         let sent = Sent::of_single_value(fingerprint(&finalizers), !finalizers.is_empty());
         let write = Write::MarkerFinalizers {

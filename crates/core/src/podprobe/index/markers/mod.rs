@@ -4,7 +4,7 @@
 //! |---|---|
 //! | markers as they are observed: [`Markers::observe_marker`], [`Markers::remove_marker`] | which markers match a pod: [`Markers::markers_matching`] |
 //! | what each pod adds to their tallies: [`Markers::count_contributions`] | statuses that are due: [`Markers::due_status`] |
-//! | how far nodes and pods reflect a marker: [`Rollout`] | finalizers that are due: [`Markers::due_finalizers`] |
+//! | how far nodes and pods reflect a marker: [`MarkerReflection`] | finalizers that are due: [`Markers::due_finalizers`] |
 //! | pods that lost their controller: [`Markers::count_release`] | markers that are stopped: [`MarkerChange`] |
 //!
 //! Pods are known by name only; nodes are unknown.
@@ -142,7 +142,7 @@ pub(super) struct MarkerChange {
 
 /// How far the cluster reflects a marker.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Rollout {
+pub(super) struct MarkerReflection {
     /// Every `NodePodProbe` has exactly the entries that the marker wants.
     pub(super) is_acknowledged: bool,
     /// A pod of its namespace has marks of ours that no marker claims.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use leadsman_api::PodProbeMarkerStatus;
 
-use super::{MarkerPhase, MarkerState, Markers, Rollout};
+use super::{MarkerPhase, MarkerReflection, MarkerState, Markers};
 use crate::cluster::{Now, ObjectName};
 use crate::podprobe::contest::{SentValue, fingerprint};
 use crate::podprobe::event::{Write, WriteTarget};
@@ -17,17 +17,17 @@ impl Markers {
     pub(in crate::podprobe::index) fn compare_marker(
         &mut self,
         name: &MarkerName,
-        rollout: Rollout,
+        reflection: MarkerReflection,
         cx: &mut IndexContext,
     ) {
         let Some(marker) = self.by_name.get(name) else {
             return;
         };
-        let status = self.wanted_status(marker, rollout, cx.now.wall);
+        let status = self.wanted_status(marker, reflection, cx.now.wall);
         // Without a difference the observed one is what is wanted: the contest must see the same value.
         let wanted_status = fingerprint_of_status(status.as_ref().unwrap_or(&marker.status));
         let now = cx.now.monotonic;
-        let finalizers = self.wanted_finalizers(marker, rollout, now);
+        let finalizers = self.wanted_finalizers(marker, reflection, now);
         let wanted_finalizers = fingerprint(finalizers.as_ref().unwrap_or(&marker.finalizers));
         let Some(marker) = self.by_name.get_mut(name) else {
             return;
@@ -60,7 +60,7 @@ impl Markers {
     pub(in crate::podprobe::index) fn due_status(
         &self,
         name: &ObjectName,
-        rollout: Rollout,
+        reflection: MarkerReflection,
         now: Now,
     ) -> Option<DueWrite> {
         let marker = self.by_name.get(name)?;
@@ -68,7 +68,7 @@ impl Markers {
         if marker.status_contest.delays_writes(now.monotonic) {
             return None;
         }
-        let status = self.wanted_status(marker, rollout, now.wall)?;
+        let status = self.wanted_status(marker, reflection, now.wall)?;
         let sent = Sent::of_single_value(fingerprint_of_status(&status), true);
         let write = Write::MarkerStatus {
             marker: name.clone(),
@@ -82,7 +82,7 @@ impl Markers {
     fn wanted_status(
         &self,
         marker: &MarkerState,
-        rollout: Rollout,
+        reflection: MarkerReflection,
         now: Timestamp,
     ) -> Option<PodProbeMarkerStatus> {
         let refused = match &marker.phase {
@@ -93,7 +93,7 @@ impl Markers {
         };
         let inputs = StatusInputs {
             generation: marker.generation,
-            acknowledged: rollout.is_acknowledged,
+            acknowledged: reflection.is_acknowledged,
             refused,
             status: &marker.status,
             summaries: self.keeps_summaries,
