@@ -1,6 +1,8 @@
 //! A small cluster: an API server that keeps objects as JSON, kubelets, and a webhook. What the index is told of it may
 //! be late.
 
+mod patches;
+
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,6 +10,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
+use self::patches::{merge, patch_conditions, patch_pod};
 use crate::cluster::{Now, ObjectName, ResourceVersion, SortedMap, Source};
 use crate::sidecarset::event::{Event, WatchedKind, Write, WriteTarget};
 use crate::sidecarset::index::{Config, Index};
@@ -604,54 +607,4 @@ impl World {
 
 fn read<T: serde::de::DeserializeOwned>(value: Value) -> Arc<T> {
     Arc::new(serde_json::from_value(value).unwrap())
-}
-
-/// RFC 7396.
-fn merge(value: &mut Value, patch: &Value) {
-    let Value::Object(patch) = patch else {
-        *value = patch.clone();
-        return;
-    };
-    if !value.is_object() {
-        *value = json!({});
-    }
-    let object = value.as_object_mut().unwrap();
-    for (key, patch) in patch {
-        if patch.is_null() {
-            object.remove(key);
-        } else {
-            merge(object.entry(key.clone()).or_insert(Value::Null), patch);
-        }
-    }
-}
-
-fn patch_pod(value: &mut Value, patch: &Value) {
-    for (key, text) in patch["metadata"]["annotations"].as_object().unwrap() {
-        value["metadata"]["annotations"][key] = text.clone();
-    }
-    for patch in patch["spec"]["containers"].as_array().into_iter().flatten() {
-        let containers = value["spec"]["containers"]
-            .as_array_mut()
-            .unwrap()
-            .iter_mut();
-        for container in containers {
-            if container["name"] == patch["name"] {
-                container["image"] = patch["image"].clone();
-            }
-        }
-    }
-}
-
-fn patch_conditions(value: &mut Value, patch: &Value) {
-    let patch = &patch["status"]["conditions"][0];
-    let conditions = value["status"]["conditions"].as_array_mut().unwrap();
-    let place = conditions
-        .iter()
-        .position(|one| one["type"] == patch["type"]);
-    match (place, patch.get("$patch")) {
-        (Some(place), Some(_)) => drop(conditions.remove(place)),
-        (Some(place), None) => merge(&mut conditions[place], patch),
-        (None, Some(_)) => {}
-        (None, None) => conditions.push(patch.clone()),
-    }
 }
