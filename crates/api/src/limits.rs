@@ -34,6 +34,8 @@ pub const ANNOTATION_VALUE: usize = 4096;
 /// Bytes of all annotations of one policy together, keys and values, and of those of a pod: as many as Kubernetes allows an
 /// object (`TotalAnnotationSizeLimitB` in `k8s.io/apimachinery/pkg/api/validation/objectmeta.go`).
 pub const ANNOTATIONS_BYTES: usize = 256 * 1024;
+/// Bytes of the note of an event (`NoteLengthLimit` in `pkg/apis/core/validation/events.go`).
+pub const EVENT_NOTE_BYTES: usize = 1024;
 /// Characters of a DNS label, of a label's value, and of a qualified name after its `/`.
 pub const LABEL: usize = 63;
 /// Characters of a DNS domain, and so of a qualified name before its `/`.

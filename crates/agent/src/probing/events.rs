@@ -14,6 +14,7 @@ use kube::Resource;
 use kube::api::{Patch, PatchParams, PostParams};
 use kube::core::Request;
 use kube::core::request::Error as BuildError;
+use leadsman_api::limits;
 use leadsman_core::cluster::truncate;
 use leadsman_core::podprobe::State;
 use leadsman_core::podprobe::node::{ProbeKey, VerdictChange};
@@ -28,8 +29,6 @@ use crate::request::{self, FIELD_MANAGER};
 
 /// The source of the events, which is OpenKruise's: tools look for it.
 const COMPONENT: &str = "kruise-daemon-podprobe";
-/// Bytes of a message that the API server takes (`NoteLengthLimit` in `pkg/apis/core/validation/events.go`).
-const EVENT_MESSAGE_BYTES: usize = 1024;
 /// Bytes of the pod's name in an event's name, which may have 253: a dot, the time and a random number follow.
 const POD_NAME_BYTES: usize = 253 - 34;
 /// Events in the queue.
@@ -232,7 +231,7 @@ fn event_message(change: &VerdictChange) -> String {
         (_, "") => format!("{id} failed"),
         (_, message) => format!("{id}: {message}"),
     };
-    truncate(&message, EVENT_MESSAGE_BYTES).to_owned()
+    truncate(&message, limits::EVENT_NOTE_BYTES).to_owned()
 }
 
 /// The pod's name and the time, as Kubernetes' own components name events (`GenerateEventName` in

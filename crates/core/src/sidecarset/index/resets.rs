@@ -2,13 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use leadsman_api::limits;
+
 use super::context::PodName;
 use crate::cluster::{ObjectName, truncate};
 use crate::sidecarset::event::EventNote;
-
-/// The longest note, in bytes (`NoteLengthLimit` in `pkg/apis/core/validation/events.go`). The API server may say more about a
-/// refusal.
-const NOTE: usize = 1024;
 
 /// At most one of either kind for a pod.
 #[derive(Debug, Default)]
@@ -56,7 +54,8 @@ impl Resets {
             uid: uid.to_owned(),
             is_warning: refused.is_some(),
             reason,
-            note: truncate(&note, NOTE).to_owned(),
+            // The API server may say more about a refusal.
+            note: truncate(&note, limits::EVENT_NOTE_BYTES).to_owned(),
         };
         self.due.insert((**pod).clone(), note);
         true
@@ -72,6 +71,8 @@ impl Resets {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const NOTE: usize = limits::EVENT_NOTE_BYTES;
 
     // SCS-67
     #[test]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
-use leadsman_api::SidecarSetStatus;
+use leadsman_api::{SidecarSetStatus, limits};
 use serde_json::{Value, json};
 
 use super::Index;
@@ -22,9 +22,6 @@ use crate::sidecarset::revision::{changed_fields, changed_outside_of_hash};
 use crate::sidecarset::set::SidecarSet;
 use crate::sidecarset::status::status;
 use crate::sidecarset::strategy::UpdateMode;
-
-/// The longest message, in bytes.
-const MESSAGE: usize = 1024;
 
 /// A status that is due.
 pub(super) struct DueStatus {
@@ -156,9 +153,8 @@ impl Index {
             message.push_str(&drifted_pods_note(entry));
             message.push_str(&self.without_variable(set, entry));
         }
-        // The event has the same text, and the API server refuses a longer note (`NoteLengthLimit`,
-        // `pkg/apis/core/validation/events.go`).
-        message.truncate(truncate(&message, MESSAGE).len());
+        // The event has the same text.
+        message.truncate(truncate(&message, limits::EVENT_NOTE_BYTES).len());
         (reason, message)
     }
 
@@ -320,7 +316,7 @@ fn count_of_pods(count: usize) -> String {
 fn invalid_message(errors: &Arc<[Invalid]>) -> String {
     let errors: Vec<_> = errors.iter().map(Invalid::to_string).collect();
     let message = format!("nothing is injected or upgraded: {}", errors.join("; "));
-    truncate(&message, MESSAGE).to_owned()
+    truncate(&message, limits::EVENT_NOTE_BYTES).to_owned()
 }
 
 fn lacking_problem(entry: &SetEntry) -> Option<(Reason, String)> {
