@@ -17,7 +17,7 @@ use leadsman_process::clock;
 use serde_json::{Value, json};
 
 use super::api::{ApiRequest, CREATE, MERGE, SIDECAR_SETS};
-use super::world::filled;
+use super::world::{container_id, filled};
 
 /// Its container, of which a pod has one.
 pub(super) const CONTAINER: &str = "proxy";
@@ -111,7 +111,7 @@ impl Sidecars {
 fn of_sidecar(mut status: Value) -> Value {
     let image = image(Sidecars::FIRST);
     let id = status["containerID"].as_str().unwrap_or_default();
-    status["containerID"] = json!(id.replacen("containerd://", "containerd://proxy-", 1));
+    status["containerID"] = json!(format!("containerd://{}", container_id(id)));
     status["imageID"] = json!(format!("{image}@sha256:{:064x}", 1));
     status["image"] = json!(image);
     status["name"] = json!(CONTAINER);
@@ -127,7 +127,6 @@ fn object(version: u32) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cluster::world::container_id;
 
     #[test]
     fn a_kubelet_reports_both_containers() {

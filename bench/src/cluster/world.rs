@@ -1,5 +1,7 @@
 //! The world at full size: 250 nodes, 5,000 pods as a ReplicaSet controller and a kubelet leave them, 20 markers of 250 pods.
 
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+
 use anyhow::{Context as _, Result};
 use kube::api::{DeleteParams, ListParams};
 use kube::{Api, Client};
@@ -91,8 +93,13 @@ names! {
     mark(probe: &str) = "game.example.com/{probe}";
     /// The annotation by which it does.
     cost(probe: &str) = "game.example.com/{probe}-cost";
-    /// The id of a pod's container, without the runtime's name before it.
-    container_id(pod: &str) = "{pod}-server-0123456789abcdef0123456789abcdef0123456789abcdef";
+}
+
+/// The id of a pod's container, without the runtime's name before it: 64 hexadecimal digits, as runtimes have it.
+pub(super) fn container_id(pod: &str) -> String {
+    let mut hasher = DefaultHasher::new();
+    pod.hash(&mut hasher);
+    format!("{:016x}", hasher.finish()).repeat(4)
 }
 
 impl World {

@@ -344,7 +344,7 @@ impl<'a> FormerContainers<'a> {
             // The former container may have been started anew before the kubelet heard of the upgrade. And where a new name
             // means the same image, nothing shows that it is asked for: a runtime reports either name
             // (kubernetes/kubernetes#51017). In both cases the container is new and its image is the former.
-            Some(id) if status.container_id.as_deref() != Some(id) => {
+            Some(_) if !former.is_container(status.container_id.as_deref()) => {
                 status.running.is_some() && (is_shown() || is_settled)
             }
             // The former container stays where the image that it was started with is asked for again, before its kubelet has
