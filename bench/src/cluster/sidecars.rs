@@ -8,6 +8,7 @@ use leadsman_api::SidecarSet as SidecarSetWire;
 use leadsman_api::slim::Pod;
 use leadsman_core::cluster::whole_seconds;
 use leadsman_core::sidecarset::metadata::Whitelist;
+use leadsman_core::sidecarset::pod::LastUpgrade;
 use leadsman_core::sidecarset::render::{Injection, RenderOptions, inject_sets};
 use leadsman_core::sidecarset::selection::SetHistory;
 use leadsman_core::sidecarset::set::SidecarSet;
@@ -74,7 +75,8 @@ impl Sidecars {
         let whitelist = Whitelist::default();
         let allowed = whitelist.allowed_keys(|_| None, false);
         let (pod, now) = (ObservedPod::new(pod), whole_seconds(clock::now()));
-        plan_upgrade(&self.set, &self.revision, &pod, &allowed, now).patch
+        let pod = (&pod, LastUpgrade::OfReady);
+        plan_upgrade(&self.set, &self.revision, pod, &allowed, now).patch
     }
 
     /// A pod with what the set gives it.

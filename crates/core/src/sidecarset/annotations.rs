@@ -216,6 +216,8 @@ pub fn is_old_form(annotation: &str) -> bool {
 
 /// A field of ours in a set's entry: what was injected besides images stays as it was.
 const INJECTED_REVISION: &str = "injectedRevision";
+/// A field of ours in a set's entry, `false` or absent, so that most entries are no longer for it.
+const WAS_READY: &str = "wasReady";
 
 /// The annotation with what containers were before their images were replaced.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -286,6 +288,16 @@ impl<'a> InPlaceState<'a> {
         text_of(field(entry, INJECTED_REVISION)?)
     }
 
+    /// Whether the set's last upgrade of the pod found it not ready, for a reason that was not an upgrade.
+    pub fn was_unready(self) -> bool {
+        // Most entries do not have the field, and each pod of a set is read at each of its events.
+        let entry = match self {
+            Self::Of(entry) if entry.contains(WAS_READY) => entry,
+            _ => return false,
+        };
+        field(entry, WAS_READY).is_some_and(|value| value.get() == "false")
+    }
+
     /// What a container of the set was.
     pub fn former(self, container: &str) -> Option<FormerContainer> {
         let Self::Of(entry) = self else {
@@ -315,6 +327,16 @@ impl InPlaceStates {
             entry.insert(INJECTED_REVISION.to_owned(), revision.into());
             entry
         });
+    }
+
+    /// Records whether an upgrade found the pod not ready.
+    pub fn set_was_unready(&mut self, set: &str, was_unready: bool) {
+        let object = self.0.entry(set.to_owned()).or_default();
+        if was_unready {
+            object.insert(WAS_READY.to_owned(), false.into());
+        } else {
+            object.remove(WAS_READY);
+        }
     }
 
     /// Records what containers of a set are, as their images are replaced.

@@ -23,8 +23,8 @@ pub struct PodState {
     pub progress: Progress,
     /// Whether it is ready.
     pub readiness: PodReadiness,
-    /// Whether the set has upgraded it before, to whatever it was then.
-    pub was_upgraded: bool,
+    /// Whether the set has upgraded it before, to whatever it was then, and what it found.
+    pub last_upgrade: LastUpgrade,
     /// Whether the set's update strategy selects it.
     pub is_selected: bool,
     /// Whether it became ready, or a container of the set was started, more recently than the set wants of a pod that
@@ -42,6 +42,19 @@ pub enum PodReadiness {
     /// It is not, since a hot upgrade of it has yet to be ended: a container has taken over, and the one before it is still
     /// there.
     AwaitsReset,
+}
+
+/// Whether an upgrade of a pod by a set may be why the pod is not ready. It records what it found, since the status does not
+/// show that later: an application that crashes again and again is ready in between.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LastUpgrade {
+    /// There was none, or nobody can read what it has recorded.
+    None,
+    /// The pod was ready, or an upgrade before was why it was not: if it is not ready now, that may be the set's doing.
+    OfReady,
+    /// The pod was not ready already, and that was not the set's doing. Or it was ready for long with these containers, and
+    /// the set has others by now.
+    OfUnready,
 }
 
 /// Which containers of a set a pod has.
@@ -130,15 +143,47 @@ impl PodState {
         let hash = hash_in(pod, HASH, &set.name);
         let former = FormerContainers::new(set, pod, hash.as_ref(), now);
         let selector = set.update.selector.as_ref();
+        let version = PodVersion::read(set, pod, hash.as_ref());
         Some(Self {
-            version: PodVersion::read(set, pod, hash.as_ref()),
+            version,
             progress: Progress::read(set, pod, &former),
             readiness: PodReadiness::read(set, pod, &former),
-            was_upgraded: matches!(former.state, InPlaceState::Of(_)),
+            last_upgrade: LastUpgrade::read(set, pod, version, former.state),
             is_selected: selector.is_none_or(|selector| selector.matches(|key| pod.label(key))),
             is_fresh: former.fresh_until(set, pod, now) > Some(now),
         })
     }
+}
+
+impl LastUpgrade {
+    fn read(
+        set: &SidecarSet,
+        pod: &ObservedPod,
+        version: PodVersion,
+        state: InPlaceState<'_>,
+    ) -> Self {
+        // While the set's images are rolled out, a pod that has them counts until it is ready: they may be why it becomes
+        // ready again and again, and never stays so.
+        let is_proven = || version != PodVersion::Updated && has_served_long(set, pod);
+        match state {
+            InPlaceState::Of(_) if state.was_unready() || is_proven() => Self::OfUnready,
+            InPlaceState::Of(_) => Self::OfReady,
+            InPlaceState::Absent | InPlaceState::Malformed => Self::None,
+        }
+    }
+}
+
+/// How long a pod has been ready with containers that are not why it is not ready any more. Twice the longest time between
+/// two starts of a container that crashes (`MaxCrashLoopBackOff`, `pkg/kubelet/kubelet.go`).
+const SERVES_LONG: SignedDuration = SignedDuration::from_mins(10);
+
+/// Whether a pod became not ready long after the last start of a container of the set. Both times are of one clock, the
+/// node's.
+fn has_served_long(set: &SidecarSet, pod: &ObservedPod) -> bool {
+    let statuses = sidecars_in(set, pod).map(|container| container.status.as_ref());
+    let started: Option<Vec<_>> = statuses.map(|status| status?.running?).collect();
+    let last = started.and_then(|started| started.into_iter().max());
+    matches!((last, pod.unready_since), (Some(last), Some(since)) if since.duration_since(last) >= SERVES_LONG)
 }
 
 impl PodVersion {

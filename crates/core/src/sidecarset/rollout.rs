@@ -3,7 +3,7 @@
 pub mod queue;
 
 use self::queue::RollingCandidate;
-use super::pod::{PodState, PodVersion, Progress};
+use super::pod::{LastUpgrade, PodState, PodVersion, Progress};
 use super::set::SidecarSet;
 use super::strategy::UpdateMode;
 use crate::workload::pod::ObservedPod;
@@ -74,10 +74,32 @@ pub fn plan(set: &SidecarSet, members: &[Member<'_>]) -> Rollout {
     rollout
 }
 
-/// Whether an upgrade may have taken the pod down, this one or an earlier one: its image may start and never get ready, and
-/// the set may have been edited since. A pod that was never upgraded, and is down by itself, holds up nobody.
+/// Whether a pod takes up a place of those that may be down. It does while it is down and an upgrade may be why, this one or
+/// an earlier one: its image may start and never get ready, and the set may have been edited since.
+///
+/// A pod that was not ready before its upgrade, or was created with these containers, has lost nothing by them. It takes up
+/// a place while they show that the image is bad, and none for what its application does: one that crashes again and again
+/// would hold up all others of the set.
 pub fn is_down(state: PodState) -> bool {
-    !state.is_available() && (state.is_updated() || !state.is_consistent() || state.was_upgraded)
+    let may_be_why = match state.last_upgrade {
+        LastUpgrade::OfReady => true,
+        // Its containers are about to be stopped, and it has become ready with them meanwhile.
+        LastUpgrade::OfUnready if state.progress == Progress::BeforeRestart => true,
+        LastUpgrade::OfUnready => is_pending(state) || state.awaits_reset(),
+        LastUpgrade::None => is_pending(state) || state.awaits_reset() || !state.is_consistent(),
+    };
+    may_be_why && !state.is_available()
+}
+
+/// What the upgrade of a pod records, so that [`is_down`] knows afterwards what it was before.
+pub fn recorded_by_upgrade(state: PodState) -> LastUpgrade {
+    let was_unready = state.last_upgrade == LastUpgrade::OfUnready || !is_down(state);
+    // A pod that is down because of an upgrade stays so whatever image comes next: otherwise each edit would take down another.
+    if !state.is_ready() && was_unready {
+        LastUpgrade::OfUnready
+    } else {
+        LastUpgrade::OfReady
+    }
 }
 
 /// Whether the upgrade of the pod has not shown yet that the image is good: the set's own containers do not run it, or are

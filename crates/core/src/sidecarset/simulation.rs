@@ -1,14 +1,16 @@
 //! Roll-outs on pods whose kubelets act when they like: whatever is edited meanwhile, no more pods are down than may be,
 //! and in the end all have the set's image, with one write a pod and image.
 
+use std::collections::BTreeSet;
+
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::annotations::{HASH, HASH_WITHOUT_IMAGE, INJECTED_LIST};
 use super::metadata::Whitelist;
-use super::pod::PodState;
+use super::pod::{LastUpgrade, PodState};
 use super::render::{Injection, RenderOptions, inject_sets};
-use super::rollout::{Member, plan};
+use super::rollout::{Member, plan, recorded_by_upgrade};
 use super::set::SidecarSet;
 use super::upgrade::plan_upgrade;
 use crate::workload::JsonObject;
@@ -34,6 +36,8 @@ enum Step {
     Restart(usize),
     /// Another pod takes the place of a pod.
     Replace(usize),
+    /// The application of a pod fails, whatever its sidecar does, or works again.
+    Break(usize, bool),
 }
 
 fn any_step() -> impl Strategy<Value = Step> {
@@ -51,6 +55,8 @@ fn any_step() -> impl Strategy<Value = Step> {
         1 => (0..8_usize).prop_map(Step::Refuse),
         4 => (0..8_usize).prop_map(Step::Restart),
         1 => (0..8_usize).prop_map(Step::Replace),
+        2 => (0..8_usize, prop::bool::weighted(0.7))
+            .prop_map(|(place, is_broken)| Step::Break(place, is_broken)),
     ]
 }
 
@@ -73,6 +79,12 @@ struct World {
     containers: usize,
     /// A pod whose writes are refused.
     refused: Option<usize>,
+    /// Pods whose application fails.
+    broken: BTreeSet<usize>,
+    /// Whether any ever did.
+    was_any_broken: bool,
+    /// Pods that were ready before their last upgrade, and not since.
+    taken_down: BTreeSet<usize>,
     writes: usize,
 }
 
@@ -84,6 +96,9 @@ impl World {
             pods: Vec::new(),
             containers: 0,
             refused: None,
+            broken: BTreeSet::new(),
+            was_any_broken: false,
+            taken_down: BTreeSet::new(),
             writes: 0,
         };
         for number in 0..count {
@@ -165,8 +180,8 @@ impl World {
     }
 
     fn upgrade(&mut self) -> usize {
-        let states = self.states().into_iter();
-        let pods = self.pods.iter().zip(states).enumerate();
+        let states = self.states();
+        let pods = self.pods.iter().zip(states.iter().copied()).enumerate();
         let members = pods.map(|(place, (pod, state))| Member {
             pod,
             state,
@@ -179,7 +194,9 @@ impl World {
         for place in next {
             let allowed = whitelist.allowed_keys(|_| None, true);
             let pod = &mut self.pods[place];
-            let upgrade = plan_upgrade(&self.set, "r", pod, &allowed, NOW.parse().unwrap());
+            let found = recorded_by_upgrade(states[place]);
+            let now = NOW.parse().unwrap();
+            let upgrade = plan_upgrade(&self.set, "r", (pod, found), &allowed, now);
             for (key, value) in upgrade.patch["metadata"]["annotations"]
                 .as_object()
                 .unwrap()
@@ -192,6 +209,9 @@ impl World {
                 .iter_mut()
                 .find(|container| &*container.name == "side");
             if !upgrade.restarts.is_empty() {
+                if states[place].is_ready() {
+                    self.taken_down.insert(place);
+                }
                 side.unwrap().image = self.set.template.containers[0].image.clone();
             }
             written += 1;
@@ -212,7 +232,18 @@ impl World {
             Step::Replace(place) => {
                 if *place < self.pods.len() && ![BAD, UNREADY].contains(&&*image) {
                     self.pods[*place] = self.new_pod(*place);
+                    self.taken_down.remove(place);
+                    self.show_readiness(*place);
                 }
+            }
+            Step::Break(place, is_broken) => {
+                self.was_any_broken = true;
+                if *is_broken {
+                    self.broken.insert(*place);
+                } else {
+                    self.broken.remove(place);
+                }
+                self.show_readiness(*place);
             }
         }
     }
@@ -222,6 +253,20 @@ impl World {
             let mut pod = self.pods[place].clone();
             self.restart(&mut pod);
             self.pods[place] = pod;
+            self.show_readiness(place);
+        }
+    }
+
+    /// A pod is ready if its application works and its sidecar is ready.
+    fn show_readiness(&mut self, place: usize) {
+        let Some(pod) = self.pods.get_mut(place) else {
+            return;
+        };
+        let side = pod.container("side").unwrap();
+        let is_ready = side.is_ready() && !self.broken.contains(&place);
+        pod.ready = is_ready.then_some(None);
+        if is_ready {
+            self.taken_down.remove(&place);
         }
     }
 
@@ -246,7 +291,16 @@ proptest! {
         let mut world = World::new(count, max_unavailable);
         for step in &steps {
             world.step(step);
-            prop_assert!(count - world.serving() <= max_unavailable, "{step:?}");
+            if !world.was_any_broken {
+                prop_assert!(count - world.serving() <= max_unavailable, "{step:?}");
+            }
+            prop_assert!(world.taken_down.len() <= max_unavailable, "{step:?}");
+        }
+        // Applications work again that an upgrade may have broken. No other holds up anybody.
+        for place in 0..count {
+            if world.states()[place].last_upgrade == LastUpgrade::OfReady {
+                world.step(&Step::Break(place, false));
+            }
         }
         // A last good image, and kubelets that act.
         let states = world.states();
@@ -266,7 +320,9 @@ proptest! {
         // One pod whose write is refused does not hold up the others.
         let states = world.states();
         for (place, state) in states.iter().enumerate() {
-            prop_assert!(state.is_updated() && state.is_serving() || refused == Some(place));
+            let is_done = state.is_updated() && state.is_consistent();
+            let is_serving = state.is_serving() || world.broken.contains(&place);
+            prop_assert!(is_done && is_serving || refused == Some(place), "{place}");
         }
         prop_assert_eq!(world.writes, count - usize::from(refused.is_some()));
         world.refused = None;
@@ -274,7 +330,9 @@ proptest! {
         for place in 0..count {
             world.restart_pod(place);
         }
-        prop_assert!(world.states().iter().all(|state| state.is_updated() && state.is_serving()));
+        for (place, state) in world.states().iter().enumerate() {
+            prop_assert!(state.is_updated() && (state.is_serving() || world.broken.contains(&place)));
+        }
         prop_assert_eq!(world.upgrade(), 0);
     }
 }

@@ -20,6 +20,7 @@ use super::annotations::{
 };
 use super::container::{ContainerKind, Upgrade};
 use super::metadata::AllowedKeys;
+use super::pod::LastUpgrade;
 use super::set::SidecarSet;
 use crate::workload::pod::{ObservedContainer, ObservedPod};
 
@@ -35,6 +36,8 @@ pub struct PodUpgrade {
 /// What is recorded of an upgrade beside what the containers were.
 pub(super) struct UpgradeRecord<'a> {
     pub(super) set: &'a str,
+    /// What is said of the pod's readiness; None leaves what an upgrade has said.
+    pub(super) found: Option<LastUpgrade>,
     /// The hash that the pod has then.
     pub(super) hash: &'a str,
     pub(super) now: Timestamp,
@@ -43,11 +46,12 @@ pub(super) struct UpgradeRecord<'a> {
 /// A container, and the image that it gets.
 pub(super) type ChangedContainer<'a> = (&'a ObservedContainer, &'a str);
 
-/// The upgrade of a pod to a set as it is now, `revision` by name.
+/// The upgrade of a pod to a set as it is now, `revision` by name. `found` is what it
+/// [records](super::rollout::recorded_by_upgrade).
 pub fn plan_upgrade(
     set: &SidecarSet,
     revision: &str,
-    pod: &ObservedPod,
+    (pod, found): (&ObservedPod, LastUpgrade),
     allowed: &AllowedKeys<'_>,
     now: Timestamp,
 ) -> PodUpgrade {
@@ -73,6 +77,7 @@ pub fn plan_upgrade(
     record_hashes(set, revision, &mut annotations, now);
     let record = UpgradeRecord {
         set: &set.name,
+        found: Some(found),
         hash: &set.hashes.hash,
         now,
     };
@@ -181,6 +186,9 @@ fn record_former_containers(
         states.set_injected(record.set, &revision);
     }
     states.set(record.set, record.hash, former, record.now);
+    if let Some(found) = record.found {
+        states.set_was_unready(record.set, found == LastUpgrade::OfUnready);
+    }
     annotations.insert(IN_PLACE_STATE.to_owned(), states.write());
 }
 

@@ -41,6 +41,8 @@ pub struct ObservedPod {
     pub phase: PodPhase,
     /// Since when it is ready, by its condition; None if it is not.
     pub ready: Option<ReadySince>,
+    /// Since when it is not ready, by its condition; None if it is, or if the condition does not say.
+    pub unready_since: Option<Timestamp>,
     /// Its containers, then its init containers.
     pub containers: Box<[ObservedContainer]>,
     /// Whether each container, init containers apart, has a status.
@@ -136,7 +138,10 @@ impl ObservedPod {
             .conditions
             .iter()
             .find(|condition| condition.type_ == "Ready");
-        let ready = ready.filter(|condition| condition.status == "True");
+        let (ready, unready) = match ready {
+            Some(condition) if condition.status == "True" => (Some(condition), None),
+            other => (None, other),
+        };
         let Interners {
             strings,
             labels: label_maps,
@@ -174,6 +179,8 @@ impl ObservedPod {
                 _ => PodPhase::Unknown,
             },
             ready: ready.map(|condition| condition.last_transition_time.as_ref().map(time)),
+            unready_since: unready
+                .and_then(|condition| condition.last_transition_time.as_ref().map(time)),
             containers: containers.into(),
             has_all_statuses: status.container_statuses.len() == spec.containers.len(),
         }

@@ -12,6 +12,7 @@ use crate::sidecarset::annotations::{IN_PLACE_STATE, INJECTED_LIST, injected_set
 use crate::sidecarset::condition::UPGRADABLE;
 use crate::sidecarset::pod::{PodState, PodVersion, Progress};
 use crate::sidecarset::rollout::queue::RollingCandidate;
+use crate::sidecarset::rollout::recorded_by_upgrade;
 use crate::workload::pod::ObservedPod;
 
 /// Annotation of a pod by which the API server shows one that a kubelet runs from a file (`MirrorPodAnnotationKey` in
@@ -161,15 +162,15 @@ fn selected_by(wire: &Pod) -> Pod {
 /// What a pod is once its upgrade has been written, or the end of a hot upgrade, which comes first.
 pub(super) fn state_after_upgrade(state: PodState) -> PodState {
     // The end of a hot upgrade replaces an idle image and changes no version.
-    let version = if state.awaits_reset() {
-        state.version
+    let (version, last_upgrade) = if state.awaits_reset() {
+        (state.version, state.last_upgrade)
     } else {
-        PodVersion::Updated
+        (PodVersion::Updated, recorded_by_upgrade(state))
     };
     PodState {
         version,
         progress: Progress::Starting,
-        was_upgraded: true,
+        last_upgrade,
         ..state
     }
 }

@@ -15,6 +15,7 @@ use crate::cluster::{ObjectName, whole_seconds};
 use crate::sidecarset::annotations::{HASH, HASH_WITHOUT_IMAGE, HashEntry};
 use crate::sidecarset::condition::{UPGRADABLE, UpgradableCondition};
 use crate::sidecarset::event::{Write, WriteTarget};
+use crate::sidecarset::rollout::recorded_by_upgrade;
 use crate::sidecarset::strategy::UpdateMode;
 use crate::sidecarset::upgrade;
 
@@ -149,7 +150,8 @@ impl Index {
         let set = set_entry.active_set()?;
         let allowed = self.allowed_keys(set);
         let revision = set_entry.history.newest_name();
-        let upgrade = upgrade::plan_upgrade(set, revision, &entry.pod, &allowed, self.cx.now.wall);
+        let pod = (&entry.pod, recorded_by_upgrade(next.state));
+        let upgrade = upgrade::plan_upgrade(set, revision, pod, &allowed, self.cx.now.wall);
         let purpose = upgrade_purpose(set, entry);
         Some((next.set.clone(), upgrade.patch, purpose))
     }

@@ -23,26 +23,37 @@ fn set(strategy: &Value) -> SidecarSet {
 /// starting, `d` updated and not ready though its sidecars are, `D` updated with a sidecar that is not ready, `p` updated and
 /// not yet restarted; `b` old and not yet restarted, `s` old and starting, `f` old and not ready, `h` old with a hot
 /// upgrade that has not ended, all four after an upgrade to what the set was before; `n` updated and ready, `N` updated and
-/// not ready though its sidecars are, `e` old and ready after an upgrade, all three for a short time only.
+/// not ready though its sidecars are, `e` old and ready after an upgrade, all three for a short time only; `a` updated and
+/// not ready though its sidecars are, as it was before, `A` the same with a sidecar that is not ready, `P` the same, ready
+/// since, and not yet restarted; `c` created with these containers and not ready though its sidecars are, `C` the same with a
+/// sidecar that is not ready.
 fn state(letter: char) -> PodState {
     PodState {
         version: match letter {
-            'u' | 'U' | 'd' | 'D' | 'p' | 'n' | 'N' => PodVersion::Updated,
+            'u' | 'U' | 'd' | 'D' | 'p' | 'n' | 'N' | 'a' | 'A' | 'P' | 'c' | 'C' => {
+                PodVersion::Updated
+            }
             'x' => PodVersion::NotUpgradable,
             _ => PodVersion::Upgradable,
         },
         progress: match letter {
-            'p' | 'b' => Progress::BeforeRestart,
+            'p' | 'b' | 'P' => Progress::BeforeRestart,
             'U' | 's' => Progress::Starting,
-            'D' | 'f' => Progress::Unready,
+            'D' | 'f' | 'A' | 'C' => Progress::Unready,
             _ => Progress::Consistent,
         },
         readiness: match letter {
             'h' => PodReadiness::AwaitsReset,
-            'O' | 'U' | 'd' | 'D' | 's' | 'f' | 'N' => PodReadiness::NotReady,
+            'O' | 'U' | 'd' | 'D' | 's' | 'f' | 'N' | 'a' | 'A' | 'c' | 'C' => {
+                PodReadiness::NotReady
+            }
             _ => PodReadiness::Ready,
         },
-        was_upgraded: "uUdDpbsfhnNe".contains(letter),
+        last_upgrade: match letter {
+            'a' | 'A' | 'P' => LastUpgrade::OfUnready,
+            letter if "uUdDpbsfhnNe".contains(letter) => LastUpgrade::OfReady,
+            _ => LastUpgrade::None,
+        },
         is_selected: true,
         is_fresh: "nNe".contains(letter),
     }
@@ -124,6 +135,18 @@ fn plan_of(strategy: &Value, letters: &str) -> Rollout {
 #[case(json!({"maxUnavailable": 1}), "dO", &[1])]
 #[case(json!({"maxUnavailable": 1}), "eo", &[0])]
 #[case(json!({"maxUnavailable": 2}), "no", &[1])]
+// An application that was broken before, or in a pod that is new, holds up nobody.
+#[case(json!({"maxUnavailable": 1}), "ao", &[1])]
+#[case(json!({"maxUnavailable": 1}), "aO", &[1])]
+#[case(json!({"maxUnavailable": 1}), "co", &[1])]
+#[case(json!({"maxUnavailable": 1}), "cO", &[1])]
+// One that an upgrade may have broken, or whose sidecars do not run, does.
+#[case(json!({"maxUnavailable": 1}), "do", &[])]
+#[case(json!({"maxUnavailable": 1}), "Ao", &[])]
+#[case(json!({"maxUnavailable": 1}), "AO", &[])]
+#[case(json!({"maxUnavailable": 1}), "Po", &[])]
+#[case(json!({"maxUnavailable": 1}), "Co", &[])]
+#[case(json!({"maxUnavailable": 1}), "CO", &[])]
 #[case(json!({"paused": true}), "oo", &[])]
 #[case(json!({"type": "NotUpdate"}), "oo", &[])]
 fn the_next_pods(#[case] strategy: Value, #[case] letters: &str, #[case] next: &[usize]) {
@@ -181,10 +204,23 @@ fn what_waits_and_what_is_kept_is_counted() {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
+    // SCS-50
+    #[test]
+    fn no_image_that_follows_gives_back_the_place_that_an_upgrade_has_taken(
+        letter in proptest::sample::select("oOxuUdDpbsfhnNeaAPcC".chars().collect::<Vec<_>>()),
+    ) {
+        let before = state(letter);
+        let recorded = recorded_by_upgrade(before);
+        let was_lost = is_down(before) && !before.is_ready() && before.last_upgrade == LastUpgrade::OfReady;
+        prop_assert!(!(was_lost || before.is_ready()) || recorded == LastUpgrade::OfReady);
+        // Nor does an image take a place for good that the one before had not.
+        prop_assert!(is_down(before) || before.is_ready() || recorded == LastUpgrade::OfUnready);
+    }
+
     // SCS-49, SCS-50
     #[test]
     fn no_more_ready_pods_are_down_than_may_be_and_enough_stay_old(
-        letters in "[oOxuUdDpbsfhnNe]{0,16}",
+        letters in "[oOxuUdDpbsfhnNeaAPcC]{0,16}",
         max_unavailable in 1_u32..5,
         partition in 0_u32..8,
     ) {
@@ -192,7 +228,12 @@ proptest! {
         let rollout = plan_of(&strategy, &letters);
         let states: Vec<_> = letters.chars().map(state).collect();
         let count = |is: &dyn Fn(&PodState) -> bool| states.iter().filter(|state| is(state)).count();
-        let down = count(&|state| (!state.is_serving() || state.is_fresh) && (state.is_updated() || !state.is_consistent() || state.was_upgraded));
+        // What an upgrade has taken down, and what shows that the image is bad.
+        let taken_down = |state: &PodState| match state.last_upgrade {
+            LastUpgrade::OfReady => true,
+            LastUpgrade::OfUnready | LastUpgrade::None => state.progress != Progress::Consistent,
+        };
+        let down = count(&|state| (!state.is_serving() || state.is_fresh) && taken_down(state));
         // One that became ready just now counts as down already.
         let ready = rollout.next.iter().filter(|place| states[**place].would_go_down()).count();
         prop_assert!(ready == 0 || down + ready <= max_unavailable as usize);
@@ -216,7 +257,7 @@ enum Change {
 }
 
 fn any_change() -> impl Strategy<Value = Change> {
-    let letter = || proptest::sample::select("oOxuUdDpbsfhnNe".chars().collect::<Vec<_>>());
+    let letter = || proptest::sample::select("oOxuUdDpbsfhnNeaAPcC".chars().collect::<Vec<_>>());
     prop_oneof![
         3 => letter().prop_map(Change::Add),
         1 => (0..12_usize).prop_map(Change::Remove),

@@ -65,6 +65,7 @@ pub fn reset(set: &SidecarSet, pod: &ObservedPod, now: Timestamp) -> Option<PodU
     let hash = hash.unwrap_or_default();
     let record = UpgradeRecord {
         set: &set.name,
+        found: None,
         hash: &hash,
         now,
     };
@@ -78,7 +79,7 @@ mod tests {
     use super::*;
     use crate::sidecarset::annotations::IN_PLACE_STATE;
     use crate::sidecarset::metadata::Whitelist;
-    use crate::sidecarset::pod::{PodState, PodVersion};
+    use crate::sidecarset::pod::{LastUpgrade, PodState, PodVersion};
     use crate::sidecarset::recorded;
     use crate::sidecarset::strategy::UpdateMode;
     use crate::sidecarset::upgrade;
@@ -107,7 +108,9 @@ mod tests {
         let whitelist = Whitelist::default();
         let allowed = whitelist.allowed_keys(|_| None, true);
         let pod = observed(pod);
-        upgrade::plan_upgrade(set, "mesh-b9f697c58", &pod, &allowed, NOW.parse().unwrap()).patch
+        let found = LastUpgrade::OfReady;
+        let now = NOW.parse().unwrap();
+        upgrade::plan_upgrade(set, "mesh-b9f697c58", (&pod, found), &allowed, now).patch
     }
 
     /// Whether a patch makes of the annotations those that were recorded, but for the state in which ours names more.

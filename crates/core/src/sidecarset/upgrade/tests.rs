@@ -24,7 +24,8 @@ fn set(image: &str) -> SidecarSet {
 fn upgraded(set: &SidecarSet, revision: &str, pod: &ObservedPod, now: &str) -> PodUpgrade {
     let whitelist = Whitelist::default();
     let allowed = whitelist.allowed_keys(|_| None, true);
-    plan_upgrade(set, revision, pod, &allowed, now.parse().unwrap())
+    let found = LastUpgrade::OfReady;
+    plan_upgrade(set, revision, (pod, found), &allowed, now.parse().unwrap())
 }
 
 /// What a pod is so many seconds after [`NOW`].

@@ -12,7 +12,7 @@ use crate::cluster::ObjectName;
 use crate::sidecarset::condition::{UPGRADABLE, UpgradableCondition, WhenWritten};
 use crate::sidecarset::event::{WatchedKind, Write, WriteTarget};
 use crate::sidecarset::index::{Config, Index};
-use crate::sidecarset::pod::PodVersion;
+use crate::sidecarset::pod::{LastUpgrade, PodState, PodVersion};
 use crate::sidecarset::rollout::{Member, plan};
 use crate::sidecarset::set::CUSTOM_VERSION_LABEL;
 use crate::sidecarset::status::Counts;
@@ -34,6 +34,8 @@ enum Step {
     Kubelet(usize),
     LateKubelets(bool),
     Crash(usize),
+    /// The application of a pod works, or does not.
+    Gate(usize, bool),
     List,
     Traffic(Traffic),
 }
@@ -80,6 +82,7 @@ fn any_step() -> impl Strategy<Value = Step> {
         6 => pod().prop_map(Step::Kubelet),
         1 => any::<bool>().prop_map(Step::LateKubelets),
         3 => pod().prop_map(Step::Crash),
+        3 => (pod(), any::<bool>()).prop_map(|(pod, is_open)| Step::Gate(pod, is_open)),
         1 => Just(Step::List),
         Traffic::WEIGHT + 1 => Traffic::any(8, 1, &[1, 30, 400]).prop_map(Step::Traffic),
     ]
@@ -200,6 +203,7 @@ fn step(world: &mut World, step: &Step, most: usize) {
         Step::Kubelet(pod) => world.start_containers(&pod_key(*pod)),
         Step::LateKubelets(are_late) => world.are_kubelets_late = *are_late,
         Step::Crash(pod) => world.crash(&pod_key(*pod)),
+        Step::Gate(pod, is_open) => world.open_gate(&pod_key(*pod), *is_open),
         Step::List => world.list(),
         Step::Traffic(traffic) => world.happen(traffic),
     }
@@ -352,6 +356,39 @@ fn check_against_model(world: &World) {
     }
 }
 
+/// A good image reaches all pods of a set that can be upgraded. An application that does not work holds up none of the
+/// others, unless an upgrade may have broken it.
+fn check_that_nobody_is_held_up(world: &mut World) {
+    for (number, (_, name)) in world.keys(WatchedKind::Set).iter().enumerate() {
+        world.change(&set_key(&name.name), |set| {
+            edit(set, &Edit::Break(false));
+            edit(set, &Edit::Pause(false));
+            edit(set, &Edit::Partition(0));
+            set["spec"]["containers"][0]["image"] = format!("i:last-{number}").into();
+        });
+    }
+    let keys = world.keys(WatchedKind::Pod);
+    for set in world.sets() {
+        for key in &keys {
+            let state = world.state(&set, key);
+            if state.is_some_and(|state| state.last_upgrade == LastUpgrade::OfReady) {
+                world.open_gate(key, true);
+            }
+        }
+    }
+    world.settle();
+    for set in world.sets() {
+        for key in &keys {
+            let waits = world.state(&set, key).is_some_and(PodState::is_candidate);
+            let is_held = world.index.inspect_pod(&key.1).iter().any(|own| {
+                let membership = own.membership.as_ref();
+                own.name == &*set.name && membership.is_some_and(|member| member.hold.is_some())
+            });
+            assert!(!waits || is_held, "{} of {}", key.1, set.name);
+        }
+    }
+}
+
 /// An index that was just told everything.
 struct Fresh {
     index: Index,
@@ -439,5 +476,6 @@ proptest! {
         // Another process finds nothing to do.
         world.restart();
         prop_assert_eq!(world.settle(), 0, "{:?}", world.writes.last());
+        check_that_nobody_is_held_up(&mut world);
     }
 }

@@ -53,7 +53,7 @@ pub(super) struct World {
     pub(super) dirty: BTreeSet<WriteTarget>,
     pub(super) in_flight: Vec<InFlight>,
     pub(super) writes: Vec<Write>,
-    /// The pods that an upgrade by a set has taken down while they were ready.
+    /// The pods that an upgrade of this container has taken down: they were ready before, and not since.
     pub(super) taken_down: BTreeSet<(String, ObjectName)>,
     /// Whether kubelets hear late of what is written.
     pub(super) are_kubelets_late: bool,
@@ -366,6 +366,7 @@ impl World {
             return;
         };
         let before = pod["status"]["containerStatuses"].clone();
+        let now = self.now();
         let mut statuses = Vec::new();
         for container in pod["spec"]["containers"].as_array().unwrap() {
             let name = &container["name"];
@@ -377,7 +378,8 @@ impl World {
                 self.containers += 1;
                 let does_start = image != BAD;
                 let is_good = does_start && image != UNREADY;
-                let state = if does_start { json!({"running": {}}) } else { json!({"waiting": {}}) };
+                let running = json!({"running": {"startedAt": now.wall.to_string()}});
+                let state = if does_start { running } else { json!({"waiting": {}}) };
                 json!({
                     "name": name, "ready": is_good, "restartCount": 0, "image": image, "spec": image,
                     "imageID": "i@sha256:0", "containerID": format!("runtime://{}", self.containers), "state": state,
@@ -387,15 +389,33 @@ impl World {
         }
         let is_ready =
             pod["status"]["gate"] != false && statuses.iter().all(|status| status["ready"] == true);
-        for status in statuses.iter().filter(|status| status["ready"] == true) {
-            self.taken_down
-                .retain(|(container, pod)| *pod != key.1 || status["name"] != container.as_str());
+        if is_ready {
+            self.taken_down.retain(|(_, pod)| *pod != key.1);
         }
         self.change(key, |pod| {
             pod["status"]["observedGeneration"] = pod["metadata"]["generation"].clone();
             pod["status"]["containerStatuses"] = statuses.into();
-            pod["status"]["conditions"][0]["status"] =
-                if is_ready { "True" } else { "False" }.into();
+            show_readiness(pod, is_ready, now);
+        });
+    }
+
+    /// Opens or closes a readiness gate of a pod; its containers run on.
+    pub(super) fn open_gate(&mut self, key: &Key, is_open: bool) {
+        let Some(pod) = self.objects.get(key) else {
+            return;
+        };
+        let mut statuses = pod["status"]["containerStatuses"]
+            .as_array()
+            .unwrap()
+            .iter();
+        let is_ready = is_open && statuses.all(|status| status["ready"] == true);
+        if is_ready {
+            self.taken_down.retain(|(_, pod)| *pod != key.1);
+        }
+        let now = self.now();
+        self.change(key, |pod| {
+            pod["status"]["gate"] = is_open.into();
+            show_readiness(pod, is_ready, now);
         });
     }
 
@@ -416,6 +436,7 @@ impl World {
 
     /// The kubelet notices that an image differs: the container is not ready until it is started.
     fn stop_containers(&mut self, key: &Key) {
+        let now = self.now();
         self.change(key, |pod| {
             let containers = pod["spec"]["containers"].as_array().unwrap().clone();
             let mut is_stopped = false;
@@ -430,7 +451,7 @@ impl World {
                 }
             }
             if is_stopped {
-                pod["status"]["conditions"][0]["status"] = "False".into();
+                show_readiness(pod, false, now);
             }
         });
     }
@@ -590,18 +611,23 @@ impl World {
     }
 
     fn note_upgrade(&mut self, key: &Key, patch: &Value) {
-        let before = self.objects[key].clone();
+        if self.objects[key]["status"]["conditions"][0]["status"] != "True" {
+            return;
+        }
         for container in patch["spec"]["containers"].as_array().into_iter().flatten() {
             let name = container["name"].as_str().unwrap();
-            let mut statuses = before["status"]["containerStatuses"]
-                .as_array()
-                .unwrap()
-                .iter();
-            let is_ready = statuses.any(|status| status["name"] == name && status["ready"] == true);
-            if is_ready {
-                self.taken_down.insert((name.to_owned(), key.1.clone()));
-            }
+            self.taken_down.insert((name.to_owned(), key.1.clone()));
         }
+    }
+}
+
+/// The condition of a pod that says whether it is ready; its time is that of its last change.
+fn show_readiness(pod: &mut Value, is_ready: bool, now: Now) {
+    let condition = &mut pod["status"]["conditions"][0];
+    let status = if is_ready { "True" } else { "False" };
+    if condition["status"] != status {
+        condition["status"] = status.into();
+        condition["lastTransitionTime"] = now.wall.to_string().into();
     }
 }
 

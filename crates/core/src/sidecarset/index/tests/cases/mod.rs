@@ -121,15 +121,9 @@ impl World {
             .unwrap()
     }
 
-    /// Opens or closes a readiness gate of a pod; its containers run on.
-    fn open_gate(&mut self, pod: usize, is_ready: bool) {
-        let since = self.now().wall.to_string();
-        self.change(&pod_key(pod), |pod| {
-            let status = if is_ready { "True" } else { "False" };
-            pod["status"]["gate"] = json!(is_ready);
-            pod["status"]["conditions"][0] =
-                json!({"type": "Ready", "status": status, "lastTransitionTime": since});
-        });
+    /// The application of a pod gets ready, or fails; its containers run on.
+    fn gate(&mut self, pod: usize, is_open: bool) {
+        self.open_gate(&pod_key(pod), is_open);
         self.deliver_all();
     }
 

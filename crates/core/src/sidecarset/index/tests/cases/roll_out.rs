@@ -57,12 +57,12 @@ fn the_next_pod_waits_until_the_one_before_has_been_ready_for_as_long_as_the_set
     world.settle();
     assert_eq!(world.upgraded().len(), 1);
     // It fails in time: no other pod gets the image.
-    world.open_gate(first, false);
+    world.gate(first, false);
     world.pass(60);
     world.settle();
     assert_eq!(world.upgraded().len(), 1);
     // Ready again, it has to stay so.
-    world.open_gate(first, true);
+    world.gate(first, true);
     world.pass(9);
     world.settle();
     assert_eq!(world.upgraded().len(), 1);
@@ -325,6 +325,68 @@ fn pods_that_are_not_ready_all_the_same_do_not_all_get_an_image_that_never_gets_
     world.edit("log", "/spec/containers/0/image", &json!("i:3"));
     world.settle();
     assert_eq!(world.counts("log"), [4, 4, 0]);
+}
+
+// SCS-50, SDF-37
+#[test]
+fn an_application_that_never_gets_ready_holds_up_no_other_pod() {
+    let mut world = world(4);
+    world.gate(0, false);
+    // One that is created anew with the set's image is not ready either.
+    world.edit("log", "/spec/updateStrategy/paused", &json!(true));
+    world.edit("log", "/spec/containers/0/image", &json!("i:2"));
+    world.delete(&pod_key(1));
+    world.create_pod(1, true);
+    world.gate(1, false);
+    world.edit("log", "/spec/updateStrategy/paused", &json!(false));
+    world.settle();
+    assert_eq!(world.counts("log"), [4, 4, 2]);
+    // Nor does it with the next image, and to another manager.
+    world.restart();
+    world.edit("log", "/spec/containers/0/image", &json!("i:3"));
+    world.settle();
+    assert_eq!(world.counts("log"), [4, 4, 2]);
+}
+
+// SCS-50, SDF-37
+#[test]
+fn an_application_that_fails_long_after_an_upgrade_does_not_hold_up_the_next() {
+    for (seconds, updated) in [(599, 1), (601, 3)] {
+        let mut world = world(3);
+        world.edit("log", "/spec/containers/0/image", &json!("i:2"));
+        world.settle();
+        world.pass(seconds);
+        world.gate(0, false);
+        world.edit("log", "/spec/containers/0/image", &json!("i:3"));
+        world.settle();
+        assert_eq!(world.counts("log"), [3, updated, 2], "{seconds}");
+    }
+}
+
+// SCS-50, SDF-37
+#[test]
+fn an_upgrade_that_breaks_an_application_takes_down_one_pod_whatever_image_follows() {
+    let mut world = world(3);
+    world.edit("log", "/spec/containers/0/image", &json!("i:2"));
+    let mut first = None;
+    while first.is_none() {
+        world.send(0);
+        while !world.in_flight.is_empty() {
+            world.carry_out(0, true);
+        }
+        first = (0..3).find(|pod| world.image(*pod) == "i:2");
+    }
+    let first = first.unwrap();
+    world.gate(first, false);
+    for (image, later) in [("i:2", 0), ("i:3", 3600), ("i:4", 3600)] {
+        world.edit("log", "/spec/containers/0/image", &json!(image));
+        world.settle();
+        world.pass(later);
+        world.restart();
+        world.settle();
+        let with_image = (0..3).filter(|pod| world.image(*pod) == image);
+        assert_eq!(with_image.collect::<Vec<_>>(), [first], "{image}");
+    }
 }
 
 // SCS-50, SDF-34
