@@ -48,8 +48,10 @@ pub enum PodReadiness {
 /// show that later: an application that crashes again and again is ready in between.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LastUpgrade {
-    /// There was none, or nobody can read what it has recorded.
+    /// There was none.
     None,
+    /// Nobody can read what it has recorded, or whether there was one.
+    Unreadable,
     /// The pod was ready, or an upgrade before was why it was not: if it is not ready now, that may be the set's doing.
     OfReady,
     /// The pod was not ready already, and that was not the set's doing. Or it was ready for long with these containers, and
@@ -168,7 +170,8 @@ impl LastUpgrade {
         match state {
             InPlaceState::Of(_) if state.was_unready() || is_proven() => Self::OfUnready,
             InPlaceState::Of(_) => Self::OfReady,
-            InPlaceState::Absent | InPlaceState::Malformed => Self::None,
+            InPlaceState::Absent => Self::None,
+            InPlaceState::Malformed => Self::Unreadable,
         }
     }
 }

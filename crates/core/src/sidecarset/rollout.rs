@@ -79,14 +79,15 @@ pub fn plan(set: &SidecarSet, members: &[Member<'_>]) -> Rollout {
 ///
 /// A pod that was not ready before its upgrade, or was created with these containers, has lost nothing by them. It takes up
 /// a place while they show that the image is bad, and none for what its application does: one that crashes again and again
-/// would hold up all others of the set.
+/// would hold up all others of the set. A pod that was created with other containers, and never upgraded, says nothing about
+/// these: where new ones come all the time, no other pod would ever be upgraded.
 pub fn is_down(state: PodState) -> bool {
     let may_be_why = match state.last_upgrade {
         LastUpgrade::OfReady => true,
         // Its containers are about to be stopped, and it has become ready with them meanwhile.
         LastUpgrade::OfUnready if state.progress == Progress::BeforeRestart => true,
-        LastUpgrade::OfUnready => is_pending(state) || state.awaits_reset(),
-        LastUpgrade::None => is_pending(state) || state.awaits_reset() || !state.is_consistent(),
+        LastUpgrade::Unreadable if !state.is_consistent() => true,
+        _ => is_pending(state) || state.awaits_reset(),
     };
     may_be_why && !state.is_available()
 }
