@@ -5,7 +5,8 @@ use std::time::Duration;
 use jiff::SignedDuration;
 use rstest::rstest;
 
-use super::cluster::{Admission, SimPod, name};
+use super::cluster::{Admission, name};
+use super::pod::SimPod;
 use super::scene::{exec, idle, p0, probe};
 use super::world::{Fate, World};
 use crate::cluster::Source;

@@ -3,7 +3,8 @@
 use jiff::SignedDuration;
 use serde_json::{Value, json};
 
-use super::cluster::{SimPod, name};
+use super::cluster::name;
+use super::pod::SimPod;
 use super::proof::marker;
 use super::scene::{app_x, exec, p0, plain};
 use super::world::World;

@@ -3,14 +3,14 @@
 use jiff::SignedDuration;
 use leadsman_api::PodProbeMarker;
 
-use super::cluster::{Owner, Reply, SimPod, mark, name};
+use super::cluster::{Reply, name};
+use super::pod::{Owner, SimPod, mark};
 use super::proof::marker;
 use super::scene::{app_x, idle, p0};
 use super::world::World;
 use crate::podprobe::Compatibility;
 use crate::podprobe::event::{WatchedKind, Write, WriteTarget};
-use crate::podprobe::index::Config;
-use crate::podprobe::index::FINALIZER;
+use crate::podprobe::index::{Config, FINALIZER};
 
 const OTHER: &str = "example.com/other";
 

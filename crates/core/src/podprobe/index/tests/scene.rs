@@ -6,7 +6,8 @@ use leadsman_api::PodProbeMarkerStatus;
 use leadsman_api::node_pod_probe::{ContainerProbe, ContainerProbeState, PodProbe, PodProbeStatus};
 use serde_json::{Value, json};
 
-use super::cluster::{Marks, SimPod, name};
+use super::cluster::name;
+use super::pod::{Marks, SimPod};
 use super::proof::marker;
 use super::world::World;
 use crate::cluster::ObjectName;

@@ -3,7 +3,8 @@
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use super::cluster::{Mark, Owner, SimPod, mark, name};
+use super::cluster::name;
+use super::pod::{Mark, Owner, SimPod, mark};
 use super::scene::{exec, idle, p0, plain, probe};
 use super::world::World;
 use crate::podprobe::event::{Event, WatchedKind, WriteTarget};

@@ -6,7 +6,8 @@ use leadsman_api::node_pod_probe::{CannotProbeEntry, PodProbeStatus};
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use super::cluster::{SimPod, name};
+use super::cluster::name;
+use super::pod::SimPod;
 use super::proof::marker;
 use super::scene::{app_x, exec, idle, probe};
 use super::world::World;

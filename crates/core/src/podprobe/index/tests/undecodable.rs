@@ -2,7 +2,8 @@
 
 use serde_json::json;
 
-use super::cluster::{Owner, SimPod, mark, name};
+use super::cluster::name;
+use super::pod::{Owner, SimPod, mark};
 use super::proof::marker;
 use super::scene::{app_x, exec, idle, p0, plain, probe};
 use super::world::World;

@@ -4,7 +4,8 @@ use jiff::SignedDuration;
 use rstest::rstest;
 use serde_json::json;
 
-use super::cluster::{Owner, SimPod, mark, name};
+use super::cluster::name;
+use super::pod::{Owner, SimPod, mark};
 use super::proof::marker;
 use super::scene::{app_x, exec, idle, p0, probe};
 use super::world::World;

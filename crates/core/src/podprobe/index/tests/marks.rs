@@ -1,4 +1,4 @@
-//! Matching, entries and marks, rule by rule.
+//! The marks of a pod, rule by rule: which a verdict sets, who else owns them, and what is undone or fought over.
 
 use std::collections::BTreeSet;
 
@@ -6,97 +6,13 @@ use jiff::SignedDuration;
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use super::cluster::{FORMER, Mark, Owner, SimPod, mark, name};
+use super::cluster::name;
+use super::pod::{FORMER, Mark, Owner, SimPod, mark};
 use super::proof::marker;
 use super::scene::{app_x, exec, idle, p0, plain, probe};
 use super::world::World;
 use crate::podprobe::event::{Event, WatchedKind, WriteTarget};
 use crate::podprobe::index::{Config, Index};
-
-// PPM-1
-#[rstest]
-#[case::running(|_: &mut SimPod| {}, true)]
-#[case::ended(|pod: &mut SimPod| pod.phase = "Succeeded", false)]
-#[case::failed(|pod: &mut SimPod| pod.phase = "Failed", false)]
-#[case::terminating(|pod: &mut SimPod| pod.deleting = true, false)]
-#[case::not_initialized(|pod: &mut SimPod| pod.initialized = false, false)]
-#[case::unbound(|pod: &mut SimPod| pod.node = None, false)]
-#[case::not_running_yet(|pod: &mut SimPod| pod.phase = "Pending", true)]
-#[case::without_address(|pod: &mut SimPod| pod.ip = String::new(), true)]
-#[case::relabelled_out(|pod: &mut SimPod| drop(pod.labels.insert("app".into(), mark("y", Owner::User))), false)]
-#[case::without_labels(|pod: &mut SimPod| pod.labels.clear(), false)]
-fn a_marker_matches_active_initialized_pods_on_a_node(
-    #[case] edit: fn(&mut SimPod),
-    #[case] matches: bool,
-) {
-    let mut world = World::probing(&[idle()]);
-    world.edit(edit);
-    assert_eq!(!world.entries().is_empty(), matches);
-    assert_eq!(world.status("way").matched_pods, Some(i64::from(matches)));
-}
-
-// PPM-1, DEF-15
-#[rstest]
-#[case::empty(json!({}), false)]
-#[case::absent_key(json!({ "matchExpressions": [{ "key": "tier", "operator": "DoesNotExist" }] }), true)]
-#[case::all_requirements(json!({ "matchLabels": { "app": "x", "tier": "1" } }), false)]
-fn a_pod_without_labels_is_matched_by_absence_alone(
-    #[case] selector: Value,
-    #[case] matches: bool,
-) {
-    let mut world = World::bare();
-    world.cluster.put_pod(&p0(), SimPod::new("u0", "n0", &[]));
-    world
-        .cluster
-        .put_marker(&name("a", "way"), marker(&selector, &[idle()]));
-    world.drain();
-    assert_eq!(!world.entries().is_empty(), matches);
-}
-
-// PPM-1
-#[test]
-fn a_marker_matches_in_its_own_namespace_alone() {
-    let mut world = World::probing(&[]);
-    world
-        .cluster
-        .put_marker(&name("b", "way"), marker(&app_x(), &[idle()]));
-    world.drain();
-    assert!(world.entries().is_empty());
-}
-
-// PPM-1, PPM-12
-#[test]
-fn a_static_pod_is_probed_and_marked_by_the_uid_that_its_node_knows() {
-    let mut world = World::bare();
-    world.mark("way", &[idle()]);
-    let mut pod = SimPod::new("u0", "n0", &[("app", "x")]);
-    pod.mirror("hash");
-    world.cluster.put_pod(&p0(), pod);
-    world.settle();
-    assert_eq!(world.pod_probe().unwrap().uid, "hash");
-    world.verdict("way#idle", "Succeeded", "");
-    assert_eq!(plain(&world.pod().labels)["role"], "main");
-    assert_eq!(world.pod_writes().last().unwrap().uid, "u0");
-    // Its file changed: the kubelet makes another mirror of the same name, and the verdict was the old one's.
-    world.cluster.delete(WatchedKind::Pod, &p0());
-    let mut pod = SimPod::new("u1", "n0", &[("app", "x")]);
-    pod.mirror("other");
-    world.cluster.put_pod(&p0(), pod);
-    world.settle();
-    assert_eq!(world.pod_probe().unwrap().uid, "other");
-    assert!(!world.pod().labels.contains_key("role"));
-    assert_eq!(world.status("way").probes[0].pending, 1);
-}
-
-// PPM-2, DEF-14
-#[test]
-fn a_label_change_alone_starts_and_ends_a_probe() {
-    let mut world = World::probing(&[idle()]);
-    for (app, entries) in [("y", 0), ("x", 1)] {
-        world.edit(|pod| drop(pod.labels.insert("app".into(), mark(app, Owner::User))));
-        assert_eq!(world.entries().len(), entries);
-    }
-}
 
 // PPM-6, PPM-7, PPM-8, DEF-8
 #[rstest]
@@ -480,23 +396,6 @@ fn what_no_marker_names_is_never_touched() {
     );
     let kept: BTreeSet<_> = world.pod().conditions.keys().cloned().collect();
     assert_eq!(kept, ["Future".to_owned()].into());
-}
-
-// PPM-12
-#[rstest]
-#[case::ended(|pod: &mut SimPod| pod.phase = "Failed")]
-#[case::terminating(|pod: &mut SimPod| pod.deleting = true)]
-fn pods_that_end_are_probed_no_more_and_written_no_more(#[case] end: fn(&mut SimPod)) {
-    let mut world = World::probing(&[idle()]);
-    world.verdict("way#idle", "Succeeded", "");
-    world.settle();
-    world.edit(end);
-    world.cluster.delete(WatchedKind::Marker, &name("a", "way"));
-    world.drain();
-    assert!(world.entries().is_empty());
-    assert_eq!(world.pod_writes().len(), 0);
-    let now = world.now();
-    assert_eq!(world.index.due(&WriteTarget::PodMarks(p0()), now), None);
 }
 
 // PPM-8
