@@ -1,19 +1,22 @@
 //! HTTP probes against real listeners.
 
+mod over_http2;
+mod over_tls;
+mod redirects;
+
+use std::num::NonZeroU16;
+
+use leadsman_core::podprobe::{Handler, Scheme};
+use rstest::rstest;
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
+use tokio_rustls::TlsAcceptor;
+
 use super::*;
 use crate::test_server::{
     AMPLE, BRIEF, End, answer_once, closed_port, listen_on_any_port, probe_loopback, read_head,
     read_to_end, serve_scripts,
 };
-use leadsman_core::podprobe::{Handler, Scheme};
-use rstest::rstest;
-use rustls::ServerConfig;
-use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
-use std::num::NonZeroU16;
-use std::sync::Arc;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
-use tokio_rustls::TlsAcceptor;
 
 const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
 
@@ -419,246 +422,8 @@ async fn a_dropped_run_closes_its_connection() {
     assert_eq!(read_to_end(&mut stream).await, End::Closed);
 }
 
-fn moved(location: &str) -> String {
-    format!("HTTP/1.1 302 Found\r\nLocation: {location}\r\nContent-Length: 5\r\n\r\nmoved")
-}
-
-// PRB-19
-#[tokio::test]
-async fn redirects_within_the_host_are_followed() {
-    let (other, other_address) = listen_on_any_port("127.0.0.1").await;
-    let (listener, address) = listen_on_any_port("127.0.0.1").await;
-    let responses = [
-        moved("/b/c"),
-        moved("d?e=f"),
-        moved(&format!("http://{other_address}/g")),
-    ];
-    let scripts = responses.map(|response| |stream| answer_once(stream, response));
-    let first = serve_scripts(listener, scripts.into());
-    let second = serve_scripts(other, vec![|stream| answer_once(stream, OK)]);
-    let handler = get(
-        Scheme::Http,
-        address,
-        "/a",
-        &[("Host", "a.example"), ("X-A", "1")],
-    );
-    assert_eq!(
-        probe_loopback(handler, address, AMPLE).await,
-        succeeded("ok")
-    );
-
-    let mut seen = first.await.unwrap();
-    seen.append(&mut second.await.unwrap());
-    let expected = [
-        ("/a", "a.example"),
-        ("/b/c", "a.example"),
-        ("/b/d?e=f", "a.example"),
-        ("/g", &other_address.to_string()),
-    ];
-    assert_eq!(seen.len(), expected.len());
-    for ((request, ended), (path, host)) in seen.iter().zip(expected) {
-        let start = format!("GET {path} HTTP/1.1\r\nHost: {host}\r\n");
-        assert!(request.starts_with(&start), "{start:?}: {request:?}");
-        assert!(request.contains("X-A: 1\r\n"));
-        assert_eq!(*ended, End::Closed);
-    }
-}
-
-// PRB-19
-#[tokio::test]
-async fn the_tenth_redirect_is_a_failure() {
-    let (listener, address) = listen_on_any_port("127.0.0.1").await;
-    let scripts = (0..10)
-        .map(|_| |stream| answer_once(stream, moved("/")))
-        .collect();
-    let server = serve_scripts(listener, scripts);
-    let expected = format!("GET from {address}: stopped after 10 redirects");
-    assert_eq!(
-        probe_loopback(plain(address), address, AMPLE).await,
-        failed(&expected)
-    );
-    assert_eq!(server.await.unwrap().len(), 10);
-}
-
-// PRB-19
-#[tokio::test]
-async fn nine_redirects_are_followed() {
-    let (listener, address) = listen_on_any_port("127.0.0.1").await;
-    let response = |n| if n < 9 { moved("/") } else { OK.to_owned() };
-    let scripts = (0..10)
-        .map(|n| move |stream| answer_once(stream, response(n)))
-        .collect();
-    let server = serve_scripts(listener, scripts);
-    assert_eq!(
-        probe_loopback(plain(address), address, AMPLE).await,
-        succeeded("ok")
-    );
-    assert_eq!(server.await.unwrap().len(), 10);
-}
-
-/// A name is not resolved, whatever it would resolve to, and whatever the `Host` header says.
-// PRB-19, PRB-24, DEF-21
-#[rstest]
-#[case("localhost")]
-#[case("a.example")]
-#[case("127.0.0.2")]
-#[tokio::test]
-async fn a_redirect_to_another_host_is_not_followed(#[case] host: &str) {
-    let (listener, address) = listen_on_any_port("127.0.0.1").await;
-    let location = format!("http://{host}:{}/", address.port());
-    let server = serve_scripts(
-        listener,
-        vec![move |stream| answer_once(stream, moved(&location))],
-    );
-    let handler = get(Scheme::Http, address, "/", &[("Host", "a.example")]);
-    let port = address.port();
-    let expected = format!("redirect to \"{host}:{port}\" not followed, response body: moved");
-    assert_eq!(
-        probe_loopback(handler, address, AMPLE).await,
-        succeeded(&expected)
-    );
-    assert_eq!(server.await.unwrap().len(), 1);
-}
-
 /// A response that is not read to its end.
 fn long_failure() -> String {
     let body = "x".repeat(100_000);
     format!("HTTP/1.1 503 No\r\nContent-Length: 100000\r\n\r\n{body}")
 }
-
-/// A server with a certificate of its own making.
-fn acceptor(versions: &[&'static rustls::SupportedProtocolVersion]) -> TlsAcceptor {
-    acceptor_of(versions, &[])
-}
-
-/// One that chooses the first of these protocols that is offered.
-fn acceptor_of(
-    versions: &[&'static rustls::SupportedProtocolVersion],
-    protocols: &[&str],
-) -> TlsAcceptor {
-    let made = rcgen::generate_simple_self_signed(["other.example".to_owned()]).unwrap();
-    let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(made.signing_key.serialize_der()));
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let mut config = ServerConfig::builder_with_provider(provider)
-        .with_protocol_versions(versions)
-        .unwrap()
-        .with_no_client_auth()
-        .with_single_cert(vec![made.cert.der().clone()], key)
-        .unwrap();
-    let protocols = protocols.iter().map(|name| name.as_bytes().to_vec());
-    config.alpn_protocols = protocols.collect();
-    TlsAcceptor::from(Arc::new(config))
-}
-
-// PRB-18
-#[rstest]
-#[case(&rustls::version::TLS12, OK.to_owned(), succeeded("ok"))]
-#[case(&rustls::version::TLS13, OK.to_owned(), succeeded("ok"))]
-#[case(&rustls::version::TLS13, long_failure(), failed("HTTP probe failed with statuscode: 503"))]
-#[tokio::test]
-async fn speaks_tls_with_any_certificate(
-    #[case] version: &'static rustls::SupportedProtocolVersion,
-    #[case] response: String,
-    #[case] expected: Outcome,
-) {
-    let (listener, address) = listen_on_any_port("127.0.0.1").await;
-    let acceptor = acceptor(&[version]);
-    let server = serve_scripts(
-        listener,
-        vec![async move |stream: TcpStream| {
-            let mut stream = acceptor.accept(stream).await.unwrap();
-            let name = stream.get_ref().1.server_name().map(str::to_owned);
-            read_head(&mut stream).await;
-            stream.write_all(response.as_bytes()).await.unwrap();
-            stream.shutdown().await.unwrap();
-            // An end without TLS's own goodbye would be an error.
-            let goodbye = stream.read_to_end(&mut Vec::new()).await.is_ok();
-            (name, goodbye, read_to_end(stream.get_mut().0).await)
-        }],
-    );
-    let handler = get(Scheme::Https, address, "/", &[("Host", "a.example")]);
-    assert_eq!(probe_loopback(handler, address, AMPLE).await, expected);
-    assert_eq!(server.await.unwrap(), [(None, true, End::Closed)]);
-}
-
-#[tokio::test]
-async fn tls_that_ends_without_a_goodbye_still_ends_a_body() {
-    let (listener, address) = listen_on_any_port("127.0.0.1").await;
-    let acceptor = acceptor(rustls::ALL_VERSIONS);
-    let server = serve_scripts(
-        listener,
-        vec![async move |stream: TcpStream| {
-            let mut stream = acceptor.accept(stream).await.unwrap();
-            read_head(&mut stream).await;
-            stream
-                .write_all(b"HTTP/1.1 200 OK\r\n\r\nok")
-                .await
-                .unwrap();
-            stream.flush().await.unwrap();
-            stream.get_mut().0.shutdown().await.unwrap();
-            read_to_end(stream.get_mut().0).await
-        }],
-    );
-    let handler = get(Scheme::Https, address, "/", &[]);
-    assert_eq!(
-        probe_loopback(handler, address, AMPLE).await,
-        succeeded("ok")
-    );
-    assert_eq!(server.await.unwrap(), [End::Closed]);
-}
-
-#[tokio::test]
-async fn a_redirect_may_change_the_scheme() {
-    let (secure, secure_address) = listen_on_any_port("127.0.0.1").await;
-    let (listener, address) = listen_on_any_port("127.0.0.1").await;
-    let location = format!("https://{secure_address}/");
-    let first = serve_scripts(
-        listener,
-        vec![move |stream| answer_once(stream, moved(&location))],
-    );
-    let acceptor = acceptor(rustls::ALL_VERSIONS);
-    let second = serve_scripts(
-        secure,
-        vec![async move |stream| {
-            let mut stream = acceptor.accept(stream).await.unwrap();
-            read_head(&mut stream).await;
-            stream.write_all(OK.as_bytes()).await.unwrap();
-            stream.shutdown().await.unwrap();
-        }],
-    );
-    assert_eq!(
-        probe_loopback(plain(address), address, AMPLE).await,
-        succeeded("ok")
-    );
-    assert_eq!(first.await.unwrap().len(), 1);
-    assert_eq!(second.await.unwrap().len(), 1);
-}
-
-#[tokio::test]
-async fn tls_to_a_plain_server_fails() {
-    let (listener, address) = listen_on_any_port("127.0.0.1").await;
-    let server = serve_scripts(
-        listener,
-        vec![async |mut stream: TcpStream| stream.write_all(OK.as_bytes()).await.is_ok()],
-    );
-    let handler = get(Scheme::Https, address, "/", &[]);
-    let Outcome::Failed(message) = probe_loopback(handler, address, AMPLE).await else {
-        panic!("not failed");
-    };
-    let start = format!("TLS handshake with {address}: ");
-    assert!(message.starts_with(&start), "{message}");
-    assert_eq!(server.await.unwrap(), [true]);
-}
-
-#[tokio::test]
-async fn a_handshake_that_stalls_fails_when_time_is_up() {
-    let (_listener, address) = listen_on_any_port("127.0.0.1").await;
-    let handler = get(Scheme::Https, address, "/", &[]);
-    let expected = format!("TLS handshake with {address}: not finished within 500ms");
-    assert_eq!(
-        probe_loopback(handler, address, BRIEF).await,
-        failed(&expected)
-    );
-}
-
-mod over_http2;

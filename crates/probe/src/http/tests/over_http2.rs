@@ -4,6 +4,7 @@ use h2::server::{self, SendResponse};
 use http::HeaderMap;
 use hyper::body::Bytes;
 
+use super::over_tls::acceptor_of;
 use super::*;
 
 const BOTH: &[&str] = &["h2", "http/1.1"];

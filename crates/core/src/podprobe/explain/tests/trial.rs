@@ -3,7 +3,7 @@
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use super::{NOW, Scene, decode, marker, now};
+use super::scene::{NOW, Scene, decode, marker, now};
 use crate::cluster::ObjectName;
 use crate::podprobe::Outcome;
 use crate::podprobe::explain::{
