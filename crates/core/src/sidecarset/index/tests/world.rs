@@ -1,7 +1,9 @@
 //! A small cluster: an API server that keeps objects as JSON, kubelets, and a webhook. What the index is told of it may
 //! be late.
 
+mod kubelet;
 mod patches;
+mod requests;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -10,7 +12,6 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use self::patches::{merge, patch_conditions, patch_pod};
 use crate::cluster::{Now, ObjectName, ResourceVersion, SortedMap, Source};
 use crate::sidecarset::event::{Event, WatchedKind, Write, WriteTarget};
 use crate::sidecarset::index::{Config, Index};
@@ -359,46 +360,6 @@ impl World {
         injected.additions.apply(pod)
     }
 
-    /// A kubelet makes of a pod what its spec says: whatever has another image is started anew. The pod is ready with its
-    /// containers, unless a readiness gate keeps it from that (`gate`).
-    pub(super) fn start_containers(&mut self, key: &Key) {
-        let Some(pod) = self.objects.get(key) else {
-            return;
-        };
-        let before = pod["status"]["containerStatuses"].clone();
-        let now = self.now();
-        let mut statuses = Vec::new();
-        for container in pod["spec"]["containers"].as_array().unwrap() {
-            let name = &container["name"];
-            let image = container["image"].as_str().unwrap().to_owned();
-            let mut own = before.as_array().unwrap().iter();
-            let own = own.find(|status| status["name"] == *name);
-            let own = own.filter(|status| status["spec"] == image.as_str());
-            let status = own.cloned().unwrap_or_else(|| {
-                self.containers += 1;
-                let does_start = image != BAD;
-                let is_good = does_start && image != UNREADY;
-                let running = json!({"running": {"startedAt": now.wall.to_string()}});
-                let state = if does_start { running } else { json!({"waiting": {}}) };
-                json!({
-                    "name": name, "ready": is_good, "restartCount": 0, "image": image, "spec": image,
-                    "imageID": "i@sha256:0", "containerID": format!("runtime://{}", self.containers), "state": state,
-                })
-            });
-            statuses.push(status);
-        }
-        let is_ready =
-            pod["status"]["gate"] != false && statuses.iter().all(|status| status["ready"] == true);
-        if is_ready {
-            self.taken_down.retain(|(_, pod)| *pod != key.1);
-        }
-        self.change(key, |pod| {
-            pod["status"]["observedGeneration"] = pod["metadata"]["generation"].clone();
-            pod["status"]["containerStatuses"] = statuses.into();
-            show_readiness(pod, is_ready, now);
-        });
-    }
-
     /// Opens or closes a readiness gate of a pod; its containers run on.
     pub(super) fn open_gate(&mut self, key: &Key, is_open: bool) {
         let Some(pod) = self.objects.get(key) else {
@@ -419,43 +380,6 @@ impl World {
         });
     }
 
-    /// The containers of a pod end by themselves, and its kubelet starts them with the images that they had.
-    pub(super) fn crash(&mut self, key: &Key) {
-        let containers = &mut self.containers;
-        let Some(pod) = self.objects.get(key) else {
-            return;
-        };
-        let mut statuses = pod["status"]["containerStatuses"].clone();
-        for status in statuses.as_array_mut().unwrap() {
-            *containers += 1;
-            status["containerID"] = format!("runtime://{containers}").into();
-            status["restartCount"] = (status["restartCount"].as_i64().unwrap() + 1).into();
-        }
-        self.change(key, |pod| pod["status"]["containerStatuses"] = statuses);
-    }
-
-    /// The kubelet notices that an image differs: the container is not ready until it is started.
-    fn stop_containers(&mut self, key: &Key) {
-        let now = self.now();
-        self.change(key, |pod| {
-            let containers = pod["spec"]["containers"].as_array().unwrap().clone();
-            let mut is_stopped = false;
-            pod["status"]["observedGeneration"] = pod["metadata"]["generation"].clone();
-            for status in pod["status"]["containerStatuses"].as_array_mut().unwrap() {
-                let differs = containers.iter().any(|container| {
-                    container["name"] == status["name"] && container["image"] != status["spec"]
-                });
-                if differs && status["ready"] == true {
-                    status["ready"] = false.into();
-                    is_stopped = true;
-                }
-            }
-            if is_stopped {
-                show_readiness(pod, false, now);
-            }
-        });
-    }
-
     pub(super) fn observed(&self, key: &Key) -> ObservedPod {
         ObservedPod::new(&serde_json::from_value(self.objects[key].clone()).unwrap())
     }
@@ -466,158 +390,6 @@ impl World {
             .as_ref()
             .map(|labels| |key: &str| labels.get(key).map(|value| &**value));
         PodState::read(set, &self.observed(key), label, self.now().wall)
-    }
-
-    /// Takes out a write that is due, if there is one, to be answered later.
-    pub(super) fn send(&mut self, choice: usize) -> bool {
-        let under_way =
-            |target: &WriteTarget| self.in_flight.iter().any(|one| one.target == *target);
-        let free: Vec<_> = self
-            .dirty
-            .iter()
-            .filter(|target| !under_way(target))
-            .cloned()
-            .collect();
-        if free.is_empty() {
-            return false;
-        }
-        let target = free[choice % free.len()].clone();
-        self.dirty.remove(&target);
-        let now = self.now();
-        if let Some(write) = self.index.due(&target, now) {
-            self.in_flight.push(InFlight { target, write });
-        }
-        true
-    }
-
-    /// The API server carries a write out. `has_reply` tells whether its reply arrives.
-    pub(super) fn carry_out(&mut self, place: usize, has_reply: bool) {
-        let InFlight { target, write } = self.in_flight.remove(place);
-        self.writes.push(write.clone());
-        let Ok(shown) = self.apply(&write) else {
-            // A conflict, or the object is gone: it is asked again what is due.
-            self.dirty.insert(target);
-            return;
-        };
-        if !has_reply {
-            self.dirty.insert(target);
-            return;
-        }
-        if let Some(key) = shown {
-            self.tell(self.event(&key, Source::Reply));
-        }
-        self.tell(Event::Written(target));
-    }
-
-    pub(super) fn refuse(&mut self, place: usize) {
-        let InFlight { target, write } = self.in_flight.remove(place);
-        self.tell(Event::Refused(
-            target,
-            Box::new(write),
-            "a policy forbids it".to_owned(),
-        ));
-    }
-
-    /// Nothing was carried out, and it is asked again what is due.
-    pub(super) fn lose(&mut self, place: usize) {
-        let InFlight { target, .. } = self.in_flight.remove(place);
-        let now = self.now();
-        if let Some(write) = self.index.due(&target, now) {
-            self.in_flight.push(InFlight { target, write });
-        }
-    }
-
-    /// Whatever is due is written and answered, and kubelets act, until nothing is due any more. Returns how many writes
-    /// that took.
-    pub(super) fn settle(&mut self) -> usize {
-        let before = self.writes.len();
-        for _ in 0..400 {
-            self.deliver_all();
-            while !self.in_flight.is_empty() {
-                self.carry_out(0, true);
-            }
-            let has_sent = self.send(0);
-            for pod in self.keys(WatchedKind::Pod) {
-                self.start_containers(&pod);
-            }
-            self.deliver_all();
-            if !has_sent && self.in_flight.is_empty() && self.dirty.is_empty() {
-                return self.writes.len() - before;
-            }
-        }
-        panic!("there is always something due: {:?}", self.dirty);
-    }
-
-    fn apply(&mut self, write: &Write) -> Result<Option<Key>, ()> {
-        match write {
-            Write::Pod { pod, patch } => {
-                let key = (WatchedKind::Pod, pod.clone());
-                self.check(&key, &patch["metadata"])?;
-                self.note_upgrade(&key, patch);
-                self.change(&key, |value| patch_pod(value, patch));
-                if !self.are_kubelets_late {
-                    self.stop_containers(&key);
-                }
-                Ok(Some(key))
-            }
-            Write::PodCondition { pod, patch } => {
-                let key = (WatchedKind::Pod, pod.clone());
-                self.check(&key, &patch["metadata"])?;
-                self.change(&key, |value| patch_conditions(value, patch));
-                Ok(Some(key))
-            }
-            Write::SetStatus { set, patch } | Write::SetHashes { set, patch } => {
-                let key = set_key(set);
-                self.check(&key, &patch["metadata"])?;
-                self.change(&key, |value| merge(value, patch));
-                Ok(Some(key))
-            }
-            Write::CreateRevision(object) => {
-                let name = object["metadata"]["name"].as_str().unwrap();
-                let key = (WatchedKind::Revision, self::object(NAMESPACE, name));
-                if self.objects.contains_key(&key) {
-                    // It is read, and asked again what is due.
-                    self.tell(self.event(&key, Source::Reply));
-                    return Err(());
-                }
-                self.create(&key, (**object).clone());
-                Ok(Some(key))
-            }
-            Write::PatchRevision { revision, patch } => {
-                let key = (WatchedKind::Revision, revision.clone());
-                self.check(&key, &patch["metadata"])?;
-                self.change(&key, |value| merge(value, patch));
-                Ok(Some(key))
-            }
-            Write::DeleteRevision { revision, uid, .. } => {
-                let key = (WatchedKind::Revision, revision.clone());
-                self.check(&key, &json!({"uid": uid}))?;
-                self.delete(&key);
-                Ok(None)
-            }
-            Write::Event(_) => Ok(None),
-        }
-    }
-
-    fn check(&self, key: &Key, precondition: &Value) -> Result<(), ()> {
-        let meta = &self.objects.get(key).ok_or(())?["metadata"];
-        for field in ["uid", "resourceVersion"] {
-            let wanted = precondition.get(field).filter(|wanted| !wanted.is_null());
-            if wanted.is_some_and(|wanted| *wanted != meta[field]) {
-                return Err(());
-            }
-        }
-        Ok(())
-    }
-
-    fn note_upgrade(&mut self, key: &Key, patch: &Value) {
-        if self.objects[key]["status"]["conditions"][0]["status"] != "True" {
-            return;
-        }
-        for container in patch["spec"]["containers"].as_array().into_iter().flatten() {
-            let name = container["name"].as_str().unwrap();
-            self.taken_down.insert((name.to_owned(), key.1.clone()));
-        }
     }
 }
 
