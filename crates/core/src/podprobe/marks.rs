@@ -31,15 +31,16 @@ pub enum Want<T> {
     Leave,
 }
 
-/// The desired states of a pod's governed marks.
+/// The desired states of a pod's governed marks. Those of every pod are kept at once where every pod is to be marked, as
+/// when the first manager of a cluster starts.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Wants {
     /// Labels by key.
-    pub labels: BTreeMap<Arc<str>, Want<Arc<str>>>,
+    pub labels: SortedMap<Want<Arc<str>>>,
     /// Annotations by key.
-    pub annotations: BTreeMap<Arc<str>, Want<Arc<str>>>,
+    pub annotations: SortedMap<Want<Arc<str>>>,
     /// Conditions by type.
-    pub conditions: BTreeMap<Arc<str>, Want<Verdict>>,
+    pub conditions: SortedMap<Want<Verdict>>,
 }
 
 /// A probe of a pod: the index of its marker among the matching ones, and its own index in the marker.
@@ -57,19 +58,16 @@ pub struct Conflict {
 }
 
 /// Assigns keys to probes: the first claim wins.
-struct Claims<'a, T> {
+struct Claims<T> {
     mark: fn(Arc<str>) -> Mark,
-    wants: &'a mut BTreeMap<Arc<str>, Want<T>>,
-    owners: BTreeMap<Arc<str>, ProbePosition>,
+    by_key: BTreeMap<Arc<str>, (ProbePosition, Want<T>)>,
 }
 
-impl<'a, T> Claims<'a, T> {
-    fn new(mark: fn(Arc<str>) -> Mark, wants: &'a mut BTreeMap<Arc<str>, Want<T>>) -> Self {
-        let owners = BTreeMap::new();
+impl<T> Claims<T> {
+    fn new(mark: fn(Arc<str>) -> Mark) -> Self {
         Self {
             mark,
-            wants,
-            owners,
+            by_key: BTreeMap::new(),
         }
     }
 
@@ -80,19 +78,23 @@ impl<'a, T> Claims<'a, T> {
         want: impl FnOnce() -> Want<T>,
         conflicts: &mut Vec<Conflict>,
     ) {
-        match self.owners.entry(key.clone()) {
+        match self.by_key.entry(key.clone()) {
             Entry::Vacant(vacant) => {
-                vacant.insert(place);
-                self.wants.insert(key.clone(), want());
+                vacant.insert((place, want()));
             }
             // The other policy of the same probe.
-            Entry::Occupied(owner) if *owner.get() == place => {}
-            Entry::Occupied(owner) => conflicts.push(Conflict {
+            Entry::Occupied(claim) if claim.get().0 == place => {}
+            Entry::Occupied(claim) => conflicts.push(Conflict {
                 mark: (self.mark)(key.clone()),
-                winner: *owner.get(),
+                winner: claim.get().0,
                 loser: place,
             }),
         }
+    }
+
+    fn into_wants(self) -> SortedMap<Want<T>> {
+        let claims = self.by_key.into_iter();
+        claims.map(|(key, (_, want))| (key, want)).collect()
     }
 }
 
@@ -103,11 +105,10 @@ impl Wants {
         markers: &[&Marker],
         verdict: impl Fn(ProbePosition) -> Option<&'v Verdict>,
     ) -> (Self, Vec<Conflict>) {
-        let mut wants = Self::default();
         let mut conflicts = Vec::new();
-        let mut labels = Claims::new(Mark::Label, &mut wants.labels);
-        let mut annotations = Claims::new(Mark::Annotation, &mut wants.annotations);
-        let mut conditions = Claims::new(Mark::Condition, &mut wants.conditions);
+        let mut labels = Claims::new(Mark::Label);
+        let mut annotations = Claims::new(Mark::Annotation);
+        let mut conditions = Claims::new(Mark::Condition);
         for (first, marker) in markers.iter().enumerate() {
             for (second, probe) in marker.probes.iter().enumerate() {
                 let place = (first, second);
@@ -131,14 +132,21 @@ impl Wants {
                 }
             }
         }
+        let wants = Self {
+            labels: labels.into_wants(),
+            annotations: annotations.into_wants(),
+            conditions: conditions.into_wants(),
+        };
         (wants, conflicts)
     }
 
     /// Holds marks of ours that no marker claims.
     pub fn hold_unclaimed(&mut self, ours: &Ours) {
-        fn hold_co_owned<T>(wants: &mut BTreeMap<Arc<str>, Want<T>>, ours: &SortedMap<CoOwner>) {
-            for (key, _) in ours.iter() {
-                wants.entry(key.clone()).or_insert(Want::Hold);
+        fn hold_co_owned<T: Clone>(wants: &mut SortedMap<Want<T>>, ours: &SortedMap<CoOwner>) {
+            let unclaimed = ours.keys().filter(|key| !wants.contains_key(key));
+            let unclaimed: Vec<_> = unclaimed.map(|key| (key.clone(), Want::Hold)).collect();
+            if !unclaimed.is_empty() {
+                wants.extend(unclaimed);
             }
         }
         hold_co_owned(&mut self.labels, &ours.labels);
@@ -148,11 +156,10 @@ impl Wants {
 
     /// Has the annotations that pass probes to a provider stay as they are.
     pub fn hold_injected(&mut self, ours: &Ours) {
-        for (key, _) in ours.annotations.iter() {
-            if [PROBES, MARKERS].contains(&&**key) {
-                self.annotations.insert(key.clone(), Want::Hold);
-            }
-        }
+        let keys = ours.annotations.keys();
+        let keys = keys.filter(|key| [PROBES, MARKERS].contains(&&***key));
+        self.annotations
+            .extend(keys.map(|key| (key.clone(), Want::Hold)));
     }
 
     /// Whether nothing is governed.

@@ -4,7 +4,6 @@
 //! if we alone own it (`prune`, `merge/update.go` in `sigs.k8s.io/structured-merge-diff`); a mark that others co-own is
 //! removed by a patch.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use jiff::Timestamp;
@@ -99,13 +98,13 @@ impl Need {
 
 /// The keys that markers claim, then those of our marks that no marker claims any more.
 fn keys_to_compare<'a, T>(
-    wants: &'a BTreeMap<Arc<str>, Want<T>>,
+    wants: &'a SortedMap<Want<T>>,
     ours: &'a SortedMap<CoOwner>,
 ) -> impl Iterator<Item = &'a Arc<str>> {
     let ours = ours.iter().map(|(key, _)| key);
     wants
         .keys()
-        .chain(ours.filter(|key| !wants.contains_key(*key)))
+        .chain(ours.filter(|key| !wants.contains_key(key)))
 }
 
 /// A mark, and whether it differs from its desired state.
@@ -193,7 +192,7 @@ struct MarkChanges<T> {
 
 /// The labels or the annotations of a pod, desired and observed.
 struct ComparedPairs<'a> {
-    wants: &'a BTreeMap<Arc<str>, Want<Arc<str>>>,
+    wants: &'a SortedMap<Want<Arc<str>>>,
     observed: &'a SharedPairs,
     ours: &'a SortedMap<CoOwner>,
 }
