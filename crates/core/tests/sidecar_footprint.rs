@@ -112,9 +112,14 @@ fn settled(is_injected: bool) -> Index {
     index
 }
 
-fn bytes_a_pod(is_injected: bool) -> usize {
+/// Of pods that were seen once, or again since.
+fn bytes_a_pod(is_injected: bool, is_seen_again: bool) -> usize {
     let region = Region::new(ALLOCATOR);
-    let index = settled(is_injected);
+    let mut index = settled(is_injected);
+    for number in (0..PODS).filter(|_| is_seen_again) {
+        let pod = Arc::new(pod(number, 9, is_injected));
+        index.observe(Event::Pod(pod, Source::Watch), now());
+    }
     let stats = region.change();
     drop(index);
     (stats.bytes_allocated - stats.bytes_deallocated) / PODS
@@ -124,7 +129,12 @@ fn bytes_a_pod(is_injected: bool) -> usize {
 // SDF-52
 #[test]
 fn an_injected_pod_takes_few_bytes_and_one_of_no_set_fewer() {
-    let (injected, other) = (bytes_a_pod(true), bytes_a_pod(false));
+    let (injected, other) = (bytes_a_pod(true, false), bytes_a_pod(false, false));
+    let again = bytes_a_pod(true, true);
+    assert!(
+        again <= injected + AGAIN,
+        "{again} bytes of one that was seen again, {injected} before"
+    );
     let mut index = settled(true);
     let again = Event::Pod(Arc::new(pod(7, 9, true)), Source::Watch);
     let region = Region::new(ALLOCATOR);
@@ -138,6 +148,8 @@ fn an_injected_pod_takes_few_bytes_and_one_of_no_set_fewer() {
     assert!(event <= EVENT, "{event} allocations of an event");
 }
 
-const INJECTED: usize = 2_500;
+const INJECTED: usize = 2_300;
+/// What was shared is forgotten from time to time, not at once.
+const AGAIN: usize = 50;
 const OTHER: usize = 720;
 const EVENT: usize = 33;

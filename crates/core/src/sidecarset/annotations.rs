@@ -15,6 +15,7 @@ use crate::cluster::whole_seconds;
 use crate::workload::JsonObject;
 use crate::workload::go_json::{Field, FieldOrder, Form, GoValue, always, optional};
 use crate::workload::object::text;
+use crate::workload::pod::short_container_id;
 
 /// The hashes of the containers that a pod has, by set.
 pub const HASH: &str = "kruise.io/sidecarset-hash";
@@ -228,7 +229,9 @@ pub struct InPlaceStates(BTreeMap<String, JsonObject>);
 pub struct FormerContainer {
     /// The image that its status showed.
     pub image_id: String,
-    /// Its id, by [`short_container_id`]; empty if there was no container. `OpenKruise` records none.
+    /// Its id, as [`ObservedStatus`] has it; empty if there was no container. `OpenKruise` records none.
+    ///
+    /// [`ObservedStatus`]: crate::workload::pod::ObservedStatus
     pub container_id: Option<String>,
 }
 
@@ -236,24 +239,8 @@ impl FormerContainer {
     /// Whether a container of this id is it, where its id was recorded. Leadsman wrote whole ids once.
     pub fn is_container(&self, id: Option<&str>) -> bool {
         let former = self.container_id.as_deref().filter(|id| !id.is_empty());
-        let (Some(former), Some(id)) = (former, id) else {
-            return false;
-        };
-        id == former || short_container_id(id) == former
+        former.is_some_and(|former| id == Some(short_container_id(former)))
     }
-}
-
-/// Digits by which `crictl` tells one container of a node from another (`getTruncatedID`, `cmd/crictl/util.go` of
-/// `cri-tools`).
-const SHORT_ID: usize = 13;
-
-/// What is recorded of a container's id: it is written with each upgrade of each pod. An id that is not long and
-/// hexadecimal, as those of all runtimes are, is recorded whole.
-pub fn short_container_id(id: &str) -> &str {
-    let digits = id.rsplit_once("://").map_or(id, |(_, digits)| digits);
-    let is_usual =
-        digits.len() >= 2 * SHORT_ID && digits.bytes().all(|digit| digit.is_ascii_hexdigit());
-    if is_usual { &digits[..SHORT_ID] } else { id }
 }
 
 /// The entry of a set in the annotation with what its containers were.
@@ -424,8 +411,7 @@ mod tests {
     use super::*;
     use crate::sidecarset::recorded;
 
-    const LONG: &str =
-        "containerd://0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
+    const SHORT: &str = "0123456789abc";
 
     fn now() -> Timestamp {
         "2026-11-22T02:00:23.9Z".parse().unwrap()
@@ -522,19 +508,13 @@ mod tests {
 
     #[rstest]
     // As recorded now, and as it was recorded once.
-    #[case(short_container_id(LONG), LONG, true)]
-    #[case(LONG, LONG, true)]
-    #[case(
-        "0123456789abc",
-        "containerd://0123456789abd0000000000000000000",
-        false
-    )]
-    #[case(LONG, "containerd://0123456789abc0000000000000000000", false)]
-    // The first digits are the same, but neither is an id of a known form.
+    #[case("0123456789abc", SHORT, true)]
+    #[case("containerd://0123456789abcdef0123456789abcdef", SHORT, true)]
+    #[case("0123456789abd", SHORT, false)]
     #[case("runtime://1", "runtime://10", false)]
     #[case("runtime://1", "runtime://1", true)]
     // There was none.
-    #[case("", LONG, false)]
+    #[case("", SHORT, false)]
     fn a_container_is_recognised_by_what_was_recorded_of_its_id(
         #[case] recorded: &str,
         #[case] id: &str,
@@ -546,18 +526,5 @@ mod tests {
         };
         assert_eq!(former.is_container(Some(id)), expected);
         assert!(!former.is_container(None));
-    }
-
-    #[rstest]
-    #[case(LONG, "0123456789abc")]
-    #[case("cri-o://0123456789ABCDEF0123456789ABCDEF", "0123456789ABC")]
-    #[case("runtime://1", "runtime://1")]
-    #[case(
-        "runtime://a-name-that-is-no-number-at-all",
-        "runtime://a-name-that-is-no-number-at-all"
-    )]
-    #[case("", "")]
-    fn a_long_id_is_recorded_by_its_first_digits(#[case] id: &str, #[case] expected: &str) {
-        assert_eq!(short_container_id(id), expected);
     }
 }

@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 pub use self::hot::reset;
 use super::annotations::{
     FormerContainer, HASH, HASH_WITHOUT_IMAGE, HashEntries, HashEntry, IN_PLACE_STATE,
-    InPlaceStates, is_old_form, is_ours, short_container_id,
+    InPlaceStates, is_old_form, is_ours,
 };
 use super::container::{ContainerKind, Upgrade};
 use super::metadata::AllowedKeys;
@@ -202,7 +202,7 @@ fn former_container(container: &ObservedContainer) -> FormerContainer {
         // Empty where there was none yet: whatever runs later is new.
         container_id: match status.map(|status| (&status.container_id, &*status.image_id)) {
             None | Some((None, "")) => Some(String::new()),
-            Some((id, _)) => id.as_deref().map(|id| short_container_id(id).to_owned()),
+            Some((id, _)) => id.as_deref().map(str::to_owned),
         },
     }
 }

@@ -91,7 +91,7 @@ pub struct ObservedStatus {
     pub image: Arc<str>,
     /// Its image, with a digest.
     pub image_id: Arc<str>,
-    /// Its id.
+    /// Its id, by [`short_container_id`].
     pub container_id: Option<Arc<str>>,
     /// Whether it runs, and since when.
     pub running: Option<Option<Timestamp>>,
@@ -145,7 +145,7 @@ impl ObservedPod {
         let Interners {
             strings,
             labels: label_maps,
-            ..
+            objects,
         } = interners;
         let lists = [
             (&spec.containers, &status.container_statuses, false),
@@ -160,7 +160,8 @@ impl ObservedPod {
         }
         let time = |time: &k8s_openapi::apimachinery::pkg::apis::meta::v1::Time| time.0;
         Self {
-            name: ObjectName::of(identity).into(),
+            // Others go on to name the pod by this: with a new one for each event, all pods had two.
+            name: objects.share(ObjectName::of(identity)),
             uid: identity.uid.as_deref().unwrap_or_default().into(),
             resource_version: identity.resource_version.as_deref().map(Into::into),
             labels: label_maps.share(share_pairs(labels, &[], strings)),
@@ -232,6 +233,19 @@ impl ObservedPod {
     }
 }
 
+/// Digits by which `crictl` tells one container of a node from another (`getTruncatedID`, `cmd/crictl/util.go` of
+/// `cri-tools`).
+const SHORT_ID: usize = 13;
+
+/// What is kept of a container's id, and written with each upgrade of each pod. An id that is not long and hexadecimal, as
+/// those of all runtimes are, is kept whole.
+pub fn short_container_id(id: &str) -> &str {
+    let digits = id.rsplit_once("://").map_or(id, |(_, digits)| digits);
+    let is_usual =
+        digits.len() >= 2 * SHORT_ID && digits.bytes().all(|digit| digit.is_ascii_hexdigit());
+    if is_usual { &digits[..SHORT_ID] } else { id }
+}
+
 /// As Kubernetes has it by default (`DefaultTerminationGracePeriodSeconds` in `k8s.io/api/core/v1`).
 fn grace_period(seconds: Option<i64>) -> Duration {
     const DEFAULT: u64 = 30;
@@ -278,7 +292,10 @@ impl ObservedContainer {
                 restarts: status.restart_count,
                 image: strings.share(status.image.as_str()),
                 image_id: strings.share(status.image_id.as_str()),
-                container_id: status.container_id.as_deref().map(Into::into),
+                container_id: status
+                    .container_id
+                    .as_deref()
+                    .map(|id| short_container_id(id).into()),
                 running: status.state.running.as_ref().map(|running| {
                     let started = running.started_at.as_ref();
                     started.map(|time| time.0)
@@ -290,6 +307,7 @@ impl ObservedContainer {
 
 #[cfg(test)]
 mod tests {
+    use rstest::rstest;
     use serde_json::{Value, json};
 
     use super::*;
@@ -351,5 +369,21 @@ mod tests {
         assert!(terminating.is_active() && terminating.is_ready());
         terminating.is_terminating = true;
         assert!(!terminating.is_active() && !terminating.is_ready());
+    }
+
+    #[rstest]
+    #[case(
+        "containerd://0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef",
+        "0123456789abc"
+    )]
+    #[case("cri-o://0123456789ABCDEF0123456789ABCDEF", "0123456789ABC")]
+    #[case("runtime://1", "runtime://1")]
+    #[case(
+        "runtime://a-name-that-is-no-number-at-all",
+        "runtime://a-name-that-is-no-number-at-all"
+    )]
+    #[case("", "")]
+    fn of_a_long_id_its_first_digits_are_kept(#[case] id: &str, #[case] expected: &str) {
+        assert_eq!(short_container_id(id), expected);
     }
 }
