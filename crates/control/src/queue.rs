@@ -23,6 +23,8 @@ use crate::rules::{After, Class, Target};
 /// After this many internal errors in a row, which take at least four seconds, a write counts as refused. Fewer may
 /// mean that the API server's store is electing a leader.
 const INTERNAL_ERRORS: u32 = 6;
+/// Room for so many targets is kept, whether there are any or not.
+const KEPT_ROOM: usize = 1024;
 
 /// All targets that are not at rest.
 #[derive(Debug)]
@@ -236,6 +238,7 @@ impl<T: Target> WriteQueue<T> {
         places.give_back(self.first_flow + class);
         debug_assert!(self.is_balanced(), "before the end of {target}");
         self.in_flight -= 1;
+        self.release_room();
         let random = self.random.f64();
         let queue = &mut self.classes[class];
         queue.pace.end_write(result, random, now);
@@ -338,6 +341,19 @@ impl<T: Target> WriteQueue<T> {
         self.in_flight == in_flight
             && self.waiting.len() == waiting
             && self.targets.len() + 1 == in_flight + waiting + ready
+    }
+
+    /// Gives up room that is not needed any more: when a cluster is marked for the first time, all its pods are here at once,
+    /// and hardly ever again. What is moved is less than what has left since the last time.
+    fn release_room(&mut self) {
+        if self.targets.capacity() <= 2 * KEPT_ROOM.max(4 * self.targets.len()) {
+            return;
+        }
+        let room = KEPT_ROOM.max(2 * self.targets.len());
+        self.targets.shrink_to(room);
+        for queue in &mut self.classes {
+            queue.ready.shrink_to(room);
+        }
     }
 
     fn wait_until(&mut self, target: T, until: Instant, failures: Failures) {

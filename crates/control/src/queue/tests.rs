@@ -376,3 +376,18 @@ fn whatever_happens_the_counts_hold_and_everything_comes_to_rest() {
     }
     assert_eq!(queue.places.taken_by_flow(), [0, 0, 0]);
 }
+
+#[test]
+fn the_room_of_many_targets_is_given_up_when_they_are_at_rest() {
+    let (mut queue, now) = (queue(1), start());
+    for number in 0..10 * KEPT_ROOM {
+        queue.mark_dirty(mark(&number.to_string()));
+    }
+    while let Some(target) = queue.take(now) {
+        queue.end(target, WriteResult::Over, now);
+    }
+    let ready = &queue.queue.classes[0].ready;
+    let rooms = [queue.queue.targets.capacity(), ready.capacity()];
+    // A hash map has a quarter more than is asked for, and a power of two.
+    assert!(rooms.iter().all(|room| *room <= 2 * KEPT_ROOM), "{rooms:?}");
+}
