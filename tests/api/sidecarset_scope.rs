@@ -8,7 +8,7 @@ use kube::Api;
 use kube::api::PostParams;
 use leadsman_admission::CONFIGURATION;
 use leadsman_api::SidecarSet;
-use leadsman_core::sidecarset::scope::Scope;
+use leadsman_core::sidecarset::scope::SetScope;
 use leadsman_tests::{sum_of_counters, wait_for_answer};
 use serde_json::json;
 
@@ -20,9 +20,9 @@ use crate::sidecarset_webhook::{Injecting, create, make_namespace, names, set};
 fn long_sets() -> Result<Vec<SidecarSet>> {
     const VALUES: usize = 60;
     // Each value is written with two quotes, a comma and a blank.
-    let of_one_call = Scope::EXPRESSION_BYTES / (VALUES * 67) - 1;
+    let of_one_call = SetScope::EXPRESSION_BYTES / (VALUES * 67) - 1;
     let mut sets = Vec::new();
-    for group in 0..Scope::CALLS {
+    for group in 0..SetScope::CALLS {
         for number in 0..of_one_call {
             let name = format!("long-{group}-{number}");
             let values = (0..VALUES).map(|value| format!("{name:->60}-{value:02}"));
@@ -59,19 +59,23 @@ pub(crate) async fn the_longest_conditions_are_accepted_and_cost_no_call(
     let configurations: Api<MutatingWebhookConfiguration> = Api::all(client.clone());
     let configuration = configurations.get(CONFIGURATION).await?;
     let webhooks = configuration.webhooks.unwrap_or_default();
-    ensure!(webhooks.len() == Scope::CALLS, "{} calls", webhooks.len());
+    ensure!(
+        webhooks.len() == SetScope::CALLS,
+        "{} calls",
+        webhooks.len()
+    );
     let conditions = webhooks
         .iter()
         .flat_map(|one| one.match_conditions.iter().flatten());
     let longest = conditions.map(|one| one.expression.len()).max();
     let longest = longest.unwrap_or_default();
-    let is_long = longest > Scope::EXPRESSION_BYTES / 4 * 3;
+    let is_long = longest > SetScope::EXPRESSION_BYTES / 4 * 3;
     ensure!(
-        is_long && longest <= Scope::EXPRESSION_BYTES,
+        is_long && longest <= SetScope::EXPRESSION_BYTES,
         "{longest} bytes"
     );
 
-    let group = format!("g{}", Scope::CALLS - 1);
+    let group = format!("g{}", SetScope::CALLS - 1);
     make_namespace(&client, "long", json!({"group": group})).await?;
     let requirement = last.spec.selector.as_ref().and_then(|selector| {
         let mut requirements = selector.match_expressions.iter().flatten();

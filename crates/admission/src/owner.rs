@@ -14,7 +14,7 @@ use kube::api::GetParams;
 use kube::core::Request;
 use kube::{Resource, ResourceExt};
 use leadsman_process::ApiServer;
-use leadsman_process::reply::{Cause, Disposition, Verb};
+use leadsman_process::reply::{Disposition, RetryCause, Verb};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
@@ -84,7 +84,9 @@ pub(crate) async fn read_role(
 /// Whether a read that failed so may succeed without anybody's doing.
 fn may_pass(failed: &Disposition) -> bool {
     match failed {
-        Disposition::Retry { cause, .. } => !matches!(cause, Cause::NoRight | Cause::NoSuchKind),
+        Disposition::Retry { cause, .. } => {
+            !matches!(cause, RetryCause::NoRight | RetryCause::NoSuchKind)
+        }
         _ => false,
     }
 }

@@ -5,7 +5,7 @@ use std::future::pending;
 use std::time::Duration;
 
 use leadsman_process::Backoff;
-use leadsman_process::reply::{Cause, Disposition};
+use leadsman_process::reply::{Disposition, RetryCause};
 use tokio::time::{Instant, sleep_until};
 
 const BACKOFF: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_mins(1));
@@ -80,7 +80,7 @@ pub(crate) async fn sleep_until_time(time: Option<Instant>) {
 pub(crate) fn describe_failure(action: &str, object: &str, disposition: &Disposition) -> String {
     match disposition {
         Disposition::Retry {
-            cause: Cause::NoSuchKind,
+            cause: RetryCause::NoSuchKind,
             reason,
             ..
         } => {
@@ -111,7 +111,7 @@ mod tests {
         let distances = [0; 8].map(|_: u8| write(&mut pace, Disposition::Done));
         assert_eq!(distances, [1, 2, 4, 8, 16, 32, 60, 60]);
         let throttled = Disposition::Retry {
-            cause: Cause::Throttled,
+            cause: RetryCause::Throttled,
             after: Some(Duration::from_secs(90)),
             reason: String::new(),
         };

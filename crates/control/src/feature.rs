@@ -12,9 +12,9 @@ use futures::StreamExt;
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
 use jiff::Timestamp;
-use leadsman_core::cluster::Now;
+use leadsman_core::cluster::{Effects, Now};
 use leadsman_lease::Leadership;
-use leadsman_process::reply::{Cause, Disposition};
+use leadsman_process::reply::{Disposition, RetryCause};
 use leadsman_process::shutdown::DEFAULT_GRACE_SECONDS;
 use leadsman_process::traces::{Span, SpanId, SpanKind, Tracer};
 use leadsman_process::{ApiServer, clock};
@@ -30,7 +30,7 @@ use crate::places::SharedPlaces;
 use crate::queue::{Retried, WriteQueue, WriteResult};
 use crate::relist::relist_kinds;
 use crate::request::{self, Measured, Request, RequestKind, RequestOutcome};
-use crate::rules::{Class, Effects, Rules};
+use crate::rules::{Class, Rules};
 use crate::stage::Stage;
 use crate::watch::{Arrival, Prerequisite};
 
@@ -411,10 +411,10 @@ fn write_result(disposition: &Disposition, shows: bool) -> WriteResult {
         | Disposition::Expired { .. }
         | Disposition::Refused { .. }
         // Admission has denied this request only: another one need not wait.
-        | Disposition::Retry { cause: Cause::Denied, .. } => WriteResult::Over,
+        | Disposition::Retry { cause: RetryCause::Denied, .. } => WriteResult::Over,
         // The object was read back and observed, so something else may be due now.
         Disposition::AlreadyExists { .. } => WriteResult::Failed {
-            cause: Cause::Conflict,
+            cause: RetryCause::Conflict,
             after: None,
         },
         Disposition::Retry { cause, after, .. } => WriteResult::Failed {
@@ -444,7 +444,7 @@ fn report_unwritten<T: std::fmt::Display>(
         (
             Disposition::Refused { reason }
             | Disposition::Retry {
-                cause: Cause::Denied,
+                cause: RetryCause::Denied,
                 reason,
                 ..
             },
@@ -456,7 +456,7 @@ fn report_unwritten<T: std::fmt::Display>(
         }
         (Disposition::Retry { cause, reason, .. }, Retried::Yes) => match cause {
             // A conflict is no fault, and of a missing right the readiness check warns, with what to do about it.
-            Cause::Conflict | Cause::NoRight => {
+            RetryCause::Conflict | RetryCause::NoRight => {
                 tracing::debug!(object = %target, write, result, reason, "write failed, retrying");
             }
             _ => tracing::info!(object = %target, write, result, reason, "write failed, retrying"),

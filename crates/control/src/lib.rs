@@ -45,8 +45,9 @@ mod watch;
 
 pub use control::{Control, ControlError};
 pub use kind::{Kind, OptionalFields};
+pub use leadsman_core::cluster::Effects;
 pub use request::{DecodeReply, Measured, Request, RequestKind};
 pub use resource::{GroupResource, Watchable};
 pub use rights::{FeatureRights, Right, rights_of_feature};
-pub use rules::{After, Class, Effects, Observation, Observe, Rules, Target};
+pub use rules::{After, Class, Observation, Observe, Rules, Target};
 pub use selection::RightScope;

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use leadsman_process::ReadinessCheck;
-use leadsman_process::reply::{Cause, Disposition, describe_missing_rights};
+use leadsman_process::reply::{Disposition, RetryCause, describe_missing_rights};
 
 use crate::request::RequestKind;
 
@@ -36,7 +36,7 @@ impl Permissions {
         let mut forbidden = self.lock_forbidden();
         let is_changed = match disposition {
             Disposition::Retry {
-                cause: Cause::NoRight,
+                cause: RetryCause::NoRight,
                 reason,
                 ..
             } => forbidden

@@ -14,7 +14,7 @@ use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::time::Duration;
 
-use leadsman_process::reply::Cause;
+use leadsman_process::reply::RetryCause;
 use tokio::time::Instant;
 
 use crate::places::Places;
@@ -94,7 +94,7 @@ pub(crate) enum WriteResult {
     /// It failed and may succeed later.
     Failed {
         /// Why.
-        cause: Cause,
+        cause: RetryCause,
         /// The API server's Retry-After.
         after: Option<Duration>,
     },
@@ -390,13 +390,13 @@ impl ClassPace {
         self.in_flight -= 1;
         match result {
             WriteResult::Failed { cause, after }
-                if cause == Cause::Throttled || after.is_some() =>
+                if cause == RetryCause::Throttled || after.is_some() =>
             {
                 // Requests that were in flight together count once.
                 if self.until.is_none_or(|until| until <= now) {
                     self.slowed = self.slowed.saturating_add(1);
                 }
-                let distance = Cause::Throttled.backoff().delay(self.slowed, random);
+                let distance = RetryCause::Throttled.backoff().delay(self.slowed, random);
                 let until = now + after.unwrap_or_default().max(distance);
                 // A longer pause that was asked for before stays.
                 self.until = self.until.max(Some(until));
@@ -404,7 +404,7 @@ impl ClassPace {
             // They say nothing about the pace.
             WriteResult::NothingDue
             | WriteResult::Failed {
-                cause: Cause::NoAnswer,
+                cause: RetryCause::NoAnswer,
                 ..
             } => {}
             // What was sent before the API server asked to slow down may be answered after it.
@@ -425,10 +425,10 @@ impl TargetState {
 }
 
 impl Failures {
-    fn add_failure(&mut self, cause: Cause) {
+    fn add_failure(&mut self, cause: RetryCause) {
         self.count += 1;
         self.internal_errors = match cause {
-            Cause::InternalError => self.internal_errors + 1,
+            RetryCause::InternalError => self.internal_errors + 1,
             _ => 0,
         };
     }

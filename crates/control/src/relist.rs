@@ -16,7 +16,7 @@ use kube::Resource as _;
 use leadsman_api::Guarded;
 use leadsman_core::cluster::{ObjectName, ResourceVersion, Source};
 use leadsman_process::list::{ListPage, ListTarget};
-use leadsman_process::reply::{Cause, Disposition};
+use leadsman_process::reply::{Disposition, RetryCause};
 use leadsman_process::{ApiServer, Backoff};
 use tokio::time::sleep;
 
@@ -115,7 +115,7 @@ impl Listing {
                 Disposition::Retry { cause, after, .. } => {
                     retry_in = retry_in.max(after.unwrap_or_default());
                     // The token may be the cause, and a new list needs none.
-                    if matches!(cause, Cause::InternalError | Cause::Conflict) {
+                    if matches!(cause, RetryCause::InternalError | RetryCause::Conflict) {
                         *self = Self::default();
                     }
                 }

@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use kube::core::request::Error as BuildError;
 use leadsman_lease::Leadership;
 use leadsman_process::metrics::LatencyHistogram;
-use leadsman_process::reply::{Cause, Disposition, Verb};
+use leadsman_process::reply::{Disposition, RetryCause, Verb};
 use leadsman_process::traces::OpenSpan;
 use leadsman_process::{ApiServer, clock};
 use tokio::sync::watch;
@@ -126,7 +126,7 @@ fn report_unread(kind: RequestKind, failed: &Disposition) {
     let (write, result, reason) = (kind.label, failed.as_label(), failed.explain_reason());
     let message = "reading back an object that already exists failed, waiting for the watch";
     if let Disposition::Retry {
-        cause: Cause::NoRight,
+        cause: RetryCause::NoRight,
         ..
     } = failed
     {
@@ -165,7 +165,7 @@ fn verb_of_method(method: &Method) -> Verb {
 fn not_leading() -> Disposition {
     Disposition::Retry {
         // As if no answer had come: that says nothing about the pace that the API server wants.
-        cause: Cause::NoAnswer,
+        cause: RetryCause::NoAnswer,
         after: None,
         reason: "not sent: this process is not the leader any more".to_owned(),
     }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use leadsman_core::cluster::{Now, ObjectName, ResourceVersion, Source};
+use leadsman_core::cluster::{Effects, Now, ObjectName, ResourceVersion, Source};
 
 use crate::kind::Kind;
 use crate::request::{Request, RequestKind};
@@ -87,24 +87,6 @@ impl<K> Clone for Observation<K> {
             Self::Listed(names, version) => Self::Listed(Arc::clone(names), *version),
             Self::Relisted(names, version) => Self::Relisted(Arc::clone(names), *version),
             Self::FieldsKept(kept) => Self::FieldsKept(*kept),
-        }
-    }
-}
-
-/// The effects of an event.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Effects<T> {
-    /// Targets for which a request may be due.
-    pub dirty: Vec<T>,
-    /// When [`Rules::deadline_passed`] is to be called unless another event comes first; by [`Now::monotonic`].
-    pub deadline: Option<Duration>,
-}
-
-impl<T> Default for Effects<T> {
-    fn default() -> Self {
-        Self {
-            dirty: Vec::new(),
-            deadline: None,
         }
     }
 }

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use kube::api::{GetParams, ListParams};
 use kube::core::Request;
 use leadsman_core::podprobe::explain::Unread;
-use leadsman_process::reply::{Cause, Disposition, Verb};
+use leadsman_process::reply::{Disposition, RetryCause, Verb};
 use leadsman_process::server::Reply;
 use leadsman_process::{ApiServer, clock};
 use serde::Deserialize;
@@ -152,7 +152,7 @@ impl Reader {
         match self.list_once(resource, selection, &Some).await {
             Ok(objects) => Ok(Some(objects)),
             Err(Disposition::Retry {
-                cause: Cause::NoSuchKind,
+                cause: RetryCause::NoSuchKind,
                 ..
             }) => Ok(None),
             Err(failure) => Err(explain_failure(
@@ -236,14 +236,14 @@ fn explain_failure(
     let reason = failure.reason().unwrap_or_default();
     Unread(match failure {
         Disposition::Retry {
-            cause: Cause::NoRight,
+            cause: RetryCause::NoRight,
             ..
         // Of a right that is missing, and not of credentials that are not accepted (401).
         } if reason.contains("User \"") => {
             format!("missing right: {verb} {name} {place}")
         }
         Disposition::Retry {
-            cause: Cause::NoSuchKind,
+            cause: RetryCause::NoSuchKind,
             ..
         } if resource == CLONE_SETS => {
             format!(
@@ -251,7 +251,7 @@ fn explain_failure(
             )
         }
         Disposition::Retry {
-            cause: Cause::NoSuchKind,
+            cause: RetryCause::NoSuchKind,
             ..
         } => format!(
             "the API server does not serve {name}: leadsman is not installed in this cluster, or --context names another one"
@@ -267,7 +267,7 @@ mod tests {
     use super::*;
     use crate::resources::{MARKERS, NODES};
 
-    fn retry(cause: Cause, reason: &str) -> Disposition {
+    fn retry(cause: RetryCause, reason: &str) -> Disposition {
         Disposition::Retry {
             cause,
             after: None,
@@ -280,7 +280,7 @@ mod tests {
         NODES,
         None,
         retry(
-            Cause::NoRight,
+            RetryCause::NoRight,
             "nodes is forbidden: User \"u\" cannot list resource \"nodes\""
         ),
         "missing right: list nodes at the cluster scope"
@@ -288,19 +288,19 @@ mod tests {
     #[case(
         MARKERS,
         Some("ns"),
-        retry(Cause::NoRight, "User \"u\" cannot list"),
+        retry(RetryCause::NoRight, "User \"u\" cannot list"),
         "missing right: list podprobemarkers.apps.kruise.io in namespace ns"
     )]
     #[case(
         NODES,
         None,
-        retry(Cause::NoRight, "Unauthorized"),
+        retry(RetryCause::NoRight, "Unauthorized"),
         "cannot list nodes at the cluster scope: Unauthorized"
     )]
     #[case(
         NODES,
         None,
-        retry(Cause::NoAnswer, "no answer within 20.0 s"),
+        retry(RetryCause::NoAnswer, "no answer within 20.0 s"),
         "cannot list nodes at the cluster scope: no answer within 20.0 s"
     )]
     fn a_failure_names_the_right_or_the_reason(

@@ -10,7 +10,7 @@ use kube::Resource;
 use kube::api::{GetParams, PostParams};
 use kube::core::Request;
 use kube::core::request::Error as BuildError;
-use leadsman_process::reply::{Cause, Disposition, Verb};
+use leadsman_process::reply::{Disposition, RetryCause, Verb};
 use leadsman_process::{ApiServer, ReadinessCheck, clock};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -246,7 +246,7 @@ fn interpret_reply(request: &LeaseRequest, disposition: Disposition, body: &[u8]
             Disposition::AlreadyExists { .. }
             | Disposition::Gone { .. }
             | Disposition::Retry {
-                cause: Cause::Conflict,
+                cause: RetryCause::Conflict,
                 ..
             },
         ) => LeaseReply::Conflict,
@@ -255,7 +255,7 @@ fn interpret_reply(request: &LeaseRequest, disposition: Disposition, body: &[u8]
             _,
             Disposition::Refused { .. }
             | Disposition::Retry {
-                cause: Cause::NoRight | Cause::Denied | Cause::NoSuchKind,
+                cause: RetryCause::NoRight | RetryCause::Denied | RetryCause::NoSuchKind,
                 ..
             },
         ) => LeaseReply::Refused,

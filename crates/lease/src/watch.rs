@@ -4,7 +4,7 @@ use futures::stream::BoxStream;
 use k8s_openapi::api::coordination::v1::Lease;
 use leadsman_process::ApiServer;
 use leadsman_process::list::ListTarget;
-use leadsman_process::reply::{Cause, Disposition};
+use leadsman_process::reply::{Disposition, RetryCause};
 use leadsman_process::watcher::{ObjectEvent, ObjectState, watch_object};
 
 /// What the watch of a Lease delivers.
@@ -31,7 +31,7 @@ pub fn describe_lease_failure(
 ) -> String {
     match disposition {
         Disposition::Retry {
-            cause: Cause::NoSuchKind,
+            cause: RetryCause::NoSuchKind,
             reason,
             ..
         } => format!(

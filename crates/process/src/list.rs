@@ -9,7 +9,7 @@ use kube::core::{ObjectList, Request};
 use serde::de::DeserializeOwned;
 
 use crate::clock;
-use crate::reply::{Cause, Disposition, Verb};
+use crate::reply::{Disposition, RetryCause, Verb};
 use crate::server::ApiServer;
 
 /// The deadlines for a page, after no, one, two … pages in a row whose deadline passed. The last one is the API
@@ -127,7 +127,7 @@ impl ListTarget {
             let no_answer = matches!(
                 &reply.disposition,
                 Disposition::Retry {
-                    cause: Cause::NoAnswer,
+                    cause: RetryCause::NoAnswer,
                     ..
                 }
             );

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::reply::{Cause, Disposition};
+use crate::reply::{Disposition, RetryCause};
 
 /// The record of the outcomes of all requests. Clones share it.
 #[derive(Clone, Debug)]
@@ -49,12 +49,12 @@ impl Reachability {
     pub fn record_outcome(&self, disposition: &Disposition, began: Instant, now: Instant) {
         match disposition {
             Disposition::Retry {
-                cause: Cause::NoAnswer,
+                cause: RetryCause::NoAnswer,
                 ..
             } => self.record_loss(began, now),
             // An API server that starts, or whose etcd is unavailable, replies like this too.
             Disposition::Retry {
-                cause: Cause::Throttled | Cause::Unavailable | Cause::InternalError,
+                cause: RetryCause::Throttled | RetryCause::Unavailable | RetryCause::InternalError,
                 ..
             } => {}
             _ => self.record_reply(now),
@@ -122,7 +122,7 @@ mod tests {
     use crate::clock;
     use crate::reply::timed_out;
 
-    fn retry(cause: Cause) -> Disposition {
+    fn retry(cause: RetryCause) -> Disposition {
         Disposition::Retry {
             cause,
             after: None,
@@ -145,15 +145,19 @@ mod tests {
         let lost = clock::monotonic();
         record(&timed_out(Duration::from_secs(1)));
         tokio::time::advance(Duration::from_secs(9)).await;
-        record(&retry(Cause::NoAnswer));
-        for starting in [Cause::Throttled, Cause::Unavailable, Cause::InternalError] {
+        record(&retry(RetryCause::NoAnswer));
+        for starting in [
+            RetryCause::Throttled,
+            RetryCause::Unavailable,
+            RetryCause::InternalError,
+        ] {
             record(&retry(starting));
         }
         assert_eq!(recovered(&mut listener), None, "the outage goes on");
-        record(&retry(Cause::NoRight));
+        record(&retry(RetryCause::NoRight));
         assert_eq!(recovered(&mut listener), Some(lost));
         assert_eq!(recovered(&mut listener), None, "each is returned once");
-        record(&retry(Cause::NoAnswer));
+        record(&retry(RetryCause::NoAnswer));
         record(&Disposition::Done);
         listener.skip_past();
         assert_eq!(

@@ -60,7 +60,7 @@ pub enum Disposition {
     /// It was not carried out, or whether it was is unknown; later it may be.
     Retry {
         /// Why.
-        cause: Cause,
+        cause: RetryCause,
         /// How long the API server asked to wait (`Retry-After`).
         after: Option<Duration>,
         /// The reply's message.
@@ -75,7 +75,7 @@ pub enum Disposition {
 
 /// Why a request is to be repeated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Cause {
+pub enum RetryCause {
     /// The object was written since it was read; the watch will show it.
     Conflict,
     /// The API server limits the rate of requests (429).
@@ -94,7 +94,7 @@ pub enum Cause {
     Denied,
 }
 
-impl Cause {
+impl RetryCause {
     /// The back-off of a write that failed for this cause.
     pub const fn backoff(self) -> Backoff {
         let (first, longest) = match self {
@@ -141,14 +141,14 @@ impl Disposition {
             Self::Gone { .. } | Self::Expired { .. } => "gone",
             Self::Refused { .. } => "refused",
             Self::Retry { cause, .. } => match cause {
-                Cause::Conflict => "conflict",
-                Cause::Throttled => "throttled",
-                Cause::Unavailable => "unavailable",
-                Cause::NoAnswer => "no_answer",
-                Cause::InternalError => "internal_error",
-                Cause::NoSuchKind => "no_such_kind",
-                Cause::NoRight => "no_right",
-                Cause::Denied => "denied",
+                RetryCause::Conflict => "conflict",
+                RetryCause::Throttled => "throttled",
+                RetryCause::Unavailable => "unavailable",
+                RetryCause::NoAnswer => "no_answer",
+                RetryCause::InternalError => "internal_error",
+                RetryCause::NoSuchKind => "no_such_kind",
+                RetryCause::NoRight => "no_right",
+                RetryCause::Denied => "denied",
             },
         }
     }
@@ -170,7 +170,7 @@ impl Disposition {
         let reason = self.reason().unwrap_or_default();
         match self {
             Self::Retry {
-                cause: Cause::NoRight,
+                cause: RetryCause::NoRight,
                 ..
             } => describe_missing_rights([reason]),
             _ => reason.to_owned(),
@@ -181,7 +181,7 @@ impl Disposition {
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
             Self::Retry {
-                cause: Cause::Throttled,
+                cause: RetryCause::Throttled,
                 after,
                 ..
             } => Some(after.unwrap_or_default()),
@@ -223,20 +223,20 @@ fn judge_failure(
     }
     let cause = match (code.as_u16(), verb) {
         // These requests name no object that could be missing: the resource or the namespace is.
-        (404, Verb::Create | Verb::ListOrWatch) => Cause::NoSuchKind,
+        (404, Verb::Create | Verb::ListOrWatch) => RetryCause::NoSuchKind,
         (404 | 410, _) => return Disposition::Gone { reason },
         (409, Verb::Create) => return Disposition::AlreadyExists { reason },
-        (409, _) => Cause::Conflict,
+        (409, _) => RetryCause::Conflict,
         (422, _) if status.is_some_and(is_uid_mismatch) => return Disposition::Gone { reason },
-        (401, _) => Cause::NoRight,
-        (403, _) if denied_by_authorizer(&reason).is_some() => Cause::NoRight,
-        (403, _) => Cause::Denied,
-        (429, _) => Cause::Throttled,
+        (401, _) => RetryCause::NoRight,
+        (403, _) if denied_by_authorizer(&reason).is_some() => RetryCause::NoRight,
+        (403, _) => RetryCause::Denied,
+        (429, _) => RetryCause::Throttled,
         (500, _) if status.is_some_and(|status| status.reason == "ServerTimeout") => {
-            Cause::Unavailable
+            RetryCause::Unavailable
         }
-        (500, _) => Cause::InternalError,
-        (408 | 501..=599, _) => Cause::Unavailable,
+        (500, _) => RetryCause::InternalError,
+        (408 | 501..=599, _) => RetryCause::Unavailable,
         _ => return Disposition::Refused { reason },
     };
     Disposition::Retry {
@@ -271,7 +271,7 @@ pub fn timed_out(deadline: Duration) -> Disposition {
 
 fn no_answer(reason: String) -> Disposition {
     Disposition::Retry {
-        cause: Cause::NoAnswer,
+        cause: RetryCause::NoAnswer,
         after: None,
         reason,
     }
@@ -314,7 +314,7 @@ fn denied_by_authorizer(reason: &str) -> Option<&str> {
     denied.contains(" cannot ").then_some(denied)
 }
 
-/// What is missing and what to do about it, from the reasons of requests that failed by [`Cause::NoRight`].
+/// What is missing and what to do about it, from the reasons of requests that failed by [`RetryCause::NoRight`].
 pub fn describe_missing_rights<'a>(reasons: impl IntoIterator<Item = &'a str>) -> String {
     let mut denied = Vec::new();
     for reason in reasons {

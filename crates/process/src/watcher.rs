@@ -30,7 +30,7 @@ use crate::clock;
 use crate::list::{ListTarget, unreadable_body};
 use crate::metrics::WatchMetrics;
 use crate::reach::RecoveryListener;
-use crate::reply::{Cause, Disposition, judge_watch_error, timed_out};
+use crate::reply::{Disposition, RetryCause, judge_watch_error, timed_out};
 use crate::server::ApiServer;
 
 mod lines;
@@ -105,10 +105,10 @@ impl WatchFailure {
             _ => None,
         };
         match cause {
-            Some(Cause::NoSuchKind) => format!(
+            Some(RetryCause::NoSuchKind) => format!(
                 "the API server does not serve {resource}: install leadsman's CRDs, by its Helm chart or `leadsman manifests` ({reply})"
             ),
-            Some(Cause::NoRight) => self.disposition.explain_reason(),
+            Some(RetryCause::NoRight) => self.disposition.explain_reason(),
             _ if self.phase == WatchPhase::Listing => format!("cannot list {resource}: {reply}"),
             _ => format!("cannot watch {resource}: {reply}"),
         }
@@ -473,7 +473,7 @@ where
         self.state = match &disposition {
             Disposition::Retry { cause, .. } => match cause {
                 // Whether the version or the token is to blame is not known, and a new list needs neither.
-                Cause::InternalError | Cause::Conflict => WatchState::Unlisted,
+                RetryCause::InternalError | RetryCause::Conflict => WatchState::Unlisted,
                 _ => retry,
             },
             _ => WatchState::Unlisted,
@@ -527,7 +527,7 @@ fn version_of(object: &impl Resource) -> String {
 
 fn unavailable_disposition(reason: &str) -> Disposition {
     Disposition::Retry {
-        cause: Cause::Unavailable,
+        cause: RetryCause::Unavailable,
         after: None,
         reason: reason.to_owned(),
     }

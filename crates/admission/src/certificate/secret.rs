@@ -13,7 +13,7 @@ use kube::core::request::Error as BuildError;
 use kube::{Resource, ResourceExt};
 use leadsman_lease::Leadership;
 use leadsman_process::list::ListTarget;
-use leadsman_process::reply::{Cause, Disposition, Verb};
+use leadsman_process::reply::{Disposition, RetryCause, Verb};
 use leadsman_process::watcher::{ObjectEvent, ObjectState, watch_object};
 use leadsman_process::{ApiServer, clock};
 use tokio::sync::watch;
@@ -229,7 +229,7 @@ impl SecretLoop {
             Disposition::AlreadyExists { .. }
             | Disposition::Gone { .. }
             | Disposition::Retry {
-                cause: Cause::Conflict,
+                cause: RetryCause::Conflict,
                 ..
             } => {}
             failed => self.report_failure("write", &failed),

@@ -10,7 +10,7 @@ use kube::core::Request;
 use kube::core::request::Error as BuildError;
 use leadsman_lease::Leadership;
 use leadsman_process::list::ListTarget;
-use leadsman_process::reply::{Cause, Disposition, Verb};
+use leadsman_process::reply::{Disposition, RetryCause, Verb};
 use leadsman_process::watcher::{ObjectEvent, ObjectState, watch_object};
 use leadsman_process::{ApiServer, ReadinessCheck, clock};
 use serde_json::Value;
@@ -447,7 +447,7 @@ pub(crate) async fn delete_leftover<C: WebhookConfiguration>(
                 continue;
             }
             Disposition::Retry {
-                cause: Cause::NoRight,
+                cause: RetryCause::NoRight,
                 ..
             } => {
                 tracing::info!(
@@ -504,7 +504,7 @@ async fn send_as_leader(
             return (reply.disposition, reply.body);
         }
         (None, _) => Disposition::Retry {
-            cause: Cause::NoAnswer,
+            cause: RetryCause::NoAnswer,
             after: None,
             reason: "not sent: this process is not the leader any more".to_owned(),
         },

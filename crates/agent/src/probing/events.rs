@@ -18,7 +18,7 @@ use leadsman_api::limits;
 use leadsman_core::cluster::truncate;
 use leadsman_core::podprobe::State;
 use leadsman_core::podprobe::node::{ProbeKey, VerdictChange};
-use leadsman_process::reply::{Cause, Disposition};
+use leadsman_process::reply::{Disposition, RetryCause};
 use leadsman_process::{ApiServer, Backoff, clock};
 use serde_json::json;
 use tokio::sync::mpsc::{Receiver, Sender, channel, error::TrySendError};
@@ -135,7 +135,10 @@ fn may_pass_by_retry(disposition: &Disposition) -> bool {
     };
     matches!(
         cause,
-        Cause::Throttled | Cause::Unavailable | Cause::NoAnswer | Cause::InternalError
+        RetryCause::Throttled
+            | RetryCause::Unavailable
+            | RetryCause::NoAnswer
+            | RetryCause::InternalError
     )
 }
 

@@ -87,7 +87,7 @@ fn start() -> Instant {
     leadsman_process::clock::monotonic()
 }
 
-fn failed(cause: Cause) -> WriteResult {
+fn failed(cause: RetryCause) -> WriteResult {
     WriteResult::Failed { cause, after: None }
 }
 
@@ -134,8 +134,8 @@ fn each_result_leads_where_it_should() {
         (true, WriteResult::Over, true),
         (false, WriteResult::Written, true),
         (true, WriteResult::Written, true),
-        (false, failed(Cause::Conflict), false),
-        (true, failed(Cause::Conflict), false),
+        (false, failed(RetryCause::Conflict), false),
+        (true, failed(RetryCause::Conflict), false),
     ];
     for (dirty, result, follows) in table {
         let (mut queue, now) = (queue(8), start());
@@ -156,7 +156,7 @@ fn a_failure_waits_longer_each_time_and_success_forgets_it() {
     queue.mark_dirty(mark("a"));
     for _ in 0..9 {
         assert_eq!(queue.take(now), Some(mark("a")));
-        queue.end(mark("a"), failed(Cause::Unavailable), now);
+        queue.end(mark("a"), failed(RetryCause::Unavailable), now);
         queue.mark_dirty(mark("a"));
         assert_eq!(
             queue.take(now),
@@ -175,7 +175,7 @@ fn a_failure_waits_longer_each_time_and_success_forgets_it() {
     queue.take(now);
     queue.end(mark("a"), WriteResult::Written, now);
     queue.take(now);
-    queue.end(mark("a"), failed(Cause::Unavailable), now);
+    queue.end(mark("a"), failed(RetryCause::Unavailable), now);
     assert!(queue.next_wake(now).unwrap() - now <= Duration::from_millis(250));
 }
 
@@ -185,7 +185,7 @@ fn retry_after_is_kept_to() {
     queue.mark_dirty(mark("a"));
     queue.take(now);
     let result = WriteResult::Failed {
-        cause: Cause::Throttled,
+        cause: RetryCause::Throttled,
         after: Some(7 * SECOND),
     };
     queue.end(mark("a"), result, now);
@@ -195,7 +195,7 @@ fn retry_after_is_kept_to() {
 
 fn slow_down(seconds: u64) -> WriteResult {
     WriteResult::Failed {
-        cause: Cause::Throttled,
+        cause: RetryCause::Throttled,
         after: Some(Duration::from_secs(seconds)),
     }
 }
@@ -232,8 +232,8 @@ fn one_that_is_asked_to_slow_down_slows_its_class_and_no_other() {
 
 #[test]
 fn the_sixth_internal_error_in_a_row_is_an_answer() {
-    use Cause::{InternalError, Unavailable};
-    let table: [(&[Cause], Retried); 4] = [
+    use RetryCause::{InternalError, Unavailable};
+    let table: [(&[RetryCause], Retried); 4] = [
         (&[InternalError; 5], Retried::Yes),
         (&[InternalError; 6], Retried::GivenUp),
         (
@@ -276,7 +276,7 @@ fn a_given_up_target_that_was_marked_meanwhile_is_tried_again() {
         now = queue.next_wake(now).unwrap_or(now);
         queue.take(now);
         queue.mark_dirty(mark("a"));
-        queue.end(mark("a"), failed(Cause::InternalError), now);
+        queue.end(mark("a"), failed(RetryCause::InternalError), now);
     }
     assert_eq!(queue.take(now), Some(mark("a")));
 }
@@ -313,7 +313,7 @@ fn a_markers_status_waits_for_specs_but_not_without_end() {
     busy.end(spec("n"), WriteResult::Over, began);
     assert_eq!(busy.take(began), None);
     // A spec that waits after a failure is not waited for.
-    busy.end(spec("o"), failed(Cause::NoRight), began);
+    busy.end(spec("o"), failed(RetryCause::NoRight), began);
     assert_eq!(busy.take(began), Some(status("m")));
     busy.end(status("m"), WriteResult::Over, began);
 
@@ -332,10 +332,10 @@ fn a_markers_status_waits_for_specs_but_not_without_end() {
 fn whatever_happens_the_counts_hold_and_everything_comes_to_rest() {
     let mut random = fastrand::Rng::with_seed(11);
     let causes = [
-        Cause::Conflict,
-        Cause::Throttled,
-        Cause::InternalError,
-        Cause::NoRight,
+        RetryCause::Conflict,
+        RetryCause::Throttled,
+        RetryCause::InternalError,
+        RetryCause::NoRight,
     ];
     let (mut queue, mut now) = (queue(3), start());
     let mut flying: Vec<Lamp> = Vec::new();

@@ -7,12 +7,12 @@ use std::sync::Mutex;
 use http::{Request as HttpRequest, Response};
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::client::Body;
-use leadsman_core::cluster::Now;
+use leadsman_core::cluster::{Effects, Now};
 use serde_json::{Value, json};
 
 use super::*;
 use crate::request::{Request, RequestKind};
-use crate::rules::{Class, Effects};
+use crate::rules::Class;
 use crate::{Kind, Rules};
 
 /// Rules whose events are observations in words.

@@ -1,4 +1,4 @@
-use leadsman_process::reply::{Cause, Disposition};
+use leadsman_process::reply::{Disposition, RetryCause};
 use std::time::Duration;
 
 use leadsman_process::Readiness;
@@ -55,7 +55,7 @@ fn a_field_is_kept_if_the_schema_names_it_or_preserves_what_it_does_not_name() {
     }
 }
 
-fn failed(phase: WatchPhase, cause: Cause) -> Item {
+fn failed(phase: WatchPhase, cause: RetryCause) -> Item {
     let (after, reason) = (None, "the reply".to_owned());
     let disposition = Disposition::Retry {
         cause,
@@ -110,12 +110,12 @@ fn each_change_of_what_is_kept_is_one_event() {
 #[test]
 fn readiness_holds_while_the_crd_is_there_and_followed() {
     let items = [
-        failed(WatchPhase::Listing, Cause::NoRight),
+        failed(WatchPhase::Listing, RetryCause::NoRight),
         ListStarted,
         ListComplete("1".to_owned()),
         Following,
         Changed(ours()),
-        failed(WatchPhase::Watching, Cause::Unavailable),
+        failed(WatchPhase::Watching, RetryCause::Unavailable),
         Following,
         Deleted(ours()),
         Changed(theirs()),

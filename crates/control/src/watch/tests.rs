@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use futures::stream;
 use leadsman_api::slim::Pod;
-use leadsman_process::reply::Cause;
+use leadsman_process::reply::RetryCause;
 use leadsman_process::watcher::WatchPhase;
 use leadsman_process::{Metrics as Registry, Readiness};
 
@@ -21,7 +21,7 @@ fn undecodable(name: &str) -> Guarded<Pod> {
     serde_json::from_str(&text).unwrap()
 }
 
-fn failed(phase: WatchPhase, cause: Cause) -> Item {
+fn failed(phase: WatchPhase, cause: RetryCause) -> Item {
     let reason = "the reply".to_owned();
     let after = None;
     Item::Failed(WatchFailure {
@@ -154,7 +154,7 @@ async fn a_watch_becomes_these_observations() {
         ListPage("5".to_owned()),
         ListItem(object("x")),
         // The list broke off and begins again.
-        failed(WatchPhase::Listing, Cause::NoAnswer),
+        failed(WatchPhase::Listing, RetryCause::NoAnswer),
         ListStarted,
         ListPage("7".to_owned()),
         ListItem(object("a")),
@@ -190,13 +190,13 @@ async fn readiness_holds_while_changes_are_received_and_at_no_other_time() {
     use WatchEvent::{Changed, Following, ListComplete, ListStarted};
     let items = vec![
         (1, ListStarted),
-        (1, failed(WatchPhase::Listing, Cause::NoSuchKind)),
-        (1, failed(WatchPhase::Listing, Cause::NoRight)),
+        (1, failed(WatchPhase::Listing, RetryCause::NoSuchKind)),
+        (1, failed(WatchPhase::Listing, RetryCause::NoRight)),
         (1, ListComplete("7".to_owned())),
         (1, Following),
-        (1, failed(WatchPhase::Watching, Cause::NoAnswer)),
+        (1, failed(WatchPhase::Watching, RetryCause::NoAnswer)),
         // However long it takes, and a list that fails and waits included.
-        (600, failed(WatchPhase::Listing, Cause::Unavailable)),
+        (600, failed(WatchPhase::Listing, RetryCause::Unavailable)),
         (600, ListComplete("7".to_owned())),
         (1, Following),
         (600, Changed(object("a"))),

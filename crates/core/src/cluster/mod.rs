@@ -6,6 +6,7 @@
 //! |---|---|
 //! | `object` | an object's name and resourceVersion, where a snapshot of it comes from |
 //! | `watches` | how far each watch has come, which objects were deleted: whether a snapshot shows anything new |
+//! | `effects` | which writes an event may make due, and when to look again |
 //! | `time`, `timers` | a moment by both clocks, times in whole seconds; what is reconsidered later |
 //! | `selector`, `selector_terms` | label selectors, parsed; their requirements one by one, for people |
 //! | `cel` | selectors as the API server evaluates them for a webhook |
@@ -17,6 +18,7 @@
 
 pub mod cel;
 mod closed_list;
+mod effects;
 mod interner;
 mod invalid;
 pub mod names;
@@ -32,8 +34,10 @@ mod watches;
 pub(crate) use closed_list::closed_list;
 #[cfg(test)]
 pub(crate) use closed_list::words_of_tables;
+pub use effects::Effects;
 pub use interner::{Interner, Interners};
 pub use invalid::{FieldErrors, Invalid};
+pub(crate) use object::PodName;
 pub use object::{ObjectName, ResourceVersion, Source};
 pub use selector::{Operator, Selector};
 pub use selector_terms::SelectorTerm;

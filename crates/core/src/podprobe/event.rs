@@ -4,7 +4,6 @@
 use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
 
 use leadsman_api::slim::{Node, Pod};
 use leadsman_api::{NodePodProbe, PodProbeMarker, PodProbeMarkerStatus};
@@ -60,7 +59,7 @@ pub enum Event {
     /// The API server rejected this write for good, for this reason. It is not repeated until
     /// another write is due, the spec of the `NodePodProbe` has changed, or some minutes have passed.
     Refused(WriteTarget, Box<Write>, String),
-    /// The deadline of the last [`IndexEffects`] has passed.
+    /// The deadline of the last [`Effects`](crate::cluster::Effects) has passed.
     Deadline,
 }
 
@@ -87,17 +86,6 @@ impl fmt::Display for WriteTarget {
             Self::NodePodProbe(name) => f.write_str(name),
         }
     }
-}
-
-/// What follows from an event.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct IndexEffects {
-    /// Targets whose desired or observed state changed. Whether a write is due, `Index::due` decides when it can be
-    /// sent.
-    pub dirty: Vec<WriteTarget>,
-    /// When to send [`Event::Deadline`] unless another event comes first, by the monotonic clock of
-    /// [`Now`](crate::cluster::Now).
-    pub deadline: Option<Duration>,
 }
 
 /// A write that is due.

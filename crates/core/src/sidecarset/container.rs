@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::fields::{SIDECAR_CONTAINER, sidecar_fields};
 use super::host_ports::{HostPort, host_ports, translated_port};
-use super::resources::ResourcesPolicy;
+use super::resources::ResourcesFormula;
 use crate::cluster::{FieldErrors, names};
 use crate::workload::JsonObject;
 use crate::workload::core_types::CONTAINER;
@@ -38,7 +38,7 @@ pub struct SetContainer {
     /// The variables that it gets from them.
     pub transfers: Vec<TransferEnv>,
     /// How its resources are computed from those of the pod's own containers.
-    pub resources: Option<ResourcesPolicy>,
+    pub resources: Option<ResourcesFormula>,
     /// What it is in a pod.
     pub kind: ContainerKind,
     /// Whether its pull policy was derived from its image. A derived field is no part of what a pod is compared by.
@@ -333,8 +333,8 @@ fn read_resources(
     wire: &JsonObject,
     kind: ContainerKind,
     report: &mut FieldErrors<'_>,
-) -> Option<ResourcesPolicy> {
-    let policy = ResourcesPolicy::from_wire(wire, report);
+) -> Option<ResourcesFormula> {
+    let policy = ResourcesFormula::from_wire(wire, report);
     if kind == ContainerKind::Init && inner(wire, "resourcesPolicy").is_some() {
         report.field("resourcesPolicy").add(
             "is for sidecars alone, not for an init container that ends before the pod's containers start: set \

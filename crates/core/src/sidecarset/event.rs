@@ -4,7 +4,6 @@
 use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
 
 use leadsman_api::SidecarSet;
 use leadsman_api::slim::Namespace;
@@ -75,7 +74,7 @@ pub enum Event {
     /// Whether the API server keeps the fields of a set's status that `OpenKruise`'s CRD lacks. It prunes fields that a
     /// structural schema does not list.
     FieldsKept(bool),
-    /// The deadline of the last [`IndexEffects`] has passed.
+    /// The deadline of the last [`Effects`](crate::cluster::Effects) has passed.
     Deadline,
 }
 
@@ -110,17 +109,6 @@ impl fmt::Display for WriteTarget {
             | Self::SetEvent(name) => f.write_str(name),
         }
     }
-}
-
-/// What follows from an event.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct IndexEffects {
-    /// Targets whose desired or observed state changed. Whether a write is due, `Index::due` decides when it can be
-    /// sent.
-    pub dirty: Vec<WriteTarget>,
-    /// When to send [`Event::Deadline`] unless another event comes first, by the monotonic clock of
-    /// [`Now`](crate::cluster::Now).
-    pub deadline: Option<Duration>,
 }
 
 /// A write that is due.

@@ -17,7 +17,7 @@ use crate::cluster::{Operator, Selector, cel};
 
 /// The pods that sets may select.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Scope {
+pub struct SetScope {
     /// The calls; none if no set can be injected. A pod may be in several.
     pub calls: Vec<ScopeCall>,
     /// Whether a limit has widened it, so that the webhook is called for pods that no set selects.
@@ -48,7 +48,7 @@ struct ScopePart<'a> {
 /// Parts whose namespaces have the same selector, by its text; the empty text is no selector.
 type Groups<'a> = BTreeMap<String, Vec<ScopePart<'a>>>;
 
-impl Scope {
+impl SetScope {
     /// How many calls of each policy there may be.
     pub const CALLS: usize = 8;
     /// Maximum number of namespaces that are named: the configuration must remain far below the limit of etcd.
@@ -196,7 +196,7 @@ fn selector_of(parts: &[ScopePart<'_>]) -> Option<LabelSelector> {
             None => return Some(LabelSelector::default()),
         }
     }
-    let is_named = names.len() <= Scope::NAMESPACES;
+    let is_named = names.len() <= SetScope::NAMESPACES;
     let names = names.into_iter().map(str::to_owned).collect();
     is_named.then(|| LabelSelector {
         match_expressions: Some(vec![requirement(NAMESPACE_NAME, "In", names)]),
@@ -276,7 +276,7 @@ fn expression(parts: &[ScopePart<'_>], detail: Detail, or: Option<String>) -> Op
             }
         }
     }
-    cel::any(terms.into_iter().chain(or), Scope::EXPRESSION_BYTES)
+    cel::any(terms.into_iter().chain(or), SetScope::EXPRESSION_BYTES)
 }
 
 /// Selectors as terms. Those that ask for nothing but a value of one label are one term.

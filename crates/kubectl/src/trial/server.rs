@@ -8,7 +8,7 @@ use http::{Method, Request};
 use kube::core::{CustomResourceExt, PartialObjectMeta, Status};
 use leadsman_api::PodProbeMarker;
 use leadsman_core::cluster::{Invalid, nearest};
-use leadsman_process::reply::{Cause, Disposition, Verb};
+use leadsman_process::reply::{Disposition, RetryCause, Verb};
 use serde_json::Value;
 
 use super::documents::MarkerCandidate;
@@ -94,13 +94,13 @@ async fn ask_once(
         Disposition::AlreadyExists { reason }
         | Disposition::Gone { reason }
         | Disposition::Retry {
-            cause: Cause::Conflict,
+            cause: RetryCause::Conflict,
             reason,
             ..
         } => return Err(reason.clone()),
         Disposition::Done => DryRunAnswer::Accepted,
         Disposition::Retry {
-            cause: Cause::NoRight,
+            cause: RetryCause::NoRight,
             ..
         } => DryRunAnswer::NotAsked(format!(
             "missing right: {verb} {} in namespace {}",
@@ -108,7 +108,11 @@ async fn ask_once(
             candidate.namespace
         )),
         Disposition::Retry {
-            cause: Cause::NoAnswer | Cause::Throttled | Cause::Unavailable | Cause::InternalError,
+            cause:
+                RetryCause::NoAnswer
+                | RetryCause::Throttled
+                | RetryCause::Unavailable
+                | RetryCause::InternalError,
             reason,
             ..
         } => DryRunAnswer::NotAsked(reason.clone()),

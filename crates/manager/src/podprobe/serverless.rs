@@ -12,7 +12,7 @@ use leadsman_admission::{
 };
 use leadsman_api::slim;
 use leadsman_core::podprobe::Index;
-use leadsman_core::podprobe::serverless::{Changes, Scope, Snapshot};
+use leadsman_core::podprobe::serverless::{Changes, MarkerScope, ProviderMarkers};
 use serde_json::{Map, Value, json};
 
 /// The webhook's name.
@@ -22,10 +22,10 @@ const TIMEOUT_SECONDS: u8 = 1;
 
 /// The markers that the webhook knows.
 pub(crate) struct InjectionWebhook {
-    markers: Snapshot,
+    markers: ProviderMarkers,
     /// Whether all markers have been listed. Before that no marker would seem to match a pod.
     is_listed: bool,
-    feed: WebhookFeed<Snapshot>,
+    feed: WebhookFeed<ProviderMarkers>,
     was_widened: bool,
 }
 
@@ -33,7 +33,7 @@ impl InjectionWebhook {
     /// No marker is known yet.
     pub(crate) fn new() -> Self {
         Self {
-            markers: Snapshot::default(),
+            markers: ProviderMarkers::default(),
             is_listed: false,
             feed: WebhookFeed::new(),
             was_widened: false,
@@ -59,8 +59,8 @@ impl InjectionWebhook {
         if !self.is_listed || !is_changed && !is_first {
             return;
         }
-        let scope = Scope::new(&self.markers);
-        let is_widened = scope.as_ref().is_some_and(Scope::is_widened);
+        let scope = MarkerScope::new(&self.markers);
+        let is_widened = scope.as_ref().is_some_and(MarkerScope::is_widened);
         if is_widened && !self.was_widened {
             tracing::warn!(
                 webhook = WEBHOOK,
@@ -76,7 +76,7 @@ impl InjectionWebhook {
 }
 
 /// The pods for which the API server calls the webhook.
-fn webhook_spec(scope: Scope) -> WebhookSpec {
+fn webhook_spec(scope: MarkerScope) -> WebhookSpec {
     let namespaces = scope.namespaces.map(|names| LabelSelectorRequirement {
         // Every namespace has its name as this label (KEP-2161).
         key: "kubernetes.io/metadata.name".to_owned(),
@@ -114,10 +114,13 @@ struct ServerlessInjector;
 
 impl Reviewer for ServerlessInjector {
     type Object = slim::Pod;
-    type Snapshot = Snapshot;
+    type Snapshot = ProviderMarkers;
     type Response = Mutation;
 
-    fn review_request(snapshot: &Snapshot, request: &AdmissionRequest<slim::Pod>) -> Mutation {
+    fn review_request(
+        snapshot: &ProviderMarkers,
+        request: &AdmissionRequest<slim::Pod>,
+    ) -> Mutation {
         let changes = snapshot.review_pod(&request.namespace, &request.object);
         Mutation {
             patch: patch_pod(&request.object, changes),

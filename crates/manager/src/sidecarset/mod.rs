@@ -14,7 +14,7 @@ use futures::stream::{Stream, unfold};
 use leadsman_admission::{StateVersion, Webhook};
 use leadsman_control::{After, Class, Effects, Kind, Request, RequestKind, Rules};
 use leadsman_core::cluster::Now;
-use leadsman_core::sidecarset::event::{Event, IndexEffects, WatchedKind, WriteTarget};
+use leadsman_core::sidecarset::event::{Event, WatchedKind, WriteTarget};
 use leadsman_core::sidecarset::index::{Config, Index};
 use leadsman_process::Metrics;
 use tokio::sync::watch;
@@ -112,7 +112,7 @@ impl Rules for SidecarSetRules {
                 | Event::Listed(WatchedKind::Set, ..)
                 | Event::Deleted(WatchedKind::Set, ..)
         );
-        let effects = to_effects(self.index.observe(event, now));
+        let effects = self.index.observe(event, now);
         if is_of_sets {
             self.metrics.publish_totals(&self.index.set_totals());
         }
@@ -150,12 +150,5 @@ impl Rules for SidecarSetRules {
             WriteTarget::SetStatus(_) => STATUSES,
             WriteTarget::SetEvent(_) | WriteTarget::PodEvent(_) => EVENTS,
         }
-    }
-}
-
-fn to_effects(effects: IndexEffects) -> Effects<WriteTarget> {
-    Effects {
-        dirty: effects.dirty,
-        deadline: effects.deadline,
     }
 }

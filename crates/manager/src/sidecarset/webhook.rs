@@ -13,7 +13,7 @@ use leadsman_admission::{
 use leadsman_core::cluster::ResourceVersion;
 use leadsman_core::sidecarset::render::Remark;
 use leadsman_core::sidecarset::resources::ResourceRemark;
-use leadsman_core::sidecarset::scope::{Scope, ScopeCall};
+use leadsman_core::sidecarset::scope::{ScopeCall, SetScope};
 use leadsman_core::sidecarset::set;
 use leadsman_core::sidecarset::snapshot::{Snapshot, SnapshotVersion};
 use leadsman_core::workload::JsonObject;
@@ -38,7 +38,7 @@ pub(super) struct SetInjection {
     /// The namespaces whose pods are never refused.
     protected: Vec<String>,
     known: Arc<Snapshot>,
-    scope: Scope,
+    scope: SetScope,
 }
 
 impl SetInjection {
@@ -52,7 +52,7 @@ impl SetInjection {
             remarks: RemarkCounters::new(metrics),
             protected,
             known: Arc::default(),
-            scope: Scope::default(),
+            scope: SetScope::default(),
         }
     }
 
@@ -65,7 +65,7 @@ impl SetInjection {
     pub(super) fn publish_snapshot(&mut self, snapshot: Arc<Snapshot>) {
         // The scope follows from the sets alone, and is the costly part: revisions change with every upgrade.
         if !Arc::ptr_eq(&snapshot.sets, &self.known.sets) {
-            let scope = Scope::new(&snapshot, &self.protected);
+            let scope = SetScope::new(&snapshot, &self.protected);
             self.warn_of_scope(&scope);
             self.scope = scope;
         }
@@ -80,7 +80,7 @@ impl SetInjection {
             .publish_snapshot(calls, Arc::new(Injectable { snapshot, remarks }));
     }
 
-    fn warn_of_scope(&self, scope: &Scope) {
+    fn warn_of_scope(&self, scope: &SetScope) {
         if scope.is_widened && !self.scope.is_widened {
             tracing::warn!(
                 webhook = WEBHOOK,
@@ -132,7 +132,7 @@ fn webhook_spec(call: &ScopeCall) -> WebhookSpec {
     };
     let selected = call.expression.clone();
     let selected = selected.map(|expression| condition("a-sidecarset-selects-it", expression));
-    let no_mirror = condition("is-no-mirror-pod", Scope::no_mirror_pod());
+    let no_mirror = condition("is-no-mirror-pod", SetScope::no_mirror_pod());
     WebhookSpec {
         rules: vec![RuleWithOperations {
             api_groups: text(""),

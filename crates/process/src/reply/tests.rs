@@ -46,14 +46,14 @@ fn each_disposition_has_one_of_the_labels() {
             reason: reason.clone(),
         },
         Disposition::Refused { reason },
-        retry(Cause::Conflict),
-        retry(Cause::Throttled),
-        retry(Cause::Unavailable),
-        retry(Cause::NoAnswer),
-        retry(Cause::InternalError),
-        retry(Cause::NoSuchKind),
-        retry(Cause::NoRight),
-        retry(Cause::Denied),
+        retry(RetryCause::Conflict),
+        retry(RetryCause::Throttled),
+        retry(RetryCause::Unavailable),
+        retry(RetryCause::NoAnswer),
+        retry(RetryCause::InternalError),
+        retry(RetryCause::NoSuchKind),
+        retry(RetryCause::NoRight),
+        retry(RetryCause::Denied),
     ];
     assert_eq!(
         all.map(|disposition| disposition.as_label()),
@@ -239,13 +239,13 @@ fn the_reason_is_the_message_of_the_status_or_the_start_of_the_text() {
 
 #[test]
 fn the_back_off_of_a_write_depends_on_the_cause() {
-    let millis = |cause: Cause, failures| cause.backoff().delay(failures, 1.0).as_millis();
-    let no_right = |failures| millis(Cause::NoRight, failures);
+    let millis = |cause: RetryCause, failures| cause.backoff().delay(failures, 1.0).as_millis();
+    let no_right = |failures| millis(RetryCause::NoRight, failures);
     // Seconds for an API server that has just started, minutes for a right that nobody grants.
     assert_eq!([1, 2, 5, 99].map(no_right), [250, 500, 4000, 300_000]);
-    let conflict = |failures| millis(Cause::Conflict, failures);
+    let conflict = |failures| millis(RetryCause::Conflict, failures);
     assert_eq!([1, 2, 99].map(conflict), [50, 100, 10_000]);
     // What an outage held up is written soon after it.
-    let no_answer = |failures| millis(Cause::NoAnswer, failures);
+    let no_answer = |failures| millis(RetryCause::NoAnswer, failures);
     assert_eq!([1, 2, 99].map(no_answer), [250, 500, 5000]);
 }

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use crate::cluster::{Interner, Interners, Now, ObjectName};
+use crate::cluster::{Interner, Interners, Now, ObjectName, Timers};
 use crate::podprobe::contest::SentValue;
 use crate::podprobe::event::{Write, WriteTarget};
 use crate::podprobe::marks::Mark;
@@ -12,10 +12,10 @@ use crate::podprobe::plan::Entries;
 use crate::podprobe::pod::IndexedPod;
 use crate::podprobe::status::PodContribution;
 
+pub(super) use crate::cluster::PodName;
+
 /// Name of a marker.
 pub(super) type MarkerName = Arc<ObjectName>;
-/// Name of a pod.
-pub(super) type PodName = Arc<ObjectName>;
 /// Name of a node, and of its `NodePodProbe`.
 pub(super) type NodeName = Arc<str>;
 
@@ -39,7 +39,7 @@ pub(super) struct IndexContext {
     /// Whether every kind has been listed. Nothing is planned or written before.
     pub(super) synced: bool,
     pub(super) affected: Affected,
-    pub(super) timers: Timers,
+    pub(super) timers: Timers<Timer>,
     pub(super) interners: Interners,
     /// Equal for most pods of a marker.
     pub(super) entries: Interner<Entries>,
@@ -74,9 +74,6 @@ pub(super) enum Timer {
     /// A write that was refused and may be tried again.
     Refusal(WriteTarget),
 }
-
-/// What is set to be reconsidered.
-pub(super) type Timers = crate::cluster::Timers<Timer>;
 
 /// A write that is due, with what contests remember of it once it is sent.
 #[derive(Debug)]

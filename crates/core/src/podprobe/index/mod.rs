@@ -62,12 +62,12 @@ use self::pods::{Planned, PodPlan, Pods};
 use self::refusals::Refusals;
 use self::undecodable::Undecodable;
 use super::compatibility::Compatibility;
-use super::event::{Event, IndexEffects, WatchedKind, Write, WriteTarget};
+use super::event::{Event, WatchedKind, Write, WriteTarget};
 use super::marker::Marker;
 use super::marks;
 use super::pod::IndexedPod;
 use super::totals::StatusTotals;
-use crate::cluster::{Now, ObjectName, Watches};
+use crate::cluster::{Effects, Now, ObjectName, Watches};
 
 /// The settings of the index.
 #[derive(Clone, Debug)]
@@ -144,7 +144,7 @@ impl Index {
     }
 
     /// Takes in what happened at `now`.
-    pub fn observe(&mut self, event: Event, now: Now) -> IndexEffects {
+    pub fn observe(&mut self, event: Event, now: Now) -> Effects<WriteTarget> {
         self.cx.now = now;
         // Before the timers: one that the event cancels or moves must not fire.
         self.dispatch_event(event);
@@ -162,7 +162,7 @@ impl Index {
             self.cx.affected = Affected::default();
         }
         let due = std::mem::take(&mut self.cx.affected.due);
-        IndexEffects {
+        Effects {
             dirty: due.into_iter().collect(),
             deadline: self.cx.timers.deadline(),
         }

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::context::{Timer, Timers};
-use crate::cluster::ObjectName;
+use super::context::Timer;
+use crate::cluster::{ObjectName, Timers};
 use crate::podprobe::event::{Write, WriteTarget};
 use crate::podprobe::pod::IndexedPod;
 
@@ -38,7 +38,7 @@ impl Refusals {
         (refused, due): (Write, Option<Write>),
         reason: &str,
         now: Duration,
-        timers: &mut Timers,
+        timers: &mut Timers<Timer>,
     ) -> bool {
         let write = without_times_and_versions(refused);
         // The object may have changed while the request was under way; what is due by now was not refused.

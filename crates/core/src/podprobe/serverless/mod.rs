@@ -26,8 +26,8 @@ use std::sync::Arc;
 use leadsman_api::marker::PodContainerProbe;
 
 pub use self::provider::Provided;
-pub use self::review::{Changes, Snapshot};
-pub use self::scope::Scope;
+pub use self::review::{Changes, ProviderMarkers};
+pub use self::scope::MarkerScope;
 pub use super::injected::{FREE_BYTES, INJECTED_BYTES, MARKERS, PROBES};
 use super::marker::{Marker, MarkerProbe};
 use super::pod::{IndexedContainer, IndexedPod};

@@ -18,11 +18,11 @@ pub type Changes = Vec<(&'static str, Option<Arc<str>>)>;
 ///
 /// A clone is cheap: namespaces are shared until they change.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Snapshot {
+pub struct ProviderMarkers {
     pub(super) namespaces: BTreeMap<Arc<str>, Arc<Vec<Arc<Marker>>>>,
 }
 
-impl Snapshot {
+impl ProviderMarkers {
     /// Adds or replaces a marker; None removes it. A marker without a probe that names a condition counts as None.
     pub fn set_marker(&mut self, name: &ObjectName, marker: Option<Arc<Marker>>) {
         let names_condition = |marker: &Arc<Marker>| {

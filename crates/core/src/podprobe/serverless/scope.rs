@@ -6,12 +6,12 @@
 
 use std::collections::BTreeMap;
 
-use super::{MARKERS, Snapshot};
+use super::{MARKERS, ProviderMarkers};
 use crate::cluster::{Selector, cel};
 
 /// The pods that markers may match.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Scope {
+pub struct MarkerScope {
     /// Their namespaces, sorted. None for all namespaces, if there are too many to be named.
     pub namespaces: Option<Vec<String>>,
     /// The CEL condition for a call, over `request` and `object`: the labels of the pod match, or it has the
@@ -19,7 +19,7 @@ pub struct Scope {
     pub expression: Option<String>,
 }
 
-impl Scope {
+impl MarkerScope {
     /// Maximum number of namespaces that are named: the configuration must remain far below the limit of etcd.
     pub const NAMESPACES: usize = 1000;
     /// Maximum length of the expression. Its evaluation may cost 2,500,000 for each pod
@@ -29,7 +29,7 @@ impl Scope {
     pub const EXPRESSION_BYTES: usize = 16 * 1024;
 
     /// None if the webhook need not be called at all.
-    pub fn new(markers: &Snapshot) -> Option<Self> {
+    pub fn new(markers: &ProviderMarkers) -> Option<Self> {
         if markers.is_empty() {
             return None;
         }

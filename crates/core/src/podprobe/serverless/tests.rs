@@ -9,7 +9,9 @@ use proptest::prelude::*;
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use super::{FREE_BYTES, INJECTED_BYTES, MARKERS, NotInjected, PROBES, Scope, Snapshot};
+use super::{
+    FREE_BYTES, INJECTED_BYTES, MARKERS, MarkerScope, NotInjected, PROBES, ProviderMarkers,
+};
 use crate::cluster::Interners;
 use crate::podprobe::pod::{FIELD_MANAGER, IndexedPod};
 use crate::podprobe::{Compatibility, Marker};
@@ -59,8 +61,8 @@ fn pod(annotations: &Value) -> Value {
                       "initContainers": [{ "name": "init" }, { "name": "native", "restartPolicy": "Always" }] } })
 }
 
-fn snapshot(markers: &[Arc<Marker>]) -> Snapshot {
-    let mut snapshot = Snapshot::default();
+fn snapshot(markers: &[Arc<Marker>]) -> ProviderMarkers {
+    let mut snapshot = ProviderMarkers::default();
     for marker in markers {
         snapshot.set_marker(&marker.name, Some(marker.clone()));
     }
@@ -299,7 +301,7 @@ fn a_marker_that_is_deleted_or_names_no_condition_any_more_is_in_force_no_longer
         snapshot.set_marker(&way.name, after.clone());
         assert_ne!(snapshot, before);
         assert_eq!(
-            Scope::new(&snapshot).unwrap().namespaces,
+            MarkerScope::new(&snapshot).unwrap().namespaces,
             Some(vec!["b".to_owned()])
         );
         snapshot.set_marker(&way.name, after);
@@ -309,8 +311,8 @@ fn a_marker_that_is_deleted_or_names_no_condition_any_more_is_in_force_no_longer
 }
 
 /// The pods that are asked about, in CEL.
-fn scope(markers: &[Arc<Marker>]) -> Option<Scope> {
-    Scope::new(&snapshot(markers))
+fn scope(markers: &[Arc<Marker>]) -> Option<MarkerScope> {
+    MarkerScope::new(&snapshot(markers))
 }
 
 const COPY: &str = "object.metadata.?annotations[?'kruise.io/podprobemarker-list'].hasValue()";
@@ -377,7 +379,10 @@ fn what_does_not_fit_is_asked_more_widely(
     let markers: Vec<_> = markers.collect();
     let scope = scope(&markers).unwrap();
     assert_eq!(scope.is_widened(), is_widened);
-    assert_eq!(scope.namespaces.is_some(), namespaces <= Scope::NAMESPACES);
+    assert_eq!(
+        scope.namespaces.is_some(),
+        namespaces <= MarkerScope::NAMESPACES
+    );
     assert!(
         scope
             .expression
@@ -389,7 +394,7 @@ fn what_does_not_fit_is_asked_more_widely(
     assert!(
         scope
             .expression
-            .is_none_or(|text| text.len() <= Scope::EXPRESSION_BYTES)
+            .is_none_or(|text| text.len() <= MarkerScope::EXPRESSION_BYTES)
     );
 }
 

@@ -3,13 +3,13 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use crate::cluster::{Now, ObjectName};
+use crate::cluster::{Now, Timers};
 use crate::sidecarset::event::WriteTarget;
+
+pub(super) use crate::cluster::PodName;
 
 /// Name of a set.
 pub(super) type SetName = Arc<str>;
-/// Name of a pod.
-pub(super) type PodName = Arc<ObjectName>;
 
 #[derive(Debug, Default)]
 pub(super) struct IndexContext {
@@ -18,7 +18,8 @@ pub(super) struct IndexContext {
     /// Whether every kind has been listed and this process writes. Pods are not compared with sets before.
     pub(super) synced: bool,
     pub(super) affected: Affected,
-    pub(super) timers: Timers,
+    /// Targets to be looked at again: after a refusal, without a reply, or once a pod has settled.
+    pub(super) timers: Timers<WriteTarget>,
 }
 
 /// What an event affects. Empty between events.
@@ -33,6 +34,3 @@ pub(super) struct Affected {
     /// Targets whose write may be due.
     pub(super) due: BTreeSet<WriteTarget>,
 }
-
-/// Refused writes that may be tried again.
-pub(super) type Timers = crate::cluster::Timers<WriteTarget>;

@@ -60,12 +60,12 @@ use self::sets::{KnownBarrier, Sets};
 use self::snapshots::SnapshotChanges;
 pub use self::totals::{REASONS, SetTotals};
 use super::condition::WhenWritten;
-use super::event::{Event, IndexEffects, WatchedKind, Write, WriteTarget};
+use super::event::{Event, WatchedKind, Write, WriteTarget};
 use super::metadata::{AllowedKeys, Whitelist};
 use super::render::RenderOptions;
 use super::set::SidecarSet;
 use super::snapshot::NamespaceLabels;
-use crate::cluster::{Interners, Invalid, Now, ObjectName, ResourceVersion, Watches};
+use crate::cluster::{Effects, Interners, Invalid, Now, ObjectName, ResourceVersion, Watches};
 
 /// The settings of the index.
 #[derive(Clone, Debug)]
@@ -147,7 +147,7 @@ impl Index {
     }
 
     /// Takes in what happened at `now`.
-    pub fn observe(&mut self, event: Event, now: Now) -> IndexEffects {
+    pub fn observe(&mut self, event: Event, now: Now) -> Effects<WriteTarget> {
         self.cx.now = now;
         self.dispatch_event(event);
         while let Some(target) = self.cx.timers.pop_due(now.monotonic) {
@@ -164,7 +164,7 @@ impl Index {
             self.cx.affected = Affected::default();
         }
         let due = std::mem::take(&mut self.cx.affected.due);
-        IndexEffects {
+        Effects {
             dirty: due.into_iter().collect(),
             deadline: self.cx.timers.deadline(),
         }

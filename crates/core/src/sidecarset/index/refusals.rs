@@ -6,7 +6,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::context::Timers;
+use crate::cluster::Timers;
 use crate::sidecarset::event::WriteTarget;
 
 /// When a refused write is tried again: the cause may have been a webhook, a quota or a policy, and no watch shows that it
@@ -61,7 +61,7 @@ impl Refusals {
         target: &WriteTarget,
         (purpose, reason): (Purpose, &str),
         now: Duration,
-        timers: &mut Timers,
+        timers: &mut Timers<WriteTarget>,
     ) {
         let until = now.saturating_add(KEPT);
         timers.set(until, target.clone());

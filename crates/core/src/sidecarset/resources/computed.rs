@@ -3,7 +3,7 @@
 use serde_json::{Value as Json, json};
 
 use super::expression::{Expression, ExpressionValue, Operation, Ratio, is_small};
-use super::{ResourceKind, ResourcesPolicy, TargetsMode};
+use super::{ResourceKind, ResourcesFormula, TargetsMode};
 use crate::workload::JsonObject;
 use crate::workload::object::{inner, text};
 
@@ -81,7 +81,7 @@ pub enum ResourceRemark {
     },
 }
 
-impl ResourcesPolicy {
+impl ResourcesFormula {
     /// Resources for a sidecar in a pod with these containers, of which those count whose names match.
     ///
     /// A limit that one of them lacks is more than any: the sidecar then has none either, unless the expression bounds it

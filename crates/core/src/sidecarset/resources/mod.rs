@@ -37,7 +37,7 @@ const COMPILED_REGEX: usize = 1 << 20;
 
 /// How the resources of a sidecar are computed.
 #[derive(Clone, Debug, PartialEq)]
-pub struct ResourcesPolicy {
+pub struct ResourcesFormula {
     targets: TargetNames,
     mode: TargetsMode,
     limits: Expressions,
@@ -70,7 +70,7 @@ struct Expressions {
     memory: Option<Expression>,
 }
 
-impl ResourcesPolicy {
+impl ResourcesFormula {
     /// Reads the policy of a sidecar, as it was written; None if it has none that could be used.
     pub(super) fn from_wire(sidecar: &JsonObject, report: &mut FieldErrors<'_>) -> Option<Self> {
         let policy = inner(sidecar, "resourcesPolicy")?;

@@ -10,10 +10,10 @@ use self::expression::quantity;
 use super::*;
 use crate::cluster::Invalid;
 
-fn read(sidecar: &Json) -> (Option<ResourcesPolicy>, Vec<Invalid>) {
+fn read(sidecar: &Json) -> (Option<ResourcesFormula>, Vec<Invalid>) {
     let mut errors = Vec::new();
     let mut report = FieldErrors::new(&mut errors, "c");
-    let policy = ResourcesPolicy::from_wire(sidecar.as_object().unwrap(), &mut report);
+    let policy = ResourcesFormula::from_wire(sidecar.as_object().unwrap(), &mut report);
     (policy, errors)
 }
 

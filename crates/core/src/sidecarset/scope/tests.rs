@@ -29,16 +29,16 @@ fn set(name: &str, policy: &str, spec: &Value) -> SnapshotSet {
     }
 }
 
-fn scope(sets: impl IntoIterator<Item = SnapshotSet>) -> Scope {
+fn scope(sets: impl IntoIterator<Item = SnapshotSet>) -> SetScope {
     let snapshot = Snapshot {
         sets: Arc::new(sets.into_iter().collect()),
         ..Snapshot::default()
     };
-    Scope::new(&snapshot, &protected())
+    SetScope::new(&snapshot, &protected())
 }
 
 /// Policy, namespaces and expression of each call; the namespaces as `KEY OPERATOR VALUES`.
-fn calls(scope: &Scope) -> Vec<(FailurePolicy, String, String)> {
+fn calls(scope: &SetScope) -> Vec<(FailurePolicy, String, String)> {
     let calls = scope.calls.iter().map(|call| {
         let namespaces = call.namespaces.match_expressions.iter().flatten();
         let namespaces = namespaces.map(|one| {
@@ -73,9 +73,9 @@ fn fail(namespaces: &str, expression: &str) -> (FailurePolicy, String, String) {
 // SCS-81, SDF-2
 #[test]
 fn pods_are_asked_about_by_the_labels_and_namespaces_of_the_sets() {
-    assert_eq!(scope([]), Scope::default());
+    assert_eq!(scope([]), SetScope::default());
     let paused = json!({"injectionStrategy": {"paused": true}});
-    assert_eq!(scope([set("a", "Ignore", &paused)]), Scope::default());
+    assert_eq!(scope([set("a", "Ignore", &paused)]), SetScope::default());
     let sets = ["a", "b"].map(|name| set(name, "Ignore", &json!({})));
     assert_eq!(calls(&scope(sets)), [ignore("", &app("'a', 'b'"))]);
     let named = |name, namespace| set(name, "Ignore", &json!({ "namespace": namespace }));
@@ -169,7 +169,7 @@ fn what_does_not_fit_is_asked_more_widely_and_refuses_nobody(
         assert_eq!(found.is_widened, is_widened);
         let last = found.calls.last().unwrap();
         assert_eq!(last.expression.is_some(), has_expression);
-        let limit = Scope::EXPRESSION_BYTES;
+        let limit = SetScope::EXPRESSION_BYTES;
         let expressions = found
             .calls
             .iter()
@@ -193,7 +193,7 @@ fn what_does_not_fit_is_asked_more_widely_and_refuses_nobody(
 #[test]
 fn namespaces_of_many_selectors_are_asked_about_together() {
     for policy in ["Ignore", "Fail"] {
-        let sets = (0..=Scope::CALLS).map(|number| {
+        let sets = (0..=SetScope::CALLS).map(|number| {
             let selector = json!({"matchLabels": {"tier": number.to_string()}});
             let spec = json!({"namespaceSelector": selector});
             set(&format!("s{number}"), policy, &spec)
@@ -204,7 +204,7 @@ fn namespaces_of_many_selectors_are_asked_about_together() {
         assert!(found.is_widened);
         let fails = |call: &&ScopeCall| call.failure_policy == FailurePolicy::Fail;
         let failing = found.calls.iter().filter(fails).count();
-        let expected = if policy == "Fail" { Scope::CALLS } else { 0 };
+        let expected = if policy == "Fail" { SetScope::CALLS } else { 0 };
         assert_eq!(failing, expected);
         assert_eq!(found.not_failing.len(), usize::from(policy == "Fail"));
     }

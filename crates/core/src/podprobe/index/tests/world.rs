@@ -7,8 +7,8 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 
 use super::cluster::{Cluster, Reply, at};
-use crate::cluster::{Now, ObjectName, ResourceVersion, Source};
-use crate::podprobe::event::{Event, IndexEffects, WatchedKind, Write, WriteTarget};
+use crate::cluster::{Effects, Now, ObjectName, ResourceVersion, Source};
+use crate::podprobe::event::{Event, WatchedKind, Write, WriteTarget};
 use crate::podprobe::index::{Config, Index};
 
 /// A write without a reply counts as failed after this time, which is shorter than a deletion is remembered.
@@ -145,7 +145,7 @@ impl World {
         let known = version(self);
         self.note_list(&event);
         let before = self.known_agents();
-        let IndexEffects { dirty, deadline } = self.index.observe(event, self.now());
+        let Effects { dirty, deadline } = self.index.observe(event, self.now());
         let after = self.known_agents();
         if let (Some(known), Some(now)) = (known, version(self)) {
             let is_back = known.is_later_than(now);
