@@ -272,7 +272,7 @@ impl Context<'_> {
             (None, Some(_)) => cause(
                 SetReason::Missed,
                 format!(
-                    "the pod was created without it: its labels, the set's selector or a pause were others then, or no webhook answered; {RECREATE}"
+                    "the pod was created without it: its labels or the set's selector were different then, the injection was paused, or no webhook answered; {RECREATE}"
                 ),
             ),
             (None, None) => cause(
@@ -340,7 +340,7 @@ impl Context<'_> {
         unselected.retain(|one| !matches!(one, NotSelected::InjectionPaused));
         if unselected.is_empty() {
             let message = format!(
-                "it lacks a container that the set has got since: {}; {RECREATE}",
+                "it lacks a container that was added to the set later: {}; {RECREATE}",
                 names(differs)
             );
             return vec![cause(SetReason::NotUpgradable, message)];
@@ -394,11 +394,11 @@ impl Context<'_> {
             _ if member.state.progress == Progress::BeforeRestart => self.in_progress(known),
             _ if member.state.awaits_reset() => cause(
                 SetReason::InProgress,
-                "its last hot upgrade is ended first: the container that worked before gets the empty image, and then it is upgraded again",
+                "its last hot upgrade has to end first: the container that worked before gets the empty image, and then it is upgraded again",
             ),
             _ if self.pods.is_none() => cause(
                 SetReason::TurnUnknown,
-                "it can be upgraded; when it is its turn cannot be told, since the other pods of the set could not be read",
+                "it can be upgraded; its turn is unknown, since the other pods of the set could not be read",
             ),
             Turn::Now | Turn::None => cause(SetReason::Due, "it is upgraded next"),
             Turn::Kept => cause(
@@ -506,7 +506,7 @@ fn of_hold(hold: &Hold) -> SetCause {
         ),
         Hold::Pinned => cause(
             SetReason::Pinned,
-            "it has the revision that new pods are pinned to (injectionStrategy.revision), as it is meant",
+            "it has the revision that new pods are pinned to (injectionStrategy.revision), as intended",
         ),
     }
 }
