@@ -293,7 +293,7 @@ fn spawn_server_thread(server: Server, listener: TcpListener) -> io::Result<ones
                         // The receiver is gone if the process ends for another reason.
                         let _unheard = ending.send(());
                     }
-                    Err(error) => tracing::error!(%error, "cannot listen for admission webhooks"),
+                    Err(error) => tracing::error!(%address, %error, "cannot listen for admission webhooks (--webhook-bind-address)"),
                 }
             });
         })?;

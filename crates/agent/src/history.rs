@@ -62,7 +62,7 @@ pub(crate) struct SocketError {
 enum AnswerError {
     #[error("{0}")]
     Io(#[from] io::Error),
-    #[error("user {0} asked, who is not the agent's own")]
+    #[error("user {0} may not ask for recent runs: only the user that the agent runs as may")]
     Stranger(u32),
     #[error("the question cannot be decoded: {0}")]
     Query(#[from] serde_json::Error),
@@ -107,7 +107,7 @@ impl HistorySocket {
                     let stream = match accepted {
                         Ok((stream, _)) => stream,
                         Err(error) => {
-                            tracing::warn!(%error, "cannot accept a question about recent runs, trying again");
+                            tracing::warn!(%error, "cannot accept a connection on the history socket, retrying");
                             // Descriptors are short, which they may be for a while.
                             sleep(RETRY).await;
                             continue;

@@ -50,7 +50,7 @@ pub enum HistoryError {
         source: io::Error,
     },
     /// The answer broke off, or could not be printed.
-    #[error("reading the recent runs failed: {0}")]
+    #[error("reading the agent's recent runs, or printing them, failed: {0}")]
     Io(#[from] io::Error),
     /// There was none.
     #[error(

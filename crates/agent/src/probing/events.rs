@@ -101,7 +101,7 @@ async fn send_all(
         });
         if disposition != Disposition::Done {
             let error = disposition.explain_reason();
-            tracing::warn!(probe = %change.key, error, "sending an event failed, it is dropped");
+            tracing::warn!(probe = %change.key, error, "sending the event of a changed verdict failed, dropping the event");
         }
     }
 }

@@ -191,7 +191,7 @@ impl PlanFollower {
             tracing::warn!(
                 node = self.node_name,
                 error,
-                "reading this node's NodePodProbe failed, probing goes on by the last one; retrying"
+                "reading this node's NodePodProbe failed, probing continues with the last known one; retrying"
             );
         }
     }

@@ -122,7 +122,7 @@ pub struct RequiredRight {
 
 /// Why nothing can be read.
 #[derive(Debug, thiserror::Error)]
-#[error("no API server answers: {0}")]
+#[error("the API server does not answer: {0}; check the server of the kubeconfig and the network")]
 pub struct NoAnswer(String);
 
 /// Reads everything that is checked; nothing if the first request has no answer, since no other would have one.

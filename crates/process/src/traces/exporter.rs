@@ -179,7 +179,7 @@ impl BatchSender {
                 tracing::warn!(
                     collector,
                     reason,
-                    "the collector of traces does not take spans, retrying; spans may get lost"
+                    "the collector of traces does not accept spans, retrying; spans may be lost"
                 );
             }
             // The time of a flush is for one attempt: the process is ending.
