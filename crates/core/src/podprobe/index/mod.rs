@@ -59,7 +59,7 @@ use self::nodes::Nodes;
 pub use self::pod_plan::{InspectedProbe, ObservedTransition};
 use self::pod_plan::{Observations, PlannedEntries, PlannedMarks};
 use self::pods::{Planned, PodPlan, Pods};
-use self::refusals::Refusals;
+use self::refusals::RefusedWrites;
 use self::undecodable::Undecodable;
 use super::compatibility::Compatibility;
 use super::event::{Event, WatchedKind, Write, WriteTarget};
@@ -120,7 +120,7 @@ pub struct Index {
     nodes: Nodes,
     pods: Pods,
     undecodable: Undecodable,
-    refusals: Refusals,
+    refusals: RefusedWrites,
     watches: Watches<WatchedKind>,
     /// Whether all markers have been listed, so that loops among them can be found.
     markers_listed: bool,
@@ -135,7 +135,7 @@ impl Index {
             nodes: Nodes::new(config.node_bytes, config.silent_after),
             pods: Pods::default(),
             undecodable: Undecodable::default(),
-            refusals: Refusals::default(),
+            refusals: RefusedWrites::default(),
             watches: Watches::default(),
             markers_listed: false,
             cx: IndexContext::default(),

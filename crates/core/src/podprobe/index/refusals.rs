@@ -18,19 +18,19 @@ const KEPT: Duration = Duration::from_mins(5);
 
 /// The refused writes by target.
 #[derive(Debug, Default)]
-pub(super) struct Refusals {
-    by_target: HashMap<WriteTarget, Refusal>,
+pub(super) struct RefusedWrites {
+    by_target: HashMap<WriteTarget, RefusedWrite>,
 }
 
 #[derive(Debug)]
-struct Refusal {
+struct RefusedWrite {
     write: Write,
     reason: Arc<str>,
     /// When it is tried again, on the monotonic clock.
     until: Duration,
 }
 
-impl Refusals {
+impl RefusedWrites {
     /// Remembers a refusal if the write is still the one that is due. Returns whether it is.
     pub(super) fn remember_if_due(
         &mut self,
@@ -47,7 +47,7 @@ impl Refusals {
         }
         let until = now.saturating_add(KEPT);
         timers.set(until, Timer::Refusal(target.clone()));
-        let refusal = Refusal {
+        let refusal = RefusedWrite {
             write,
             reason: reason.into(),
             until,
