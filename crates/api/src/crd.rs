@@ -201,7 +201,8 @@ fn set_maxima(schema: &mut SchemaObject) {
     set_keywords(schema, MAXIMA);
     for field in TIMINGS {
         let timing = schema_at(schema_at(schema, "spec.probes[].probe"), field);
-        // The API server does not enforce `format: int32`. Zero equals an absent field.
+        // The API server ignores `format: int32` (`k8s.io/apiextensions-apiserver/pkg/apiserver/validation/formats.go`).
+        // Zero equals an absent field.
         timing.insert("minimum".into(), json!(0));
         let most = if *field == "timeoutSeconds" {
             limits::TIMEOUT_SECONDS

@@ -105,7 +105,8 @@ impl Connection {
         };
         match read {
             Ok(kubeconfig) => Ok(Config::from_custom_kubeconfig(kubeconfig, &options).await?),
-            // In a pod, as kubectl does.
+            // In a pod by its service account, as kubectl does where nothing of a kubeconfig is given (`ClientConfig` in
+            // `k8s.io/client-go/tools/clientcmd/merged_client_builder.go`).
             Err(error) if !self.names_kubeconfig() => {
                 Config::incluster().map_err(|other| ConnectionError::None(error, other))
             }

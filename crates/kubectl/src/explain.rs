@@ -119,6 +119,7 @@ pub(crate) async fn run(args: &Args) -> Result<(), VerbError> {
     }
     let is_text = matches!(args.output, OutputFormat::Table | OutputFormat::Wide);
     let printed = match (names.as_slice(), explained.as_mut_slice()) {
+        // For machines a workload is a list however many pods it has: a filter of jq must not fail after a scale-down to one.
         ([name], [one]) if is_text || matches!(target, PodsOf::Pod(_)) => {
             let sidecars = sidecars::read_sidecars(&reader, name, now).await;
             if let Some(sidecars) = &sidecars {
@@ -273,6 +274,8 @@ async fn select_pods<'a>(
             let Some(workload) = workload.map_err(VerbError::Unread)? else {
                 return Err(no_such_object(reader, *resource, kind, name, namespace).await);
             };
+            // By the selector, as `kubectl logs` finds the pods of a workload (`SelectorsForObject`,
+            // `k8s.io/kubectl/pkg/polymorphichelpers/helpers.go`): owner references would cost a list of ReplicaSets too.
             let labels = format_selector(&workload.spec.selector);
             let labels = labels.map_err(|error| VerbError::Usage(error.to_string()))?;
             (format!("of {kind} {name}"), Some(labels), None)

@@ -152,7 +152,8 @@ struct ChangeWatch<'a> {
     history: &'a PodHistory,
     uids: &'a BTreeSet<String>,
     is_wide: bool,
-    /// When each event that is there told of a change last, by the event's name. The API server keeps them for an hour.
+    /// When each event that is there told of a change last, by the event's name. The API server keeps them
+    /// for an hour (`--event-ttl`).
     told: BTreeMap<String, Timestamp>,
     /// That of the newest one that was told before the watch.
     newest: Option<Timestamp>,

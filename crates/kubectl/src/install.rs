@@ -21,7 +21,8 @@ use crate::resources::{LEASES, PODS};
 const NAME_LABEL: &str = "app.kubernetes.io/name=leadsman";
 /// Where leadsman is, if its Lease does not say so.
 const NAMESPACE: &str = "leadsman-system";
-/// A Lease counts as expired only so long after its end: the clock of this machine may differ from the manager's.
+/// A Lease counts as expired only so long after its end: the manager has written its times by its own clock, which may
+/// differ from the API server's.
 const CLOCK_SKEW: SignedDuration = SignedDuration::from_secs(60);
 /// As `--lease-duration` has it by default.
 const LEASE_DURATION: std::time::Duration = std::time::Duration::from_secs(15);

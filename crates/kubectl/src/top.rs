@@ -150,6 +150,7 @@ pub(crate) async fn run(args: &Args) -> Result<(), VerbError> {
     let query = HistoryQuery {
         namespace: namespace.map(str::to_owned),
         pod: None,
+        // Nothing is shown of it, and it is most of an answer.
         without_output: true,
     };
     let answers = ask_agents(&reader, &agents, &scope, &query).await;

@@ -238,7 +238,8 @@ fn object(value: Value) -> SchemaObject {
     object
 }
 
-/// Numbers that the types can hold: the API server does not enforce `format: int32`.
+/// Numbers that the types can hold: the API server ignores `format: int32`
+/// (`k8s.io/apiextensions-apiserver/pkg/apiserver/validation/formats.go`).
 fn set_bounds(schema: &mut SchemaObject) {
     let weight = "spec.updateStrategy.priorityStrategy.weightPriority[].weight";
     for (path, least, most) in [

@@ -57,7 +57,8 @@ fn pods() -> Vec<CelRule> {
         ),
         rule(
             "spec",
-            // The name is a reserved word of CEL, which before Kubernetes 1.34 is found escaped only.
+            // The name is a reserved word of CEL (`celReservedSymbols`, `k8s.io/apiserver/pkg/cel/escaping.go`), which before
+            // Kubernetes 1.34 is found escaped only.
             "!(has(self.__namespace__) && self.__namespace__ != '' && has(self.namespaceSelector))",
             "cannot be set beside namespace: select it by label kubernetes.io/metadata.name",
         )
@@ -240,7 +241,8 @@ fn patches() -> Vec<CelRule> {
             "must not be empty",
         )
         .at_field(".annotations"),
-        // The case of an annotation's key does not matter, as in Kubernetes.
+        // The case of an annotation's key does not matter (`ValidateAnnotations`,
+        // `k8s.io/apimachinery/pkg/api/validation/objectmeta.go`).
         keys_rule(
             "spec.patchPodMetadata[].annotations",
             &qualified_name("k.lowerAscii()"),

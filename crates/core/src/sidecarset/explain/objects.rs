@@ -144,7 +144,7 @@ fn labels_of(namespace: &Namespace) -> (String, Labels) {
     let mut labels: Labels = labels
         .map(|(key, value)| (key.clone(), value.clone()))
         .collect();
-    // A namespace in a file may lack it; the API server adds it.
+    // A namespace in a file may lack it; the API server adds it (`SetDefaults_Namespace`, `pkg/apis/core/v1/defaults.go`).
     labels.insert(NAME_LABEL.to_owned(), name.clone());
     (name, labels)
 }
