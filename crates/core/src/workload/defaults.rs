@@ -1,8 +1,9 @@
 //! What the API server fills in where a container or a volume leaves it out (`SetDefaults_Container`, `SetDefaults_Volume`
 //! and others, `pkg/apis/core/v1/defaults.go`), as far as `OpenKruise` does too.
 //!
-//! It does not fill in the timing of a startup probe, the service of a gRPC probe, and requests from limits; the API
-//! server does it in the pod. Filling them in here would change hashes.
+//! It does not fill in anything of a startup probe, the service of a gRPC probe, and requests from limits; the API server
+//! does it in the pod. Filling them in here would change hashes (`setDefaultContainer`, `apis/apps/defaults/v1alpha1.go` of
+//! `OpenKruise`).
 
 use serde_json::Value;
 
@@ -69,9 +70,6 @@ pub fn complete_container(container: &mut JsonObject) {
             set_default(probe, "failureThreshold", 3);
             complete_http_get(probe);
         }
-    }
-    if let Some(probe) = inner(container, "startupProbe") {
-        complete_http_get(probe);
     }
     if let Some(lifecycle) = inner(container, "lifecycle") {
         for name in ["postStart", "preStop"] {
@@ -216,6 +214,17 @@ mod tests {
     #[case("", "IfNotPresent")]
     fn the_pull_policy_follows_from_the_tag(#[case] image: &str, #[case] policy: &str) {
         assert_eq!(pull_policy(image), policy);
+    }
+
+    // SCS-4, SDF-22
+    #[test]
+    fn a_startup_probe_is_hashed_as_it_was_written() {
+        let probe = json!({"httpGet": {"port": 80}});
+        let wire = json!({"image": "i:1", "startupProbe": probe, "readinessProbe": probe});
+        let mut container = wire.as_object().unwrap().clone();
+        complete_container(&mut container);
+        assert_eq!(container["startupProbe"], probe);
+        assert_eq!(container["readinessProbe"]["httpGet"]["path"], "/");
     }
 
     // SCS-3
