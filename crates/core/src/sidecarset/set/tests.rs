@@ -274,3 +274,19 @@ fn only_an_init_container_that_runs_on_has_probes_and_hooks() {
     init["restartPolicy"] = json!("Always");
     assert_eq!(wrong_paths(&json!({"initContainers": [init]})), [""; 0]);
 }
+
+// SCS-70, SDF-1
+#[rstest]
+#[case("RestartContainer", None, &["spec.initContainers[0].resizePolicy[0].restartPolicy"])]
+#[case("RestartContainer", Some("Always"), &[])]
+#[case("NotRequired", None, &[])]
+fn an_init_container_that_ends_is_not_restarted_to_resize_it(
+    #[case] on_resize: &str,
+    #[case] restart: Option<&str>,
+    #[case] expected: &[&str],
+) {
+    let resize = json!([{"resourceName": "cpu", "restartPolicy": on_resize}]);
+    let init =
+        json!({"name": "init", "image": "i:1", "restartPolicy": restart, "resizePolicy": resize});
+    assert_eq!(wrong_paths(&json!({"initContainers": [init]})), expected);
+}

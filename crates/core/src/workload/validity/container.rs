@@ -63,7 +63,7 @@ pub fn check_container(container: &JsonObject, is_plain_init: bool, report: &mut
     if let Some(resources) = inner(container, "resources") {
         check_resources(resources, &mut report.field("resources"));
     }
-    check_resize(container, &mut report.field("resizePolicy"));
+    check_resize(container, is_plain_init, &mut report.field("resizePolicy"));
     if let Some(security) = security {
         check_security(security, &mut report.field("securityContext"));
     }
@@ -400,7 +400,9 @@ fn check_resources(resources: &JsonObject, report: &mut FieldErrors<'_>) {
     }
 }
 
-fn check_resize(container: &JsonObject, report: &mut FieldErrors<'_>) {
+/// Other rules for init containers hold only where somebody has switched on `InPlacePodVerticalScaling` before it was on by
+/// default; where it is off, the API server drops the field (`dropDisabledFields`, `pkg/api/pod/util.go`).
+fn check_resize(container: &JsonObject, is_plain_init: bool, report: &mut FieldErrors<'_>) {
     let mut unique = BTreeSet::new();
     for (index, policy) in items(container, "resizePolicy").enumerate() {
         let mut at = report.index(index);
@@ -408,6 +410,11 @@ fn check_resize(container: &JsonObject, report: &mut FieldErrors<'_>) {
         check_word(policy, "resourceName", &["cpu", "memory"], &mut at);
         let words = ["NotRequired", "RestartContainer"];
         check_word(policy, "restartPolicy", &words, &mut at);
+        // `validateInitContainers` of Kubernetes 1.36. Earlier versions accept it, and it means nothing: the container ends.
+        if is_plain_init && text(policy, "restartPolicy") == Some("RestartContainer") {
+            let message = "is for init containers with restartPolicy: Always alone";
+            add(&mut at.field("restartPolicy"), message);
+        }
         if let Some(name) = text(policy, "resourceName").filter(|name| !unique.insert(*name)) {
             let message = format!("{name:?} is listed twice");
             add(&mut at.field("resourceName"), &message);
