@@ -238,6 +238,7 @@ pub(crate) fn source(webhook: &Webhook) -> WebhookSource {
         calls: webhook.calls.clone(),
         stored: webhook.stored.clone(),
         in_force: webhook.in_force.clone(),
+        is_told: false,
         led_by: webhook.led_by.clone(),
         answers: Arc::clone(&webhook.answers),
     }

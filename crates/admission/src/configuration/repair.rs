@@ -41,6 +41,9 @@ pub(crate) struct WebhookSource {
     pub(crate) stored: watch::Sender<StoredBarrier>,
     /// That of the calls that are wanted, once they are stored.
     pub(crate) in_force: watch::Sender<Option<StateVersion>>,
+    /// Whether anything was told of that yet: a first None is news, since whoever follows may hold what an earlier process
+    /// has told for true.
+    pub(crate) is_told: bool,
     /// Without this leadership the API server is not told to call.
     pub(crate) led_by: Option<watch::Receiver<Leadership>>,
 }
@@ -245,7 +248,7 @@ impl<C: WebhookConfiguration> ConfigurationLoop<C> {
     }
 
     /// Publishes which calls API servers are told to make, and since when with the bundle.
-    fn note_in_force(&self, desired: Option<&Value>, bundle: &CaBundle) {
+    fn note_in_force(&mut self, desired: Option<&Value>, bundle: &CaBundle) {
         let observed = &self.state.observed;
         let is_desired = desired.map_or(*observed == Observed::Absent, |desired| {
             observed.has_desired(desired)
@@ -256,14 +259,18 @@ impl<C: WebhookConfiguration> ConfigurationLoop<C> {
         let is_held = self.state.pace.held_until(clock::monotonic()).is_some();
         // What is stored otherwise, or not at all, is put right at once, unless that has failed or is undone again and again.
         let is_mended_next = !holds && !is_held && self.state.trouble.is_none();
-        for webhook in self.webhooks.iter().filter(|_| !is_mended_next) {
+        let is_known = *observed != Observed::Unknown;
+        for webhook in self.webhooks.iter_mut().filter(|_| !is_mended_next) {
             let barrier = match observed.barrier_of(webhook.name) {
                 StoredBarrier::At(stored) if holds => Some(stored.version),
                 StoredBarrier::None if is_desired => webhook.barrier_without_calls(),
                 _ => None,
             };
+            // Where another process leads, it is that one's to say.
+            let is_first = is_known && webhook.is_led() && !webhook.is_told;
+            webhook.is_told |= is_first;
             webhook.in_force.send_if_modified(|known| {
-                let is_new = *known != barrier;
+                let is_new = *known != barrier || is_first;
                 *known = barrier;
                 is_new
             });

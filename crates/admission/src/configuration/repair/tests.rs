@@ -233,6 +233,29 @@ fn client_of_a_store(code: Arc<Mutex<u16>>) -> kube::Client {
     kube::Client::new(service, "default")
 }
 
+/// Nobody knows then whether calls of an earlier process are stored, so this one has to say it.
+#[tokio::test(start_paused = true)]
+async fn a_leader_that_finds_no_configuration_and_may_make_none_says_that_no_calls_are_in_force() {
+    let client = client_of_a_store(Arc::new(Mutex::new(403)));
+    let calls = WebhookCalls::from(Some(WebhookSpec::default()));
+    let (mut repair, _calls) = leader(client, 1, calls, Observed::Unknown);
+    let in_force = repair.webhooks[0].in_force.subscribe();
+    let is_told = |in_force: &watch::Receiver<_>| in_force.has_changed().unwrap();
+    // While the API server cannot be asked, what was in force stays so.
+    repair.state.trouble = Some("no answer".to_owned());
+    repair.note_in_force(None, &CaBundle::Unknown);
+    assert!(!is_told(&in_force));
+    repair.state.trouble = None;
+    repair.state.observed = Observed::Absent;
+    // It is made at once, as far as is known.
+    repair.take_step().await;
+    assert!(!is_told(&in_force));
+    for _ in 0..2 {
+        repair.take_step().await;
+    }
+    assert!(is_told(&in_force) && in_force.borrow().is_none());
+}
+
 #[tokio::test(start_paused = true)]
 async fn calls_are_in_force_until_others_are_stored_and_while_what_others_stored_can_be_replaced() {
     let code = Arc::new(Mutex::new(200));
