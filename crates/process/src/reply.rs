@@ -86,7 +86,8 @@ pub enum RetryCause {
     NoAnswer,
     /// The API server failed on it (500). Objects that are too large for etcd end like this as well.
     InternalError,
-    /// The API server does not serve the kind, or the namespace does not exist. Somebody has to create it.
+    /// The API server does not serve the kind, or the namespace does not exist. Somebody has to create it. Or what answered
+    /// is not the API server.
     NoSuchKind,
     /// The account of this process lacks a right, or is not known. Somebody has to grant it.
     NoRight,
@@ -224,6 +225,11 @@ fn judge_failure(
     let cause = match (code.as_u16(), verb) {
         // These requests name no object that could be missing: the resource or the namespace is.
         (404, Verb::Create | Verb::ListOrWatch) => RetryCause::NoSuchKind,
+        // The API server's own names the reason (`NewNotFound`, `k8s.io/apimachinery/pkg/api/errors/errors.go`). One of a
+        // proxy says nothing of the object: no watch would show that it is gone, and its write would never be sent again.
+        (404, Verb::Update) if status.is_none_or(|status| status.reason != "NotFound") => {
+            RetryCause::NoSuchKind
+        }
         (404 | 410, _) => return Disposition::Gone { reason },
         (409, Verb::Create) => return Disposition::AlreadyExists { reason },
         (409, _) => RetryCause::Conflict,

@@ -29,6 +29,7 @@ async fn nothing_is_written_before_every_kind_is_listed_and_every_schema_read() 
 async fn each_failure_is_retried_or_given_up_as_it_should() {
     use Answer::{After, Code, Hang};
     const NO_RIGHT: &str = r#"{"message": "User \"me\" cannot patch resource \"pods/status\""}"#;
+    const NOT_FOUND: &str = r#"{"reason": "NotFound", "message": "pods \"a\" not found"}"#;
     const UID: &str = r#"{"details": {"causes": [{"field": "metadata.uid"}]}}"#;
     // Answers, the requests there are in ten minutes, the earliest second of the last one, whether it was refused.
     let table: &[(&[Answer], usize, f64, bool)] = &[
@@ -44,7 +45,14 @@ async fn each_failure_is_retried_or_given_up_as_it_should() {
         (&[After(503, "2"), After(429, "3")], 3, 5.0, false),
         (&[Code(503, ""), Code(504, "")], 3, 0.3, false),
         (&[Hang], 2, 10.0, false),
-        (&[Code(404, "{}")], 1, 0.0, false),
+        (&[Code(404, NOT_FOUND)], 1, 0.0, false),
+        // Not the API server's own, so the object may be there.
+        (
+            &[const { Code(404, "404 page not found") }; 3],
+            4,
+            0.8,
+            false,
+        ),
         (&[Code(422, UID)], 1, 0.0, false),
         (&[Code(422, "{}")], 1, 0.0, true),
         (&[Code(400, "{}")], 1, 0.0, true),

@@ -100,6 +100,9 @@ fn each_reply_to_an_update_has_its_disposition() {
         (403, None, status("Forbidden", rbac, &none), "NoRight", 0),
         (403, None, status("Forbidden", policy, &none), "Denied", 0),
         (404, None, status("NotFound", "no", &none), "Gone", 0),
+        // A proxy, or an API server that does not serve the kind: nothing is said of the object.
+        (404, None, "<html>".to_owned(), "NoSuchKind", 0),
+        (404, None, "404 page not found".to_owned(), "NoSuchKind", 0),
         (409, None, status("Conflict", "no", &none), "Conflict", 0),
         (413, None, String::new(), "Refused", 0),
         (422, None, status("Invalid", "uid", &uid), "Gone", 0),

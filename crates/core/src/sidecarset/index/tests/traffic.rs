@@ -13,7 +13,7 @@ pub(super) enum Traffic {
     /// A request is carried out; whether its reply arrives.
     CarryOut(usize, bool),
     Refuse(usize),
-    /// A request is lost on its way.
+    /// A request is lost on its way, or a proxy answers it, as with a 404 of its own.
     Lose(usize),
     Restart,
     /// So many seconds.
