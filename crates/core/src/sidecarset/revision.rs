@@ -177,8 +177,8 @@ pub fn is_pinned<'a>(
     }
     let percent = match set.update.partition {
         Amount::Percent(percent) => percent as usize,
-        // A set without pods has none that stays old.
-        Amount::Number(number) => (number as usize * 100).checked_div(matched).unwrap_or(0),
+        // With this pod among them, so that the first ones are as pinned as those that come when there are few.
+        Amount::Number(number) => number as usize * 100 / (matched + 1),
     };
     let text = format!("{owner}/{}", set.uid);
     // The low bits of FNV depend on all of the text.

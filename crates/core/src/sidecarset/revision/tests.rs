@@ -143,6 +143,11 @@ fn a_partial_pin_is_for_as_many_pods_as_stay_old_and_the_same_for_all_of_one_own
         assert!((250..350).contains(&pinned), "{pinned}");
         assert_eq!(pinned, count(&set, &partial, matched));
     }
+    // As long as there are fewer pods than stay old, each of them does, also the first.
+    for (number, matched, pinned) in [(3, 0, 1000), (3, 2, 1000), (0, 0, 0)] {
+        set.update.partition = Amount::Number(number);
+        assert_eq!(count(&set, &partial, matched), pinned, "{number} {matched}");
+    }
     set.update.mode = UpdateMode::Paused;
     assert_eq!(count(&set, &partial, 10), 1000);
     set.update.mode = UpdateMode::Rolling;
