@@ -90,7 +90,9 @@ impl Barrier {
             .get(&Self::annotation_key(webhook))?
             .split_once('/')?;
         let own = observed.resource_version.as_ref()?.parse().ok()?;
-        // A version of another cluster, as by a backup, would never be reached.
+        // A version of another cluster, as by a backup, would never be reached. The first is of custom resources, which share
+        // the etcd of the configuration; built-in kinds, as the others are, may have an etcd of their own
+        // (`--etcd-servers-overrides` of kube-apiserver), and their versions are not compared with this one.
         let version = StateVersion::from_text(version)?;
         (version.0[0] <= own).then_some(())?;
         Some(Self {

@@ -200,8 +200,9 @@ impl Index {
     ) -> Option<Hold> {
         let pinned = set_entry.history.pinned.as_ref()?;
         let newest = self.revisions.get(set_entry.history.newest_name())?;
-        // A pod from before has the pinned revision because that was the newest then, and is
-        // upgraded like all others.
+        // A pod from before has the pinned revision because that was the newest then, and is upgraded like all others. Times
+        // are in whole seconds: a pod of the same second counts as one from before, which costs a restart of its sidecar.
+        // The other way round it would keep an old image, and nothing would upgrade it before the next edit.
         let is_later = entry.pod.created > newest.newest_since();
         let is_pinned = revision == Some(&pinned.revision.name)
             && is_later
