@@ -130,17 +130,8 @@ impl Reader {
         selection: &ListSelection<'_>,
         map: impl Fn(T) -> Option<U>,
     ) -> Result<Vec<U>, Unread> {
-        let failed =
-            |failure: &Disposition| explain_failure("list", resource, selection.namespace, failure);
-        let mut expired = Disposition::Done;
-        for _ in 0..ATTEMPTS {
-            match self.list_once(resource, selection, &map).await {
-                // What was read is dropped: pages of two lists may lack an object, or have it twice.
-                Err(again @ Disposition::Expired { .. }) => expired = again,
-                other => return other.map_err(|failure| failed(&failure)),
-            }
-        }
-        Err(failed(&expired))
+        let listed = self.list_until_whole(resource, selection, &map).await;
+        listed.map_err(|failure| explain_failure("list", resource, selection.namespace, &failure))
     }
 
     /// The same of a resource that the API server need not serve; None if it does not.
@@ -149,7 +140,7 @@ impl Reader {
         resource: ApiResource,
         selection: &ListSelection<'_>,
     ) -> Result<Option<Vec<T>>, Unread> {
-        match self.list_once(resource, selection, &Some).await {
+        match self.list_until_whole(resource, selection, &Some).await {
             Ok(objects) => Ok(Some(objects)),
             Err(Disposition::Retry {
                 cause: RetryCause::NoSuchKind,
@@ -174,6 +165,25 @@ impl Reader {
         let page: List<T> = page
             .map_err(|failure| explain_failure("list", resource, selection.namespace, &failure))?;
         Ok(page.items)
+    }
+
+    /// A list, which begins anew where its continue token has expired (`metadata.continue` of `ListMeta`,
+    /// `k8s.io/apimachinery/pkg/apis/meta/v1/types.go`).
+    async fn list_until_whole<T: DeserializeOwned, U>(
+        &self,
+        resource: ApiResource,
+        selection: &ListSelection<'_>,
+        map: &impl Fn(T) -> Option<U>,
+    ) -> Result<Vec<U>, Disposition> {
+        let mut listed = self.list_once(resource, selection, map).await;
+        for _ in 1..ATTEMPTS {
+            if !matches!(listed, Err(Disposition::Expired { .. })) {
+                break;
+            }
+            // What was read is dropped: pages of two lists may lack an object, or have it twice.
+            listed = self.list_once(resource, selection, map).await;
+        }
+        listed
     }
 
     async fn list_once<T: DeserializeOwned, U>(
@@ -262,6 +272,8 @@ fn explain_failure(
 
 #[cfg(test)]
 mod tests {
+    use kube::Client;
+    use kube::client::Body;
     use rstest::rstest;
 
     use super::*;
@@ -272,6 +284,52 @@ mod tests {
             cause,
             after: None,
             reason: reason.to_owned(),
+        }
+    }
+
+    /// An API server of which each list has two pages, and the token of the first is expired so often.
+    fn server_with_expired_tokens(mut expired: usize) -> Reader {
+        let service = tower::service_fn(move |request: http::Request<Body>| {
+            let query = request.uri().query().unwrap_or_default();
+            let (status, body) = if !query.contains("continue=second") {
+                (200, r#"{"metadata":{"continue":"second"},"items":["a"]}"#)
+            } else if expired > 0 {
+                expired -= 1;
+                (
+                    410,
+                    r#"{"kind":"Status","reason":"Expired","message":"The provided continue parameter is too old"}"#,
+                )
+            } else {
+                (200, r#"{"metadata":{},"items":["b"]}"#)
+            };
+            let response = http::Response::builder().status(status);
+            let response = response.body(Body::from(body.as_bytes().to_vec()));
+            std::future::ready(response)
+        });
+        Reader::new(ApiServer::new(Client::new(service, "default")))
+    }
+
+    #[tokio::test]
+    async fn a_list_whose_continue_token_expires_begins_anew() {
+        let page = ListSelection {
+            page: 1,
+            ..ListSelection::default()
+        };
+        for (expired, is_read) in [(0, true), (2, true), (3, false)] {
+            let objects = vec!["a".to_owned(), "b".to_owned()];
+            let listed: Result<Vec<String>, _> = server_with_expired_tokens(expired)
+                .list_objects(NODES, &page)
+                .await;
+            assert_eq!(listed.ok(), is_read.then_some(objects.clone()), "{expired}");
+            let listed = server_with_expired_tokens(expired)
+                .list_if_served(NODES, &page)
+                .await;
+            let expected = is_read.then_some(Some(objects));
+            assert_eq!(
+                listed.ok(),
+                expected,
+                "{expired}, of what need not be served"
+            );
         }
     }
 
