@@ -62,6 +62,16 @@ struct PodHistory {
     unread: Vec<String>,
 }
 
+impl PodHistory {
+    /// Whether it has the event of a transition. Another change may have happened in the same second.
+    fn has_event_of(&self, transition: &Transition) -> bool {
+        let of_probe =
+            |one: &&Transition| one.probe == transition.probe && one.state == transition.state;
+        let mut known = self.transitions.iter().filter(of_probe);
+        known.any(|one| one.seen_in == SeenIn::Event && one.time == transition.time)
+    }
+}
+
 /// A change of a verdict.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -155,16 +165,11 @@ struct ChangeWatch<'a> {
     /// When each event that is there told of a change last, by the event's name. The API server keeps them
     /// for an hour (`--event-ttl`).
     told: BTreeMap<String, Timestamp>,
-    /// That of the newest one that was told before the watch.
-    newest: Option<Timestamp>,
 }
 
 impl<'a> ChangeWatch<'a> {
     fn changes_after(history: &'a PodHistory, uids: &'a BTreeSet<String>, is_wide: bool) -> Self {
-        let events = history.transitions.iter();
-        let events = events.filter(|one| one.seen_in == SeenIn::Event);
         Self {
-            newest: events.map(|event| event.time.0).max(),
             told: BTreeMap::new(),
             history,
             uids,
@@ -218,8 +223,9 @@ impl<'a> ChangeWatch<'a> {
         let name = event.metadata.name.clone().unwrap_or_default();
         // A list that is read again has events that were told, and an event may be written again for another reason:
         // neither has a later time.
-        let before = self.told.insert(name, time).or(self.newest);
-        (before < Some(time)).then_some(transition)
+        let before = self.told.insert(name, time);
+        let is_later = before.is_none_or(|before| before < time);
+        (is_later && !self.history.has_event_of(&transition)).then_some(transition)
     }
 }
 
@@ -510,12 +516,15 @@ Not read
             unread: Vec::new(),
         };
         let mut changes = ChangeWatch::changes_after(&history, &uids, false);
-        let mut observe = |name: &str, time: &str| {
-            let mut event = event("KruiseProbeFailed", "u", "m#p: it fails");
+        let mut observe_of = |probe: &str, name: &str, time: &str| {
+            let mut event = event("KruiseProbeFailed", "u", &format!("m#{probe}: it fails"));
             event.metadata.name = Some(name.to_owned());
             event.last_timestamp = Some(Time(time.parse().unwrap()));
             changes.observe_event(&event).is_some()
         };
+        let of_the_same_second = observe_of("q", "d", "2026-01-01T00:00:00Z");
+        assert!(of_the_same_second, "another probe changed then");
+        let mut observe = |name: &str, time: &str| observe_of("p", name, time);
         assert!(!observe("a", "2026-01-01T00:00:00Z"), "the history has it");
         assert!(observe("b", "2026-01-01T00:00:05Z"));
         assert!(!observe("b", "2026-01-01T00:00:05Z"), "a list again");
