@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Router;
 use axum::body::{Body, Bytes};
@@ -16,14 +17,15 @@ use prost::Message as _;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
+use tonic::{Code, Status};
 
 use super::otlp::{self, ExportTraceServiceRequest};
+use super::throttling::details_with_delay;
 
 /// Bytes before a message: whether it is compressed, and its length ("gRPC over HTTP2", Length-Prefixed-Message).
 const PREFIX_BYTES: usize = 5;
-/// `OK` and `UNAVAILABLE` of gRPC's status codes.
+/// `OK` of gRPC's status codes.
 const OK: u32 = 0;
-const UNAVAILABLE: u32 = 14;
 
 /// A span as a collector gets it; ids in hexadecimal digits.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,8 +62,16 @@ pub struct FakeCollector {
 #[derive(Debug, Default)]
 struct CollectorState {
     spans: watch::Sender<Vec<CollectedSpan>>,
-    /// How many requests it still answers with `UNAVAILABLE`, and how many it has answered so.
-    refusals: watch::Sender<(u32, u32)>,
+    refusals: watch::Sender<Refusals>,
+}
+
+#[derive(Debug, Default)]
+struct Refusals {
+    /// How many requests it still answers with this status.
+    left: u32,
+    status: Option<Status>,
+    /// How many it has answered so.
+    done: u32,
 }
 
 impl Drop for FakeCollector {
@@ -93,14 +103,33 @@ impl FakeCollector {
 
     /// Answers the next requests with `UNAVAILABLE`.
     pub fn refuse_next(&self, requests: u32) {
-        self.shared
-            .refusals
-            .send_modify(|refusals| refusals.0 = requests);
+        self.refuse_next_with(requests, Status::unavailable("refused"));
     }
 
-    /// The number of requests that were answered with `UNAVAILABLE`.
+    /// Answers the next requests with `RESOURCE_EXHAUSTED`, and asks for this delay if there is one.
+    pub fn exhaust_next(&self, requests: u32, delay: Option<Duration>) {
+        let details = delay.map(details_with_delay).unwrap_or_default();
+        let status = Status::with_details(Code::ResourceExhausted, "exhausted", details.into());
+        self.refuse_next_with(requests, status);
+    }
+
+    fn refuse_next_with(&self, requests: u32, status: Status) {
+        self.shared.refusals.send_modify(|refusals| {
+            refusals.left = requests;
+            refusals.status = Some(status);
+        });
+    }
+
+    /// The number of requests that were refused.
     pub fn refused_count(&self) -> u32 {
-        self.shared.refusals.borrow().1
+        self.shared.refusals.borrow().done
+    }
+
+    /// Waits until so many requests were refused. The caller has a deadline.
+    pub async fn wait_for_refusals(&self, count: u32) {
+        let mut refusals = self.shared.refusals.subscribe();
+        let refusals = refusals.wait_for(|refusals| refusals.done >= count).await;
+        refusals.expect("the sender is ours");
     }
 
     /// All spans so far.
@@ -117,26 +146,28 @@ impl FakeCollector {
 }
 
 async fn receive_export(State(shared): State<Arc<CollectorState>>, body: Bytes) -> Response {
-    let mut is_refused = false;
-    shared.refusals.send_modify(|(left, done)| {
-        is_refused = *left > 0;
-        *left -= u32::from(is_refused);
-        *done += u32::from(is_refused);
+    let mut refused = None;
+    shared.refusals.send_modify(|refusals| {
+        if refusals.left > 0 {
+            refusals.left -= 1;
+            refusals.done += 1;
+            refused.clone_from(&refusals.status);
+        }
     });
-    if is_refused {
-        return grpc_response(UNAVAILABLE);
+    if let Some(status) = refused {
+        return status.into_http();
     }
     let message = body.slice(PREFIX_BYTES.min(body.len())..);
     let request = ExportTraceServiceRequest::decode(message).expect("a request of ours");
     let spans = request.collected_spans();
     shared.spans.send_modify(|known| known.extend(spans));
-    grpc_response(OK)
+    empty_response()
 }
 
-/// An empty message, and the status.
-fn grpc_response(status: u32) -> Response {
+/// An empty message, and that it is all.
+fn empty_response() -> Response {
     let mut trailers = HeaderMap::new();
-    trailers.insert("grpc-status", HeaderValue::from(status));
+    trailers.insert("grpc-status", HeaderValue::from(OK));
     let message = Full::new(Bytes::from_static(&[0; PREFIX_BYTES]));
     let body = message.with_trailers(async { Some(Ok(trailers)) });
     let mut reply = Response::new(Body::new(body));

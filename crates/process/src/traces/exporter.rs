@@ -19,6 +19,7 @@ use tonic_prost::ProstCodec;
 use super::CollectorEndpoint;
 use super::otlp::{self, ExportTraceServiceRequest, ExportTraceServiceResponse};
 use super::span::Span;
+use super::throttling;
 use crate::metrics::Labels;
 use crate::{Backoff, Component, Metrics};
 
@@ -34,6 +35,8 @@ const DEADLINE: Duration = Duration::from_secs(10);
 const ATTEMPTS: u32 = 5;
 const _: () = assert!(BATCH <= QUEUE, "a full batch fits into the queue");
 const BACKOFF: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(8));
+/// The longest pause that a collector may ask for. What comes meanwhile waits in the queue, as far as it has room.
+const MAX_RETRY_DELAY: Duration = Duration::from_mins(1);
 /// How long the end of the process waits for the last batches.
 const FLUSH: Duration = Duration::from_secs(2);
 
@@ -114,7 +117,8 @@ impl Exporter {
 /// Why a batch is not taken.
 struct Unsent {
     reason: String,
-    is_retryable: bool,
+    /// How long to wait at least until it is sent again. None if the same batch would not be taken later either.
+    retry_after: Option<Duration>,
 }
 
 struct BatchSender {
@@ -184,11 +188,12 @@ impl BatchSender {
             }
             // The time of a flush is for one attempt: the process is ending.
             let is_last = attempt == ATTEMPTS || self.flush.is_cancelled();
-            if is_last || !unsent.is_retryable {
+            let Some(retry_after) = unsent.retry_after.filter(|_| !is_last) else {
                 break;
-            }
+            };
+            let pause = BACKOFF.delay(attempt, fastrand::f64()).max(retry_after);
             tokio::select! {
-                () = sleep(BACKOFF.delay(attempt, fastrand::f64())) => {}
+                () = sleep(pause) => {}
                 () = self.flush.cancelled() => {}
             }
         }
@@ -213,11 +218,11 @@ impl BatchSender {
             Ok(Ok(reply)) => Ok(reply.into_inner()),
             Ok(Err(status)) => Err(Unsent {
                 reason: format!("{}: {}", status.code(), status.message()),
-                is_retryable: is_retryable(status.code()),
+                retry_after: retry_after(&status),
             }),
             Err(_elapsed) => Err(Unsent {
                 reason: format!("no answer within {DEADLINE:?}"),
-                is_retryable: true,
+                retry_after: Some(Duration::ZERO),
             }),
         }
     }
@@ -239,19 +244,19 @@ impl BatchSender {
     }
 }
 
-/// Of the codes that the specification calls retryable (OTLP specification, "Failures"), those that a collector may answer
-/// differently soon.
-fn is_retryable(code: Code) -> bool {
-    matches!(
-        code,
+/// How long to wait at least until a batch is sent again, if its status is one that the specification calls retryable
+/// (OTLP specification, "Failures").
+fn retry_after(status: &Status) -> Option<Duration> {
+    let asked = throttling::retry_delay(status.details()).map(|delay| delay.min(MAX_RETRY_DELAY));
+    match status.code() {
         Code::Cancelled
-            | Code::DeadlineExceeded
-            | Code::Aborted
-            | Code::OutOfRange
-            | Code::Unavailable
-            | Code::DataLoss
-            // Retryable only with `RetryInfo`, says the specification. That is not read: five attempts are a bound as
-            // well.
-            | Code::ResourceExhausted
-    )
+        | Code::DeadlineExceeded
+        | Code::Aborted
+        | Code::OutOfRange
+        | Code::Unavailable
+        | Code::DataLoss => Some(asked.unwrap_or_default()),
+        // Only the collector knows whether it will have room again.
+        Code::ResourceExhausted => asked,
+        _ => None,
+    }
 }

@@ -144,3 +144,39 @@ async fn what_a_collector_does_not_take_is_sent_again() {
     assert_eq!(spans[0].service, "leadsman-manager");
     assert_eq!(collector.refused_count(), 2);
 }
+
+/// The specification of OTLP has it so ("Failures", "OTLP/gRPC Throttling").
+#[tokio::test]
+async fn what_an_exhausted_collector_does_not_ask_for_is_not_sent_again() {
+    let collector = FakeCollector::start().await.unwrap();
+    collector.exhaust_next(1, None);
+    let metrics = Metrics::default();
+    let args = args(&collector.address.to_string(), ALL);
+    let (tracer, _exporter) = args.start_tracer(Component::Manager, &metrics);
+    tracer.record_span(trace(0), || span(trace(0), "refused"));
+    let refused = collector.wait_for_refusals(1);
+    timeout(DEADLINE, refused).await.unwrap();
+    // Its batch would be sent again before this one.
+    tracer.record_span(trace(0), || span(trace(0), "later"));
+    let spans = collected(&collector, 1).await;
+    let names: Vec<_> = spans.iter().map(|span| &*span.name).collect();
+    assert_eq!(names, ["later"]);
+    assert_eq!(count(&metrics, "unsent"), 1);
+}
+
+#[tokio::test]
+async fn an_exhausted_collector_gets_again_what_it_asks_for_and_not_before() {
+    // Longer than the first pause of our own, with what is added at random.
+    const DELAY: Duration = Duration::from_millis(2500);
+    let collector = FakeCollector::start().await.unwrap();
+    collector.exhaust_next(1, Some(DELAY));
+    let metrics = Metrics::default();
+    let args = args(&collector.address.to_string(), ALL);
+    let (tracer, _exporter) = args.start_tracer(Component::Manager, &metrics);
+    tracer.record_span(trace(0), || span(trace(0), "refused"));
+    let refused = collector.wait_for_refusals(1);
+    timeout(DEADLINE, refused).await.unwrap();
+    let refused_at = tokio::time::Instant::now();
+    collected(&collector, 1).await;
+    assert!(refused_at.elapsed() >= DELAY, "{:?}", refused_at.elapsed());
+}
