@@ -80,7 +80,7 @@ const COMMANDS: &[(&str, Check)] = &[
     ("kubectl -n ns patch ", RunWith(DRY)),
     ("kubectl -n ns ", Run),
     ("kubectl auth can-i ", Run),
-    ("kubectl leadsman status -A -w", Not("goes on until it is stopped; tests/api/explain.rs does so")),
+    ("kubectl leadsman status -A -w", Not("goes on until it is stopped; tests/api/watch.rs does so")),
     ("kubectl leadsman try ", By("tests/node/trial.rs")),
     ("kubectl leadsman doctor", By("tests/api/doctor.rs")),
     ("kubectl leadsman top", Not("asks agents in their pods, which takes a kubelet: tests/install/recent_runs.rs does so")),

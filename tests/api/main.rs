@@ -34,6 +34,7 @@ mod stage;
 mod status;
 mod traces;
 mod trial;
+mod watch;
 mod webhook;
 
 use std::path::{Path, PathBuf};
@@ -383,6 +384,8 @@ fn together() -> Vec<Case<Installation>> {
         case!(status::the_selector_is_immutable),
         case!(explain::answers_come_in_the_forms_of_kubectl),
         case!(explain::who_may_read_pods_and_markers_alone_gets_an_answer),
+        case!(watch::a_history_goes_on_with_each_change_of_its_pod),
+        case!(watch::a_status_goes_on_with_each_marker_that_changes),
         case!(completion::bash_completes_what_the_page_says),
         case!(completion::zsh_completes_what_the_page_says),
         case!(completion::fish_completes_what_the_page_says),
