@@ -7,7 +7,8 @@ use k8s_openapi::api::admissionregistration::v1::{
 };
 use k8s_openapi::api::apps::v1::ControllerRevision;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
-use kube::{Api, Client, Error};
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Api, Client, Config, Error};
 use leadsman_admission::CONFIGURATION;
 use leadsman_api::SidecarSet;
 use leadsman_testkit::leadsman::{MANAGER, NAMESPACE};
@@ -27,6 +28,7 @@ pub(super) async fn check_writes_of_own_objects(installation: &Installation) -> 
         .kubeconfig_for(MANAGER, &["system:serviceaccounts"])?;
     let clients = Clients {
         manager: client_of(&kubeconfig).await?,
+        manager_of_all_rights: manager_of_all_rights(installation).await?,
         administrator: installation.client.clone(),
     };
     clients.check_sets().await?;
@@ -49,7 +51,18 @@ pub(super) async fn check_writes_of_own_objects(installation: &Installation) -> 
 
 struct Clients {
     manager: Client,
+    /// Its account, which nothing but its policies keeps from anything.
+    manager_of_all_rights: Client,
     administrator: Client,
+}
+
+async fn manager_of_all_rights(installation: &Installation) -> Result<Client> {
+    let kubeconfig = Kubeconfig::read_from(installation.plane.admin_kubeconfig())?;
+    let options = KubeConfigOptions::default();
+    let mut config = Config::from_custom_kubeconfig(kubeconfig, &options).await?;
+    config.auth_info.impersonate = Some(MANAGER.to_owned());
+    config.auth_info.impersonate_groups = Some(vec!["system:masters".to_owned()]);
+    Ok(Client::try_from(config)?)
 }
 
 /// Why a request is refused; empty if it is not.
@@ -70,6 +83,20 @@ fn is_expected(what: &Value, told: &str, part: &str) -> Result<()> {
     };
     ensure!(is_as_expected, "{what}: {told:?} instead of {part:?}");
     Ok(())
+}
+
+fn post_dry() -> PostParams {
+    PostParams {
+        dry_run: true,
+        ..PostParams::default()
+    }
+}
+
+fn delete_dry() -> DeleteParams {
+    DeleteParams {
+        dry_run: true,
+        ..DeleteParams::default()
+    }
 }
 
 fn try_it() -> PatchParams {
@@ -134,7 +161,16 @@ impl Clients {
             let by_another = sets.patch(SET, &try_it(), &Patch::Merge(edit)).await;
             is_expected(edit, &told(by_another)?, "")?;
         }
-        Ok(())
+        let all: Api<SidecarSet> = Api::all(self.manager_of_all_rights.clone());
+        let neither = "it neither creates nor deletes any";
+        let mut another = set.clone();
+        another["metadata"]["name"] = json!("another");
+        let answer = all
+            .create(&post_dry(), &serde_json::from_value(another)?)
+            .await;
+        is_expected(&json!("create"), &told(answer)?, neither)?;
+        let answer = all.delete(SET, &delete_dry()).await;
+        is_expected(&json!("delete"), &told(answer)?, neither)
     }
 
     async fn check_revisions(&self) -> Result<()> {
@@ -147,9 +183,15 @@ impl Clients {
         };
         let of_a_set = owner("apps.kruise.io/v1beta1", "SidecarSet");
         let of_a_daemon_set = owner("apps/v1", "DaemonSet");
+        let of_another_kind = owner("apps.kruise.io/v1alpha1", "DaemonSet");
+        let of_another_group = owner("example.com/v1", "SidecarSet");
+        let mut uncontrolled = of_a_set.clone();
+        uncontrolled[0]["controller"] = json!(false);
         let all: Api<ControllerRevision> = Api::namespaced(self.administrator.clone(), NAMESPACE);
         for (name, owner) in [("own", &of_a_set), ("foreign", &of_a_daemon_set)] {
-            let object = serde_json::from_value(revision(name, owner.clone()))?;
+            let mut object = revision(name, owner.clone());
+            object["metadata"]["annotations"] = json!({"theirs": "x"});
+            let object = serde_json::from_value(object)?;
             all.create(&PostParams::default(), &object).await?;
         }
         let of_manager: Api<ControllerRevision> = Api::namespaced(self.manager.clone(), NAMESPACE);
@@ -165,6 +207,11 @@ impl Clients {
             (
                 "own",
                 json!({"metadata": {"annotations": {"a": "b"}}}),
+                owners,
+            ),
+            (
+                "own",
+                json!({"metadata": {"annotations": {"theirs": null}}}),
                 owners,
             ),
             (
@@ -203,25 +250,20 @@ impl Clients {
                 .await;
             is_expected(patch, &told(answer)?, part)?;
         }
-        let post = PostParams {
-            dry_run: true,
-            ..PostParams::default()
-        };
         for (owner, part) in [
             (&of_a_set, ""),
             (&of_a_daemon_set, foreign),
+            (&of_another_kind, foreign),
+            (&of_another_group, foreign),
+            (&uncontrolled, foreign),
             (&Value::Null, foreign),
         ] {
             let object = serde_json::from_value(revision("new", owner.clone()))?;
-            let answer = of_manager.create(&post, &object).await;
+            let answer = of_manager.create(&post_dry(), &object).await;
             is_expected(owner, &told(answer)?, part)?;
         }
-        let delete = DeleteParams {
-            dry_run: true,
-            ..DeleteParams::default()
-        };
         for (name, part) in [("own", ""), ("foreign", foreign)] {
-            let answer = of_manager.delete(name, &delete).await;
+            let answer = of_manager.delete(name, &delete_dry()).await;
             is_expected(&json!(name), &told(answer)?, part)?;
         }
         Ok(())
@@ -239,22 +281,11 @@ impl Clients {
     {
         let of_manager: Api<C> = Api::all(self.manager.clone());
         let apply = async |webhook: &Value| {
-            let mut entry = json!({
-                "name": "any.leadsman.test", "admissionReviewVersions": ["v1"], "sideEffects": "None",
-                "clientConfig": {"url": "https://127.0.0.1:1/any"}, "failurePolicy": "Ignore",
-            });
-            leadsman_tests::scene::merge(&mut entry, webhook.clone());
-            let object = json!({"apiVersion": "admissionregistration.k8s.io/v1", "kind": kind,
-                "metadata": {"name": CONFIGURATION}, "webhooks": [entry]});
-            let params = PatchParams {
-                dry_run: true,
-                ..PatchParams::apply("a-thief").force()
-            };
-            told(
-                of_manager
-                    .patch(CONFIGURATION, &params, &Patch::Apply(object))
-                    .await,
-            )
+            let object = configuration(kind, CONFIGURATION, webhook);
+            let answer = of_manager
+                .patch(CONFIGURATION, &forced(), &Patch::Apply(object))
+                .await;
+            told(answer)
         };
         wait_for_answer("the policy on configurations is in force", || async {
             Ok(apply(&table[0].0).await?.contains(in_force).then_some(()))
@@ -263,7 +294,59 @@ impl Clients {
         for (webhook, part) in table {
             is_expected(webhook, &apply(webhook).await?, part)?;
         }
+        self.check_configuration_of_others::<C>(kind, &table[0])
+            .await
+    }
+
+    /// A webhook that others have added stays as it is, though the manager could not add it.
+    async fn check_configuration_of_others<C>(
+        &self,
+        kind: &str,
+        (refused, part): &(Value, &str),
+    ) -> Result<()>
+    where
+        C: kube::Resource<DynamicType = ()> + Clone + DeserializeOwned + std::fmt::Debug,
+    {
+        const NAME: &str = "of-others";
+        let mut theirs = refused.clone();
+        // Nobody answers it.
+        theirs["name"] = json!("theirs.leadsman.test");
+        theirs["namespaceSelector"] = json!({"matchLabels": {"no-such": "namespace"}});
+        let of_others: Api<C> = Api::all(self.administrator.clone());
+        let object = configuration(kind, NAME, &theirs);
+        of_others
+            .patch(NAME, &PatchParams::apply("others"), &Patch::Apply(object))
+            .await?;
+        let of_manager: Api<C> = Api::all(self.manager_of_all_rights.clone());
+        let mut wider = json!({"name": theirs["name"]});
+        wider["rules"] = json!([rule("", "nodes", &["CREATE"])]);
+        for (webhook, part) in [(json!({}), ""), (refused.clone(), part), (wider, part)] {
+            let object = configuration(kind, NAME, &webhook);
+            let answer = of_manager
+                .patch(NAME, &forced(), &Patch::Apply(object))
+                .await;
+            is_expected(&webhook, &told(answer)?, part)?;
+        }
+        of_others.delete(NAME, &DeleteParams::default()).await?;
         Ok(())
+    }
+}
+
+/// A configuration with one webhook, which nobody serves.
+fn configuration(kind: &str, name: &str, webhook: &Value) -> Value {
+    let mut entry = json!({
+        "name": "any.leadsman.test", "admissionReviewVersions": ["v1"], "sideEffects": "None",
+        "clientConfig": {"url": "https://127.0.0.1:1/any"}, "failurePolicy": "Ignore",
+    });
+    leadsman_tests::scene::merge(&mut entry, webhook.clone());
+    json!({"apiVersion": "admissionregistration.k8s.io/v1", "kind": kind, "metadata": {"name": name},
+        "webhooks": [entry]})
+}
+
+fn forced() -> PatchParams {
+    PatchParams {
+        dry_run: true,
+        ..PatchParams::apply("a-thief").force()
     }
 }
 
@@ -275,13 +358,15 @@ fn mutating() -> Vec<(Value, &'static str)> {
     const ALONE: &str = "for the creation of pods alone";
     const LEAVES_OUT: &str = "leaves out kube-system and leadsman's namespace";
     let pods = || rule("", "pods", &["CREATE"]);
-    let failing = |namespaces: &[&str]| {
+    let selecting = |key: &str, operator: &str, namespaces: &[&str]| {
         json!({"rules": [pods()], "failurePolicy": "Fail", "namespaceSelector": {"matchExpressions": [
-            {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": namespaces}]}})
+            {"key": key, "operator": operator, "values": namespaces}]}})
     };
+    let (name, both) = ("kubernetes.io/metadata.name", ["kube-system", NAMESPACE]);
     vec![
         (json!({"rules": [rule("", "secrets", &["CREATE"])]}), ALONE),
         (json!({"rules": [rule("*", "*", &["*"])]}), ALONE),
+        (json!({"rules": [rule("*", "pods", &["CREATE"])]}), ALONE),
         (
             json!({"rules": [rule("", "pods", &["CREATE", "UPDATE"])]}),
             ALONE,
@@ -294,8 +379,11 @@ fn mutating() -> Vec<(Value, &'static str)> {
             json!({"rules": [pods()], "failurePolicy": "Fail"}),
             LEAVES_OUT,
         ),
-        (failing(&["kube-system"]), LEAVES_OUT),
-        (failing(&["kube-system", NAMESPACE]), ""),
+        (selecting(name, "NotIn", &["kube-system"]), LEAVES_OUT),
+        (selecting(name, "NotIn", &[NAMESPACE]), LEAVES_OUT),
+        (selecting(name, "In", &both), LEAVES_OUT),
+        (selecting("tier", "NotIn", &both), LEAVES_OUT),
+        (selecting(name, "NotIn", &both), ""),
         (json!({"rules": [pods()]}), ""),
     ]
 }
@@ -305,6 +393,10 @@ fn validating() -> Vec<(Value, &'static str)> {
     let sets = || rule("apps.kruise.io", "sidecarsets", &["CREATE", "UPDATE"]);
     vec![
         (json!({"rules": [rule("", "pods", &["CREATE"])]}), ALONE),
+        (
+            json!({"rules": [rule("*", "sidecarsets", &["CREATE"])]}),
+            ALONE,
+        ),
         (
             json!({"rules": [sets(), rule("apps", "deployments", &["CREATE"])]}),
             ALONE,

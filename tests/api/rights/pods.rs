@@ -21,6 +21,7 @@ fn allowed() -> Vec<Value> {
         annotation("kruise.io/sidecarset-hash"),
         annotation("kruise.io/sidecarset-inplace-update-state"),
         annotation("version.sidecarset.kruise.io/side"),
+        annotation("versionalt.sidecarset.kruise.io/side"),
         annotation("example.com/patched-by-a-set"),
         json!({"metadata": {"annotations": {"example.com/old": null}}}),
         json!({"metadata": {"annotations": {"kruise.io/sidecarset-hash": "y"}},
@@ -33,6 +34,8 @@ fn refused() -> Vec<(Value, &'static str)> {
     let spec = "nothing else of a pod's spec";
     let metadata = "labels, owners and finalizers";
     let owner = json!([{"apiVersion": "v1", "kind": "Pod", "name": "x", "uid": "u"}]);
+    let terms = json!([{"matchExpressions": [{"key": "a", "operator": "Exists"}]}]);
+    let affinity = json!({"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}});
     let toleration =
         json!([{"key": "a", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 1}]);
     vec![
@@ -50,6 +53,8 @@ fn refused() -> Vec<(Value, &'static str)> {
             "images of init containers",
         ),
         (json!({"spec": {"activeDeadlineSeconds": 1}}), spec),
+        (json!({"spec": {"affinity": affinity}}), spec),
+        (json!({"spec": {"nodeSelector": {"a": "b"}}}), spec),
         (json!({"spec": {"tolerations": toleration}}), spec),
         (
             json!({"spec": {"schedulingGates": [{"name": "example.com/held", "$patch": "delete"}]}}),
@@ -69,6 +74,10 @@ fn refused() -> Vec<(Value, &'static str)> {
             json!({"metadata": {"annotations": {"lifecycle.apps.kruise.io/state": "Normal"}}}),
             "lifecycle.apps.kruise.io/state",
         ),
+        (
+            json!({"metadata": {"annotations": {"lifecycle.apps.kruise.io/timestamp": null}}}),
+            "lifecycle.apps.kruise.io/timestamp",
+        ),
     ]
 }
 
@@ -79,7 +88,7 @@ pub(super) async fn check_patches_of_pods(installation: &Installation) -> Result
     let scene = Scene::new(&installation.client, "patched-pods").await?;
     let injected = json!([{"name": "IS_INJECTED", "value": "true"}]);
     let pod = json!({
-        "metadata": {"name": "p", "labels": {"app": "web"}, "annotations": {"example.com/old": "x"}},
+        "metadata": {"name": "p", "labels": {"app": "web"}, "annotations": {"example.com/old": "x", "lifecycle.apps.kruise.io/timestamp": "x"}},
         "spec": {
             "schedulingGates": [{"name": "example.com/held"}],
             "initContainers": [
