@@ -363,6 +363,8 @@ pub(crate) async fn a_set_with_which_a_pod_would_be_invalid_is_left_out(
         json!([main])
     };
     let copied = json!({"name": "side", "image": "old:1", "env": [{"name": "IS_INJECTED", "value": "true"}]});
+    let mut former = copied.clone();
+    former["ports"] = port(80, 8080);
     let empty = json!([{"name": "data", "emptyDir": {}}]);
     for (app, spec, is_injected) in [
         (
@@ -374,6 +376,22 @@ pub(crate) async fn a_set_with_which_a_pod_would_be_invalid_is_left_out(
             "port",
             json!({"containers": main(json!({"ports": port(81, 8080)}))}),
             false,
+        ),
+        (
+            "port",
+            json!({"containers": main(json!({"ports": [{"containerPort": 81, "hostPort": 8080, "protocol": "UDP"}]}))}),
+            true,
+        ),
+        (
+            "port",
+            json!({"containers": main(json!({"ports": [{"containerPort": 81, "hostPort": 8080, "hostIP": "10.0.0.1"}]}))}),
+            true,
+        ),
+        // It is replaced, and its port with it.
+        (
+            "port",
+            json!({"containers": [main(json!({}))[0], former]}),
+            true,
         ),
         ("port", json!({"hostNetwork": true}), false),
         (
