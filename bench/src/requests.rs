@@ -125,19 +125,20 @@ mod tests {
     #[test]
     fn requests_are_counted_by_kind_and_the_leases_are_no_writes() {
         let log = [
-            ("us", "patch", "pods", "status", 200),
-            ("us", "patch", "pods", "status", 200),
-            ("us", "patch", "pods", "status", 409),
-            ("us", "list", "pods", "", 200),
-            ("us", "update", "leases", "", 200),
-            ("us", "update", "leases", "", 409),
-            ("us", "get", "", "", 200),
-            ("us", "get", "nodes", "", 404),
-            ("them", "patch", "pods", "status", 200),
+            (7, "us", "patch", "pods", "status", 200),
+            (5, "us", "patch", "pods", "status", 200),
+            (6, "us", "patch", "pods", "", 200),
+            (8, "us", "patch", "pods", "status", 409),
+            (1, "us", "list", "pods", "", 200),
+            (1, "us", "update", "leases", "", 200),
+            (1, "us", "update", "leases", "", 409),
+            (1, "us", "get", "", "", 200),
+            (1, "us", "get", "nodes", "", 404),
+            (1, "them", "patch", "pods", "status", 200),
         ];
         let since = Timestamp::UNIX_EPOCH;
-        let requests = log.map(|(user, verb, resource, subresource, code)| Request {
-            at: since + Duration::from_millis(5),
+        let requests = log.map(|(after, user, verb, resource, subresource, code)| Request {
+            at: since + Duration::from_millis(after),
             user: user.into(),
             verb: verb.into(),
             resource: resource.into(),
@@ -147,13 +148,15 @@ mod tests {
             ..Request::default()
         });
         let us = Requests::of("us", &requests, since);
-        assert_eq!(us.write_times("pods"), [Duration::from_millis(5); 2]);
+        let times = [5, 6, 7].map(Duration::from_millis);
+        assert_eq!(us.write_times("pods"), times);
+        assert_eq!(us.last_write("pods"), times[2]);
         assert_eq!(us.count("patch pods/status"), 2);
-        assert_eq!(us.writes(), 3, "one of them in vain");
-        assert_eq!([us.writes_of("pods"), us.writes_of("leases")], [3, 2]);
+        assert_eq!(us.writes(), 4, "one of them in vain");
+        assert_eq!([us.writes_of("pods"), us.writes_of("leases")], [4, 2]);
         assert_eq!(Requests::largest([&us, &Requests::default()]), us);
         assert_eq!([us.failed(), us.lease()], [1, 2]);
-        let listed = "1 × get /readyz, 1 × get nodes 404, 1 × list pods, 2 × patch pods/status, 1 × patch pods/status 409";
+        let listed = "1 × get /readyz, 1 × get nodes 404, 1 × list pods, 1 × patch pods, 2 × patch pods/status, 1 × patch pods/status 409";
         assert_eq!(us.listed(), listed);
     }
 }

@@ -263,6 +263,34 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_target_is_reached_up_to_its_value_and_a_share_of_no_floor_is_not() {
+        let reached = |value: f64, floor: Option<f64>, targets: &[Target]| {
+            let figure = Figure {
+                value,
+                floor,
+                targets: targets.to_vec(),
+                ..Figure::default()
+            };
+            figure.reached()
+        };
+        let (most, times) = (Target::AtMost(5.0), Target::TimesFloor(1.25));
+        for (value, floor, targets, expected) in [
+            (5.0, None, &[][..], None),
+            (5.0, None, &[most], Some(true)),
+            (5.1, None, &[most], Some(false)),
+            (3.0, None, &[Target::Exactly(3.0)], Some(true)),
+            (2.0, None, &[Target::Exactly(3.0)], Some(false)),
+            (5.0, Some(4.0), &[times], Some(true)),
+            (5.1, Some(4.0), &[times], Some(false)),
+            (0.0, None, &[times], Some(false)),
+            (5.0, Some(3.0), &[most, times], Some(false)),
+        ] {
+            let found = reached(value, floor, targets);
+            assert_eq!(found, expected, "{value} beside {floor:?}: {targets:?}");
+        }
+    }
+
+    #[test]
     fn the_committed_pages_are_those_of_the_committed_results() {
         let folder = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/performance"));
         let results = results(folder).unwrap();

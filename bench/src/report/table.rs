@@ -193,7 +193,8 @@ mod tests {
         earlier.figures[0].value = 260.0;
         let text = report.text(Some(&earlier));
         assert!(text.contains("130 µs"), "{text}");
-        assert!(text.contains("≤ 150, ≤ 1.25 × floor | missed"), "{text}");
+        let row = "≤ 150, ≤ 1.25 × floor | missed | 100 µs | 1.30 ";
+        assert!(text.contains(row), "{text}");
         assert!(text.contains("260 (-50 %)"), "{text}");
         assert!(text.contains("Missed:\n\n- tcp: CPU a probe\n"), "{text}");
         assert!(!text.contains("--scale"), "{text}");
