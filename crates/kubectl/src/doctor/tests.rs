@@ -285,6 +285,41 @@ fn what_is_worth_knowing_is_no_problem(
     );
 }
 
+/// A pod that has ended or is being deleted has a successor.
+#[rstest]
+#[case::ended(&json!({"/status/phase": "Failed"}))]
+#[case::succeeded(&json!({"/status/phase": "Succeeded"}))]
+#[case::deleted(&json!({"/metadata": {"name": "m3", "deletionTimestamp": "2026-01-01T00:59:00Z"}}))]
+fn a_former_pod_is_no_problem(#[case] change: &Value) {
+    let mut former = pod("m3", "n1");
+    former["status"]["conditions"][0]["status"] = json!("False");
+    let mut health = healthy();
+    let managers = health.install.managers.as_mut().unwrap();
+    managers.push(with(former, change));
+    let found = health.check_managers();
+    let pods = found.iter().find(|it| it.check == "manager-pods").unwrap();
+    assert_eq!(
+        (pods.result, pods.message.as_str()),
+        (CheckResult::Ok, "2 of 2 are Ready")
+    );
+}
+
+/// Notes of preflight about markers are for who comes from another manager.
+#[test]
+fn notes_about_a_migration_are_left_out() {
+    let finding = |check, result| Finding::new(check, result, "…");
+    let all = [
+        finding("markers", CheckResult::Note),
+        finding("markers", CheckResult::Todo),
+        finding("crds", CheckResult::Note),
+        finding("openkruise", CheckResult::Ok),
+    ];
+    let of = |group| of_group(&all, group);
+    assert_eq!(of(FindingGroup::Markers), [all[1].clone()]);
+    assert_eq!(of(FindingGroup::Cluster), [all[2].clone()]);
+    assert_eq!(of(FindingGroup::OpenKruise), [all[3].clone()]);
+}
+
 /// Virtual nodes and those that the nodeSelector leaves out.
 #[test]
 fn a_node_that_should_have_no_agent_lacks_none() {
