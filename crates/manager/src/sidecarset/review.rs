@@ -111,3 +111,42 @@ impl Reviewer for SetReviewer {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    /// The request to create a set with this in its spec.
+    fn creation(spec: &Value) -> AdmissionRequest<SidecarSet> {
+        let mut set = json!({"apiVersion": "apps.kruise.io/v1beta1", "kind": "SidecarSet",
+            "metadata": {"name": "log"},
+            "spec": {"selector": {"matchLabels": {"app": "web"}}, "containers": [{"name": "log", "image": "log:1"}]}});
+        for (field, value) in spec.as_object().unwrap() {
+            set["spec"][field] = value.clone();
+        }
+        let request = json!({"uid": "u", "operation": "CREATE", "object": set});
+        serde_json::from_value(request).unwrap()
+    }
+
+    // SCS-73
+    #[test]
+    fn only_what_other_objects_may_still_allow_is_looked_at_again() {
+        let known = Snapshot::default();
+        let unlisted = json!({"patchPodMetadata": [{"annotations": {"other/b": "1"}}]});
+        let wrong = json!({"containers": [{"name": "log", "image": "log:1",
+            "resources": {"limits": {"cpu": "much"}}}]});
+        for (spec, is_refused, is_sufficient) in [
+            (json!({}), false, true),
+            (wrong, true, true),
+            (unlisted, true, false),
+        ] {
+            let request = creation(&spec);
+            let causes = SetReviewer::review_request(&known, &request).causes;
+            assert_eq!(!causes.is_empty(), is_refused, "{causes:?}");
+            let found = SetReviewer::is_sufficient(&known, &request);
+            assert_eq!(found, is_sufficient, "{spec}");
+        }
+    }
+}

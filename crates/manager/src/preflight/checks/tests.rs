@@ -193,6 +193,22 @@ fn a_webhook_for_sets_that_nobody_serves_is_in_the_way_with_the_gate(
 }
 
 // PPM-19
+#[test]
+fn of_an_openkruise_that_cannot_be_read_no_webhook_is_called_left_behind() {
+    let facts = changed(|facts| {
+        facts.openkruise.manager = Err("forbidden".into());
+        facts.openkruise.webhooks = Ok(vec![hook()]);
+    });
+    let findings = evaluate(&facts, &scope(InstallPart::Manager));
+    let result_of = |check: &str| {
+        let found = findings.iter().find(|finding| finding.check == check);
+        found.map(|finding| finding.result)
+    };
+    assert_eq!(result_of("openkruise"), Some(CheckResult::Unread));
+    assert_eq!(result_of("openkruise-webhooks"), Some(CheckResult::Note));
+}
+
+// PPM-19
 #[rstest]
 #[case::openkruise_aside(|f: &mut ClusterFacts| f.openkruise.manager = Ok(OpenKruiseState::GateOff { holder: holder() }), "openkruise", CheckResult::Ok)]
 #[case::its_daemon_aside(|f: &mut ClusterFacts| f.openkruise.daemon = Ok(Some("PodProbeMarkerGate=false".into())), "openkruise-daemon", CheckResult::Ok)]
