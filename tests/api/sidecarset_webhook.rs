@@ -316,24 +316,17 @@ pub(crate) async fn resources_of_a_sidecar_follow_from_those_of_the_pod(
     Ok(())
 }
 
-// SDF-1, SDF-4
-pub(crate) async fn a_set_with_which_a_pod_would_be_invalid_is_left_out(
-    _: Arc<Installation>,
-) -> Result<()> {
-    let bed = Injecting::raise().await?;
-    let client = bed.client();
-    make_namespace(&client, "shop", json!({})).await?;
-    let port = |own: u16, host: u16| json!([{"containerPort": own, "hostPort": host}]);
+/// Specs by the name of their sets: host ports, a block device and a native sidecar.
+fn sets_by_which_pods_may_be_invalid() -> [(&'static str, Value); 5] {
     let side = |over: Value| {
         let mut side = json!({"name": "side", "image": "image:1"});
         merge(&mut side, over);
         json!([side])
     };
-    let claim = json!({"name": "data", "persistentVolumeClaim": {"claimName": "raw"}});
     let device = side(json!({"volumeDevices": [{"name": "data", "devicePath": "/dev/data"}]}));
     let hot = json!({"upgradeType": "HotUpgrade", "hotUpgradeEmptyImage": "empty:1"});
     let native = side(json!({"restartPolicy": "Always"}));
-    for (app, spec) in [
+    [
         (
             "port",
             json!({"containers": side(json!({"ports": port(80, 8080)}))}),
@@ -346,12 +339,35 @@ pub(crate) async fn a_set_with_which_a_pod_would_be_invalid_is_left_out(
             "hot",
             json!({"containers": side(json!({"ports": port(80, 0), "upgradeStrategy": hot}))}),
         ),
-        ("device", json!({"containers": device, "volumes": [claim]})),
+        (
+            "device",
+            json!({"containers": device, "volumes": [claim()]}),
+        ),
         (
             "native",
             json!({"containers": null, "initContainers": native}),
         ),
-    ] {
+    ]
+}
+
+/// A container's ports: one, and that of the host.
+fn port(own: u16, host: u16) -> Value {
+    json!([{"containerPort": own, "hostPort": host}])
+}
+
+/// A volume that can be mounted as a block device.
+fn claim() -> Value {
+    json!({"name": "data", "persistentVolumeClaim": {"claimName": "raw"}})
+}
+
+// SDF-1, SDF-4
+pub(crate) async fn a_set_with_which_a_pod_would_be_invalid_is_left_out(
+    _: Arc<Installation>,
+) -> Result<()> {
+    let bed = Injecting::raise().await?;
+    let client = bed.client();
+    make_namespace(&client, "shop", json!({})).await?;
+    for (app, spec) in sets_by_which_pods_may_be_invalid() {
         let mut spec = spec;
         spec["selector"] = json!({"matchLabels": {"app": app}});
         bed.set(app, json!({"spec": spec})).await?;
@@ -365,6 +381,7 @@ pub(crate) async fn a_set_with_which_a_pod_would_be_invalid_is_left_out(
     let copied = json!({"name": "side", "image": "old:1", "env": [{"name": "IS_INJECTED", "value": "true"}]});
     let mut former = copied.clone();
     former["ports"] = port(80, 8080);
+    let claim = claim();
     let empty = json!([{"name": "data", "emptyDir": {}}]);
     for (app, spec, is_injected) in [
         (
