@@ -217,6 +217,8 @@ pub fn is_old_form(annotation: &str) -> bool {
 
 /// A field of ours in a set's entry: what was injected besides images stays as it was.
 const INJECTED_REVISION: &str = "injectedRevision";
+/// A field of ours for each container in a set's entry.
+pub const CONTAINER_ID: &str = "containerID";
 /// A field of ours in a set's entry, `false` or absent, so that most entries are no longer for it.
 const WAS_READY: &str = "wasReady";
 
@@ -292,7 +294,7 @@ impl<'a> InPlaceState<'a> {
         };
         let containers = field(entry, "lastContainerStatuses")?;
         let former = field(containers.get(), container)?;
-        let ids = fields(former.get(), ["imageID", "containerID"])?;
+        let ids = fields(former.get(), ["imageID", CONTAINER_ID])?;
         let [image_id, container_id] = ids.map(|value| text_of(value?).map(Cow::into_owned));
         Some(FormerContainer {
             image_id: image_id.unwrap_or_default(),
@@ -349,7 +351,7 @@ impl InPlaceStates {
             let mut object = JsonObject::new();
             object.insert("imageID".to_owned(), former.image_id.into());
             if let Some(id) = former.container_id {
-                object.insert("containerID".to_owned(), id.into());
+                object.insert(CONTAINER_ID.to_owned(), id.into());
             }
             known.insert(container.to_owned(), object.into());
         }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 
 use super::annotations::{
-    HASH, HASH_WITHOUT_IMAGE, HashEntry, IN_PLACE_STATE, INJECTED_LIST, InPlaceState,
+    CONTAINER_ID, HASH, HASH_WITHOUT_IMAGE, HashEntry, IN_PLACE_STATE, INJECTED_LIST, InPlaceState,
     WORKING_CONTAINER, injected_sets,
 };
 use super::container::{ContainerKind, SetContainer, Upgrade};
@@ -30,6 +30,9 @@ pub struct PodState {
     /// Whether it became ready, or a container of the set was started, more recently than the set wants of a pod that
     /// counts as available.
     pub is_fresh: bool,
+    /// Whether nothing has been seen of the set's containers yet, for a reason that is not theirs: the pod is bound to no
+    /// node, or its volumes or init containers are waited for.
+    pub is_untried: bool,
 }
 
 /// Whether a pod is ready to a set.
@@ -54,8 +57,8 @@ pub enum LastUpgrade {
     Unreadable,
     /// The pod was ready, or an upgrade before was why it was not: if it is not ready now, that may be the set's doing.
     OfReady,
-    /// The pod was not ready already, and that was not the set's doing. Or it was ready for long with these containers, and
-    /// the set has others by now.
+    /// The pod was not ready already, and that was not the set's doing. Or the set has other containers by now, and these were
+    /// written by `OpenKruise`, or long before the pod became not ready.
     OfUnready,
 }
 
@@ -150,9 +153,11 @@ impl PodState {
             version,
             progress: Progress::read(set, pod, &former),
             readiness: PodReadiness::read(set, pod, &former),
-            last_upgrade: LastUpgrade::read(set, pod, version, former.state),
+            last_upgrade: LastUpgrade::read(set, pod, version, &former),
             is_selected: selector.is_none_or(|selector| selector.matches(|key| pod.label(key))),
             is_fresh: former.fresh_until(set, pod, now) > Some(now),
+            is_untried: !pod.is_scheduled
+                || sidecars_in(set, pod).all(ObservedContainer::is_untried),
         })
     }
 }
@@ -162,13 +167,21 @@ impl LastUpgrade {
         set: &SidecarSet,
         pod: &ObservedPod,
         version: PodVersion,
-        state: InPlaceState<'_>,
+        former: &FormerContainers<'_>,
     ) -> Self {
         // While the set's images are rolled out, a pod that has them counts until it is ready: they may be why it becomes
         // ready again and again, and never stays so.
-        let is_proven = || version != PodVersion::Updated && has_served_long(set, pod);
-        match state {
-            InPlaceState::Of(_) if state.was_unready() || is_proven() => Self::OfUnready,
+        let is_of_another = version != PodVersion::Updated;
+        match former.state {
+            InPlaceState::Of(_) if former.state.was_unready() => Self::OfUnready,
+            // `OpenKruise` does not record what it found, and counts pods that have the present containers only
+            // (`calculateUpgradeCount`, `pkg/controller/sidecarset/sidecarset_strategy.go`).
+            InPlaceState::Of(entry) if is_of_another && !entry.contains(CONTAINER_ID) => {
+                Self::OfUnready
+            }
+            InPlaceState::Of(_) if is_of_another && failed_late(set, pod, former.since) => {
+                Self::OfUnready
+            }
             InPlaceState::Of(_) => Self::OfReady,
             InPlaceState::Absent => Self::None,
             InPlaceState::Malformed => Self::Unreadable,
@@ -176,17 +189,20 @@ impl LastUpgrade {
     }
 }
 
-/// How long a pod has been ready with containers that are not why it is not ready any more. Twice the longest time between
+/// How long after the start of a set's containers a pod may become not ready because of them. Twice the longest time between
 /// two starts of a container that crashes (`MaxCrashLoopBackOff`, `pkg/kubelet/kubelet.go`).
-const SERVES_LONG: SignedDuration = SignedDuration::from_mins(10);
+const LATE: SignedDuration = SignedDuration::from_mins(10);
 
-/// Whether a pod became not ready long after the last start of a container of the set. Both times are of one clock, the
-/// node's.
-fn has_served_long(set: &SidecarSet, pod: &ObservedPod) -> bool {
+/// Whether a pod became not ready long after its containers of the set were started or written, whichever was first: a node
+/// that comes back starts them again after the pod has become not ready. It may have become ready and not ready many times
+/// in between, so this is a sign and no proof. The times are by the clocks of the node, of the node lifecycle controller
+/// (`MarkPodsNotReady`, `pkg/controller/util/node/controller_utils.go`) and of the manager, which differ by less.
+fn failed_late(set: &SidecarSet, pod: &ObservedPod, written: Option<Timestamp>) -> bool {
     let statuses = sidecars_in(set, pod).map(|container| container.status.as_ref());
     let started: Option<Vec<_>> = statuses.map(|status| status?.running?).collect();
-    let last = started.and_then(|started| started.into_iter().max());
-    matches!((last, pod.unready_since), (Some(last), Some(since)) if since.duration_since(last) >= SERVES_LONG)
+    let started = started.and_then(|started| started.into_iter().max());
+    let first = started.into_iter().chain(written).min();
+    matches!((first, pod.unready_since), (Some(first), Some(since)) if since.duration_since(first) >= LATE)
 }
 
 impl PodVersion {

@@ -84,8 +84,10 @@ pub fn plan(set: &SidecarSet, members: &[Member<'_>]) -> Rollout {
 pub fn is_down(state: PodState) -> bool {
     let may_be_why = match state.last_upgrade {
         LastUpgrade::OfReady => true,
-        // Its containers are about to be stopped, and it has become ready with them meanwhile.
-        LastUpgrade::OfUnready if state.progress == Progress::BeforeRestart => true,
+        // Its containers are about to be stopped, and it has become ready with them meanwhile. On a node that is gone they
+        // never are.
+        LastUpgrade::OfUnready if state.progress == Progress::BeforeRestart => state.is_ready(),
+        _ if state.is_untried => false,
         LastUpgrade::Unreadable if !state.is_consistent() => true,
         _ => is_pending(state) || state.awaits_reset(),
     };
@@ -104,9 +106,14 @@ pub fn recorded_by_upgrade(state: PodState) -> LastUpgrade {
 }
 
 /// Whether the upgrade of the pod has not shown yet that the image is good: the set's own containers do not run it, or are
-/// not ready, or not for long enough. Its other containers do not count: a pod whose application is broken would hold up the others for ever.
+/// not ready, or not for long enough. The pod's other containers count only if it was ready before: an application that was
+/// broken anyway would hold up the others for ever, and one that the image may have broken would be followed by every pod
+/// that is not ready for a moment.
 fn is_pending(state: PodState) -> bool {
-    state.is_updated() && (state.progress != Progress::Consistent || state.is_fresh)
+    let is_unproven = state.progress != Progress::Consistent
+        || state.is_fresh
+        || (state.last_upgrade == LastUpgrade::OfReady && !state.is_ready());
+    state.is_updated() && is_unproven
 }
 
 /// The pods that can be upgraded, in the order in which they are.

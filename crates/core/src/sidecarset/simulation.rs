@@ -167,6 +167,7 @@ impl World {
             image_id: "i@sha256:0".into(),
             container_id: Some(format!("runtime://{}", self.containers).into()),
             running: does_start.then_some(None),
+            waits_for_pod: false,
         });
         pod.ready = is_good.then_some(None);
     }

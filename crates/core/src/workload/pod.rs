@@ -95,6 +95,8 @@ pub struct ObservedStatus {
     pub container_id: Option<Arc<str>>,
     /// Whether it runs, and since when.
     pub running: Option<Option<Timestamp>>,
+    /// Whether it waits for what comes before its image: the pod's sandbox, volumes or init containers.
+    pub waits_for_pod: bool,
 }
 
 /// The place of a pod in an upgrade; the fields are compared in this order.
@@ -237,8 +239,8 @@ impl ObservedPod {
 /// `cri-tools`).
 const SHORT_ID: usize = 13;
 
-/// What is kept of a container's id, and written with each upgrade of each pod. An id that is not long and hexadecimal, as
-/// those of all runtimes are, is kept whole.
+/// What is kept of a container's id, and written with each upgrade of each pod. Ids of all
+/// runtimes are long and hexadecimal; any other is kept whole.
 pub fn short_container_id(id: &str) -> &str {
     let digits = id.rsplit_once("://").map_or(id, |(_, digits)| digits);
     let is_usual =
@@ -265,7 +267,17 @@ fn share_pairs(pairs: &Pairs, unique: &[&str], strings: &mut Interner<str>) -> S
     shared.collect()
 }
 
+/// Why a container waits for its pod, as its status says (`PodInitializing` and `ContainerCreating`,
+/// `pkg/kubelet/kubelet_pods.go`). A kubelet that has tried to pull the image says so.
+const WAITS_FOR_POD: [&str; 2] = ["PodInitializing", "ContainerCreating"];
+
 impl ObservedContainer {
+    /// Whether its kubelet has not come to it yet.
+    pub fn is_untried(&self) -> bool {
+        let status = self.status.as_ref();
+        status.is_none_or(|status| status.waits_for_pod)
+    }
+
     /// Whether its status says that it is ready.
     pub fn is_ready(&self) -> bool {
         let status = self.status.as_ref();
@@ -299,6 +311,10 @@ impl ObservedContainer {
                 running: status.state.running.as_ref().map(|running| {
                     let started = running.started_at.as_ref();
                     started.map(|time| time.0)
+                }),
+                waits_for_pod: status.state.waiting.as_ref().is_some_and(|waiting| {
+                    let reason = waiting.reason.as_deref();
+                    reason.is_some_and(|reason| WAITS_FOR_POD.contains(&reason))
                 }),
             }),
         }

@@ -125,7 +125,7 @@ const TABLE: [ReasonFacts; 10] = [
         name: "InForce",
         is_ready: true,
         is_told: false,
-        meaning: "nothing is wrong; the message says whether injection or upgrades are paused, how many pods are old in what no upgrade changes, and how many lack a variable of `transferEnv`",
+        meaning: "nothing is wrong; the message says whether injection or upgrades are paused, how many pods differ in fields that no upgrade changes, and how many lack a variable of `transferEnv`",
         action: "nothing",
     },
 ];

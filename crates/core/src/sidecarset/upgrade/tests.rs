@@ -3,7 +3,7 @@
 use super::*;
 use crate::sidecarset::annotations::INJECTED_LIST;
 use crate::sidecarset::metadata::Whitelist;
-use crate::sidecarset::pod::{PodState, PodVersion, Progress, settles_at};
+use crate::sidecarset::pod::{LastUpgrade, PodState, PodVersion, Progress, settles_at};
 use crate::sidecarset::recorded;
 
 const NOW: &str = "2026-11-22T01:56:25Z";
@@ -120,6 +120,7 @@ fn annotations_before_0_8_are_rewritten_as_recorded() {
         image_id: id.into(),
         container_id: None,
         running: None,
+        waits_for_pod: false,
     });
     let set = set("registry.example/log-agent:1.1");
     let upgrade = upgraded(&set, "log-agent-6cc95d769f", &pod, "2026-11-22T02:00:23Z");
@@ -200,6 +201,61 @@ fn start_anew(pod: &mut ObservedPod, image: &str) {
     status.image = image.into();
     status.container_id = Some("containerd://2".into());
     status.running = Some(None);
+}
+
+// SCS-50
+#[rstest::rstest]
+// Written at 01:56:25. It failed soon after its sidecar was started, and long after.
+#[case("2026-11-22T01:57:00Z", "2026-11-22T02:06:00Z", LastUpgrade::OfReady)]
+#[case("2026-11-22T01:57:00Z", "2026-11-22T02:08:00Z", LastUpgrade::OfUnready)]
+// A node that comes back starts the sidecar again after the pod has become not ready.
+#[case("2026-12-01T00:10:00Z", "2026-12-01T00:00:00Z", LastUpgrade::OfUnready)]
+fn an_application_that_fails_late_was_not_broken_by_the_former_image(
+    #[case] started: Timestamp,
+    #[case] unready_since: Timestamp,
+    #[case] expected: LastUpgrade,
+) {
+    let (present, mut pod) = being_upgraded("registry.example/log-agent:1.1");
+    let status = pod.containers[0].status.as_mut().unwrap();
+    status.running = Some(Some(started));
+    (pod.ready, pod.unready_since) = (None, Some(unready_since));
+    let next = set("registry.example/log-agent:1.2");
+    assert_eq!(state(&next, &pod).last_upgrade, expected);
+    // While the image that may have broken it is rolled out, it is not upgraded elsewhere.
+    assert_eq!(state(&present, &pod).last_upgrade, LastUpgrade::OfReady);
+}
+
+// SCS-50
+#[test]
+fn what_openkruise_found_is_not_known_once_the_set_has_another_image() {
+    let pod = observed(&recorded::documents("04-pod-upgraded-in-place")[0]);
+    let last_upgrade = |image| state(&set(image), &pod).last_upgrade;
+    let present = last_upgrade("registry.example/log-agent:1.1");
+    assert_eq!(present, LastUpgrade::OfReady);
+    let next = last_upgrade("registry.example/log-agent:1.2");
+    assert_eq!(next, LastUpgrade::OfUnready);
+}
+
+#[rstest::rstest]
+#[case(json!({"waiting": {"reason": "ContainerCreating"}}), "n", true)]
+#[case(json!({"waiting": {"reason": "PodInitializing"}}), "n", true)]
+#[case(json!({"waiting": {"reason": "ErrImagePull"}}), "n", false)]
+#[case(json!({"waiting": {"reason": "CrashLoopBackOff"}}), "n", false)]
+#[case(json!({"running": {}}), "n", false)]
+#[case(json!({"waiting": {"reason": "ErrImagePull"}}), "", true)]
+fn a_sidecar_is_untried_until_its_kubelet_has_come_to_it(
+    #[case] container: Value,
+    #[case] node: &str,
+    #[case] expected: bool,
+) {
+    let mut pod = recorded::documents("03-pod-injected").remove(0);
+    pod["spec"]["nodeName"] = json!(node);
+    let statuses = pod["status"]["containerStatuses"].as_array_mut().unwrap();
+    for status in statuses {
+        status["state"] = container.clone();
+    }
+    let set = set("registry.example/log-agent:1.0");
+    assert_eq!(state(&set, &observed(&pod)).is_untried, expected);
 }
 
 // SCS-55, SDF-32
