@@ -285,6 +285,7 @@ impl<T: Target> WriteQueue<T> {
         }
         self.targets
             .retain(|_, state| matches!(state, TargetState::InFlight { .. }));
+        self.release_room();
     }
 
     /// The next moment at which [`WriteQueue::take_next`], which returned nothing at `now`, may return a target without any

@@ -116,6 +116,12 @@ async fn ask_once(
             reason,
             ..
         } => DryRunAnswer::NotAsked(reason.clone()),
+        // A marker that is to be replaced was there just now: whoever says otherwise is not the API server.
+        Disposition::Retry {
+            cause: RetryCause::NoSuchKind,
+            reason,
+            ..
+        } if known_version.is_some() => DryRunAnswer::NotAsked(reason.clone()),
         failure => {
             let status = serde_json::from_slice::<Status>(&reply.body).unwrap_or_default();
             let reason = failure.reason().unwrap_or_default();
