@@ -28,7 +28,7 @@ pub(super) async fn check_writes_of_own_objects(installation: &Installation) -> 
         .kubeconfig_for(MANAGER, &["system:serviceaccounts"])?;
     let clients = Clients {
         manager: client_of(&kubeconfig).await?,
-        manager_of_all_rights: manager_of_all_rights(installation).await?,
+        manager_of_all_rights: impersonate_with_all_rights(installation, MANAGER).await?,
         administrator: installation.client.clone(),
     };
     clients.check_sets().await?;
@@ -56,11 +56,15 @@ struct Clients {
     administrator: Client,
 }
 
-async fn manager_of_all_rights(installation: &Installation) -> Result<Client> {
+/// A client of an account that no role keeps from anything.
+pub(super) async fn impersonate_with_all_rights(
+    installation: &Installation,
+    account: &str,
+) -> Result<Client> {
     let kubeconfig = Kubeconfig::read_from(installation.plane.admin_kubeconfig())?;
     let options = KubeConfigOptions::default();
     let mut config = Config::from_custom_kubeconfig(kubeconfig, &options).await?;
-    config.auth_info.impersonate = Some(MANAGER.to_owned());
+    config.auth_info.impersonate = Some(account.to_owned());
     config.auth_info.impersonate_groups = Some(vec!["system:masters".to_owned()]);
     Ok(Client::try_from(config)?)
 }

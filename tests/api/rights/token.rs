@@ -13,6 +13,7 @@ use leadsman_tests::{Scene, wait_for_answer, wait_for_deletion, wait_for_object}
 use serde_json::{Value, json};
 
 use super::agent_pod;
+use super::own_objects::impersonate_with_all_rights;
 use super::table::AGENT;
 use crate::Installation;
 
@@ -42,6 +43,7 @@ pub(super) async fn check_stolen_token(installation: &Installation) -> Result<()
         let written = report(&unbound, node).await;
         is_refused(written, "its token is bound to node \"\"")?;
     }
+    names_an_object_that_has_no_name(installation).await?;
     ends_with_its_pod(&scene.client, &stolen).await?;
     let nodes: Api<Node> = Api::all(scene.client.clone());
     nodes.delete(OTHER, &DeleteParams::default()).await?;
@@ -56,6 +58,22 @@ async fn report(agent: &Client, node: &str) -> kube::Result<NodePodProbe> {
     let objects: Api<NodePodProbe> = Api::all(agent.clone());
     let status = Patch::Merge(json!({"status": {"podProbeStatuses": []}}));
     objects.patch_status(node, &dry_run(), &status).await
+}
+
+/// A request with a name that is yet to be generated has none, like the node of a token that is bound to no pod. No role lets
+/// an agent create; the policy alone refuses here.
+async fn names_an_object_that_has_no_name(installation: &Installation) -> Result<()> {
+    let agent = impersonate_with_all_rights(installation, leadsman::AGENT).await?;
+    let objects: Api<NodePodProbe> = Api::all(agent);
+    let mut object = NodePodProbe::new("", NodePodProbeSpec::default());
+    object.metadata.name = None;
+    object.metadata.generate_name = Some("any-".to_owned());
+    let create = PostParams {
+        dry_run: true,
+        ..PostParams::default()
+    };
+    let answer = objects.create(&create, &object).await;
+    is_refused(answer, "its token is bound to node \"\"")
 }
 
 fn dry_run() -> PatchParams {
