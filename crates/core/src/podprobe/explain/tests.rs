@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use self::scene::{NOW, Scene, marker, now};
 use super::*;
 use crate::cluster::words_of_tables;
+use crate::podprobe::status::Pending;
 
 #[test]
 fn nothing_is_in_the_way_of_a_pod_that_is_marked_as_it_should_be() {
@@ -388,6 +389,20 @@ fn the_page_of_kubectl_explains_every_cause() {
         .map(|reason| reason.as_str())
         .collect();
     assert_eq!(sorted(explained), sorted(all));
+}
+
+/// Those that are a trouble of the marker too have rows of the table above it.
+#[test]
+fn the_page_on_markers_explains_what_resolves_by_itself() {
+    let page = include_str!("../../../../../docs/markers.md");
+    let (_, section) = page.split_once("\n### Pending pods\n").unwrap();
+    let explained = words_of_tables(section, "| reason | what it means |");
+    let of_waiting = [
+        Pending::StartupProbe,
+        Pending::Starting,
+        Pending::AwaitingProvider,
+    ];
+    assert_eq!(explained, of_waiting.map(Pending::as_str));
 }
 
 fn sorted<T: Into<String>>(words: Vec<T>) -> Vec<String> {

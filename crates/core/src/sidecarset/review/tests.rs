@@ -47,7 +47,11 @@ fn older(spec: &Value) -> SnapshotSet {
             "containers": [{"name": "old", "image": "old:1"}],
         }), spec),
     });
-    let set = SidecarSet::parse(&serde_json::from_value(set).unwrap()).unwrap();
+    snapshot_set(&serde_json::from_value(set).unwrap())
+}
+
+fn snapshot_set(wire: &SidecarSetWire) -> SnapshotSet {
+    let set = SidecarSet::parse(wire).unwrap();
     SnapshotSet {
         history: SetHistory::new(&set, Vec::new(), None).into(),
         set: set.into(),
@@ -295,6 +299,19 @@ fn what_was_wrong_before_is_a_warning_and_what_is_new_is_refused() {
         ["spec.containers[1].resources.limits[cpu]"],
         "{judgement:#?}"
     );
+}
+
+// SCS-78
+#[test]
+fn a_set_is_in_no_conflict_with_what_it_was() {
+    let before = wire(&json!({}));
+    let mut known = alone();
+    known.sets = vec![older(&json!({})), snapshot_set(&before)].into();
+    let edit = json!({"spec": {"containers": [{"name": "log", "image": "log:2"}]}});
+    for before in [Some(&before), None] {
+        let judgement = judge(&wire(&edit), before, &known);
+        assert_eq!(judgement, Judgement::default());
+    }
 }
 
 // SCS-47, SDF-33
