@@ -57,13 +57,15 @@ impl OtherVersions {
     /// find it.
     pub(super) fn environment(&self, bed: &Path) -> Result<Vec<(String, OsString)>> {
         let mut environment = Vec::new();
+        let (mut first_on_path, mut last_on_path) = (Vec::new(), Vec::new());
         if let Some(minor) = &self.kubernetes {
             let programs = bed::programs_of_other_version(bed, &format!("kubernetes-{minor}"))?;
             print_version(&programs.join("etcd"))?;
             print_version(&programs.join("kube-apiserver"))?;
             environment.push(("LEADSMAN_PROGRAMS".to_owned(), programs.into()));
+            // Pages have helm typed, which comes with the ordinary programs alone.
+            last_on_path.push(bed::programs(bed)?);
         }
-        let mut first_on_path = Vec::new();
         if let Some(major) = &self.containerd {
             let programs = bed::programs_of_other_version(bed, &format!("containerd-{major}"))?;
             print_version(&programs.join("containerd"))?;
@@ -74,11 +76,12 @@ impl OtherVersions {
             print_version(&folder.join("runc"))?;
             first_on_path.push(folder);
         }
-        if !first_on_path.is_empty() {
+        if !first_on_path.is_empty() || !last_on_path.is_empty() {
             let path = std::env::var_os("PATH").unwrap_or_default();
             let folders = first_on_path
                 .into_iter()
-                .chain(std::env::split_paths(&path));
+                .chain(std::env::split_paths(&path))
+                .chain(last_on_path);
             environment.push(("PATH".to_owned(), std::env::join_paths(folders)?));
         }
         Ok(environment)
