@@ -183,7 +183,7 @@ impl BatchSender {
                 tracing::warn!(
                     collector,
                     reason,
-                    "the collector of traces does not accept spans, retrying; spans may be lost"
+                    "the collector of traces does not accept spans; some may be lost"
                 );
             }
             // The time of a flush is for one attempt: the process is ending.
