@@ -21,6 +21,8 @@ const NOW: &str = "2026-01-01T00:00:00Z";
 const BAD: &str = "i:bad";
 /// An image that starts and never gets ready.
 const UNREADY: &str = "i:unready";
+/// An image that starts and gets ready, and with which no application works.
+const BREAKING: &str = "i:breaking";
 
 #[derive(Clone, Debug)]
 enum Step {
@@ -38,6 +40,8 @@ enum Step {
     Replace(usize),
     /// The application of a pod fails, whatever its sidecar does, or works again.
     Break(usize, bool),
+    /// The application of a pod fails for a moment, in which the upgrade goes on, and its kubelet acts on that.
+    Falter(usize),
 }
 
 fn any_step() -> impl Strategy<Value = Step> {
@@ -46,7 +50,8 @@ fn any_step() -> impl Strategy<Value = Step> {
         Just("i:2"),
         Just("i:3"),
         Just(BAD),
-        Just(UNREADY)
+        Just(UNREADY),
+        Just(BREAKING)
     ];
     prop_oneof![
         1 => image.prop_map(Step::Edit),
@@ -57,6 +62,7 @@ fn any_step() -> impl Strategy<Value = Step> {
         1 => (0..8_usize).prop_map(Step::Replace),
         2 => (0..8_usize, prop::bool::weighted(0.7))
             .prop_map(|(place, is_broken)| Step::Break(place, is_broken)),
+        4 => (0..8_usize).prop_map(Step::Falter),
     ]
 }
 
@@ -231,7 +237,7 @@ impl World {
             Step::Refuse(place) => self.refused = Some(*place),
             Step::Restart(place) => self.restart_pod(*place),
             Step::Replace(place) => {
-                if *place < self.pods.len() && ![BAD, UNREADY].contains(&&*image) {
+                if *place < self.pods.len() && ![BAD, UNREADY, BREAKING].contains(&&*image) {
                     self.pods[*place] = self.new_pod(*place);
                     self.taken_down.remove(place);
                     self.show_readiness(*place);
@@ -246,6 +252,16 @@ impl World {
                 }
                 self.show_readiness(*place);
             }
+            Step::Falter(place) => {
+                self.was_any_broken = true;
+                let is_new = self.broken.insert(*place);
+                self.show_readiness(*place);
+                self.upgrade();
+                if is_new {
+                    self.broken.remove(place);
+                }
+                self.restart_pod(*place);
+            }
         }
     }
 
@@ -258,13 +274,30 @@ impl World {
         }
     }
 
+    /// Whether the image that a pod's sidecar runs is why its application does not work.
+    fn is_broken_by_image(&self, place: usize) -> bool {
+        let side = self.pods[place].container("side").unwrap();
+        let status = side.status.as_ref();
+        status.is_some_and(|status| *status.image == *BREAKING) && !self.broken.contains(&place)
+    }
+
+    /// Whether the set's image has broken as many pods that were ready as may be unavailable.
+    fn is_stopped_by_image(&self) -> bool {
+        let states = self.states();
+        let taken_down = self.taken_down.iter().copied();
+        let broken = taken_down
+            .filter(|place| states[*place].is_updated() && self.is_broken_by_image(*place));
+        broken.count() >= self.max_unavailable
+    }
+
     /// A pod is ready if its application works and its sidecar is ready.
     fn show_readiness(&mut self, place: usize) {
-        let Some(pod) = self.pods.get_mut(place) else {
+        if place >= self.pods.len() {
             return;
-        };
-        let side = pod.container("side").unwrap();
-        let is_ready = side.is_ready() && !self.broken.contains(&place);
+        }
+        let does_work = !self.broken.contains(&place) && !self.is_broken_by_image(place);
+        let pod = &mut self.pods[place];
+        let is_ready = pod.container("side").unwrap().is_ready() && does_work;
         pod.ready = is_ready.then_some(None);
         if is_ready {
             self.taken_down.remove(&place);
@@ -280,7 +313,7 @@ impl World {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 32, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 256, failure_persistence: None, ..ProptestConfig::default() })]
 
     // SCS-46, SCS-50, SCS-55, SDF-32, SDF-34, SDF-35, SDF-37
     #[test]
@@ -291,7 +324,9 @@ proptest! {
     ) {
         let mut world = World::new(count, max_unavailable);
         for step in &steps {
+            let (is_stopped, writes) = (world.is_stopped_by_image(), world.writes);
             world.step(step);
+            prop_assert!(!is_stopped || world.writes == writes, "{step:?}");
             if !world.was_any_broken {
                 prop_assert!(count - world.serving() <= max_unavailable, "{step:?}");
             }
