@@ -11,7 +11,6 @@
 //! | `span` | a span, and the ids of spans and traces |
 //! | `exporter` | the queue and its task |
 //! | `otlp` | the messages on the wire |
-//! | `throttling` | when a collector asks to be left alone |
 //! | `collector` | for tests: a collector that keeps what it gets |
 
 #[cfg(any(test, feature = "fake"))]
@@ -19,7 +18,6 @@ pub mod collector;
 mod exporter;
 mod otlp;
 mod span;
-mod throttling;
 
 use std::fmt;
 use std::str::FromStr;

@@ -18,9 +18,9 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tonic::{Code, Status};
+use tonic_types::{ErrorDetails, StatusExt as _};
 
 use super::otlp::{self, ExportTraceServiceRequest};
-use super::throttling::details_with_delay;
 
 /// Bytes before a message: whether it is compressed, and its length ("gRPC over HTTP2", Length-Prefixed-Message).
 const PREFIX_BYTES: usize = 5;
@@ -62,11 +62,11 @@ pub struct FakeCollector {
 #[derive(Debug, Default)]
 struct CollectorState {
     spans: watch::Sender<Vec<CollectedSpan>>,
-    refusals: watch::Sender<Refusals>,
+    refusals: watch::Sender<PlannedRefusals>,
 }
 
 #[derive(Debug, Default)]
-struct Refusals {
+struct PlannedRefusals {
     /// How many requests it still answers with this status.
     left: u32,
     status: Option<Status>,
@@ -108,8 +108,9 @@ impl FakeCollector {
 
     /// Answers the next requests with `RESOURCE_EXHAUSTED`, and asks for this delay if there is one.
     pub fn exhaust_next(&self, requests: u32, delay: Option<Duration>) {
-        let details = delay.map(details_with_delay).unwrap_or_default();
-        let status = Status::with_details(Code::ResourceExhausted, "exhausted", details.into());
+        let info = delay.map(|delay| ErrorDetails::with_retry_info(Some(delay)));
+        let details = info.unwrap_or_default();
+        let status = Status::with_error_details(Code::ResourceExhausted, "exhausted", details);
         self.refuse_next_with(requests, status);
     }
 

@@ -15,11 +15,11 @@ use tonic::client::Grpc;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Request, Status};
 use tonic_prost::ProstCodec;
+use tonic_types::StatusExt as _;
 
 use super::CollectorEndpoint;
 use super::otlp::{self, ExportTraceServiceRequest, ExportTraceServiceResponse};
 use super::span::Span;
-use super::throttling;
 use crate::metrics::Labels;
 use crate::{Backoff, Component, Metrics};
 
@@ -245,9 +245,10 @@ impl BatchSender {
 }
 
 /// How long to wait at least until a batch is sent again, if its status is one that the specification calls retryable
-/// (OTLP specification, "Failures").
+/// (OTLP specification, "Failures", "OTLP/gRPC Throttling").
 fn retry_after(status: &Status) -> Option<Duration> {
-    let asked = throttling::retry_delay(status.details()).map(|delay| delay.min(MAX_RETRY_DELAY));
+    let info = status.get_details_retry_info();
+    let asked = info.map(|info| info.retry_delay.unwrap_or_default().min(MAX_RETRY_DELAY));
     match status.code() {
         Code::Cancelled
         | Code::DeadlineExceeded

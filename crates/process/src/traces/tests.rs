@@ -145,17 +145,23 @@ async fn what_a_collector_does_not_take_is_sent_again() {
     assert_eq!(collector.refused_count(), 2);
 }
 
+/// A tracer whose first span was just refused.
+async fn refused_tracer(collector: &FakeCollector, metrics: &Metrics) -> (Tracer, Exporter) {
+    let args = args(&collector.address.to_string(), ALL);
+    let (tracer, exporter) = args.start_tracer(Component::Manager, metrics);
+    tracer.record_span(trace(0), || span(trace(0), "refused"));
+    let refused = collector.wait_for_refusals(1);
+    timeout(DEADLINE, refused).await.unwrap();
+    (tracer, exporter)
+}
+
 /// The specification of OTLP has it so ("Failures", "OTLP/gRPC Throttling").
 #[tokio::test]
 async fn what_an_exhausted_collector_does_not_ask_for_is_not_sent_again() {
     let collector = FakeCollector::start().await.unwrap();
     collector.exhaust_next(1, None);
     let metrics = Metrics::default();
-    let args = args(&collector.address.to_string(), ALL);
-    let (tracer, _exporter) = args.start_tracer(Component::Manager, &metrics);
-    tracer.record_span(trace(0), || span(trace(0), "refused"));
-    let refused = collector.wait_for_refusals(1);
-    timeout(DEADLINE, refused).await.unwrap();
+    let (tracer, _exporter) = refused_tracer(&collector, &metrics).await;
     // Its batch would be sent again before this one.
     tracer.record_span(trace(0), || span(trace(0), "later"));
     let spans = collected(&collector, 1).await;
@@ -171,11 +177,7 @@ async fn an_exhausted_collector_gets_again_what_it_asks_for_and_not_before() {
     let collector = FakeCollector::start().await.unwrap();
     collector.exhaust_next(1, Some(DELAY));
     let metrics = Metrics::default();
-    let args = args(&collector.address.to_string(), ALL);
-    let (tracer, _exporter) = args.start_tracer(Component::Manager, &metrics);
-    tracer.record_span(trace(0), || span(trace(0), "refused"));
-    let refused = collector.wait_for_refusals(1);
-    timeout(DEADLINE, refused).await.unwrap();
+    let (_tracer, _exporter) = refused_tracer(&collector, &metrics).await;
     let refused_at = tokio::time::Instant::now();
     collected(&collector, 1).await;
     assert!(refused_at.elapsed() >= DELAY, "{:?}", refused_at.elapsed());
