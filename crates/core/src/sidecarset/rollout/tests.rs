@@ -242,10 +242,13 @@ proptest! {
         let taken_down = |state: &PodState| match state.last_upgrade {
             LastUpgrade::OfReady => true,
             LastUpgrade::Unreadable => state.progress != Progress::Consistent,
-            LastUpgrade::OfUnready | LastUpgrade::None => {
-                let is_replaced = state.progress == Progress::BeforeRestart;
-                state.is_updated() && state.progress != Progress::Consistent || is_replaced
-            }
+            // It has lost nothing: it counts where its sidecars were tried and do not run or are not ready, and where it is
+            // ready and they are about to be stopped.
+            LastUpgrade::OfUnready | LastUpgrade::None => match state.progress {
+                Progress::BeforeRestart => state.is_ready(),
+                Progress::Starting | Progress::Unready => state.is_updated() && !state.is_untried,
+                Progress::Consistent => false,
+            },
         };
         let down = count(&|state| (!state.is_serving() || state.is_fresh) && taken_down(state));
         // One that became ready just now counts as down already.
