@@ -51,7 +51,7 @@ pub enum PodReadiness {
 /// show that later: an application that crashes again and again is ready in between.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LastUpgrade {
-    /// There was none.
+    /// There was none by this set.
     None,
     /// Nobody can read what it has recorded, or whether there was one.
     Unreadable,
@@ -149,11 +149,17 @@ impl PodState {
         let former = FormerContainers::new(set, pod, hash.as_ref(), now);
         let selector = set.update.selector.as_ref();
         let version = PodVersion::read(set, pod, hash.as_ref());
+        let progress = Progress::read(set, pod, &former);
+        let last_upgrade = if is_former(set, pod, hash.as_ref()) {
+            LastUpgrade::None
+        } else {
+            LastUpgrade::read(set, pod, (version, progress), &former)
+        };
         Some(Self {
             version,
-            progress: Progress::read(set, pod, &former),
+            progress,
             readiness: PodReadiness::read(set, pod, &former),
-            last_upgrade: LastUpgrade::read(set, pod, version, &former),
+            last_upgrade,
             is_selected: selector.is_none_or(|selector| selector.matches(|key| pod.label(key))),
             is_fresh: former.fresh_until(set, pod, now) > Some(now),
             is_untried: !pod.is_scheduled
@@ -166,12 +172,14 @@ impl LastUpgrade {
     fn read(
         set: &SidecarSet,
         pod: &ObservedPod,
-        version: PodVersion,
+        (version, progress): (PodVersion, Progress),
         former: &FormerContainers<'_>,
     ) -> Self {
         // While the set's images are rolled out, a pod that has them counts until it is ready: they may be why it becomes
         // ready again and again, and never stays so.
         let is_of_another = version != PodVersion::Updated;
+        // Containers of the set that fail are why it is not ready, however late.
+        let is_the_application = || progress == Progress::Consistent;
         match former.state {
             InPlaceState::Of(_) if former.state.was_unready() => Self::OfUnready,
             // `OpenKruise` does not record what it found, and counts pods that have the present containers only
@@ -179,7 +187,9 @@ impl LastUpgrade {
             InPlaceState::Of(entry) if is_of_another && !entry.contains(CONTAINER_ID) => {
                 Self::OfUnready
             }
-            InPlaceState::Of(_) if is_of_another && failed_late(set, pod, former.since) => {
+            InPlaceState::Of(_)
+                if is_of_another && is_the_application() && failed_late(set, pod, former.since) =>
+            {
                 Self::OfUnready
             }
             InPlaceState::Of(_) => Self::OfReady,
@@ -266,6 +276,12 @@ pub fn was_upgraded(pod: &ObservedPod, set: &str) -> bool {
 pub fn in_place_state<'a>(pod: &'a ObservedPod, set: &str) -> InPlaceState<'a> {
     let text = pod.annotations.get(IN_PLACE_STATE);
     InPlaceState::of_set(text.map(|text| &**text), set)
+}
+
+/// Whether a pod was injected by an earlier set of the name, and not taken over; `hash` is its entry of the set.
+pub(super) fn is_former(set: &SidecarSet, pod: &ObservedPod, hash: Option<&HashEntry<'_>>) -> bool {
+    let is_old = hash.and_then(|hash| hash.since) < Some(set.created);
+    is_old && pod.created < Some(set.created) && !set.adopts_pods
 }
 
 /// The entry of a set in a hash annotation of a pod.

@@ -27,6 +27,8 @@ pub const FAILURE_POLICY_ANNOTATION: &str = "sidecarset.leadsman.io/failure-poli
 /// Annotation of a set, ours: for how many seconds an upgraded pod has to be ready before it counts as available, as
 /// `minReadySeconds` says of a Deployment.
 pub const MIN_READY_SECONDS_ANNOTATION: &str = "sidecarset.leadsman.io/min-ready-seconds";
+/// Annotation of a set that was made anew under the name of an earlier one, ours: `true` takes over the pods of that.
+pub const ADOPT_PODS: &str = "sidecarset.leadsman.io/adopt-pods";
 /// Annotations of a set that its pods depend on: an edit of one is judged as an edit of the spec is.
 pub const JUDGED_ANNOTATIONS: [&str; 3] = [
     FAILURE_POLICY_ANNOTATION,
@@ -49,6 +51,8 @@ pub struct SidecarSet {
     pub generation: i64,
     /// When it was created; of two sets that conflict on a pod the older wins.
     pub created: Timestamp,
+    /// Whether it takes over the pods of an earlier set of its name.
+    pub adopts_pods: bool,
     /// Its labels, which the administrator's whitelist selects by.
     pub labels: BTreeMap<String, String>,
     /// Selects pods.
@@ -182,6 +186,7 @@ impl SidecarSet {
             version: meta.resource_version.as_deref().unwrap_or_default().into(),
             generation: meta.generation.unwrap_or_default(),
             created: created.map_or(Timestamp::UNIX_EPOCH, |time| time.0),
+            adopts_pods: annotation(meta, ADOPT_PODS) == Some("true"),
             labels: meta.labels.clone().unwrap_or_default(),
             selector,
             namespaces,

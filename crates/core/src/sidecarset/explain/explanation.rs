@@ -501,7 +501,7 @@ fn of_hold(hold: &Hold) -> SetCause {
             SetReason::FormerSet,
             format!(
                 "it was injected by an earlier set of this name; {RECREATE}, or take all of them over by annotation {}: \"true\" of the set",
-                crate::sidecarset::index::ADOPT_PODS
+                crate::sidecarset::set::ADOPT_PODS
             ),
         ),
         Hold::Pinned => cause(

@@ -17,7 +17,7 @@ use crate::sidecarset::annotations::{
 use crate::sidecarset::container::{SetContainer, TransferSource, hot_names};
 use crate::sidecarset::event::WriteTarget;
 use crate::sidecarset::pod::{
-    PodState, PodVersion, fresh_until, in_place_state, settles_at, was_upgraded,
+    PodState, PodVersion, fresh_until, in_place_state, is_former, settles_at, was_upgraded,
 };
 use crate::sidecarset::rollout::queue::RollingCandidate;
 use crate::sidecarset::rollout::{Member, plan};
@@ -131,7 +131,7 @@ impl Index {
                 *state
             };
             let hash = hashes.and_then(|hashes| HashEntry::of_set(hashes, &set.name));
-            let is_former = is_former(set_entry, set, entry, hash.as_ref());
+            let is_former = is_former(set, pod, hash.as_ref());
             let revision = hash.and_then(|hash| hash.revision);
             let revision = revision.as_deref();
             let hold = if state.version == PodVersion::Updated {
@@ -368,17 +368,6 @@ pub(super) fn missing_variable(pod: &ObservedPod, set: &SidecarSet) -> Option<(S
     let recorded = missing_variables(pod.annotations.get(MISSING_VARIABLES)?, &set.name);
     let mut recorded = recorded.into_iter();
     recorded.find(|(container, variable)| is_transferred(container, variable))
-}
-
-/// Whether a pod was injected by an earlier set of the name, and not taken over; `hash` is its entry of the set.
-pub(super) fn is_former(
-    set_entry: &SetEntry,
-    set: &SidecarSet,
-    entry: &PodEntry,
-    hash: Option<&HashEntry<'_>>,
-) -> bool {
-    let is_old = hash.and_then(|hash| hash.since) < Some(set.created);
-    is_old && entry.pod.created < Some(set.created) && !set_entry.adopts_pods()
 }
 
 /// Whether a set was injected into a pod. One that was made of an injected pod while no webhook answered has the annotations

@@ -55,7 +55,6 @@ pub use self::reason::{READY, Reason, ReasonFacts};
 use self::refusals::Refusals;
 use self::resets::Resets;
 use self::revisions::Revisions;
-pub use self::sets::ADOPT_PODS;
 use self::sets::{KnownBarrier, Sets};
 use self::snapshots::SnapshotChanges;
 pub use self::totals::{REASONS, SetTotals};

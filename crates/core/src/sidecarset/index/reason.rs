@@ -164,7 +164,7 @@ mod tests {
     use std::fs;
 
     use super::*;
-    use crate::sidecarset::index::ADOPT_PODS;
+    use crate::sidecarset::set::ADOPT_PODS;
 
     const DOCUMENT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/sidecarset.md");
 

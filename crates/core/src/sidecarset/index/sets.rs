@@ -20,9 +20,6 @@ use crate::sidecarset::set::SidecarSet;
 use crate::sidecarset::snapshot::SnapshotVersion;
 use crate::sidecarset::status::Counts;
 
-/// Annotation of a set that was made anew under the name of an earlier one: `true` takes over the pods of that.
-pub const ADOPT_PODS: &str = "sidecarset.leadsman.io/adopt-pods";
-
 /// A set.
 #[derive(Debug)]
 pub(super) struct SetEntry {
@@ -180,13 +177,6 @@ impl SetEntry {
 
     pub(super) fn generation(&self) -> i64 {
         self.wire.metadata.generation.unwrap_or_default()
-    }
-
-    /// Whether it takes over the pods of an earlier set of its name.
-    pub(super) fn adopts_pods(&self) -> bool {
-        let annotations = self.wire.metadata.annotations.as_ref();
-        let adopts = annotations.and_then(|annotations| annotations.get(ADOPT_PODS));
-        adopts.is_some_and(|value| value == "true")
     }
 
     /// Takes in another state. Returns whether anything but its status has changed.

@@ -14,12 +14,12 @@ use super::context::PodName;
 use super::pods::{Hold, Lack};
 use super::reason::{READY, Reason};
 use super::refusals::Purpose;
-use super::sets::{ADOPT_PODS, SetEntry};
+use super::sets::SetEntry;
 use crate::cluster::{Invalid, ObjectName, truncate, whole_seconds};
 use crate::sidecarset::event::{EventNote, Write, WriteTarget};
 use crate::sidecarset::objection;
 use crate::sidecarset::revision::{changed_fields, changed_outside_of_hash};
-use crate::sidecarset::set::SidecarSet;
+use crate::sidecarset::set::{ADOPT_PODS, SidecarSet};
 use crate::sidecarset::status::status;
 use crate::sidecarset::strategy::UpdateMode;
 

@@ -7,7 +7,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::{Value, json};
 
 use super::Index;
-use super::classify::{is_former, upgrade_purpose};
+use super::classify::upgrade_purpose;
 use super::context::{PodName, SetName};
 use super::pods::PodEntry;
 use super::refusals::Purpose;
@@ -15,6 +15,7 @@ use crate::cluster::{ObjectName, whole_seconds};
 use crate::sidecarset::annotations::{HASH, HASH_WITHOUT_IMAGE, HashEntry};
 use crate::sidecarset::condition::{UPGRADABLE, UpgradableCondition};
 use crate::sidecarset::event::{Write, WriteTarget};
+use crate::sidecarset::pod::is_former;
 use crate::sidecarset::rollout::recorded_by_upgrade;
 use crate::sidecarset::strategy::UpdateMode;
 use crate::sidecarset::upgrade;
@@ -165,7 +166,7 @@ impl Index {
             let set = set_entry.active_set()?;
             let reset = upgrade::reset(set, &entry.pod, self.cx.now.wall)?;
             let hash = HashEntry::of_set(entry.pod.annotation(HASH), name);
-            let is_former = is_former(set_entry, set, entry, hash.as_ref());
+            let is_former = is_former(set, &entry.pod, hash.as_ref());
             let is_sent = entry.sent.as_ref() == Some(name);
             let target = WriteTarget::Pod((*entry.pod.name).clone());
             let purpose = Purpose::of_fingerprint(("reset", name, &entry.pod.uid));

@@ -206,18 +206,45 @@ fn start_anew(pod: &mut ObservedPod, image: &str) {
 // SCS-50
 #[rstest::rstest]
 // Written at 01:56:25. It failed soon after its sidecar was started, and long after.
-#[case("2026-11-22T01:57:00Z", "2026-11-22T02:06:00Z", LastUpgrade::OfReady)]
-#[case("2026-11-22T01:57:00Z", "2026-11-22T02:08:00Z", LastUpgrade::OfUnready)]
+#[case(
+    "2026-11-22T01:57:00Z",
+    true,
+    "2026-11-22T02:06:00Z",
+    LastUpgrade::OfReady
+)]
+#[case(
+    "2026-11-22T01:57:00Z",
+    true,
+    "2026-11-22T02:08:00Z",
+    LastUpgrade::OfUnready
+)]
 // A node that comes back starts the sidecar again after the pod has become not ready.
-#[case("2026-12-01T00:10:00Z", "2026-12-01T00:00:00Z", LastUpgrade::OfUnready)]
+#[case(
+    "2026-12-01T00:10:00Z",
+    true,
+    "2026-12-01T00:00:00Z",
+    LastUpgrade::OfUnready
+)]
+// It is the sidecar that fails: it is not ready, or crashes again and again.
+#[case(
+    "2026-11-22T01:57:00Z",
+    false,
+    "2026-11-22T02:08:00Z",
+    LastUpgrade::OfReady
+)]
+#[case(None, false, "2026-11-22T02:08:00Z", LastUpgrade::OfReady)]
 fn an_application_that_fails_late_was_not_broken_by_the_former_image(
-    #[case] started: Timestamp,
+    #[case] started: impl Into<Option<&'static str>>,
+    #[case] is_ready: bool,
     #[case] unready_since: Timestamp,
     #[case] expected: LastUpgrade,
 ) {
     let (present, mut pod) = being_upgraded("registry.example/log-agent:1.1");
+    start_anew(&mut pod, "registry.example/log-agent:1.1");
     let status = pod.containers[0].status.as_mut().unwrap();
-    status.running = Some(Some(started));
+    let started: Option<&str> = started.into();
+    status.running = started.map(|started| started.parse().ok());
+    status.is_ready = is_ready;
     (pod.ready, pod.unready_since) = (None, Some(unready_since));
     let next = set("registry.example/log-agent:1.2");
     assert_eq!(state(&next, &pod).last_upgrade, expected);

@@ -10,7 +10,7 @@ use super::traffic::Traffic;
 use super::world::{BAD, Key, UNREADY, World, pod_key, set_key};
 use crate::sidecarset::annotations::{WORKING_CONTAINER, working_containers};
 use crate::sidecarset::event::{WatchedKind, Write};
-use crate::sidecarset::index::ADOPT_PODS;
+use crate::sidecarset::set::ADOPT_PODS;
 
 const PODS: usize = 2;
 const SET: &str = "mesh";

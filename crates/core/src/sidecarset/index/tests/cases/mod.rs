@@ -14,9 +14,9 @@ use crate::sidecarset::annotations::{HASH, HASH_WITHOUT_IMAGE, INJECTED_LIST};
 use crate::sidecarset::condition::UPGRADABLE;
 use crate::sidecarset::event::{CONFIGURATION, Event, WatchedKind, Write, WriteTarget};
 use crate::sidecarset::index::pods::MOST_SETS;
-use crate::sidecarset::index::{ADOPT_PODS, Hold, Lack, SetByName, Turn};
+use crate::sidecarset::index::{Hold, Lack, SetByName, Turn};
 use crate::sidecarset::metadata::WHITELIST;
-use crate::sidecarset::set::MIN_READY_SECONDS_ANNOTATION;
+use crate::sidecarset::set::{ADOPT_PODS, MIN_READY_SECONDS_ANNOTATION};
 use crate::sidecarset::snapshot::SnapshotVersion;
 
 fn spec(name: &str) -> Value {

@@ -389,6 +389,24 @@ fn an_upgrade_that_breaks_an_application_takes_down_one_pod_whatever_image_follo
     }
 }
 
+// SCS-7, SCS-50
+#[test]
+fn a_pod_that_an_earlier_set_took_down_holds_up_no_pod_of_the_next() {
+    let mut world = world(1);
+    world.edit("log", "/spec/containers/0/image", &json!(UNREADY));
+    world.settle();
+    world.delete(&set_key("log"));
+    world.settle();
+    world.pass(60);
+    world.create(&set_key("log"), spec("log"));
+    world.settle();
+    world.pass(60);
+    world.create_pod(1, true);
+    world.edit("log", "/spec/containers/0/image", &json!("i:2"));
+    world.settle();
+    assert_eq!((world.image(0), world.image(1)), (UNREADY, "i:2"));
+}
+
 // SCS-50, SDF-34
 #[test]
 fn a_pod_whose_write_is_under_way_keeps_its_place_when_others_come_before_it() {
