@@ -97,6 +97,29 @@ pub(crate) fn describe_failure(action: &str, object: &str, disposition: &Disposi
 mod tests {
     use super::*;
 
+    #[test]
+    fn a_failure_says_what_to_create_or_whose_reply_it_is() {
+        let table = [
+            (
+                RetryCause::NoSuchKind,
+                "cannot get the Role r: there is no such namespace or kind (the reply)",
+            ),
+            (
+                RetryCause::NotApiServer,
+                "cannot get the Role r: the reply is not the API server's: check the proxy or load balancer before it, and \
+                 the address of the API server in the kubeconfig (the reply)",
+            ),
+        ];
+        for (cause, expected) in table {
+            let failed = Disposition::Retry {
+                cause,
+                after: None,
+                reason: "the reply".to_owned(),
+            };
+            assert_eq!(describe_failure("get", "Role r", &failed), expected);
+        }
+    }
+
     #[tokio::test(start_paused = true)]
     async fn distances_grow_in_a_contest_and_are_forgotten_after_it() {
         let mut pace = Pace::default();

@@ -433,6 +433,7 @@ fn report_unwritten<T: std::fmt::Display>(
 ) -> Option<String> {
     // By the names and values of the labels of the metric `leadsman_writes_total`.
     let (write, result) = (kind.label, disposition.as_label());
+    let explained = disposition.explain_reason();
     match (disposition, retried) {
         (Disposition::Done, _) => {}
         (Disposition::Gone { reason } | Disposition::Expired { reason }, _) => {
@@ -459,7 +460,9 @@ fn report_unwritten<T: std::fmt::Display>(
             RetryCause::Conflict | RetryCause::NoRight => {
                 tracing::debug!(object = %target, write, result, reason, "write failed, retrying");
             }
-            _ => tracing::info!(object = %target, write, result, reason, "write failed, retrying"),
+            _ => {
+                tracing::info!(object = %target, write, result, reason = explained, "write failed, retrying");
+            }
         },
     }
     None

@@ -126,7 +126,7 @@ impl Listing {
             let resource = GroupResource::of::<K>().full_name();
             tracing::warn!(
                 resource,
-                reason = failed.reason(),
+                reason = failed.explain_reason(),
                 ?retry_in,
                 "re-listing after taking over leadership failed, retrying"
             );

@@ -266,6 +266,13 @@ fn explain_failure(
         } => format!(
             "the API server does not serve {name}: leadsman is not installed in this cluster, or --context names another one"
         ),
+        Disposition::Retry {
+            cause: RetryCause::NotApiServer,
+            ..
+        } => format!(
+            "cannot {verb} {name} {place}: {}",
+            failure.explain_reason()
+        ),
         _ => format!("cannot {verb} {name} {place}: {reason}"),
     })
 }
@@ -354,6 +361,13 @@ mod tests {
         None,
         retry(RetryCause::NoRight, "Unauthorized"),
         "cannot list nodes at the cluster scope: Unauthorized"
+    )]
+    #[case(
+        MARKERS,
+        None,
+        retry(RetryCause::NotApiServer, "404 Not Found <html>"),
+        "cannot list podprobemarkers.apps.kruise.io at the cluster scope: the reply is not the API server's: check the proxy or \
+         load balancer before it, and the address of the API server in the kubeconfig (404 Not Found <html>)"
     )]
     #[case(
         NODES,

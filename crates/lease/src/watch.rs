@@ -43,3 +43,32 @@ pub fn describe_lease_failure(
         ),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failure_says_what_is_missing_or_whose_reply_it_is() {
+        let table = [
+            (
+                RetryCause::NoSuchKind,
+                "the API server does not serve Leases (coordination.k8s.io/v1), or there is no namespace ns (the reply)",
+            ),
+            (
+                RetryCause::NotApiServer,
+                "cannot list or watch the Lease ns/name: the reply is not the API server's: check the proxy or load balancer \
+                 before it, and the address of the API server in the kubeconfig (the reply)",
+            ),
+        ];
+        for (cause, expected) in table {
+            let failed = Disposition::Retry {
+                cause,
+                after: None,
+                reason: "the reply".to_owned(),
+            };
+            let said = describe_lease_failure("list or watch", "ns", "name", &failed);
+            assert_eq!(said, expected);
+        }
+    }
+}

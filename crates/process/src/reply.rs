@@ -86,9 +86,11 @@ pub enum RetryCause {
     NoAnswer,
     /// The API server failed on it (500). Objects that are too large for etcd end like this as well.
     InternalError,
-    /// The API server does not serve the kind, or the namespace does not exist. Somebody has to create it. Or what answered
-    /// is not the API server.
+    /// The API server does not serve the kind, or the namespace does not exist. Somebody has to create it.
     NoSuchKind,
+    /// A 404 that no API server sends: a proxy or a load balancer answered in its place, and says nothing of the object or
+    /// its kind. Somebody has to mend the way to the API server.
+    NotApiServer,
     /// The account of this process lacks a right, or is not known. Somebody has to grant it.
     NoRight,
     /// Admission forbids it. Somebody has to change the policy, or something else is to be written.
@@ -106,7 +108,7 @@ impl RetryCause {
             }
             // Of a whole class of requests in `leadsman-control`, and not of one object alone.
             Self::Throttled => (Duration::from_millis(250), Duration::from_secs(30)),
-            Self::InternalError | Self::NoSuchKind => {
+            Self::InternalError | Self::NoSuchKind | Self::NotApiServer => {
                 (Duration::from_millis(250), Duration::from_secs(30))
             }
             // Begins short: an API server that has just started denies everything until its informers have listed the
@@ -119,7 +121,7 @@ impl RetryCause {
 
 impl Disposition {
     /// The values of [`Disposition::as_label`].
-    pub const LABELS: [&'static str; 12] = [
+    pub const LABELS: [&'static str; 13] = [
         "done",
         "already_exists",
         "gone",
@@ -130,6 +132,7 @@ impl Disposition {
         "no_answer",
         "internal_error",
         "no_such_kind",
+        "not_api_server",
         "no_right",
         "denied",
     ];
@@ -148,6 +151,7 @@ impl Disposition {
                 RetryCause::NoAnswer => "no_answer",
                 RetryCause::InternalError => "internal_error",
                 RetryCause::NoSuchKind => "no_such_kind",
+                RetryCause::NotApiServer => "not_api_server",
                 RetryCause::NoRight => "no_right",
                 RetryCause::Denied => "denied",
             },
@@ -166,7 +170,8 @@ impl Disposition {
         }
     }
 
-    /// The reply's message, after what to do about it where a right is missing. Empty for a success.
+    /// The reply's message, after what to do about it where a right is missing or another server answered. Empty for a
+    /// success.
     pub fn explain_reason(&self) -> String {
         let reason = self.reason().unwrap_or_default();
         match self {
@@ -174,6 +179,13 @@ impl Disposition {
                 cause: RetryCause::NoRight,
                 ..
             } => describe_missing_rights([reason]),
+            Self::Retry {
+                cause: RetryCause::NotApiServer,
+                ..
+            } => format!(
+                "the reply is not the API server's: check the proxy or load balancer before it, and the address of the API \
+                 server in the kubeconfig ({reason})"
+            ),
             _ => reason.to_owned(),
         }
     }
@@ -223,13 +235,12 @@ fn judge_failure(
         return Disposition::Expired { reason };
     }
     let cause = match (code.as_u16(), verb) {
+        // Whatever was asked for: no watch would show that the object is gone, and its write would never be sent again.
+        (404, _) if !is_not_found_of_api_server(status, body) => RetryCause::NotApiServer,
         // These requests name no object that could be missing: the resource or the namespace is.
         (404, Verb::Create | Verb::ListOrWatch) => RetryCause::NoSuchKind,
-        // The API server's own names the reason (`NewNotFound`, `k8s.io/apimachinery/pkg/api/errors/errors.go`). One of a
-        // proxy says nothing of the object: no watch would show that it is gone, and its write would never be sent again.
-        (404, Verb::Update) if status.is_none_or(|status| status.reason != "NotFound") => {
-            RetryCause::NoSuchKind
-        }
+        // Without a `Status`, nothing serves the path, which says nothing of the object.
+        (404, Verb::Update) if status.is_none() => RetryCause::NoSuchKind,
         (404 | 410, _) => return Disposition::Gone { reason },
         (409, Verb::Create) => return Disposition::AlreadyExists { reason },
         (409, _) => RetryCause::Conflict,
@@ -301,6 +312,17 @@ fn is_uid_mismatch(status: &Status) -> bool {
     causes
         .into_iter()
         .any(|cause| cause.field == "metadata.uid")
+}
+
+/// Whether this is a 404 as an API server sends it. One for an object, a namespace or a subresource names its reason
+/// (`NewNotFound` and `NewGenericServerResponse`, `k8s.io/apimachinery/pkg/api/errors/errors.go`). A path that nothing
+/// serves gets the text of Go's `http.NotFound` (`k8s.io/apiserver/pkg/util/notfoundhandler/not_found_handler.go`); proxies
+/// that are written in Go send the same, and cannot be told from an API server by it.
+fn is_not_found_of_api_server(status: Option<&Status>, body: &[u8]) -> bool {
+    match status {
+        Some(status) => status.reason == "NotFound",
+        None => body.trim_ascii() == b"404 page not found",
+    }
 }
 
 /// Whether the API server has not reached the resourceVersion yet: etcd was restored, or another API server is behind

@@ -109,8 +109,16 @@ impl WatchFailure {
                 "the API server does not serve {resource}: install leadsman's CRDs, by its Helm chart or `leadsman manifests` ({reply})"
             ),
             Some(RetryCause::NoRight) => self.disposition.explain_reason(),
-            _ if self.phase == WatchPhase::Listing => format!("cannot list {resource}: {reply}"),
-            _ => format!("cannot watch {resource}: {reply}"),
+            _ => {
+                let verb = match self.phase {
+                    WatchPhase::Listing => "list",
+                    WatchPhase::Watching => "watch",
+                };
+                format!(
+                    "cannot {verb} {resource}: {}",
+                    self.disposition.explain_reason()
+                )
+            }
         }
     }
 }

@@ -148,7 +148,7 @@ impl Cluster {
         let (resource, name) = match parts[..] {
             [resource] | [_, _, resource] => (resource, None),
             [_, _, resource, name, ..] => (resource, Some(name)),
-            _ => return json_reply(404, &json!({})),
+            _ => return json_reply(404, &json!({"code": 404, "reason": "NotFound"})),
         };
         let is_watch = query.split('&').any(|pair| pair.starts_with("watch="));
         let verb = match head.method {
@@ -160,7 +160,10 @@ impl Cluster {
             let mut state = self.lock_state();
             state.asked.push(format!("{verb} {resource} {}", head.uri));
             if state.unknown.contains(resource) {
-                return json_reply(404, &json!({"code": 404, "message": "no such resource"}));
+                return json_reply(
+                    404,
+                    &json!({"code": 404, "reason": "NotFound", "message": "no such resource"}),
+                );
             }
             state.hanging.as_ref() == Some(&head.method)
         };

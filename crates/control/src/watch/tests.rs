@@ -191,6 +191,7 @@ async fn readiness_holds_while_changes_are_received_and_at_no_other_time() {
     let items = vec![
         (1, ListStarted),
         (1, failed(WatchPhase::Listing, RetryCause::NoSuchKind)),
+        (1, failed(WatchPhase::Listing, RetryCause::NotApiServer)),
         (1, failed(WatchPhase::Listing, RetryCause::NoRight)),
         (1, ListComplete("7".to_owned())),
         (1, Following),
@@ -203,12 +204,15 @@ async fn readiness_holds_while_changes_are_received_and_at_no_other_time() {
     ];
     let (_, texts) = follow_items(items).await;
     let unknown = "[-] pods: the API server does not serve pods: install leadsman's CRDs, by its Helm chart or `leadsman manifests` (the reply)";
+    let of_proxy = "[-] pods: cannot list pods: the reply is not the API server's: check the proxy or load balancer before it, \
+                    and the address of the API server in the kubeconfig (the reply)";
     let no_right = "[-] pods: the API server does not accept the credentials of this process (the reply): check the \
                     kubeconfig, or the token of the pod's service account";
     let expected = [
         "[-] pods: waiting for the first list",
         "[-] pods: waiting for the first list",
         unknown,
+        of_proxy,
         no_right,
         no_right,
         "[+] pods",

@@ -116,6 +116,10 @@ async fn ask_once(
             reason,
             ..
         } => DryRunAnswer::NotAsked(reason.clone()),
+        failure @ Disposition::Retry {
+            cause: RetryCause::NotApiServer,
+            ..
+        } => DryRunAnswer::NotAsked(failure.explain_reason()),
         // A marker that is to be replaced was there just now: whoever says otherwise is not the API server.
         Disposition::Retry {
             cause: RetryCause::NoSuchKind,

@@ -111,7 +111,7 @@ async fn read_manager_state(client: &Client) -> Lookup<OpenKruiseState> {
                 LeaseEvent::Observed(LeaseState::Absent | LeaseState::Deleted(_)) => manager.observe_no_lease(),
                 LeaseEvent::Following => {}
                 LeaseEvent::Failed(failed) => {
-                    return Err(failed.reason().unwrap_or_default().to_owned());
+                    return Err(failed.explain_reason());
                 }
             },
             () = clock::sleep_until(expires_at) => {}

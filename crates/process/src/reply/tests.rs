@@ -52,6 +52,7 @@ fn each_disposition_has_one_of_the_labels() {
         retry(RetryCause::NoAnswer),
         retry(RetryCause::InternalError),
         retry(RetryCause::NoSuchKind),
+        retry(RetryCause::NotApiServer),
         retry(RetryCause::NoRight),
         retry(RetryCause::Denied),
     ];
@@ -84,6 +85,16 @@ fn a_missing_right_is_named_with_account_verb_resource_and_scope() {
 }
 
 #[test]
+fn a_404_of_a_proxy_says_whose_reply_it_is_and_what_to_check() {
+    let disposition = judged(Verb::Update, 404, &[], "<html>no backend</html>\n");
+    assert_eq!(
+        disposition.explain_reason(),
+        "the reply is not the API server's: check the proxy or load balancer before it, and the address of the API server in \
+         the kubeconfig (404 Not Found <html>no backend</html>)"
+    );
+}
+
+#[test]
 fn each_reply_to_an_update_has_its_disposition() {
     let rbac =
         r#"pods "a" is forbidden: User "me" cannot patch resource "pods/status" in API group """#;
@@ -100,9 +111,18 @@ fn each_reply_to_an_update_has_its_disposition() {
         (403, None, status("Forbidden", rbac, &none), "NoRight", 0),
         (403, None, status("Forbidden", policy, &none), "Denied", 0),
         (404, None, status("NotFound", "no", &none), "Gone", 0),
-        // A proxy, or an API server that does not serve the kind: nothing is said of the object.
-        (404, None, "<html>".to_owned(), "NoSuchKind", 0),
-        (404, None, "404 page not found".to_owned(), "NoSuchKind", 0),
+        // An API server that does not serve the kind, or a proxy: nothing is said of the object.
+        (
+            404,
+            None,
+            "404 page not found\n".to_owned(),
+            "NoSuchKind",
+            0,
+        ),
+        (404, None, "<html>".to_owned(), "NotApiServer", 0),
+        (404, None, "not found".to_owned(), "NotApiServer", 0),
+        (404, None, String::new(), "NotApiServer", 0),
+        (404, None, "{}".to_owned(), "NotApiServer", 0),
         (409, None, status("Conflict", "no", &none), "Conflict", 0),
         (413, None, String::new(), "Refused", 0),
         (422, None, status("Invalid", "uid", &uid), "Gone", 0),
@@ -154,16 +174,28 @@ fn the_meaning_of_a_code_depends_on_the_verb() {
         "Too large resource version: 9, current: 1",
         &json!({"retryAfterSeconds": 1, "causes": [{"reason": "ResourceVersionTooLarge"}]}),
     );
+    let missing = status("NotFound", "no", &json!({}));
+    let unserved = "404 page not found\n".to_owned();
+    let foreign = "<html>".to_owned();
     let none = String::new();
     let table = [
         // The 409 of a POST says that the object exists, that of a PUT or PATCH that it was written meanwhile.
         (Create, 409, &none, "AlreadyExists"),
         (Update, 409, &none, "Conflict"),
         (Delete, 409, &none, "Conflict"),
-        (Create, 404, &none, "NoSuchKind"),
-        (ListOrWatch, 404, &none, "NoSuchKind"),
-        (Get, 404, &none, "Gone"),
-        (Delete, 404, &none, "Gone"),
+        (Create, 404, &missing, "NoSuchKind"),
+        (ListOrWatch, 404, &missing, "NoSuchKind"),
+        (Get, 404, &missing, "Gone"),
+        (Delete, 404, &missing, "Gone"),
+        (Create, 404, &unserved, "NoSuchKind"),
+        (ListOrWatch, 404, &unserved, "NoSuchKind"),
+        // What is not served has no objects.
+        (Get, 404, &unserved, "Gone"),
+        (Delete, 404, &unserved, "Gone"),
+        (Create, 404, &foreign, "NotApiServer"),
+        (ListOrWatch, 404, &foreign, "NotApiServer"),
+        (Get, 404, &foreign, "NotApiServer"),
+        (Delete, 404, &foreign, "NotApiServer"),
         (ListOrWatch, 410, &expired, "Expired"),
         (Update, 410, &expired, "Gone"),
         (ListOrWatch, 504, &restored, "Expired"),
