@@ -5,23 +5,39 @@ use std::collections::BTreeMap;
 
 use serde_json::value::RawValue;
 
+use crate::cluster::truncate;
 use crate::workload::go_json::{write_escaped, write_string};
 
-/// A patch that cannot be applied.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+/// Why a patch cannot be applied, with what to do about it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MergeError {
-    /// The value that is there.
-    #[error("its value is null or no JSON, so it cannot be merged with a JSON patch")]
-    Present,
-    /// The patch.
-    #[error("the patch is no JSON object or array")]
-    Patch,
+    /// The value that is there, shortened.
+    #[error(
+        "MergePatchJson cannot merge into its value {0:?}, which is null or no JSON; make the value a JSON object where the pod \
+         is created, or use patchPolicy Overwrite"
+    )]
+    Present(String),
+    /// The patch, shortened.
+    #[error(
+        "{0:?} is no JSON object or array, as MergePatchJson needs; an example is '{{\"level\": \"info\"}}'"
+    )]
+    Patch(String),
     /// Either of the two.
     #[error("the value or the patch is nested more than {MOST_LEVELS} levels deep")]
     Nesting,
     /// What follows.
-    #[error("with it, the annotations of the pod would have more than 256 KiB")]
+    #[error(
+        "with the patch, the annotations of the pod would have more than 256 KiB, which the API server refuses; shorten the \
+         patch or the pod's other annotations"
+    )]
     TooLarge,
+}
+
+/// Bytes of a value that an error quotes.
+const LONGEST_QUOTE: usize = 60;
+
+fn quote(text: &str) -> String {
+    truncate(text, LONGEST_QUOTE).to_owned()
 }
 
 /// Levels of objects and lists that are descended into.
@@ -76,7 +92,7 @@ pub fn merge(present: &str, patch: &str) -> Result<String, MergeError> {
     // The library fails on such a value, upon which `OpenKruise` refuses the pod; here the
     // annotation stays as it is.
     if !is_json(present) || present.trim() == "null" {
-        return Err(MergeError::Present);
+        return Err(MergeError::Present(quote(present)));
     }
     let mut text = String::new();
     match (read_object(present), read_object(patch)) {
@@ -91,7 +107,8 @@ pub fn merge(present: &str, patch: &str) -> Result<String, MergeError> {
         (_, None) => {
             // A list takes the place of whatever is there. So would a text or a number by RFC 7396,
             // but to the library these are no patch.
-            let mut list = read_list(patch).ok_or(MergeError::Patch)?;
+            let list = read_list(patch);
+            let mut list = list.ok_or_else(|| MergeError::Patch(quote(patch)))?;
             for item in list.iter_mut().flatten() {
                 drop_nulls_below(item, 1)?;
             }

@@ -34,7 +34,7 @@ pub enum PatchPolicy {
 
 /// An annotation that was left as it is, because it could not be merged.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("annotation {key:?} is left as it is: {reason}")]
+#[error("leaves annotation {key:?} of the pod as it is: {reason}")]
 pub struct NotMerged {
     /// Its key.
     pub key: String,

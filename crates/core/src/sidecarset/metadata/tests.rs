@@ -88,6 +88,35 @@ fn a_patch_that_could_not_be_applied_is_refused() {
     assert_eq!(errors("Retain", json!({"/": "x"})), 1);
 }
 
+// SCS-42
+#[test]
+fn what_cannot_be_merged_is_quoted_with_what_to_do() {
+    let said = |value: &str, patched: &str| {
+        let (patch, errors) = patch("MergePatchJson", &json!({"log": patched}));
+        let mut annotations = BTreeMap::from([("log".to_owned(), value.to_owned())]);
+        let failures = patch.apply(&mut annotations, usize::MAX);
+        let errors = errors.iter().map(ToString::to_string);
+        let said: Vec<_> = errors
+            .chain(failures.iter().map(ToString::to_string))
+            .collect();
+        assert_eq!(annotations["log"], value, "it stays");
+        said.join("\n")
+    };
+    assert_eq!(
+        said("level=info", "{}"),
+        "leaves annotation \"log\" of the pod as it is: MergePatchJson cannot merge into its value \"level=info\", which is \
+         null or no JSON; make the value a JSON object where the pod is created, or use patchPolicy Overwrite"
+    );
+    let long = "x".repeat(1_000);
+    assert!(said(&long, "{}").len() < 300, "a long value is cut");
+    let refused = said("{}", "level=info");
+    let expected = "\"level=info\" is no JSON object or array, as MergePatchJson needs; an example is '{\"level\": \"info\"}'";
+    assert!(
+        refused.lines().next().unwrap().ends_with(expected),
+        "{refused}"
+    );
+}
+
 // SCS-74
 #[test]
 fn a_key_stands_in_one_patch_of_a_set_only() {

@@ -34,7 +34,8 @@ fn what_a_pod_has_no_room_for_is_not_added_to_its_annotations() {
     assert_eq!(remarks.len(), 1, "{remarks:?}");
     assert_eq!(
         remarks[0].1.to_string(),
-        "annotation \"b\" is left as it is: with it, the annotations of the pod would have more than 256 KiB"
+        "leaves annotation \"b\" of the pod as it is: with the patch, the annotations of the pod would have more than 256 KiB, which \
+         the API server refuses; shorten the patch or the pod's other annotations"
     );
 }
 
