@@ -293,12 +293,13 @@ impl Context<'_> {
         };
         let remark = report.remarks.first()?;
         let action = match reason {
-            SetReason::Conflict => "rename it in one of them, or select other pods",
-            SetReason::HostPort => "change the port in one of them, or select other pods",
-            SetReason::WouldBeInvalid => "change one of the two, or select other pods",
-            _ => "rename one of the two",
+            SetReason::Conflict => "; rename it in one of them, or select other pods",
+            SetReason::HostPort => "; change the port in one of them, or select other pods",
+            // The remark ends with what to change.
+            SetReason::WouldBeInvalid => ", or select other pods",
+            _ => "; rename one of the two",
         };
-        let message = format!("the set {remark}; {action}");
+        let message = format!("the set {remark}{action}");
         Some(cause(*reason, message))
     }
 

@@ -31,11 +31,11 @@ const NOT_OF_WINDOWS: [&str; 10] = [
 /// As Kubernetes has it by default (`DefaultTerminationGracePeriodSeconds` in `k8s.io/api/core/v1`).
 const GRACE_SECONDS: i64 = 30;
 
-/// Why the API server would refuse a pod with a set.
+/// Why the API server would refuse a pod with a set, and what to change.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Misfit {
     /// A field of a container of the set.
-    #[error("{field} of container {container:?} is not possible in a pod {pod}")]
+    #[error("{field} of container {container:?} is not possible in a pod {pod}; {remedy}")]
     Field {
         /// The container.
         container: Arc<str>,
@@ -43,12 +43,17 @@ pub enum Misfit {
         field: String,
         /// What the pod has.
         pod: String,
+        /// What to change in one of the two.
+        remedy: &'static str,
     },
     /// An amount for all containers of the pod.
-    #[error("it would have more {0} in its containers than in spec.resources")]
+    #[error(
+        "it would have more {0} in its containers than in spec.resources; lower the requests and limits of the set's \
+         containers, or raise spec.resources of the pod"
+    )]
     Resources(String),
     /// The annotations that record the injection.
-    #[error("it would have annotations of more than 256 KiB together")]
+    #[error("it would have annotations of more than 256 KiB together; shorten the pod's own")]
     Annotations,
 }
 
@@ -56,21 +61,26 @@ pub enum Misfit {
 pub(super) fn field_in_the_way(pod: &PodView<'_>, template: &Template) -> Option<Misfit> {
     template.all().find_map(|sidecar| {
         let container = sidecar.container();
-        let (field, pod) = sleep(pod, &container)
+        let clash = sleep(pod, &container)
             .or_else(|| resize(pod, &container))
             .or_else(|| security(pod, &container))
             .or_else(|| users(pod, sidecar, &container))
             .or_else(|| claim(pod, &container))?;
         Some(Misfit::Field {
             container: sidecar.name.clone(),
-            field,
-            pod,
+            field: clash.field,
+            pod: clash.pod,
+            remedy: clash.remedy,
         })
     })
 }
 
 /// What a container has, and the pod, that cannot be beside each other.
-type Clash = (String, String);
+struct Clash {
+    field: String,
+    pod: String,
+    remedy: &'static str,
+}
 
 fn sleep(pod: &PodView<'_>, container: &JsonObject) -> Option<Clash> {
     let grace = pod
@@ -83,9 +93,11 @@ fn sleep(pod: &PodView<'_>, container: &JsonObject) -> Option<Clash> {
         let seconds = inner(inner(lifecycle, hook)?, "sleep")?
             .get("seconds")?
             .as_i64()?;
-        let field = format!("lifecycle.{hook}.sleep of {seconds} s");
-        let pod = format!("with terminationGracePeriodSeconds {grace}");
-        (seconds > grace).then_some((field, pod))
+        (seconds > grace).then(|| Clash {
+            field: format!("lifecycle.{hook}.sleep of {seconds} s"),
+            pod: format!("with terminationGracePeriodSeconds {grace}"),
+            remedy: "shorten the sleep, or raise terminationGracePeriodSeconds",
+        })
     })
 }
 
@@ -94,9 +106,10 @@ fn resize(pod: &PodView<'_>, container: &JsonObject) -> Option<Clash> {
     let is_never = pod.field("restartPolicy").and_then(Value::as_str) == Some("Never");
     let mut policies = items(container, "resizePolicy");
     let restarts = policies.any(|policy| text(policy, "restartPolicy") == Some("RestartContainer"));
-    (is_never && restarts).then(|| {
-        let field = "resizePolicy with RestartContainer";
-        (field.to_owned(), "with restartPolicy Never".to_owned())
+    (is_never && restarts).then(|| Clash {
+        field: "resizePolicy with RestartContainer".to_owned(),
+        pod: "with restartPolicy Never".to_owned(),
+        remedy: "use NotRequired in the set, or another restartPolicy in the pod",
     })
 }
 
@@ -118,7 +131,11 @@ fn security(pod: &PodView<'_>, container: &JsonObject) -> Option<Clash> {
     };
     let clash = excluded.iter().find(given).map(|field| {
         let os = os.unwrap_or_default();
-        (format!("securityContext.{field}"), format!("of {os}"))
+        Clash {
+            field: format!("securityContext.{field}"),
+            pod: format!("of {os}"),
+            remedy: "take the field out of the set",
+        }
     });
     clash.or_else(|| host_process(pod, container))
 }
@@ -133,26 +150,31 @@ fn host_process(pod: &PodView<'_>, container: &JsonObject) -> Option<Clash> {
     let is_one = |container: &JsonObject| of(container).unwrap_or(of_the_pod);
     let own = is_one(container);
     let differs = pod.own_containers().any(|other| is_one(other) != own);
-    differs.then(|| {
-        let field = format!("securityContext.windowsOptions.hostProcess: {own}");
-        (field, format!("with {}", !own))
+    differs.then(|| Clash {
+        field: format!("securityContext.windowsOptions.hostProcess: {own}"),
+        pod: format!("with {}", !own),
+        remedy: "set the field alike in both",
     })
 }
 
 fn users(pod: &PodView<'_>, sidecar: &SetContainer, container: &JsonObject) -> Option<Clash> {
     let has_own_users = pod.field("hostUsers").and_then(Value::as_bool) == Some(false);
     let mount = inner(container, "securityContext").and_then(|one| text(one, "procMount"));
-    let clash = if has_own_users {
+    if has_own_users {
         let has_devices = sidecar.devices().next().is_some();
-        has_devices.then_some(("volumeDevices", "with hostUsers: false"))
+        has_devices.then(|| Clash {
+            field: "volumeDevices".to_owned(),
+            pod: "with hostUsers: false".to_owned(),
+            remedy: "take the devices out of the set, or hostUsers out of the pod",
+        })
     } else {
         let is_unmasked = mount == Some("Unmasked");
-        is_unmasked.then_some((
-            "securityContext.procMount Unmasked",
-            "without hostUsers: false",
-        ))
-    };
-    clash.map(|(field, pod)| (field.to_owned(), pod.to_owned()))
+        is_unmasked.then(|| Clash {
+            field: "securityContext.procMount Unmasked".to_owned(),
+            pod: "without hostUsers: false".to_owned(),
+            remedy: "take procMount out of the set, or add hostUsers: false to the pod",
+        })
+    }
 }
 
 fn claim(pod: &PodView<'_>, container: &JsonObject) -> Option<Clash> {
@@ -164,9 +186,10 @@ fn claim(pod: &PodView<'_>, container: &JsonObject) -> Option<Clash> {
     let used = inner(container, "resources").into_iter();
     let mut used = used.flat_map(|resources| items(resources, "claims"));
     let missing = used.find_map(|claim| text(claim, "name").filter(|name| !claims.contains(name)));
-    missing.map(|name| {
-        let field = format!("claim {name:?} of resources");
-        (field, "that has no such one in resourceClaims".to_owned())
+    missing.map(|name| Clash {
+        field: format!("claim {name:?} of resources"),
+        pod: "that has no such one in resourceClaims".to_owned(),
+        remedy: "add it to the pod, or take it out of the set",
     })
 }
 

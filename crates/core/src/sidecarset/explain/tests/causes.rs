@@ -71,7 +71,7 @@ fn what_a_pod_lacks_of_what_its_set_says_is_told() {
     json!({"/spec/containers/0/ports": [{"containerPort": 2, "hostPort": 80}]}), SetReason::HostPort, "change the port in one of them")]
 #[case(json!({"containers": [{"name": "log", "image": "i", "volumeDevices": [{"name": "v", "devicePath": "/v"}]}], "volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "v"}}]}),
     json!({"/spec/volumes": [{"name": "v", "emptyDir": {}}]}), SetReason::OwnVolume, "rename one of the two")]
-#[case(json!({"containers": [{"name": "log", "image": "i", "lifecycle": {"preStop": {"sleep": {"seconds": 60}}}}]}), json!({}), SetReason::WouldBeInvalid, "terminationGracePeriodSeconds 30; change one of the two")]
+#[case(json!({"containers": [{"name": "log", "image": "i", "lifecycle": {"preStop": {"sleep": {"seconds": 60}}}}]}), json!({}), SetReason::WouldBeInvalid, "terminationGracePeriodSeconds 30; shorten the sleep, or raise terminationGracePeriodSeconds, or select other pods")]
 #[case(json!({}), json!({"/metadata/annotations": {"kubernetes.io/config.mirror": "x"}}), SetReason::MirrorPod, "static")]
 fn why_a_pod_was_not_injected_is_told(
     #[case] spec: Value,
