@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use leadsman_tests::document;
 use serde_json::Value;
 
 use crate::render::{Objects, root, template};
@@ -23,8 +24,7 @@ fn read(path: &str) -> String {
 
 /// The metrics of docs/reference.md with their labels; of a histogram, its three series.
 fn metrics() -> BTreeMap<String, BTreeSet<String>> {
-    let reference = read("docs/reference.md");
-    let (_, section) = reference.split_once("\n## Metrics\n").unwrap();
+    let section = document::section("docs/reference.md", "## Metrics").unwrap();
     let mut metrics = BTreeMap::new();
     for row in section.lines().filter(|line| line.starts_with("| `")) {
         let columns: Vec<_> = row.split('|').map(str::trim).collect();
@@ -118,8 +118,7 @@ fn rules(objects: &Objects) -> Vec<Value> {
 #[test]
 fn each_alert_asks_for_metrics_that_exist_and_has_a_section_of_the_runbook() {
     let (objects, metrics) = (rendered(), metrics());
-    let page = read("docs/alerts.md");
-    let (_, runbook) = page.split_once("\n## Runbook\n").unwrap();
+    let runbook = document::section("docs/alerts.md", "## Runbook").unwrap();
     let mut sections: BTreeSet<_> = runbook
         .lines()
         .filter_map(|line| line.strip_prefix("### "))
@@ -204,4 +203,22 @@ fn what_is_unknown_is_found() {
         let known = std::panic::catch_unwind(|| assert_known(query, &metrics));
         assert!(known.is_err(), "{query}");
     }
+}
+
+/// The tables above are read by their section: a row of the next one must not stand in for a missing one.
+#[test]
+fn a_section_of_a_page_ends_with_the_next_of_its_level() {
+    let page = "# Page\n## Metrics\n| `a` |\n### Of agents\n| `b` |\n#no heading\n## Logs\n| `c` |\n# End\n| `d` |\n";
+    let section = |heading| document::section_of(page, heading);
+    assert_eq!(
+        section("## Metrics").as_deref(),
+        Some("| `a` |\n### Of agents\n| `b` |\n#no heading\n")
+    );
+    assert_eq!(
+        section("### Of agents").as_deref(),
+        Some("| `b` |\n#no heading\n")
+    );
+    assert_eq!(section("## Logs").as_deref(), Some("| `c` |\n"));
+    assert_eq!(section("# End").as_deref(), Some("| `d` |\n"));
+    assert_eq!(section("## Metric"), None);
 }

@@ -355,9 +355,7 @@ impl Line {
 
 /// The fields that docs/reference.md lists.
 fn fields_of_the_reference() -> Result<BTreeSet<String>> {
-    let reference = std::fs::read_to_string(document::root().join("docs/reference.md"))?;
-    let section = reference.split_once("\n## Logs\n");
-    let (_, section) = section.context("docs/reference.md has no section Logs")?;
+    let section = document::section("docs/reference.md", "## Logs")?;
     let rows = section.lines().filter(|line| line.starts_with("| `"));
     let names = rows.filter_map(|row| row.split('|').nth(1));
     let names = names.flat_map(|names| {

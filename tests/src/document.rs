@@ -110,6 +110,26 @@ fn exchanges_in(blocks: Vec<Block>) -> Result<Vec<Exchange>> {
     Ok(all)
 }
 
+/// What a page says under a heading, such as `## Metrics`, down to the next heading of its level or above.
+///
+/// # Errors
+/// If the page cannot be read, or has no such heading.
+pub fn section(page: &str, heading: &str) -> Result<String> {
+    section_of(&read(page)?, heading).with_context(|| format!("{page} has no section {heading:?}"))
+}
+
+/// As [`section`], of a text.
+pub fn section_of(text: &str, heading: &str) -> Option<String> {
+    let level = heading.find(' ')?;
+    let ends = |line: &&str| {
+        let other = line.bytes().take_while(|byte| *byte == b'#').count();
+        (1..=level).contains(&other) && line[other..].starts_with(' ')
+    };
+    let mut lines = text.split_inclusive('\n');
+    lines.find(|line| line.trim_end() == heading)?;
+    Some(lines.take_while(|line| !ends(line)).collect())
+}
+
 /// Fails unless the page shows this command with this output.
 ///
 /// # Errors

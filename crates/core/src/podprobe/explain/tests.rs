@@ -396,6 +396,7 @@ fn the_page_of_kubectl_explains_every_cause() {
 fn the_page_on_markers_explains_what_resolves_by_itself() {
     let page = include_str!("../../../../../docs/markers.md");
     let (_, section) = page.split_once("\n### Pending pods\n").unwrap();
+    let (section, _) = section.split_once("\n### ").unwrap();
     let explained = words_of_tables(section, "| reason | what it means |");
     let of_waiting = [
         Pending::StartupProbe,
