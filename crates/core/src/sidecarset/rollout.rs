@@ -109,7 +109,7 @@ pub fn recorded_by_upgrade(state: PodState) -> LastUpgrade {
 /// not ready, or not for long enough. The pod's other containers count only if it was ready before: an application that was
 /// broken anyway would hold up the others for ever, and one that the image may have broken would be followed by every pod
 /// that is not ready for a moment.
-fn is_pending(state: PodState) -> bool {
+pub fn is_pending(state: PodState) -> bool {
     let is_unproven = state.progress != Progress::Consistent
         || state.is_fresh
         || (state.last_upgrade == LastUpgrade::OfReady && !state.is_ready());

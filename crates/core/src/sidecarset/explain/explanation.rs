@@ -406,35 +406,44 @@ impl Context<'_> {
                 SetReason::Partition,
                 "updateStrategy.partition keeps it as it is; lower it to go on",
             ),
-            Turn::Waiting => cause(SetReason::MaxUnavailable, self.holders(known)),
+            Turn::Waiting { would_go_down } => cause(
+                SetReason::MaxUnavailable,
+                self.holders(known, would_go_down),
+            ),
         }
     }
 
-    /// Which pods hold up the others, and why.
-    fn holders(&self, known: &KnownSet) -> String {
-        let inspected = self.index.inspect_set(&known.set.name);
-        let down = inspected.map(|set| set.down.into_iter().cloned().collect::<Vec<_>>());
-        let down = down.unwrap_or_default();
-        let told = down.iter().take(FEW).map(|name| {
+    /// Which pods hold the places that a pod waits for, and why.
+    fn holders(&self, known: &KnownSet, would_go_down: bool) -> String {
+        let holders = self.index.holders(&known.set.name, would_go_down);
+        let told = holders.iter().take(FEW).map(|holder| {
+            let name = holder.pod;
             let mut pods = self.pods.into_iter().flatten();
             let pod = pods.find(|pod| *pod.observed.name == *name);
             let reason = |pod| waiting(known, pod).or_else(|| self.freshness(known, pod));
-            match pod.and_then(reason) {
+            let next = holder.is_next.then(|| "is upgraded next".to_owned());
+            match next.or_else(|| pod.and_then(reason)) {
                 Some(reason) => format!("{name} ({reason})"),
                 None => name.to_string(),
             }
         });
         let told: Vec<_> = told.collect();
-        let more = down.len().saturating_sub(FEW);
+        let more = holders.len().saturating_sub(FEW);
         let more = if more > 0 {
             format!(" and {more} more")
         } else {
             String::new()
         };
-        format!(
-            "as many pods are unavailable as updateStrategy.maxUnavailable allows: {}{more}; it is upgraded when they are available",
-            told.join(", ")
-        )
+        let told = told.join(", ");
+        if would_go_down {
+            format!(
+                "as many pods are unavailable as updateStrategy.maxUnavailable allows: {told}{more}; it is upgraded when they are available"
+            )
+        } else {
+            format!(
+                "it is not ready, and as many pods as updateStrategy.maxUnavailable allows have the new image without having shown that it is good: {told}{more}; it is upgraded when one of them has"
+            )
+        }
     }
 
     /// Until when a pod has to stay ready before it counts as available.

@@ -9,7 +9,7 @@ use super::Index;
 use super::context::{PodName, SetName};
 use super::pods::{Hold, Lack, Membership, PodEntry, state_after_upgrade};
 use super::refusals::Purpose;
-use super::sets::SetEntry;
+use super::sets::{SetEntry, SetMembers};
 use crate::cluster::ObjectName;
 use crate::sidecarset::annotations::{
     HASH, HashEntries, HashEntry, MISSING_VARIABLES, missing_variables,
@@ -298,7 +298,21 @@ impl Index {
         let Some(entry) = self.sets.get(name) else {
             return Vec::new();
         };
-        let pods = entry.members.pods.iter();
+        let next = self.plan_members(name, &entry.members, set);
+        if let Some(entry) = self.sets.get_mut(name) {
+            entry.members.scattered = next.iter().cloned().collect();
+        }
+        next
+    }
+
+    /// The pods that a set upgrades now, from all its pods.
+    pub(super) fn plan_members(
+        &self,
+        name: &str,
+        members: &SetMembers,
+        set: &SidecarSet,
+    ) -> Vec<PodName> {
+        let pods = members.pods.iter();
         let pods = pods.filter_map(|pod| self.pods.get(pod));
         let members = pods.filter_map(|pod| {
             let member = pod.membership_in(name)?;
@@ -309,15 +323,8 @@ impl Index {
             })
         });
         let members: Vec<_> = members.collect();
-        let next = plan(set, &members).next;
-        let next: Vec<_> = next
-            .into_iter()
-            .map(|place| members[place].pod.name.clone())
-            .collect();
-        if let Some(entry) = self.sets.get_mut(name) {
-            entry.members.scattered = next.iter().cloned().collect();
-        }
-        next
+        let next = plan(set, &members).next.into_iter();
+        next.map(|place| members[place].pod.name.clone()).collect()
     }
 
     /// Whether a set upgrades a pod now; `unanswered` is the set whose upgrade of it was sent before.

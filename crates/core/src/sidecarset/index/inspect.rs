@@ -8,11 +8,13 @@ use super::Index;
 use super::context::{PodName, SetName};
 use super::pods::{Hold, Lack, Membership};
 use super::reason::Reason;
+use super::sets::SetEntry;
 use crate::cluster::{Invalid, ObjectName};
 use crate::sidecarset::pod::PodState;
-use crate::sidecarset::rollout::is_down;
+use crate::sidecarset::rollout::{is_down, is_pending};
 use crate::sidecarset::set::SidecarSet;
 use crate::sidecarset::status::Counts;
+use crate::workload::amount::Amount;
 
 /// A set that a pod was injected by, or that selects it.
 #[derive(Clone, Debug, PartialEq)]
@@ -58,12 +60,25 @@ pub struct InspectedMembership<'a> {
 pub enum Turn {
     /// It is upgraded now.
     Now,
-    /// It waits until others are available again.
-    Waiting,
+    /// It waits until others are available again, or have shown that their new image is good.
+    Waiting {
+        /// Whether it serves, so that it waits for pods that are down. Others are down anyway, and wait for pods whose upgrade
+        /// has not shown yet that the image is good.
+        would_go_down: bool,
+    },
     /// It stays as it is: by the partition, or because the set upgrades nothing.
     Kept,
     /// It is no candidate.
     None,
+}
+
+/// A pod that holds a place for which others wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Holder<'a> {
+    /// The pod.
+    pub pod: &'a ObjectName,
+    /// Whether it is upgraded now, and not yet.
+    pub is_next: bool,
 }
 
 /// A set and its pods.
@@ -79,8 +94,6 @@ pub struct InspectedPods<'a> {
     pub revisions: &'a BTreeMap<Arc<str>, usize>,
     /// The revision of the set as it is now.
     pub newest: &'a str,
-    /// The pods that hold a place of `maxUnavailable`.
-    pub down: Vec<&'a ObjectName>,
     /// The pods that it selects and that lack it.
     pub lacking: &'a BTreeMap<PodName, Lack>,
 }
@@ -128,11 +141,50 @@ impl Index {
         };
         if self.is_next(member, pod, None) {
             Turn::Now
-        } else if entry.members.rolling.is_waiting(candidate) {
-            Turn::Waiting
+        } else if self.is_waiting(entry, member, pod) {
+            let would_go_down = candidate.would_go_down();
+            Turn::Waiting { would_go_down }
         } else {
             Turn::Kept
         }
+    }
+
+    /// Whether a pod that is not upgraded now is kept by nothing but `maxUnavailable`.
+    fn is_waiting(&self, entry: &SetEntry, member: &Membership, pod: &ObjectName) -> bool {
+        let rolling = &entry.members.rolling;
+        let is_spread = |set: &&Arc<SidecarSet>| !set.update.scatter.is_empty();
+        match (entry.active_set().filter(is_spread), &member.candidate) {
+            // `rolling` knows no order of it: it waits if it would be upgraded without a limit.
+            (Some(set), Some(_)) => {
+                let mut unlimited = SidecarSet::clone(set);
+                unlimited.update.max_unavailable = Amount::Percent(100);
+                let next = self.plan_members(&member.set, &entry.members, &unlimited);
+                next.iter().any(|one| **one == *pod)
+            }
+            (None, Some(candidate)) => rolling.is_waiting(candidate),
+            (_, None) => false,
+        }
+    }
+
+    /// The pods that hold the places for which a pod of a set [waits](Turn::Waiting): those that hold one already, and those
+    /// that are upgraded now. `would_go_down` says of the pod which places these are. Known after [`Event::Synced`].
+    ///
+    /// [`Event::Synced`]: crate::sidecarset::event::Event::Synced
+    pub fn holders(&self, set: &str, would_go_down: bool) -> Vec<Holder<'_>> {
+        let Some(entry) = self.sets.get(set) else {
+            return Vec::new();
+        };
+        let holds_place = if would_go_down { is_down } else { is_pending };
+        let pods = entry.members.pods.iter().map(|pod| &**pod);
+        let holders = pods.filter_map(|pod| {
+            let member = self.pods.get(pod)?.membership_in(set)?;
+            let candidate = member.candidate.as_deref();
+            let takes_place = candidate.is_some_and(|it| it.would_go_down() == would_go_down);
+            let is_next = takes_place && self.is_next(member, pod, None);
+            // As the roll-out counts it: a pod whose upgrade was sent holds a place already.
+            (is_next || holds_place(member.assumed)).then_some(Holder { pod, is_next })
+        });
+        holders.collect()
     }
 
     /// A set and its pods; None if there is no set of this name. Known after [`Event::Synced`].
@@ -141,19 +193,12 @@ impl Index {
     pub fn inspect_set(&self, name: &str) -> Option<InspectedPods<'_>> {
         let entry = self.sets.get(name)?;
         let (reason, message) = self.first_problem(name, entry);
-        let pods = entry.members.pods.iter();
-        let down = pods.filter(|pod| {
-            let member = self.pods.get(pod).and_then(|pod| pod.membership_in(name));
-            // As the roll-out counts it: a pod whose upgrade was sent holds a place already.
-            member.is_some_and(|member| is_down(member.assumed))
-        });
         Some(InspectedPods {
             reason,
             message,
             counts: entry.members.counts,
             revisions: &entry.members.revisions,
             newest: entry.history.newest_name(),
-            down: down.map(|pod| &**pod).collect(),
             lacking: &entry.lacking,
         })
     }

@@ -31,6 +31,12 @@ impl RollingCandidate {
             would_go_down: state.would_go_down(),
         }
     }
+
+    /// Whether its upgrade takes it down, so that it waits for pods that are down; others wait for pods whose upgrade has not
+    /// shown yet that the image is good.
+    pub fn would_go_down(&self) -> bool {
+        self.would_go_down
+    }
 }
 
 /// The pods of a set.

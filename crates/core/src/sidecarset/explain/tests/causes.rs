@@ -160,6 +160,87 @@ fn who_waits_for_others_is_told_for_whom_and_why() {
     );
 }
 
+/// A pod as its upgrade leaves it, recorded as that of one that was or was not ready; `former` is the container before.
+fn record_upgrade(pod: &mut Value, former: &str, was_unready: bool) {
+    let former =
+        json!({"log": {"imageID": "x@sha256:1", "containerID": format!("containerd://{former}")}});
+    let mut state =
+        json!({"revision": "h", "updateTimestamp": null, "lastContainerStatuses": former});
+    if was_unready {
+        state["wasReady"] = json!(false);
+    }
+    let state = json!({"log": state}).to_string();
+    pod["metadata"]["annotations"]["kruise.io/sidecarset-inplace-update-state"] = json!(state);
+}
+
+// SCS-50
+#[test]
+fn a_pod_waits_for_those_that_hold_a_place_of_its_own_kind() {
+    let unready = json!({"/status/conditions/0/status": "False"});
+    let unselected = json!({"/status/conditions/0/status": "False", "/metadata/labels": {"app": "web", "wave": "2"}});
+    let mut edit = image_2();
+    edit["updateStrategy"] =
+        json!({"selector": {"matchExpressions": [{"key": "wave", "operator": "DoesNotExist"}]}});
+    let cluster = Cluster::default()
+        .set("log", &json!({}))
+        .pod("ready", &json!({}))
+        .pod("unready", &unready)
+        .pod("down", &unselected);
+    let mut cluster = cluster.edit(&edit).pod("pending", &unready);
+    // Upgraded to the former image, and not ready since; nothing else is due for it.
+    record_upgrade(&mut cluster.pods[2], "gone", false);
+    // Its application was not ready before, and its container is not restarted yet.
+    record_upgrade(&mut cluster.pods[3], "pending", true);
+    expect(
+        &cluster,
+        SetReason::MaxUnavailable,
+        "maxUnavailable allows: shop/down; it is upgraded when they are available",
+    );
+    cluster.pods.swap(0, 1);
+    expect(
+        &cluster,
+        SetReason::MaxUnavailable,
+        "without having shown that it is good: shop/pending; it is upgraded when one of them has",
+    );
+}
+
+// SCS-50
+#[test]
+fn a_pod_that_is_upgraded_next_holds_its_place_already() {
+    let cluster = Cluster::default().set("log", &json!({}));
+    let cluster = cluster.pod("b", &json!({})).pod("a", &json!({}));
+    expect(
+        &cluster.edit(&image_2()),
+        SetReason::MaxUnavailable,
+        "maxUnavailable allows: shop/a (is upgraded next); it is upgraded when they are available",
+    );
+}
+
+// SCS-48, SCS-49, SCS-50
+#[test]
+fn a_pod_of_a_set_that_spreads_its_pods_waits_for_those_of_its_order() {
+    let group = json!({"/metadata/labels": {"app": "web", "group": "x"}});
+    let cluster = Cluster::default().set("log", &json!({}));
+    let cluster = cluster.pod("b", &group).pod("a", &group);
+    let cluster = cluster.pod("c", &json!({})).pod("d", &json!({}));
+    let cluster = cluster.edit(&image_2());
+    let edited = |cluster: Cluster, partition: u32| {
+        let scatter = json!([{"key": "group", "value": "x"}]);
+        let strategy =
+            json!({"maxUnavailable": 3, "scatterStrategy": scatter, "partition": partition});
+        cluster.edit(&json!({"updateStrategy": strategy}))
+    };
+    // By the names alone, `b` would be before `c` and `d`.
+    let cluster = edited(cluster, 0);
+    let words = "shop/a (is upgraded next), shop/c (is upgraded next), shop/d (is upgraded next); it is upgraded";
+    expect(&cluster, SetReason::MaxUnavailable, words);
+    expect(
+        &edited(cluster, 1),
+        SetReason::Partition,
+        "partition keeps it",
+    );
+}
+
 // SDF-58
 #[test]
 fn until_when_a_pod_has_to_be_ready_is_told() {

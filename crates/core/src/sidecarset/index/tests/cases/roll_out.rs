@@ -281,7 +281,7 @@ fn a_bad_image_stops_after_max_unavailable_and_heals() {
     world.edit("log", "/spec/containers/0/image", &json!(BAD));
     world.settle();
     assert_eq!(world.counts("log"), [4, 2, 2]);
-    assert_eq!(world.index.inspect_set("log").unwrap().down.len(), 2);
+    assert_eq!(world.index.holders("log", true).len(), 2);
     world.edit("log", "/spec/containers/0/image", &json!("i:3"));
     world.settle();
     assert_eq!(world.counts("log"), [4, 4, 4]);
