@@ -287,6 +287,7 @@ fn apart() -> Vec<Case<Installation>> {
         case!(apart sidecarset::a_pod_that_goes_in_mid_upgrade_frees_its_place),
         case!(apart sidecarset::a_native_sidecar_is_upgraded_in_place),
         case!(apart sidecarset::a_pod_that_a_policy_protects_stops_no_other),
+        case!(apart sidecarset::a_pod_whose_annotations_are_full_stops_no_other),
         case!(apart sidecarset::counts_follow_pods_and_namespaces),
         case!(apart sidecarset::a_pod_that_cannot_be_upgraded_says_so_until_it_can),
         case!(apart sidecarset::an_event_of_the_set_names_pod_and_field),

@@ -8,11 +8,16 @@ use k8s_openapi::api::admissionregistration::v1::{
 };
 use kube::Api;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+use leadsman_testkit::leadsman::MANAGER;
 use leadsman_tests::wait_for_answer;
 use serde_json::{Value, json};
 
 use super::world::{Place, World};
 use crate::Installation;
+
+/// Bytes of the keys and values of all annotations of an object (`TotalAnnotationSizeLimitB`,
+/// `k8s.io/apimachinery/pkg/api/validation/objectmeta.go`).
+const ANNOTATIONS_BYTES: usize = 256 * 1024;
 
 /// Refuses every change of a pod's images whose name is `stubborn`, in this namespace.
 fn policy(namespace: &str) -> (Value, Value) {
@@ -97,5 +102,62 @@ pub(crate) async fn a_pod_that_a_policy_protects_stops_no_other(
     .await?;
     place.upgrade_to("log:3").await?;
     place.wait_for_counts([4, 4, 4, 4]).await?;
+    Ok(())
+}
+
+// SDF-35
+pub(crate) async fn a_pod_whose_annotations_are_full_stops_no_other(
+    _: Arc<Installation>,
+) -> Result<()> {
+    let place = Place::new(World::shared().await?, "full").await?;
+    place.set("log:1", json!({})).await?;
+    // It is the newest and so the first in the order of the upgrade.
+    place.pods(["a", "b", "c"]).await?;
+    place.pods(["crammed"]).await?;
+    place.wait_for_counts([4, 4, 4, 4]).await?;
+    let (pods, params) = (place.scene.pods(), PatchParams::default());
+    let annotations = pods.get("crammed").await?.metadata.annotations;
+    let used = annotations.iter().flatten();
+    let used: usize = used.map(|(key, value)| key.len() + value.len()).sum();
+    let annotate = |bytes: usize| {
+        let value = (bytes > 0).then(|| "x".repeat(bytes));
+        Patch::Merge(json!({"metadata": {"annotations": {"own": value}}}))
+    };
+    let room = ANNOTATIONS_BYTES - "own".len() - used;
+    let above = pods.patch("crammed", &params, &annotate(room + 1)).await;
+    ensure!(above.is_err(), "the API server has another limit");
+    pods.patch("crammed", &params, &annotate(room)).await?;
+
+    let plane = &place.world.installation.plane;
+    let mark = plane.audit_mark()?;
+    let attempts = || {
+        let requests = plane.audit(mark)?.into_iter();
+        let own = requests.filter(|it| it.namespace == "full" && it.name == "crammed");
+        let own = own.filter(|it| it.user == MANAGER && it.is_write());
+        anyhow::Ok(own.map(|it| it.kind()).collect::<Vec<_>>())
+    };
+    place.upgrade_to("log:2").await?;
+    place.wait_for_counts([4, 3, 4, 3]).await?;
+    let message = place.wait_for_reason("WriteRefused").await?;
+    for part in ["1 pod was", "full/crammed", "annotations", "262144"] {
+        ensure!(message.contains(part), "no {part:?} in: {message}");
+    }
+    // Neither a change of the pod repeats what was refused, nor one of another pod; that of `d` is seen after it.
+    let label = Patch::Merge(json!({"metadata": {"labels": {"seen": "again"}}}));
+    pods.patch("crammed", &params, &label).await?;
+    place.pods(["d"]).await?;
+    place.wait_for_counts([5, 4, 5, 4]).await?;
+    let refused = attempts()?;
+    ensure!(refused == ["patch pods 422"], "{refused:?}");
+    // An edit of the set tries it again, once.
+    place.upgrade_to("log:3").await?;
+    place.wait_for_counts([5, 4, 5, 4]).await?;
+    let message = place.wait_for_reason("WriteRefused").await?;
+    ensure!(message.contains("full/crammed"), "{message}");
+    let refused = attempts()?;
+    ensure!(refused == ["patch pods 422"; 2], "{refused:?}");
+    pods.patch("crammed", &params, &annotate(0)).await?;
+    place.upgrade_to("log:4").await?;
+    place.wait_for_counts([5, 5, 5, 5]).await?;
     Ok(())
 }

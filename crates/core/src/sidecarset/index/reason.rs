@@ -86,7 +86,7 @@ const TABLE: [ReasonFacts; 10] = [
         is_ready: false,
         is_told: true,
         meaning: "the upgrade of pods, or a revision, was refused, by whom the message says; it is tried again after five minutes",
-        action: "let leadsman's manager write it: a policy, a quota or another webhook forbids it",
+        action: "change what the message names: a policy, a quota or another webhook that forbids the write, or a pod whose annotations are full (256 KiB)",
     },
     ReasonFacts {
         reason: Reason::NotInjected,
