@@ -6,6 +6,8 @@ mod equal;
 #[cfg(test)]
 mod monitoring;
 #[cfg(test)]
+mod notes;
+#[cfg(test)]
 mod render;
 #[cfg(test)]
 mod security;
