@@ -61,7 +61,8 @@ pub struct Args {
         value_parser = clap::value_parser!(u8).range(0..=100)
     )]
     pub history: u8,
-    /// Socket on which `leadsman agent-history` asks for them. Without one, none are kept [default: none]
+    /// Socket on which `kubectl leadsman` asks for them, by a command in the agent's pod. Without one, none are kept [default:
+    /// none]
     #[arg(long, env = "LEADSMAN_HISTORY_SOCKET", value_name = "PATH")]
     pub history_socket: Option<PathBuf>,
     /// What both processes share.

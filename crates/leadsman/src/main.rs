@@ -8,21 +8,23 @@ use std::process::ExitCode;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use clap_complete::CompleteEnv;
 
-/// Runs the probes of `PodProbeMarker`s in containers, and writes the verdicts on their pods.
+/// Marks pods by probes of their containers, and injects and upgrades sidecars
 ///
-/// A cluster runs one `manager` and, on every node, one `agent`. `manifests` prints the objects that both need, and
-/// `preflight` checks whether they exist and whether anything prevents the first start:
+/// `manager` and `agent` run in a cluster: two managers, of which one writes, and an
+/// agent on each node. `manifests` prints the objects that both need, and `preflight`
+/// checks whether they exist and whether anything prevents the first start:
 ///
 ///     leadsman manifests | kubectl apply --server-side -f -
 ///     leadsman preflight
 ///
-/// The other subcommands answer questions about a cluster. Under the name `kubectl-leadsman` in the PATH, this program is the
-/// plugin `kubectl leadsman`:
+/// The other subcommands answer questions about a cluster. Under the name
+/// `kubectl-leadsman` in the PATH, this program is the plugin `kubectl leadsman`:
 ///
 ///     kubectl leadsman explain pod/game-0
 ///     kubectl leadsman status -A
 ///
-/// Every flag of manager, agent and preflight can also be set in the environment, as LEADSMAN_ and its name in capitals.
+/// Every flag of manager, agent and preflight can also be set in the environment, as
+/// LEADSMAN_ and its name in capitals.
 #[derive(Parser)]
 #[command(version, verbatim_doc_comment, propagate_version = true)]
 #[command(arg_required_else_help = true)]
@@ -82,23 +84,36 @@ enum Command {
     /// reports, the webhook and its certificate, and versions. Checks that you may not make are listed with the missing right.
     /// Nothing is changed. The exit status is 1 if a problem was found.
     Doctor(leadsman_kubectl::DoctorArgs),
-    /// Turn a probe of the kubelet, or a marker of `OpenKruise`, into a marker
+    /// Turn a probe of the kubelet, or a marker of OpenKruise, into a marker
     ///
     /// The marker is printed, ready to be applied. What cannot be carried over, and why, is printed to standard error.
     /// Nothing is written.
     Convert(leadsman_kubectl::ConvertArgs),
-    /// Say what a pod would get from `SidecarSet`s, before it is created
+    /// Say what a pod would get from SidecarSets, before it is created
     ///
     /// For pods, and for the templates of workloads, the answer says which sets are injected and in which revision, why the
     /// others are not, and what has no effect. It shows the pod before and after as a diff. The sets are those of the cluster;
     /// with --set they are those of files, and no cluster is needed. Nothing is written.
     Inject(leadsman_kubectl::InjectArgs),
-    /// Show the pods of a `SidecarSet` by revision, and what a re-creation would change in them
+    /// Show the pods of a SidecarSet by revision, and what a re-creation would change in them
     ///
     /// The answer has each field in which a pod differs from what it would be if it were created now, and says whether an
     /// upgrade in place changes the field. It covers all namespaces, unless -n names one. Nothing is written.
     Drift(leadsman_kubectl::DriftArgs),
 }
+
+/// What the plugin is for; it runs nothing in a cluster.
+const ABOUT_PLUGIN: &str =
+    "Says why pods have their marks and sidecars, or lack them, and what to do";
+const LONG_ABOUT_PLUGIN: &str = "\
+Says why pods have their marks and sidecars, or lack them, and what to do
+
+The plugin asks the API server about PodProbeMarkers and SidecarSets, with your
+kubeconfig and your own rights, and changes no object. Begin with:
+
+    kubectl leadsman explain pod/game-0
+    kubectl leadsman status -A
+    kubectl leadsman doctor";
 
 /// The name by which kubectl finds this program (`kubectl plugin`), and the one by which it asks for completions.
 const PLUGIN: &str = "kubectl-leadsman";
@@ -148,6 +163,7 @@ fn build_command(program: &str) -> clap::Command {
     }
     let hide = |command: clap::Command, verb| command.mut_subcommand(verb, |verb| verb.hide(true));
     let command = ["manager", "agent"].into_iter().fold(command, hide);
+    let command = command.about(ABOUT_PLUGIN).long_about(LONG_ABOUT_PLUGIN);
     command.bin_name("kubectl leadsman")
 }
 
@@ -159,6 +175,20 @@ mod tests {
     fn the_command_line_is_consistent() {
         for program in ["leadsman", PLUGIN] {
             build_command(program).debug_assert();
+        }
+    }
+
+    #[test]
+    fn the_help_of_the_plugin_is_about_questions_and_fits_a_terminal() {
+        for program in ["leadsman", PLUGIN] {
+            let help = build_command(program).render_long_help().to_string();
+            let about = help.split("Usage:").next().unwrap();
+            assert!(
+                about.lines().all(|line| line.chars().count() < 90),
+                "{about}"
+            );
+            let is_of_the_cluster = about.contains("`manager`");
+            assert_eq!(is_of_the_cluster, program != PLUGIN, "{about}");
         }
     }
 
