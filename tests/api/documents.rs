@@ -66,6 +66,7 @@ const COMMANDS: &[(&str, Check)] = &[
     ("leadsman manifests", RunWith(DRY)),
     ("kubectl patch crd sidecarsets.", By("tests/api/sidecarset_schema.rs")),
     ("kubectl get sidecarsets ", Not("takes the CRD of a gate that is off here: tests/api/sidecarset_schema.rs reads sets")),
+    ("kubectl run any ", Run),
     ("kubectl apply --server-side -k ", RunWith(DRY)),
     ("kubectl delete ", RunWith(DRY)),
     ("kubectl -n kube-system delete ", RunWith(DRY)),
@@ -264,6 +265,30 @@ fn includes(whole: &Value, part: &Value) -> Result<()> {
     }
 }
 
+/// The files that commands of pages name and no page has its reader save.
+fn files_of_the_pages() -> Result<[(&'static str, String); 3]> {
+    let blocks = document::blocks()?;
+    let mut shown = blocks.iter().filter(|it| it.page == "docs/sidecarset.md");
+    let set = shown.find(|it| it.text.contains("kind: SidecarSet"));
+    let set = set.context("docs/sidecarset.md shows a set")?;
+    let template = json!({"metadata": {"labels": {"app": "web"}}, "spec": {"containers": [{"name": "web", "image": "web:1"}]}});
+    let deployment = json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "web", "namespace": "shop"},
+        "spec": {"selector": {"matchLabels": {"app": "web"}}, "template": template}});
+    let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "shop", "labels": {"logging": "enabled"}}});
+    // As `kubectl get sidecarsets -o json` saves what docs/migrate.md looks for.
+    let resize = json!([{"resourceName": "cpu", "restartPolicy": "RestartContainer"}]);
+    let init = json!({"name": "setup", "image": "setup:1", "resizePolicy": resize});
+    let refused = json!({"apiVersion": "apps.kruise.io/v1alpha1", "kind": "SidecarSet", "metadata": {"name": "setup"},
+        "spec": {"selector": {"matchLabels": {"app": "web"}}, "initContainers": [init]}});
+    let list =
+        |items: Value| json!({"apiVersion": "v1", "kind": "List", "items": items}).to_string();
+    Ok([
+        ("sidecarset.yaml", set.text.clone()),
+        ("deployment.yaml", list(json!([deployment, namespace]))),
+        ("sidecarsets.json", list(json!([refused]))),
+    ])
+}
+
 /// A shell of an administrator who has kubectl, helm and leadsman.
 struct Shell {
     /// Of those programs.
@@ -288,6 +313,9 @@ impl Shell {
         let path = std::env::var("PATH").unwrap_or_default();
         let kubeconfig = folder.join("kubeconfig");
         std::fs::copy(plane.admin_kubeconfig(), &kubeconfig)?;
+        for (name, text) in files_of_the_pages()? {
+            std::fs::write(folder.join(name), text)?;
+        }
         Ok(Self {
             path: format!("{}:{}:{path}", plane.tools()?.display(), beside.display()),
             kubeconfig,

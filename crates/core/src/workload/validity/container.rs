@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use super::{add, has_backsteps, is_given};
+use super::{REFUSED, add, has_backsteps, is_given};
 use crate::cluster::{FieldErrors, names};
 use crate::workload::JsonObject;
 use crate::workload::object::{inner, items, text};
@@ -412,8 +412,11 @@ fn check_resize(container: &JsonObject, is_plain_init: bool, report: &mut FieldE
         check_word(policy, "restartPolicy", &words, &mut at);
         // `validateInitContainers` of Kubernetes 1.36. Earlier versions accept it, and it means nothing: the container ends.
         if is_plain_init && text(policy, "restartPolicy") == Some("RestartContainer") {
-            let message = "is for init containers with restartPolicy: Always alone";
-            add(&mut at.field("restartPolicy"), message);
+            let message = format!(
+                "is for init containers with restartPolicy: Always alone, and means nothing in another; take it out, since from \
+                 Kubernetes 1.36 on {REFUSED}"
+            );
+            at.field("restartPolicy").add(message);
         }
         if let Some(name) = text(policy, "resourceName").filter(|name| !unique.insert(*name)) {
             let message = format!("{name:?} is listed twice");
