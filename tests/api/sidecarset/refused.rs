@@ -128,10 +128,10 @@ pub(crate) async fn a_pod_whose_annotations_are_full_stops_no_other(
     ensure!(above.is_err(), "the API server has another limit");
     pods.patch("crammed", &params, &annotate(room)).await?;
 
-    let plane = &place.world.installation.plane;
-    let mark = plane.audit_mark()?;
+    let installation = &place.world.installation;
+    let mark = installation.plane.audit_mark()?;
     let attempts = || {
-        let requests = plane.audit(mark)?.into_iter();
+        let requests = installation.plane.audit(mark)?.into_iter();
         let own = requests.filter(|it| it.namespace == "full" && it.name == "crammed");
         let own = own.filter(|it| it.user == MANAGER && it.is_write());
         anyhow::Ok(own.map(|it| it.kind()).collect::<Vec<_>>())
