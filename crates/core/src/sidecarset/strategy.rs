@@ -10,8 +10,9 @@ use leadsman_api::sidecar_set::UpdateStrategy as UpdateStrategyWire;
 use super::selectors::read_optional;
 use crate::cluster::{FieldErrors, Selector, names};
 use crate::workload::amount::Amount;
+use crate::workload::pod::ObservedPod;
 use crate::workload::priority::Priority;
-use crate::workload::scatter::ScatterLabel;
+use crate::workload::scatter::{LabelPair, ScatterLabel, scattered_labels};
 
 /// How pods are upgraded.
 #[derive(Clone, Debug, PartialEq)]
@@ -77,6 +78,11 @@ impl RolloutStrategy {
             scatter: read_scatter(wire, &mut report.field("scatterStrategy")),
             min_ready: Duration::ZERO,
         }
+    }
+
+    /// The labels by which a pod is scattered.
+    pub fn scattered_labels(&self, pod: &ObservedPod) -> Box<[LabelPair]> {
+        scattered_labels(&self.scatter, |key| pod.labels.get(key))
     }
 }
 

@@ -4,7 +4,7 @@
 //! begun goes on in the same order with the other.
 
 use std::cmp::Reverse;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// Pods that are spread.
@@ -16,76 +16,139 @@ pub struct ScatterLabel {
     pub value: Option<Arc<str>>,
 }
 
-/// How many pods of a term, and of the others, follow one another.
+/// A label: its key and its value.
+pub type LabelPair = (Arc<str>, Arc<str>);
+
+/// The labels of a pod by which terms spread it.
+pub fn scattered_labels<'a>(
+    terms: &[ScatterLabel],
+    label: impl Fn(&str) -> Option<&'a Arc<str>>,
+) -> Box<[LabelPair]> {
+    let named = |term: &ScatterLabel| {
+        let value = label(&term.key)?;
+        let is_named = term.value.as_ref().is_none_or(|named| named == value);
+        is_named.then(|| (term.key.clone(), value.clone()))
+    };
+    // A label may be named by its value, and as one of all values.
+    let labels: BTreeSet<_> = terms.iter().filter_map(named).collect();
+    labels.into_iter().collect()
+}
+
+/// How many pods of a workload have each label.
+#[derive(Debug, Default)]
+pub struct LabelCounts(BTreeMap<LabelPair, LabelCount>);
+
+/// How many pods have a label.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct LabelCount {
+    all: usize,
+    /// Those that can be upgraded.
+    candidates: usize,
+}
+
+impl LabelCounts {
+    /// Counts one more pod.
+    pub fn add(&mut self, labels: &[LabelPair], is_candidate: bool) {
+        for label in labels {
+            let count = self.0.entry(label.clone()).or_default();
+            count.all += 1;
+            count.candidates += usize::from(is_candidate);
+        }
+    }
+
+    /// Counts one pod less, which was counted as it is given here.
+    pub fn remove(&mut self, labels: &[LabelPair], is_candidate: bool) {
+        for label in labels {
+            if let Some(count) = self.0.get_mut(label) {
+                count.all -= 1;
+                count.candidates -= usize::from(is_candidate);
+                if count.all == 0 {
+                    self.0.remove(label);
+                }
+            }
+        }
+    }
+
+    /// Whether no pod has any.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The labels by which so many candidates among all pods are spread, one after the other.
+    pub fn spreads(&self, terms: &[ScatterLabel], pods: usize, candidates: usize) -> Vec<Spread> {
+        let mut seen = BTreeSet::new();
+        let mut spreads = Vec::new();
+        for term in terms {
+            let first = term.value.clone().unwrap_or_default();
+            let counts = self.0.range((term.key.clone(), first)..);
+            let is_named = |label: &LabelPair| {
+                let is_value = |value: &Arc<str>| *value == label.1;
+                label.0 == term.key && term.value.as_ref().is_none_or(is_value)
+            };
+            for (label, count) in counts.take_while(|(label, _)| is_named(label)) {
+                if seen.insert(label) {
+                    spreads.push(Spread {
+                        label: label.clone(),
+                        total: (count.all, pods - count.all),
+                        candidates: (count.candidates, candidates - count.candidates),
+                    });
+                }
+            }
+        }
+        // One, or all but one, have no other place.
+        spreads.retain(|spread| spread.candidates.0 > 1 && spread.candidates.1 > 1);
+        spreads.sort_by_key(|spread| Reverse(spread.candidates.0));
+        spreads
+    }
+}
+
+/// Pods with a label are spread among the others. Pairs count those with it, and the others.
+#[derive(Debug)]
+pub struct Spread {
+    label: LabelPair,
+    /// Those that are not upgraded too.
+    total: (usize, usize),
+    candidates: (usize, usize),
+}
+
+impl Spread {
+    /// Spreads pods that are the first ones of an order. Returns those that come first then, as far as these tell: all if
+    /// these are all.
+    pub fn apply<T>(&self, first: Vec<T>, labels: impl Fn(&T) -> &[LabelPair]) -> Vec<T> {
+        let has_label = |pod: &T| labels(pod).contains(&self.label);
+        let (matched, others): (Vec<_>, Vec<_>) = first.into_iter().partition(has_label);
+        let mut spread = Vec::with_capacity(matched.len() + others.len());
+        let (mut matched, mut others) = (matched.into_iter(), others.into_iter());
+        // One comes last of all.
+        let mut left = (self.candidates.0 - 1, self.candidates.1);
+        let groups = ScatterGroups::by_density((self.total.0 - 1, self.total.1), left);
+        let mut take = |most: (usize, usize)| {
+            let most = (most.0.min(left.0), most.1.min(left.1));
+            left = (left.0 - most.0, left.1 - most.1);
+            let before = spread.len();
+            spread.extend(matched.by_ref().take(most.0));
+            let is_known = spread.len() - before == most.0;
+            spread.extend(others.by_ref().take(if is_known { most.1 } else { 0 }));
+            spread.len() - before == most.0 + most.1
+        };
+        let groups_of = (0..groups.count).map(|_| (groups.matched, groups.others));
+        let mut runs = std::iter::once((0, groups.others_ahead))
+            .chain(groups_of)
+            .chain([(usize::MAX, usize::MAX)]);
+        if runs.all(&mut take) {
+            spread.extend(matched);
+        }
+        spread
+    }
+}
+
+/// How many pods with a label, and of the others, follow one another.
 struct ScatterGroups {
     count: usize,
     matched: usize,
     others: usize,
     /// Others that come first of all.
     others_ahead: usize,
-}
-
-/// Spreads the pods of each term, the term with most pods first. `pods` are all of the workload, `order` are places in it.
-pub fn scatter<T>(
-    terms: &[ScatterLabel],
-    pods: &[T],
-    order: Vec<usize>,
-    label: impl for<'a> Fn(&'a T, &str) -> Option<&'a str>,
-) -> Vec<usize> {
-    if order.len() <= 1 {
-        return order;
-    }
-    let mut pairs: Vec<(&str, &str)> = Vec::new();
-    for term in terms {
-        let values: BTreeSet<_> = if let Some(value) = &term.value {
-            BTreeSet::from([&**value])
-        } else {
-            let values = pods.iter().filter_map(|pod| label(pod, &term.key));
-            values.collect()
-        };
-        for value in values {
-            if !pairs.contains(&(&*term.key, value)) {
-                pairs.push((&term.key, value));
-            }
-        }
-    }
-    let has = |place: usize, (key, value): (&str, &str)| label(&pods[place], key) == Some(value);
-    if pairs.len() > 1 {
-        let count = |pair| order.iter().filter(|place| has(**place, pair)).count();
-        pairs.retain(|pair| count(*pair) > 0);
-        pairs.sort_by_key(|pair| Reverse(count(*pair)));
-    }
-    pairs.into_iter().fold(order, |order, pair| {
-        let total = (0..pods.len()).filter(|place| has(*place, pair)).count();
-        let (matched, others): (Vec<_>, Vec<_>) =
-            order.iter().partition(|place| has(**place, pair));
-        if matched.len() <= 1 || others.len() <= 1 {
-            return order;
-        }
-        spread(matched, others, total, pods.len() - total)
-    })
-}
-
-/// Spreads matched pods among others; `total` and `total_others` count those that are not upgraded too.
-fn spread(
-    mut matched: Vec<usize>,
-    others: Vec<usize>,
-    total: usize,
-    total_others: usize,
-) -> Vec<usize> {
-    // One comes last of all.
-    let last = matched.pop();
-    let groups =
-        ScatterGroups::by_density((total - 1, total_others), (matched.len(), others.len()));
-    let mut matched = matched.into_iter();
-    let mut others = others.into_iter();
-    let mut spread: Vec<usize> = others.by_ref().take(groups.others_ahead).collect();
-    for _ in 0..groups.count {
-        spread.extend(matched.by_ref().take(groups.matched));
-        spread.extend(others.by_ref().take(groups.others));
-    }
-    spread.extend(matched.chain(others).chain(last));
-    spread
 }
 
 impl ScatterGroups {
@@ -122,80 +185,6 @@ impl ScatterGroups {
 }
 
 #[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-    use rstest::rstest;
-
-    use super::*;
-
-    fn term(key: &str, value: &str) -> ScatterLabel {
-        ScatterLabel {
-            key: key.into(),
-            value: (value != "*").then(|| value.into()),
-        }
-    }
-
-    /// Pods are words of the labels that they have; `a` stands for `a=yes`, and every pod has its word as label `word`.
-    fn places(terms: &[ScatterLabel], pods: &[&str]) -> Vec<usize> {
-        scatter(terms, pods, (0..pods.len()).collect(), |pod, key| {
-            if key == "word" {
-                return Some(*pod);
-            }
-            pod.contains(key).then_some("yes")
-        })
-    }
-
-    // SCS-48
-    #[rstest]
-    #[case("", "")]
-    #[case("a", "a")]
-    #[case("ab", "ab")]
-    #[case("bbbbaa", "abbbba")]
-    #[case("bbbaaa", "abbaba")]
-    #[case("bbbabba", "abbbbba")]
-    #[case("bbbbbbaaa", "abbbabbba")]
-    #[case("bbaaaa", "ababaa")]
-    #[case("bbabaaaaa", "abababaaa")]
-    fn the_pods_of_a_term_are_spread_as_openkruise_spreads_them(
-        #[case] pods: &str,
-        #[case] begins: &str,
-    ) {
-        let pods: Vec<_> = pods.split("").filter(|pod| !pod.is_empty()).collect();
-        let spread = places(&[term("a", "yes")], &pods);
-        let spread: String = spread.into_iter().map(|place| pods[place]).collect();
-        assert!(spread.starts_with(begins), "{spread}");
-    }
-
-    // SCS-48
-    #[rstest]
-    #[case(&["b", "b", "-", "-", "a", "a"], &[0, 4, 2, 3, 5, 1])]
-    #[case(&["-", "-", "-", "b", "ab", "a"], &[4, 0, 1, 2, 5, 3])]
-    #[case(&["-", "-", "-", "a", "-", "-", "ab", "-", "-", "-"], &[3, 0, 1, 2, 4, 5, 7, 8, 9, 6])]
-    fn each_term_is_spread_in_turn(#[case] pods: &[&str], #[case] expected: &[usize]) {
-        let terms = [term("a", "yes"), term("b", "yes")];
-        assert_eq!(places(&terms, pods), expected);
-    }
-
-    // SCS-48
-    #[test]
-    fn a_term_without_a_value_is_one_for_each_that_pods_have() {
-        let pods = ["x", "x", "y", "y", "z", "z"];
-        let values: Vec<_> = ["x", "y", "z"].map(|value| term("word", value)).into();
-        assert_eq!(places(&[term("word", "*")], &pods), places(&values, &pods));
-    }
-
-    proptest! {
-        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
-
-        // SCS-48
-        #[test]
-        fn every_pod_keeps_a_place(pods in proptest::collection::vec("[ab-]{1,2}", 0..24)) {
-            let pods: Vec<_> = pods.iter().map(String::as_str).collect();
-            for terms in [vec![term("a", "yes")], vec![term("word", "*")], vec![term("a", "yes"), term("word", "*")]] {
-                let mut places = places(&terms, &pods);
-                places.sort_unstable();
-                prop_assert_eq!(places, (0..pods.len()).collect::<Vec<_>>());
-            }
-        }
-    }
-}
+pub mod naive;
+#[cfg(test)]
+mod tests;

@@ -9,8 +9,7 @@ use super::Index;
 use super::context::{PodName, SetName};
 use super::pods::{Hold, Lack, Membership, PodEntry, state_after_upgrade};
 use super::refusals::Purpose;
-use super::sets::{SetEntry, SetMembers};
-use crate::cluster::ObjectName;
+use super::sets::SetEntry;
 use crate::sidecarset::annotations::{
     HASH, HashEntries, HashEntry, MISSING_VARIABLES, missing_variables,
 };
@@ -20,7 +19,6 @@ use crate::sidecarset::pod::{
     PodState, PodVersion, fresh_until, in_place_state, is_former, settles_at, was_upgraded,
 };
 use crate::sidecarset::rollout::queue::RollingCandidate;
-use crate::sidecarset::rollout::{Member, plan};
 use crate::sidecarset::set::SidecarSet;
 use crate::workload::pod::ObservedPod;
 
@@ -152,6 +150,7 @@ impl Index {
                 candidate: can_be_upgraded
                     .then(|| RollingCandidate::new(set, pod, assumed))
                     .map(Arc::new),
+                labels: set.update.scattered_labels(pod),
                 // Equal to the name of a known revision, as a rule.
                 revision: revision.map(|revision| self.shared_revision(revision)),
                 injected: in_place_state(pod, &set.name)
@@ -282,76 +281,23 @@ impl Index {
         let Some(set) = entry.active_set().cloned() else {
             return;
         };
-        // Also where the pods are spread: how many wait and how many are kept is counted here.
         let chosen = entry.members.rolling.settle(&set);
-        let chosen = if set.update.scatter.is_empty() {
-            chosen
-        } else {
-            self.plan_scattered_rollout(name, &set)
-        };
         let targets = chosen.iter().map(|pod| WriteTarget::Pod((**pod).clone()));
         self.cx.affected.due.extend(targets);
     }
 
-    /// Plans the roll-out of a set that spreads its pods, which depends on all of them.
-    fn plan_scattered_rollout(&mut self, name: &SetName, set: &SidecarSet) -> Vec<PodName> {
-        let Some(entry) = self.sets.get(name) else {
-            return Vec::new();
-        };
-        let next = self.plan_members(name, &entry.members, set);
-        if let Some(entry) = self.sets.get_mut(name) {
-            entry.members.scattered = next.iter().cloned().collect();
-        }
-        next
-    }
-
-    /// The pods that a set upgrades now, from all its pods.
-    pub(super) fn plan_members(
-        &self,
-        name: &str,
-        members: &SetMembers,
-        set: &SidecarSet,
-    ) -> Vec<PodName> {
-        let pods = members.pods.iter();
-        let pods = pods.filter_map(|pod| self.pods.get(pod));
-        let members = pods.filter_map(|pod| {
-            let member = pod.membership_in(name)?;
-            Some(Member {
-                pod: &pod.pod,
-                state: member.assumed,
-                is_refused: member.candidate.is_none(),
-            })
-        });
-        let members: Vec<_> = members.collect();
-        let next = plan(set, &members).next.into_iter();
-        next.map(|place| members[place].pod.name.clone()).collect()
-    }
-
     /// Whether a set upgrades a pod now; `unanswered` is the set whose upgrade of it was sent before.
-    pub(super) fn is_next(
-        &self,
-        member: &Membership,
-        pod: &ObjectName,
-        unanswered: Option<&SetName>,
-    ) -> bool {
+    pub(super) fn is_next(&self, member: &Membership, unanswered: Option<&SetName>) -> bool {
         let Some(entry) = self.sets.get(&member.set) else {
             return false;
         };
-        let is_scattered = entry
-            .active_set()
-            .is_some_and(|set| !set.update.scatter.is_empty());
         let Some(candidate) = &member.candidate else {
             return false;
         };
         let rolling = &entry.members.rolling;
         // An upgrade without an answer may have been carried out: its pod keeps its place until that is known.
         let is_unanswered = unanswered == Some(&member.set);
-        if is_scattered {
-            let is_next = entry.members.scattered.iter().any(|one| **one == *pod);
-            is_next || (is_unanswered && rolling.has_moving())
-        } else {
-            rolling.is_next(candidate) || (is_unanswered && rolling.is_waiting(candidate))
-        }
+        rolling.is_next(candidate) || (is_unanswered && rolling.may_wait(candidate))
     }
 }
 

@@ -8,13 +8,11 @@ use super::Index;
 use super::context::{PodName, SetName};
 use super::pods::{Hold, Lack, Membership};
 use super::reason::Reason;
-use super::sets::SetEntry;
 use crate::cluster::{Invalid, ObjectName};
 use crate::sidecarset::pod::PodState;
 use crate::sidecarset::rollout::{is_down, is_pending};
 use crate::sidecarset::set::SidecarSet;
 use crate::sidecarset::status::Counts;
-use crate::workload::amount::Amount;
 
 /// A set that a pod was injected by, or that selects it.
 #[derive(Clone, Debug, PartialEq)]
@@ -116,7 +114,7 @@ impl Index {
             membership: entry.membership_in(set).map(|member| InspectedMembership {
                 state: member.state,
                 hold: member.hold.as_ref(),
-                turn: self.turn_of(member, name),
+                turn: self.turn_of(member),
                 revision: member.revision.as_deref(),
             }),
             lack,
@@ -135,34 +133,18 @@ impl Index {
         }
     }
 
-    fn turn_of(&self, member: &Membership, pod: &ObjectName) -> Turn {
+    fn turn_of(&self, member: &Membership) -> Turn {
         let (Some(candidate), Some(entry)) = (&member.candidate, self.sets.get(&member.set)) else {
             return Turn::None;
         };
-        if self.is_next(member, pod, None) {
+        let (rolling, set) = (&entry.members.rolling, entry.active_set());
+        if self.is_next(member, None) {
             Turn::Now
-        } else if self.is_waiting(entry, member, pod) {
+        } else if set.is_some_and(|set| rolling.is_waiting(set, candidate)) {
             let would_go_down = candidate.would_go_down();
             Turn::Waiting { would_go_down }
         } else {
             Turn::Kept
-        }
-    }
-
-    /// Whether a pod that is not upgraded now is kept by nothing but `maxUnavailable`.
-    fn is_waiting(&self, entry: &SetEntry, member: &Membership, pod: &ObjectName) -> bool {
-        let rolling = &entry.members.rolling;
-        let is_spread = |set: &&Arc<SidecarSet>| !set.update.scatter.is_empty();
-        match (entry.active_set().filter(is_spread), &member.candidate) {
-            // `rolling` knows no order of it: it waits if it would be upgraded without a limit.
-            (Some(set), Some(_)) => {
-                let mut unlimited = SidecarSet::clone(set);
-                unlimited.update.max_unavailable = Amount::Percent(100);
-                let next = self.plan_members(&member.set, &entry.members, &unlimited);
-                next.iter().any(|one| **one == *pod)
-            }
-            (None, Some(candidate)) => rolling.is_waiting(candidate),
-            (_, None) => false,
         }
     }
 
@@ -180,7 +162,7 @@ impl Index {
             let member = self.pods.get(pod)?.membership_in(set)?;
             let candidate = member.candidate.as_deref();
             let takes_place = candidate.is_some_and(|it| it.would_go_down() == would_go_down);
-            let is_next = takes_place && self.is_next(member, pod, None);
+            let is_next = takes_place && self.is_next(member, None);
             // As the roll-out counts it: a pod whose upgrade was sent holds a place already.
             (is_next || holds_place(member.assumed)).then_some(Holder { pod, is_next })
         });

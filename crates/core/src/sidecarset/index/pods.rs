@@ -14,6 +14,7 @@ use crate::sidecarset::pod::{PodState, PodVersion, Progress};
 use crate::sidecarset::rollout::queue::RollingCandidate;
 use crate::sidecarset::rollout::recorded_by_upgrade;
 use crate::workload::pod::ObservedPod;
+use crate::workload::scatter::LabelPair;
 
 /// Annotation of a pod by which the API server shows one that a kubelet runs from a file (`MirrorPodAnnotationKey` in
 /// `k8s.io/kubernetes/pkg/kubelet/types`): no set is injected into it, and none upgrades it.
@@ -64,6 +65,8 @@ pub(super) struct Membership {
     pub(super) hold: Option<Hold>,
     /// Its place in the roll-out, if it can be upgraded.
     pub(super) candidate: Option<Arc<RollingCandidate>>,
+    /// The labels by which the set scatters it.
+    pub(super) labels: Box<[LabelPair]>,
     /// The revision that it has, as it says.
     pub(super) revision: Option<Arc<str>>,
     /// The revision that it was injected with, where an upgrade has replaced its images since.

@@ -55,8 +55,6 @@ pub(super) struct SetEvents {
 pub(super) struct SetMembers {
     pub(super) counts: Counts,
     pub(super) rolling: RollingPods,
-    /// Those that are upgraded now where the set spreads them; `rolling` knows no order then.
-    pub(super) scattered: BTreeSet<PodName>,
     pub(super) pods: BTreeSet<PodName>,
     /// How many pods have each revision.
     pub(super) revisions: BTreeMap<Arc<str>, usize>,
@@ -73,7 +71,7 @@ impl SetMembers {
     pub(super) fn add_member(&mut self, pod: &PodName, member: &Membership) {
         self.counts.add(member.state);
         let candidate = member.candidate.clone();
-        self.rolling.add(member.assumed, candidate);
+        self.rolling.add(member.assumed, &member.labels, candidate);
         self.pods.insert(pod.clone());
         for (uses, revision) in self.usage_counts(member) {
             *uses.entry(revision.clone()).or_default() += 1;
@@ -89,7 +87,8 @@ impl SetMembers {
     pub(super) fn remove_member(&mut self, pod: &PodName, member: &Membership) {
         self.counts.remove(member.state);
         let candidate = member.candidate.as_deref();
-        self.rolling.remove(member.assumed, candidate);
+        self.rolling
+            .remove(member.assumed, &member.labels, candidate);
         self.pods.remove(pod);
         for (all, revision) in self.usage_counts(member) {
             let uses = all.get_mut(revision).map(|uses| {

@@ -146,7 +146,7 @@ impl Index {
         let next = entry
             .memberships
             .iter()
-            .find(|member| self.is_next(member, name, unanswered))?;
+            .find(|member| self.is_next(member, unanswered))?;
         let set_entry = self.sets.get(&next.set)?;
         let set = set_entry.active_set()?;
         let allowed = self.allowed_keys(set);
@@ -180,7 +180,7 @@ impl Index {
     pub(super) fn is_chosen(&self, pod: &ObjectName) -> bool {
         let entry = self.pods.get(pod);
         let mut members = entry.into_iter().flat_map(|entry| &entry.memberships);
-        members.any(|member| self.is_next(member, pod, None))
+        members.any(|member| self.is_next(member, None))
     }
 
     /// Counts a pod anew, and moves the boundaries of its sets.

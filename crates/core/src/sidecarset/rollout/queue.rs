@@ -1,5 +1,10 @@
-//! The pods of a set in the order of their upgrade, kept as pods change. Which of them are upgraded next is the same as
-//! [`plan`](super::plan) finds by looking at all of them, but costs what has changed.
+//! The pods of a set in the order of their upgrade, kept as pods change. Which of them are upgraded next costs what has
+//! changed, times the logarithm of the pods.
+//!
+//! Where the set scatters its pods, the order depends on all that wait, and another one is upgraded as soon as one more is. It
+//! is worked out where a place is free and more pods wait than there are places: not all of it, but from as many of the first
+//! pods as it takes to know who gets these places, for each label that pods are scattered by. Where pods with and without a
+//! label take turns in the order before, these are few; where all with a label follow all others, they are all.
 
 use std::borrow::Borrow;
 use std::collections::BTreeSet;
@@ -12,6 +17,7 @@ use crate::sidecarset::set::SidecarSet;
 use crate::sidecarset::strategy::UpdateMode;
 use crate::workload::pod::{ObservedPod, UpgradeOrder};
 use crate::workload::priority::PriorityKey;
+use crate::workload::scatter::{LabelCounts, LabelPair};
 
 /// A pod that can be upgraded, by its place.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -20,6 +26,8 @@ pub struct RollingCandidate {
     order: UpgradeOrder,
     /// Whether its upgrade [takes it down](PodState::would_go_down).
     would_go_down: bool,
+    /// The labels by which the set scatters it.
+    labels: Box<[LabelPair]>,
 }
 
 impl RollingCandidate {
@@ -29,6 +37,7 @@ impl RollingCandidate {
             priority: set.update.priority.key(|key| pod.label(key)),
             order: pod.upgrade_order(),
             would_go_down: state.would_go_down(),
+            labels: set.update.scattered_labels(pod),
         }
     }
 
@@ -37,7 +46,15 @@ impl RollingCandidate {
     pub fn would_go_down(&self) -> bool {
         self.would_go_down
     }
+
+    /// The place of its budget.
+    fn budget(&self) -> usize {
+        usize::from(self.would_go_down)
+    }
 }
+
+/// From how many pods an order is worked out first. Tests have few pods.
+const FIRST: usize = if cfg!(test) { 1 } else { 32 };
 
 /// The pods of a set.
 #[derive(Debug, Default)]
@@ -52,30 +69,54 @@ pub struct RollingPods {
     moving: Split<Arc<RollingCandidate>>,
     /// Of these the ones that are down or count as such, and the ones that would go down; first those that are upgraded now.
     budgets: [Split<Arc<RollingCandidate>>; 2],
+    /// How many pods have each label by which the set scatters them.
+    labels: LabelCounts,
+    /// How many of either budget can be upgraded.
+    candidates: [usize; 2],
+    /// Those that are upgraded now, where that depends on how the set scatters them, and not the first ones of the budgets.
+    scattered: Option<BTreeSet<Arc<RollingCandidate>>>,
     /// Those that are upgraded since [`Self::settle`], and may have left again.
     chosen: Vec<Arc<ObjectName>>,
 }
 
 impl RollingPods {
-    /// Adds a pod; `candidate` if it can be upgraded.
-    pub fn add(&mut self, state: PodState, candidate: Option<Arc<RollingCandidate>>) {
+    /// Adds a pod with the labels by which the set scatters it; `candidate` if it can be upgraded.
+    pub fn add(
+        &mut self,
+        state: PodState,
+        labels: &[LabelPair],
+        candidate: Option<Arc<RollingCandidate>>,
+    ) {
+        self.labels.add(labels, candidate.is_some());
         self.matched += 1;
         self.updated += usize::from(state.is_updated());
         self.down += usize::from(is_down(state));
         self.pending += usize::from(is_pending(state));
         if let Some(candidate) = candidate {
+            self.candidates[candidate.budget()] += 1;
             let moves = self.moving.insert(candidate);
             self.follow(moves);
         }
     }
 
     /// Takes a pod out, which was added as it is given here.
-    pub fn remove(&mut self, state: PodState, candidate: Option<&RollingCandidate>) {
+    pub fn remove(
+        &mut self,
+        state: PodState,
+        labels: &[LabelPair],
+        candidate: Option<&RollingCandidate>,
+    ) {
+        self.labels.remove(labels, candidate.is_some());
         self.matched -= 1;
         self.updated -= usize::from(state.is_updated());
         self.down -= usize::from(is_down(state));
         self.pending -= usize::from(is_pending(state));
         if let Some(candidate) = candidate {
+            self.candidates[candidate.budget()] -= 1;
+            // If it is added again as it was, it enters again: what it waited for may be over.
+            if let Some(next) = &mut self.scattered {
+                next.remove(candidate);
+            }
             let moves = self.moving.remove(candidate);
             self.follow(moves);
         }
@@ -88,7 +129,7 @@ impl RollingPods {
             "each count is of some of the pods: {self:?}"
         );
         let is_rolling = set.update.mode == UpdateMode::Rolling;
-        // As `plan` counts it: pods that cannot be upgraded are among those that stay as they are.
+        // As `naive` counts it: pods that cannot be upgraded are among those that stay as they are.
         let old = self.matched - self.updated;
         let staying = set.update.partition.staying(self.matched);
         let most = old.saturating_sub(staying);
@@ -105,38 +146,103 @@ impl RollingPods {
             self.budgets.iter().map(Split::len).sum::<usize>(),
             "what the partition lets through is in one of the budgets"
         );
-        std::mem::take(&mut self.chosen)
+        let chosen = std::mem::take(&mut self.chosen);
+        let next = self.next_if_scattered(set);
+        let before = std::mem::replace(&mut self.scattered, next);
+        let Some(next) = &self.scattered else {
+            // What the budgets chose while others were upgraded was not returned.
+            return if before.is_some() {
+                self.next().cloned().collect()
+            } else {
+                chosen
+            };
+        };
+        let before = before.unwrap_or_default();
+        let entered = next.difference(&before);
+        entered.map(|one| one.order.name.clone()).collect()
+    }
+
+    /// The pods that are upgraded now where that depends on how the set scatters them.
+    fn next_if_scattered(&self, set: &SidecarSet) -> Option<BTreeSet<Arc<RollingCandidate>>> {
+        let (most, candidates) = (self.moving.size, self.moving.len());
+        let places = [0, 1].map(|budget| self.budgets[budget].size.min(self.candidates[budget]));
+        let mut budgets = places.iter().zip(&self.candidates);
+        let all_or_none = budgets.all(|(places, of)| *places == 0 || places == of);
+        let is_order_idle = places == [0, 0] || (most >= candidates && all_or_none);
+        if self.labels.is_empty() || most == 0 || is_order_idle {
+            return None;
+        }
+        let mut length = FIRST;
+        loop {
+            let order = self.scattered_order(set, length);
+            let mut places = places;
+            let next = order.iter().take(most).filter(|one| {
+                let left = &mut places[one.budget()];
+                let is_next = *left > 0;
+                *left = left.saturating_sub(1);
+                is_next
+            });
+            let next: BTreeSet<_> = next.map(|one| Arc::clone(one)).collect();
+            if places == [0, 0] || order.len() >= most.min(candidates) {
+                return Some(next);
+            }
+            length *= 2;
+        }
+    }
+
+    /// Those that come first where the set scatters its pods, as far as the first ones without scattering tell.
+    fn scattered_order(&self, set: &SidecarSet, length: usize) -> Vec<&Arc<RollingCandidate>> {
+        let first = self.moving.first.iter().chain(&self.moving.rest);
+        let candidates = self.moving.len();
+        let spreads = self
+            .labels
+            .spreads(&set.update.scatter, self.matched, candidates);
+        spreads
+            .iter()
+            .fold(first.take(length).collect(), |order, spread| {
+                spread.apply(order, |one| &one.labels)
+            })
     }
 
     /// Whether a pod is upgraded now.
     pub fn is_next(&self, candidate: &RollingCandidate) -> bool {
-        self.budget(candidate).first.contains(candidate)
+        let budget = &self.budgets[candidate.budget()].first;
+        self.scattered
+            .as_ref()
+            .unwrap_or(budget)
+            .contains(candidate)
     }
 
-    /// Whether a pod waits until others are available again.
-    pub fn is_waiting(&self, candidate: &RollingCandidate) -> bool {
-        self.budget(candidate).rest.contains(candidate)
+    /// Whether a pod waits until others are available again. Looks at all pods where the set scatters them.
+    pub fn is_waiting(&self, set: &SidecarSet, candidate: &RollingCandidate) -> bool {
+        let may_move = if self.labels.is_empty() {
+            self.moving.first.contains(candidate)
+        } else {
+            let order = self.scattered_order(set, self.moving.len());
+            let mut moving = order.iter().take(self.moving.size);
+            moving.any(|one| ***one == *candidate)
+        };
+        may_move && !self.is_next(candidate)
     }
 
-    fn budget(&self, candidate: &RollingCandidate) -> &Split<Arc<RollingCandidate>> {
-        &self.budgets[usize::from(candidate.would_go_down)]
+    /// Whether a pod may be one that waits. Which ones the partition keeps is not worked out where pods are scattered.
+    pub fn may_wait(&self, candidate: &RollingCandidate) -> bool {
+        let moving = &self.moving.first;
+        moving.contains(candidate) || !(moving.is_empty() || self.labels.is_empty())
     }
 
     /// The pods that are upgraded now.
     pub fn next(&self) -> impl Iterator<Item = &Arc<ObjectName>> {
-        let next = self.budgets.iter().flat_map(|budget| &budget.first);
+        let budgets = self.budgets.iter().map(|budget| &budget.first);
+        let budgets = budgets.filter(|_| self.scattered.is_none());
+        let next = self.scattered.iter().chain(budgets).flatten();
         next.map(|candidate| &candidate.order.name)
     }
 
     /// How many wait until others are available again.
     #[cfg(test)]
     pub fn waiting(&self) -> usize {
-        self.budgets.iter().map(|budget| budget.rest.len()).sum()
-    }
-
-    /// Whether any pod need not stay as it is.
-    pub fn has_moving(&self) -> bool {
-        !self.moving.first.is_empty()
+        self.moving.first.len() - self.next().count()
     }
 
     /// How many can be upgraded, and stay as they are for the partition or because nothing is upgraded.
@@ -152,7 +258,7 @@ impl RollingPods {
             entered: is_in,
         } in moves
         {
-            let budget = &mut self.budgets[usize::from(item.would_go_down)];
+            let budget = &mut self.budgets[item.budget()];
             let moves = if is_in {
                 budget.insert(item)
             } else {

@@ -4,8 +4,13 @@ use proptest::prelude::*;
 use rstest::rstest;
 use serde_json::{Value, json};
 
+use super::naive::{Member, Rollout, plan};
 use super::*;
-use crate::sidecarset::pod::PodReadiness;
+use crate::sidecarset::pod::{PodReadiness, PodVersion};
+use crate::sidecarset::set::SidecarSet;
+use crate::sidecarset::strategy::UpdateMode;
+use crate::workload::pod::ObservedPod;
+use crate::workload::scatter::ScatterLabel;
 
 fn set(strategy: &Value) -> SidecarSet {
     let wire = json!({
@@ -271,6 +276,17 @@ enum Change {
     Remove(usize),
     Become(usize, char),
     Strategy(u32, u32, bool),
+    Scatter(Vec<ScatterLabel>),
+}
+
+fn any_terms() -> impl Strategy<Value = Vec<ScatterLabel>> {
+    let key = || proptest::sample::select(vec!["zone", "app"]);
+    let value = proptest::option::weighted(0.6, proptest::sample::select(vec!["a", "b", "c"]));
+    let term = (key(), value).prop_map(|(key, value)| ScatterLabel {
+        key: key.into(),
+        value: value.map(Into::into),
+    });
+    proptest::collection::vec(term, 0..4)
 }
 
 fn any_change() -> impl Strategy<Value = Change> {
@@ -282,6 +298,7 @@ fn any_change() -> impl Strategy<Value = Change> {
         4 => (0..12_usize, letter()).prop_map(|(place, letter)| Change::Become(place, letter)),
         1 => (0..4_u32, 1..4_u32, any::<bool>())
             .prop_map(|(partition, most, paused)| Change::Strategy(partition, most, paused)),
+        1 => any_terms().prop_map(Change::Scatter),
     ]
 }
 
@@ -291,11 +308,19 @@ proptest! {
     // SCS-48, SCS-49, SCS-50, SCS-51, SDF-43
     #[test]
     fn pods_that_are_kept_in_order_are_upgraded_as_planned_from_all_of_them(
-        changes in proptest::collection::vec(any_change(), 1..40),
+        terms in any_terms(),
+        labels in proptest::collection::vec(("[abc-]", "[ab-]"), 60),
+        changes in proptest::collection::vec(any_change(), 1..60),
     ) {
         let mut set = set(&json!({"priorityStrategy": {"orderPriority": [{"orderedKey": "rank"}]}}));
-        let all: Vec<_> = (0..40).map(|number| {
-            let labels = json!({"rank": format!("r-{}", number % 3)});
+        set.update.scatter = terms;
+        let all: Vec<_> = labels.iter().enumerate().map(|(number, (zone, app))| {
+            let mut labels = json!({"rank": format!("r-{}", number % 3)});
+            for (key, value) in [("zone", zone), ("app", app)] {
+                if value != "-" {
+                    labels[key] = json!(value);
+                }
+            }
             let pod = json!({"metadata": {"name": format!("p{number:02}"), "labels": labels}});
             ObservedPod::new(&serde_json::from_value(pod).unwrap())
         }).collect();
@@ -305,27 +330,47 @@ proptest! {
             let candidate = || queue::RollingCandidate::new(set, &all[place], state);
             state.is_candidate().then(candidate).map(std::sync::Arc::new)
         };
-        let mut known = std::collections::BTreeSet::new();
+        let add = |rolling: &mut queue::RollingPods, set: &SidecarSet, place: usize, state| {
+            let labels = set.update.scattered_labels(&all[place]);
+            rolling.add(state, &labels, candidate(set, place, state));
+        };
+        let remove = |rolling: &mut queue::RollingPods, set: &SidecarSet, place: usize, state| {
+            let labels = set.update.scattered_labels(&all[place]);
+            rolling.remove(state, &labels, candidate(set, place, state).as_deref());
+        };
+        let mut known: std::collections::BTreeSet<std::sync::Arc<crate::cluster::ObjectName>> = std::collections::BTreeSet::new();
         for (number, change) in changes.iter().enumerate() {
             match change {
                 Change::Add(letter) => {
                     present.push((number, state(*letter)));
-                    rolling.add(state(*letter), candidate(&set, number, state(*letter)));
+                    add(&mut rolling, &set, number, state(*letter));
                 }
                 Change::Remove(at) if *at < present.len() => {
                     let (place, state) = present.remove(*at);
-                    rolling.remove(state, candidate(&set, place, state).as_deref());
+                    remove(&mut rolling, &set, place, state);
                 }
                 Change::Become(at, letter) if *at < present.len() => {
                     let (place, before) = present[*at];
-                    rolling.remove(before, candidate(&set, place, before).as_deref());
+                    remove(&mut rolling, &set, place, before);
                     present[*at].1 = state(*letter);
-                    rolling.add(state(*letter), candidate(&set, place, state(*letter)));
+                    // Whoever changes is looked at again.
+                    known.remove(&all[place].name);
+                    add(&mut rolling, &set, place, state(*letter));
                 }
                 Change::Strategy(partition, most, paused) => {
                     set.update.partition = crate::workload::amount::Amount::Number(*partition);
                     set.update.max_unavailable = crate::workload::amount::Amount::Number(*most);
                     set.update.mode = if *paused { UpdateMode::Paused } else { UpdateMode::Rolling };
+                }
+                Change::Scatter(terms) => {
+                    for (place, state) in &present {
+                        remove(&mut rolling, &set, *place, *state);
+                    }
+                    set.update.scatter.clone_from(terms);
+                    known.clear();
+                    for (place, state) in &present {
+                        add(&mut rolling, &set, *place, *state);
+                    }
                 }
                 Change::Remove(_) | Change::Become(..) => {}
             }

@@ -1,0 +1,137 @@
+//! What an event of one object allocates among few and among many others: a bound on how that grows, in place of a time, which
+//! another process can fall into.
+#![allow(clippy::unwrap_used, reason = "a failure is what a test reports")]
+
+use std::alloc::System;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use leadsman_core::cluster::{Now, ResourceVersion, Source};
+use leadsman_core::sidecarset::event::{Event, WatchedKind};
+use leadsman_core::sidecarset::index::{Config, Index};
+use leadsman_core::sidecarset::set::SidecarSet;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
+
+#[global_allocator]
+static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
+
+const TIME: &str = "2026-01-02T03:04:05Z";
+/// How many times as many others there are.
+const TIMES: usize = 4;
+
+fn read<T: DeserializeOwned>(value: &Value) -> Arc<T> {
+    Arc::new(serde_json::from_value(value.clone()).unwrap())
+}
+
+fn set(number: usize, image: &str, container: &str) -> Value {
+    // A set with a lower number is older.
+    let created = format!("2026-01-01T{:02}:{:02}:00Z", number / 60, number % 60);
+    json!({
+        "metadata": {
+            "name": format!("s{number:03}"), "uid": format!("u{number}"), "resourceVersion": "1", "generation": 1,
+            "creationTimestamp": created,
+        },
+        "spec": {
+            "selector": {"matchLabels": {"app": "game"}},
+            "containers": [{"name": container, "image": image}],
+            "updateStrategy": {"scatterStrategy": [{"key": "zone", "value": "*"}]},
+        },
+    })
+}
+
+/// A pod with the first set, in an image before its present one.
+fn pod(number: usize, version: usize, is_ready: bool) -> Value {
+    let set = SidecarSet::parse(&read(&set(0, "i:1", "side"))).unwrap();
+    let entry = |hash: &str| {
+        let entry = json!({
+            "updateTimestamp": TIME, "hash": hash, "sidecarSetName": "s000", "sidecarList": ["side"],
+        });
+        json!({"s000": entry}).to_string()
+    };
+    let status = |name: &str| {
+        json!({
+            "name": name, "ready": true, "restartCount": 0, "image": "i:1", "imageID": "i@sha256:0",
+            "containerID": format!("containerd://{number}"), "state": {"running": {"startedAt": TIME}},
+        })
+    };
+    json!({
+        "metadata": {
+            "namespace": "games", "name": format!("game-{number:05}"), "uid": format!("p{number}"),
+            "resourceVersion": version.to_string(), "creationTimestamp": TIME,
+            "labels": {"app": "game", "zone": format!("zone-{}", number % 3)},
+            "annotations": {
+                "kruise.io/sidecarset-hash": entry(&set.hashes.hash),
+                "kruise.io/sidecarset-hash-without-image": entry(&set.hashes.without_image),
+                "kruise.io/sidecarset-injected-list": "s000",
+            },
+        },
+        "spec": {"nodeName": "n", "containers": [{"name": "game", "image": "i:1"}, {"name": "side", "image": "i:1"}]},
+        "status": {
+            "phase": "Running", "containerStatuses": [status("game"), status("side")],
+            "conditions": [{
+                "type": "Ready", "status": if is_ready { "True" } else { "False" }, "lastTransitionTime": TIME,
+            }],
+        },
+    })
+}
+
+fn observe(index: &mut Index, event: Event) {
+    let now = Now {
+        monotonic: Duration::ZERO,
+        wall: TIME.parse().unwrap(),
+    };
+    index.observe(event, now);
+}
+
+fn synced(sets: &[Value], pods: &[Value]) -> Index {
+    let mut index = Index::new(Config::default());
+    let list = ResourceVersion::from(5);
+    for set in sets {
+        observe(&mut index, Event::Set(read(set), Source::List(list)));
+    }
+    for pod in pods {
+        observe(&mut index, Event::Pod(read(pod), Source::List(list)));
+    }
+    for kind in [WatchedKind::Revision, WatchedKind::Configuration] {
+        observe(&mut index, Event::Listed(kind, BTreeSet::new(), list));
+    }
+    observe(&mut index, Event::Synced);
+    index
+}
+
+/// Bytes that are allocated for an event.
+fn bytes(index: &mut Index, event: Event) -> usize {
+    let region = Region::new(ALLOCATOR);
+    observe(index, event);
+    region.change().bytes_allocated
+}
+
+/// A pod of so many becomes not ready, while others of its set wait for their upgrade and a place is free.
+fn bytes_of_scattered_pod(pods: usize) -> usize {
+    let all: Vec<_> = (0..pods).map(|number| pod(number, 2, true)).collect();
+    let mut index = synced(&[set(0, "i:2", "side")], &all);
+    // The first event makes room in tables for the next ones.
+    let mut last = 0;
+    for (version, number) in [(6, 7), (7, 11), (8, 5)] {
+        let pod = pod(number, version, false);
+        last = bytes(&mut index, Event::Pod(read(&pod), Source::Watch));
+    }
+    last
+}
+
+/// One test, since the allocator counts for all threads.
+// SDF-43, SDF-52
+#[test]
+fn an_event_allocates_as_much_among_many_others_as_among_few() {
+    const PODS: usize = 300;
+    let few = bytes_of_scattered_pod(PODS);
+    let many = bytes_of_scattered_pod(TIMES * PODS);
+    println!("bytes of an event of a scattered pod: {few} and {many}");
+    assert!(
+        many <= few + few / 2,
+        "of a scattered pod: {few} and {many}"
+    );
+}
