@@ -83,6 +83,12 @@ impl ResourceVersion {
         matches!((self.0, other.0), (Some(own), Some(other)) if own > other)
     }
 
+    /// The earlier of two; one that is not known counts as earlier.
+    #[must_use]
+    pub fn min(self, other: Self) -> Self {
+        Self(self.0.min(other.0))
+    }
+
     /// The later of two; one that is not known counts as earlier.
     #[must_use]
     pub fn max(self, other: Self) -> Self {

@@ -37,6 +37,11 @@ impl CompleteList {
         self.version
     }
 
+    /// Whether the API server was restored to an earlier state: versions that were known before may never come again.
+    pub fn is_restored(self) -> bool {
+        self.is_restored
+    }
+
     /// Whether an object that is known in this version, and that the list does not contain, was deleted. An object that
     /// is newer than the list was created afterwards, and is known from the reply to the write that created it.
     pub fn proves_deletion(self, known: Option<ResourceVersion>) -> bool {

@@ -46,6 +46,9 @@ impl Index {
                 self.changes.listed.insert(kind);
                 self.changes.any = true;
                 self.remove_unlisted(kind, &names, list);
+                if list.is_restored() {
+                    self.forget_later_versions(kind, version);
+                }
             }
             Event::Relisted(kind, names, version) => {
                 let list = self.watches.complete_list_beside_watch(kind, version);
@@ -63,6 +66,18 @@ impl Index {
                 self.cx.affected.sets.extend(self.sets.names());
             }
         }
+    }
+
+    /// etcd was restored to this version: no replica ever comes as far as a later one of before.
+    fn forget_later_versions(&mut self, kind: WatchedKind, version: ResourceVersion) {
+        if kind == WatchedKind::Configuration {
+            self.whitelist_since = self.whitelist_since.min(version);
+        }
+        for (_, entry) in self.sets.iter_mut() {
+            entry.forget_later_versions(kind, version);
+        }
+        self.changes.sets = true;
+        self.compare_in_force();
     }
 
     /// Whether a snapshot shows nothing new.

@@ -12,7 +12,7 @@ use super::context::{PodName, SetName};
 use super::pods::{Hold, Lack, Membership};
 use super::revisions::History;
 use crate::cluster::{Invalid, ResourceVersion};
-use crate::sidecarset::event::EventNote;
+use crate::sidecarset::event::{EventNote, WatchedKind};
 use crate::sidecarset::overlap::{self, Overlap};
 use crate::sidecarset::pod::PodVersion;
 use crate::sidecarset::rollout::queue::RollingPods;
@@ -187,8 +187,15 @@ impl SetEntry {
             && before.deletion_timestamp == after.deletion_timestamp
             && self.wire.spec == wire.spec;
         self.version = ResourceVersion::parse(after.resource_version.as_deref());
+        // Once etcd was restored, a generation may come a second time, with another spec.
+        let is_restored = after.generation < before.generation
+            || (after.generation == before.generation && self.wire.spec != wire.spec);
+        if is_restored {
+            let status = wire.status.as_ref();
+            self.in_force = status.and_then(|status| status.in_force.clone());
+        }
         // The status moves the version too, and nobody who injects has to catch up with that.
-        if before.generation != after.generation {
+        if is_restored || before.generation != after.generation {
             self.needs.sets = self.version;
         }
         if !is_same {
@@ -219,6 +226,16 @@ impl SetEntry {
         let is_known = is_initial && self.is_in_force_as_stored();
         self.pinned = pinned;
         self.needs.revisions = version.filter(|_| !is_known).unwrap_or_default();
+    }
+
+    /// Asks for no later version of a kind than this.
+    pub(super) fn forget_later_versions(&mut self, kind: WatchedKind, version: ResourceVersion) {
+        match kind {
+            WatchedKind::Set => self.needs.sets = self.needs.sets.min(version),
+            WatchedKind::Revision => self.needs.revisions = self.needs.revisions.min(version),
+            // The whitelist is one for all sets, and no other kind has a version in a snapshot.
+            WatchedKind::Configuration | WatchedKind::Pod | WatchedKind::Namespace => {}
+        }
     }
 
     /// Whether its status says that it is in force as it is now.

@@ -44,7 +44,7 @@ pub(super) struct InFlight {
 #[derive(Debug)]
 pub(super) struct World {
     pub(super) objects: BTreeMap<Key, Value>,
-    version: u64,
+    pub(super) version: u64,
     uids: u64,
     containers: u64,
     seconds: i64,

@@ -216,3 +216,70 @@ fn a_replica_knows_that_the_whitelist_was_deleted_when_its_watch_has_shown_that(
     let snapshot = world.index.take_changed_snapshot().unwrap();
     assert!(!snapshot.version.lacks(snapshot.barrier()));
 }
+
+// SDF-6
+#[test]
+fn after_etcd_was_restored_a_generation_of_the_same_number_is_in_force_when_it_is_injected() {
+    let mut world = world(1);
+    let backup = (world.objects.clone(), world.version);
+    world.edit("log", "/spec/containers/0/image", &json!("i:2"));
+    world.settle();
+    assert_eq!(world.status("log")["inForce"]["generation"], 2);
+    (world.objects, world.version) = backup;
+    world.tell(barrier(world.version));
+    // Somebody edits it before the watches begin again.
+    world.change(&set_key("log"), |set| {
+        set["spec"]["containers"][0]["image"] = json!("i:3");
+    });
+    let edited = ResourceVersion::from(world.version);
+    world.list();
+    world.settle();
+    let snapshot = world.index.take_changed_snapshot().unwrap();
+    assert_eq!(snapshot.barrier().sets, edited);
+    assert_eq!(world.status("log")["inForce"]["generation"], 1);
+    assert_eq!(world.reason("log").1, "NotInForce");
+    world.tell(barrier(world.version));
+    world.settle();
+    assert_eq!(world.status("log")["inForce"]["generation"], 2);
+    assert_eq!(world.reason("log").1, "InForce");
+}
+
+// SDF-6
+#[test]
+fn after_etcd_was_restored_no_set_waits_for_a_version_of_before() {
+    let mut world = world(0);
+    let key = (
+        WatchedKind::Configuration,
+        object("leadsman-system", CONFIGURATION),
+    );
+    let rules = json!({"rules": [{"allowedAnnotationKeyExprs": ["^a.example/"]}]});
+    let list = json!({"metadata": {}, "data": {WHITELIST: rules.to_string()}});
+    world.create(&key, list);
+    let patch = json!([{"annotations": {"a.example/x": "1"}}]);
+    world.edit("log", "/spec/patchPodMetadata", &patch);
+    world.edit("log", "/spec/customVersion", &json!("v1"));
+    let pin = json!({"revision": {"customVersion": "v1"}});
+    world.edit("log", "/spec/injectionStrategy", &pin);
+    world.settle();
+    let backup = (world.objects.clone(), world.version);
+    world.version += 1000;
+    // Taken away and given back: what is stored is as in the backup, and of later versions.
+    let before = world.objects[&key].clone();
+    world.change(&key, |config| config["data"] = json!({}));
+    world.edit("log", "/spec/customVersion", &json!("v2"));
+    world.settle();
+    world.change(&key, |config| config["data"] = before["data"].clone());
+    world.edit("log", "/spec/customVersion", &json!("v1"));
+    world.settle();
+    let needed = world.index.take_changed_snapshot().unwrap().barrier();
+    assert!(needed.whitelist.number() > Some(1000) && needed.revisions.number() > Some(1000));
+    (world.objects, world.version) = backup;
+    world.list();
+    world.settle();
+    let snapshot = world.index.take_changed_snapshot().unwrap();
+    assert!(
+        !snapshot.version.lacks(snapshot.barrier()),
+        "{:?}",
+        snapshot.barrier()
+    );
+}
