@@ -71,6 +71,7 @@ const COMMANDS: &[(&str, Check)] = &[
     ("kubectl delete ", RunWith(DRY)),
     ("kubectl -n kube-system delete ", RunWith(DRY)),
     ("kubectl -n leadsman-system rollout status ", Not(NO_KUBELET)),
+    ("kubectl -n leadsman-system rollout restart ", Not("takes a release's Deployment and DaemonSet")),
     ("kubectl -n leadsman-system logs ", Not(NO_KUBELET)),
     ("kubectl -n leadsman-system port-forward ", Not(NO_KUBELET)),
     ("kubectl -n leadsman-system scale ", Not(NO_KUBELET)),

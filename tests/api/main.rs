@@ -22,6 +22,7 @@ mod migration;
 mod openkruise;
 mod outages;
 mod ownership;
+mod restore;
 mod rights;
 mod serverless;
 mod sidecarset;
@@ -253,6 +254,7 @@ fn apart() -> Vec<Case<Installation>> {
         case!(apart flows::generated_flows_end_as_the_model_says),
         case!(apart sidecarset_flows::generated_flows_end_as_the_model_says),
         case!(apart outages::after_64_seconds_without_an_api_server_marks_are_right_at_once),
+        case!(apart restore::after_etcd_was_restored_pods_get_the_sets_that_are_stored),
         case!(apart outages::after_25_seconds_without_an_api_server_marks_are_right_at_once),
         case!(apart webhook::certificates_rotate_while_pods_are_created),
         case!(apart sidecarset_webhook::certificates_rotate_while_pods_of_sets_are_created),

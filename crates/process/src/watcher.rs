@@ -10,6 +10,8 @@
 //! - A new list begins at once where nothing else helps (410), and a list that broke off continues with its next page.
 //! - Every request has a deadline, and a connection that died unnoticed is found: by silence, or when the API server
 //!   answers others again.
+//! - A watch whose version is of the time before etcd was restored from a backup is listed again. The API server says
+//!   nothing of it: until it has counted as far again, the watch is silent.
 //! - [`WatchEvent::Following`] and [`WatchEvent::Failed`] say at every moment whether changes are being received.
 //!
 //! The protocol: Kubernetes API concepts, "Efficient detection of changes"; client-go's `tools/cache/reflector.go`.
@@ -21,7 +23,7 @@ use futures::stream::unfold;
 use kube::Resource;
 use kube::api::WatchParams;
 use kube::core::{Request, WatchEvent as WireEvent};
-use serde::de::DeserializeOwned;
+use serde::de::{DeserializeOwned, IgnoredAny};
 use tokio::time::{Instant, sleep};
 
 use self::lines::{LineStream, read_event};
@@ -48,7 +50,8 @@ const HEADER_DEADLINE: Duration = Duration::from_secs(10);
 /// The API server is asked to end a watch after a time in this range, in seconds, so that not all watches end together.
 pub(crate) const TIMEOUT_SECONDS: std::ops::Range<u32> = 200..290;
 /// A watch that has been silent for so long is resumed on another request. The API server sends a bookmark each minute
-/// (`defaultBookmarkFrequency` in `apiserver/pkg/storage/cacher/cacher.go`), unless the connection is dead.
+/// (`defaultBookmarkFrequency` in `apiserver/pkg/storage/cacher/cacher.go`), unless the connection is dead, or the watch
+/// is from a version that it has not reached (`process` in `cache_watcher.go` there passes over what is not later).
 const LONGEST_SILENCE: Duration = Duration::from_secs(100);
 /// A request in flight while others are answered again after an outage may hang on a dead connection. It is given up
 /// once it is this old: the header of a watch, and a page of a list.
@@ -189,6 +192,8 @@ enum WatchState<K> {
     },
     /// A watch from this version is next.
     Listed { version: String },
+    /// A watch from this version was silent: whether the API server has come as far is asked next.
+    Silent { version: String },
     /// A watch is established.
     Following {
         version: String,
@@ -217,8 +222,10 @@ enum Received {
     Line(Vec<u8>),
     Ended,
     Broken(Disposition),
-    /// Nothing for too long, or since before an outage.
+    /// Nothing since before an outage.
     Stalled,
+    /// Nothing for too long.
+    Silent,
 }
 
 impl<K> Watch<K>
@@ -236,6 +243,7 @@ where
                 }
                 WatchState::Listing { objects, then } => self.continue_list(objects, then).await,
                 WatchState::Listed { version } => Some(self.start_watch(version).await),
+                WatchState::Silent { version } => self.check_version(version).await,
                 WatchState::Following { version, stream } => {
                     self.follow_watch(version, stream).await
                 }
@@ -320,6 +328,30 @@ where
         }
     }
 
+    /// Asks for one object, with which the version of the whole list comes. The watch goes on unless that is an earlier one.
+    async fn check_version(&mut self, version: String) -> Option<WatchEvent<K>> {
+        let target = self.target.clone().with_page_size(1);
+        let mut timeouts = 0;
+        let read = target.read_page::<IgnoredAny>(&self.server, None, &mut timeouts);
+        let page = unless_stalled(read, &mut self.recoveries, STALLED_PAGE).await;
+        let stored = page.and_then(|page| page).ok().map(|page| page.version);
+        let number = |text: &str| text.parse::<u64>().ok();
+        let has_gone_back = stored
+            .as_deref()
+            .and_then(number)
+            .zip(number(&version))
+            .is_some_and(|(stored, own)| stored < own);
+        if !has_gone_back {
+            self.state = WatchState::Listed { version };
+            return None;
+        }
+        let stored = stored.unwrap_or_default();
+        let reason = format!(
+            "the API server has resourceVersion {stored}, and the watch began at {version}: etcd was restored from a backup"
+        );
+        Some(self.fail_watch(Disposition::Expired { reason }, version))
+    }
+
     async fn send_watch(&mut self, version: &str) -> Result<LineStream, Disposition> {
         let began = clock::monotonic();
         let params = WatchParams {
@@ -353,6 +385,11 @@ where
         let received = self.receive_line(&mut stream).await;
         match received {
             Received::Line(line) => return self.decode_line(version, stream, &line),
+            Received::Silent => {
+                self.reset_failures();
+                self.state = WatchState::Silent { version };
+                return None;
+            }
             // Neither is a failure: an end after a while was asked for, and of a stalled connection nobody knows
             // whether it lives.
             Received::Ended | Received::Stalled if stream.was_useful() => self.reset_failures(),
@@ -393,7 +430,7 @@ where
                 lost = self.recoveries.wait_for_recovery() => if heard <= lost {
                     return Received::Stalled;
                 },
-                () = tokio::time::sleep_until(heard + LONGEST_SILENCE) => return Received::Stalled,
+                () = tokio::time::sleep_until(heard + LONGEST_SILENCE) => return Received::Silent,
             }
         }
     }

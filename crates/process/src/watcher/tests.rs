@@ -98,7 +98,7 @@ fn scripted_watch(script: Vec<Answer>) -> (ScriptedApi, Events) {
     (api, events)
 }
 
-/// `list`, `list from TOKEN` or `watch from VERSION`.
+/// `list`, `list from TOKEN`, `list of 1` or `watch from VERSION`.
 fn describe_query(query: &str) -> String {
     let value = |name: &str| {
         let mut pairs = query.split('&').filter_map(|pair| pair.split_once('='));
@@ -107,6 +107,7 @@ fn describe_query(query: &str) -> String {
     match (value("watch"), value("continue")) {
         (Some(_), _) => format!("watch from {}", value("resourceVersion").unwrap()),
         (None, Some(token)) => format!("list from {token}"),
+        (None, None) if value("limit") == Some("1") => "list of 1".to_owned(),
         (None, None) => "list".to_owned(),
     }
 }
@@ -408,7 +409,10 @@ async fn a_request_that_hangs_since_an_outage_is_sent_again_when_others_are_answ
 async fn a_connection_that_died_without_a_word_is_noticed() {
     // By silence.
     let silent = || Answer::Stream(vec![], End::Silent);
-    let script = || vec![page(&[], "", "10"), silent(), silent()];
+    let script = || {
+        let same = page(&[], "", "10");
+        vec![page(&[], "", "10"), silent(), same, silent()]
+    };
     let (quiet, mut events) = scripted_watch(script());
     let lines = quiet.until(&mut events, 150).await;
     assert_eq!(
@@ -422,7 +426,7 @@ async fn a_connection_that_died_without_a_word_is_noticed() {
         ]
     );
     // When others are answered again after an outage, and it has been silent since before.
-    let (cut, mut events) = scripted_watch(script());
+    let (cut, mut events) = scripted_watch(vec![page(&[], "", "10"), silent(), silent()]);
     cut.until(&mut events, 20).await;
     cut.record(&timed_out(Duration::ZERO));
     cut.until(&mut events, 40).await;
@@ -436,6 +440,66 @@ async fn a_connection_that_died_without_a_word_is_noticed() {
     fine.until(&mut events, 40).await;
     fine.record(&Disposition::Done);
     assert!(fine.until(&mut events, 60).await.is_empty());
+}
+
+/// An API server delivers nothing to a watch from a version that it has not reached, and does not say so (`process` in
+/// `k8s.io/apiserver/pkg/storage/cacher/cache_watcher.go`).
+#[tokio::test(start_paused = true)]
+async fn a_watch_that_is_silent_since_etcd_was_restored_is_listed_again() {
+    let silent = || Answer::Stream(vec![], End::Silent);
+    let (api, mut events) = scripted_watch(vec![
+        page(&["a", "b"], "", "10"),
+        Answer::Stream(vec![(1, changed("a", "30"))], End::Broken),
+        silent(),
+        // What is stored now: an earlier version, of which one object is enough to say so.
+        page(&["a"], "more", "12"),
+        page(&["a"], "", "12"),
+        silent(),
+    ]);
+    let lines = api.until(&mut events, 150).await;
+    let expected = [
+        "101: failed Watching",
+        "101: list started",
+        "101: page of 12",
+        "101: item a",
+        "101: list complete",
+        "101: following",
+    ];
+    assert_eq!(lines[lines.len() - 6..], expected, "{lines:?}");
+    let asked = api.asked();
+    let expected = [
+        "1: watch from 30",
+        "101: list of 1",
+        "101: list",
+        "101: watch from 12",
+    ];
+    assert_eq!(asked[asked.len() - 4..], expected, "{asked:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_silent_watch_goes_on_where_the_api_server_has_not_gone_back() {
+    let silent = || Answer::Stream(vec![], End::Silent);
+    let answers = [
+        page(&["a"], "more", "10"),
+        page(&["a"], "more", "4000"),
+        // Versions that cannot be compared.
+        page(&["a"], "more", "x"),
+        Answer::Reply(500, json!({"code": 500})),
+        Answer::Refuse,
+        Answer::Hang,
+    ];
+    for answer in answers {
+        let (api, mut events) =
+            scripted_watch(vec![page(&[], "", "10"), silent(), answer, silent()]);
+        let lines = api.until(&mut events, 150).await;
+        assert!(
+            lines[4..].iter().all(|line| line.ends_with(": following")),
+            "{lines:?}"
+        );
+        let asked = api.asked();
+        assert_eq!(asked[2], "100: list of 1", "{asked:?}");
+        assert!(asked[3].ends_with(": watch from 10"), "{asked:?}");
+    }
 }
 
 #[tokio::test(start_paused = true)]
