@@ -34,6 +34,9 @@ pub const ANNOTATION_VALUE: usize = 4096;
 /// Bytes of all annotations of one policy together, keys and values, and of those of a pod: as many as Kubernetes allows an
 /// object (`TotalAnnotationSizeLimitB` in `k8s.io/apimachinery/pkg/api/validation/objectmeta.go`).
 pub const ANNOTATIONS_BYTES: usize = 256 * 1024;
+/// Bytes of a pod as JSON, with what sets add to it. etcd takes requests of 1.5 MiB (`--max-request-bytes`), and needs room for
+/// what the API server and the kubelet add later: defaults, `managedFields`, the status.
+pub const POD_BYTES: usize = 1280 * 1024;
 /// Bytes of the note of an event (`NoteLengthLimit` in `pkg/apis/core/validation/events.go`).
 pub const EVENT_NOTE_BYTES: usize = 1024;
 /// Characters of a DNS label, of a label's value, and of a qualified name after its `/`.

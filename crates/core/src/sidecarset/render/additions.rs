@@ -1,6 +1,7 @@
 //! What is added to a pod, and the patch that adds it.
 
 use std::collections::BTreeMap;
+use std::io;
 
 use serde_json::{Value, json};
 
@@ -39,6 +40,13 @@ impl Additions {
     /// Whether the pod stays as it is.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
+    }
+
+    /// The bytes of what is added to the spec, as JSON.
+    pub(super) fn bytes(&self) -> usize {
+        let added = [&self.init_containers, &self.containers].map(ListAdditions::bytes);
+        let objects = self.volumes.iter().chain(&self.secrets);
+        added.into_iter().sum::<usize>() + objects.map(json_bytes).sum::<usize>()
     }
 
     /// Whether no container, volume or secret is new to the pod, and the containers that it has are those that would replace
@@ -144,6 +152,19 @@ impl ListAdditions {
         all.collect()
     }
 
+    fn bytes(&self) -> usize {
+        let replaced = self.replaced.iter().map(|(_, container)| container);
+        let all = self.before.iter().chain(replaced).chain(&self.after);
+        all.map(json_bytes).sum()
+    }
+
+    /// The bytes of the containers that a pod has and that are replaced.
+    pub(super) fn replaced_bytes(&self, present: &[&JsonObject]) -> usize {
+        let places = self.replaced.iter().map(|(place, _)| *place);
+        let containers = places.filter_map(|place| present.get(place));
+        containers.map(|container| json_bytes(container)).sum()
+    }
+
     fn apply(self, list: &mut Vec<Value>) {
         // Their places are those before anything is added in front.
         for (place, object) in self.replaced {
@@ -171,6 +192,27 @@ impl ListAdditions {
             operations.push(json!({"op": "add", "path": path, "value": object}));
         }
     }
+}
+
+/// The bytes of an object as JSON.
+pub(super) fn json_bytes(object: &JsonObject) -> usize {
+    struct Counter(usize);
+
+    impl io::Write for Counter {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0 += bytes.len();
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    let mut counter = Counter(0);
+    serde_json::to_writer(&mut counter, object)
+        .expect("an object with keys of text is JSON, and counting does not fail");
+    counter.0
 }
 
 /// The object in a field, made if it is absent.

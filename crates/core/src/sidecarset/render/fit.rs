@@ -8,6 +8,7 @@ use std::sync::Arc;
 use leadsman_api::limits;
 use serde_json::Value;
 
+use super::additions::json_bytes;
 use super::{Additions, Injection, PodView};
 use crate::sidecarset::container::SetContainer;
 use crate::sidecarset::template::Template;
@@ -55,6 +56,13 @@ pub enum Misfit {
     /// The annotations that record the injection.
     #[error("it would have annotations of more than 256 KiB together; shorten the pod's own")]
     Annotations,
+    /// All of it.
+    #[error(
+        "it would have more than {} KiB, of the 1536 KiB that etcd takes; shorten the set's containers and volumes, or the \
+         pod's own",
+        limits::POD_BYTES / 1024
+    )]
+    Size,
 }
 
 /// The first field of a set's containers that is not possible in a pod.
@@ -202,6 +210,14 @@ pub(super) fn too_much(
     if super::bytes_of(annotations) > limits::ANNOTATIONS_BYTES {
         return Some(Misfit::Annotations);
     }
+    let replaced = additions.containers.replaced_bytes(&pod.containers)
+        + additions
+            .init_containers
+            .replaced_bytes(&pod.init_containers);
+    let spec = pod.spec.map_or(0, json_bytes).saturating_sub(replaced);
+    if super::bytes_of(annotations) + additions.bytes() + spec > limits::POD_BYTES {
+        return Some(Misfit::Size);
+    }
     let of_the_pod = pod.resources?;
     let containers = additions.containers.beside(&pod.containers);
     let init_containers = additions.init_containers.beside(&pod.init_containers);
@@ -229,7 +245,7 @@ pub(super) fn too_much(
 /// Whether a set has a part in what is too much.
 pub(super) fn adds_to(misfit: &Misfit, injection: &Injection<'_>) -> bool {
     let Misfit::Resources(resource) = misfit else {
-        // Each set has records of its injection in the annotations.
+        // Each set has containers, and records of its injection in the annotations.
         return true;
     };
     injection.template.all().any(|sidecar| {

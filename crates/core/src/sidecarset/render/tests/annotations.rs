@@ -39,6 +39,40 @@ fn what_a_pod_has_no_room_for_is_not_added_to_its_annotations() {
     );
 }
 
+/// etcd takes requests of 1.5 MiB, and the API server refuses a pod that is larger: `etcdserver: request is too large`.
+// SDF-1
+#[test]
+fn sets_with_which_a_pod_would_be_too_large_are_left_out_the_youngest_first() {
+    let large = |name: &str, created: &str, kib: usize| {
+        let mut spec = one(name);
+        spec["containers"][0]["args"] = json!(["y".repeat(kib * 1024)]);
+        set(name, created, &spec)
+    };
+    let sets = [
+        large("a", "2026-01-03T00:00:00Z", 500),
+        large("b", "2026-01-01T00:00:00Z", 500),
+        large("c", "2026-01-02T00:00:00Z", 500),
+    ];
+    let injected = inject_all(&pod(), &sets, RenderOptions::default(), NOW);
+    let after = injected.additions.apply(&pod());
+    assert_eq!(names(&after), ["b", "c", "app"]);
+    assert_eq!(after["metadata"]["annotations"][INJECTED_LIST], "b,c");
+    assert!(serde_json::to_string(&after).unwrap().len() < 1536 * 1024);
+    // A copy of the pod has their containers already.
+    let again = inject_all(&after, &sets, RenderOptions::default(), NOW);
+    assert_eq!(names(&again.additions.apply(&after)), ["b", "c", "app"]);
+    assert_eq!(again.remarks, injected.remarks);
+    let [(name, remark)] = &injected.remarks[..] else {
+        panic!("{:?}", injected.remarks)
+    };
+    assert_eq!(&**name, "a");
+    assert_eq!(
+        remark.to_string(),
+        "is not injected: the API server would refuse the pod with it, as it would have more than 1280 KiB, of the 1536 KiB that \
+         etcd takes; shorten the set's containers and volumes, or the pod's own"
+    );
+}
+
 // SDF-14
 #[test]
 fn what_a_copied_pod_says_of_other_sets_is_removed() {
