@@ -19,6 +19,8 @@ use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
 const TIME: &str = "2026-01-02T03:04:05Z";
+const PODS: usize = 300;
+const SETS: usize = 60;
 /// How many times as many others there are.
 const TIMES: usize = 4;
 
@@ -122,11 +124,34 @@ fn bytes_of_scattered_pod(pods: usize) -> usize {
     last
 }
 
+/// The oldest of so many sets that all claim one container gets another image.
+fn bytes_of_edited_set(sets: usize) -> usize {
+    let all: Vec<_> = (0..sets).map(|number| set(number, "i:1", "side")).collect();
+    let mut index = synced(&all, &[]);
+    let edits = ["i:2", "i:3"].iter().zip(2..);
+    let edits = edits.map(|(image, version)| {
+        let mut edited = set(0, image, "side");
+        edited["metadata"]["generation"] = version.into();
+        edited["metadata"]["resourceVersion"] = (version + 5).to_string().into();
+        bytes(&mut index, Event::Set(read(&edited), Source::Watch))
+    });
+    edits.last().unwrap()
+}
+
+/// A set is created among so many that claim other containers.
+fn bytes_of_created_set(sets: usize) -> usize {
+    let created = |number| set(number, "i:1", &format!("side-{number}"));
+    let all: Vec<_> = (0..sets).map(created).collect();
+    let mut index = synced(&all, &[]);
+    let mut created = created(sets);
+    created["metadata"]["resourceVersion"] = "6".into();
+    bytes(&mut index, Event::Set(read(&created), Source::Watch))
+}
+
 /// One test, since the allocator counts for all threads.
 // SDF-43, SDF-52
 #[test]
 fn an_event_allocates_as_much_among_many_others_as_among_few() {
-    const PODS: usize = 300;
     let few = bytes_of_scattered_pod(PODS);
     let many = bytes_of_scattered_pod(TIMES * PODS);
     println!("bytes of an event of a scattered pod: {few} and {many}");
@@ -134,4 +159,12 @@ fn an_event_allocates_as_much_among_many_others_as_among_few() {
         many <= few + few / 2,
         "of a scattered pod: {few} and {many}"
     );
+    for (what, bytes) in [
+        ("an edited set", bytes_of_edited_set as fn(usize) -> usize),
+        ("a created set", bytes_of_created_set),
+    ] {
+        let (few, many) = (bytes(SETS), bytes(TIMES * SETS));
+        println!("bytes of an event of {what}: {few} and {many}");
+        assert!(many <= few + few / 2, "of {what}: {few} and {many}");
+    }
 }

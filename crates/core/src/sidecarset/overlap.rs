@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::container::SetContainer;
 use super::host_ports::HostPort;
-use super::metadata::PatchPolicy;
+use super::metadata::{MetadataPatch, PatchPolicy};
 use super::template::Template;
 use crate::workload::core_types::VOLUME;
 use crate::workload::go_json::GoValue;
@@ -62,6 +62,26 @@ pub fn all<'a>(one: &'a Template, other: &'a Template) -> impl Iterator<Item = O
         .chain(annotations(one, other))
         // On the host's network two sets share more ports; those are found when the pod is at hand.
         .chain(host_ports(one, other, false))
+}
+
+/// What a template may collide about with another one, by the names of it.
+pub fn claims(template: &Template) -> impl Iterator<Item = Overlap> {
+    let containers = template.all().flat_map(SetContainer::names_in_pod);
+    let volumes = template.volumes().iter();
+    let volumes = volumes.filter_map(|volume| text(volume, "name"));
+    let keys = template.patches.iter().flat_map(MetadataPatch::keys);
+    containers
+        .map(Overlap::Container)
+        .chain(volumes.map(|name| Overlap::Volume(name.to_owned())))
+        .chain(keys.map(|key| Overlap::Annotation(key.to_owned())))
+        .chain(template.host_ports(false).map(Overlap::HostPort))
+}
+
+/// Whether two templates collide with all others about the same.
+pub fn claim_the_same(one: &Template, other: &Template) -> bool {
+    claims(one).eq(claims(other))
+        && one.volumes() == other.volumes()
+        && one.patches == other.patches
 }
 
 fn containers<'a>(

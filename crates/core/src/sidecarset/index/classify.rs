@@ -184,9 +184,9 @@ impl Index {
         if others.len() < 2 {
             return None;
         }
-        let mut winners = self.sets.winning_sets(&set.name);
-        let is_here = |name: &str| others.iter().any(|other| *other.name == *name);
-        let (winner, _) = winners.find(|(winner, _)| is_here(&winner.name))?;
+        let conflicts = &self.sets.conflicts;
+        let mut others = others.iter();
+        let winner = others.find(|other| conflicts.is_winner(&other.name, &set.name))?;
         Some(Hold::Conflict(winner.name.clone()))
     }
 
@@ -266,8 +266,8 @@ impl Index {
     /// Whether an older set that selects the pod claims the same. One whose injection is paused gives the pod nothing, unless
     /// it did before.
     fn gives_way_to_older(&self, set: &SidecarSet, entry: &PodEntry) -> bool {
-        let mut winners = self.sets.winning_sets(&set.name);
-        winners.any(|(winner, _)| {
+        let mut winners = self.sets.conflicts.winners(&set.name);
+        winners.any(|winner| {
             let claims = !winner.is_injection_paused || is_injected(winner, entry);
             claims && self.selects_entry(winner, entry)
         })

@@ -12,6 +12,7 @@
 //! | `pods` | the pods, and what each is to the sets that it was injected by |
 //! | `revisions` | the revisions of the sets, and which write of them is due |
 //! | `classify` | what a pod is to sets, from what all of them are |
+//! | `conflicts` | which sets cannot be on one pod together |
 //! | `observe` | events on their way in |
 //! | `status`, `write` | the writes that are due |
 //! | `reason` | what a set's condition may say |
@@ -27,6 +28,7 @@
 //! is stored. While this process does not write, the second and third are left out.
 
 mod classify;
+mod conflicts;
 mod context;
 mod inspect;
 mod observe;

@@ -8,12 +8,12 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use leadsman_api::sidecar_set::InForce;
 use leadsman_api::{SidecarSet as SidecarSetWire, SidecarSetStatus};
 
+use super::conflicts::Conflicts;
 use super::context::{PodName, SetName};
 use super::pods::{Hold, Lack, Membership};
 use super::revisions::History;
 use crate::cluster::{Invalid, ResourceVersion};
 use crate::sidecarset::event::{EventNote, WatchedKind};
-use crate::sidecarset::overlap::{self, Overlap};
 use crate::sidecarset::pod::PodVersion;
 use crate::sidecarset::rollout::queue::RollingPods;
 use crate::sidecarset::set::SidecarSet;
@@ -333,8 +333,7 @@ pub(super) enum KnownBarrier {
 #[derive(Debug, Default)]
 pub(super) struct Sets {
     by_name: BTreeMap<SetName, SetEntry>,
-    /// The older and the newer of two sets.
-    overlaps: BTreeMap<(SetName, SetName), Overlap>,
+    pub(super) conflicts: Conflicts,
 }
 
 impl Sets {
@@ -366,47 +365,9 @@ impl Sets {
         self.by_name.remove(name)
     }
 
-    /// Compares a set, which has changed or is gone, with all others. Returns the others that it cannot be on a pod with, or
-    /// could not.
-    pub(super) fn compare_with_others(&mut self, name: &str) -> BTreeSet<SetName> {
-        let is_own = |(older, newer): &(SetName, SetName)| **older == *name || **newer == *name;
-        let before = self.overlaps.keys().filter(|pair| is_own(pair));
-        let mut others: BTreeSet<_> = before
-            .flat_map(|(older, newer)| [older.clone(), newer.clone()])
-            .collect();
-        self.overlaps.retain(|pair, _| !is_own(pair));
-        if let Some(own) = self.by_name.get(name).and_then(SetEntry::active_set) {
-            let active = self.by_name.values().filter_map(SetEntry::active_set);
-            // Where each namespace has a set of its own, all of them may claim the same, and no two of them the same pod.
-            let is_beside =
-                |other: &&Arc<SidecarSet>| other.name != own.name && !other.is_disjoint(own);
-            for other in active.filter(is_beside) {
-                let Some(overlap) = overlap::find(&own.template, &other.template) else {
-                    continue;
-                };
-                others.insert(other.name.clone());
-                // The older one first: it wins wherever a pod has both.
-                let pair = if own.precedence() < other.precedence() {
-                    (own.name.clone(), other.name.clone())
-                } else {
-                    (other.name.clone(), own.name.clone())
-                };
-                self.overlaps.insert(pair, overlap);
-            }
-        }
-        others.remove(name);
-        others
-    }
-
-    /// The older sets that a set cannot be on a pod with, each with what both claim.
-    pub(super) fn winning_sets(
-        &self,
-        name: &str,
-    ) -> impl Iterator<Item = (&Arc<SidecarSet>, &Overlap)> {
-        let pairs = self
-            .overlaps
-            .iter()
-            .filter(move |((_, newer), _)| **newer == *name);
-        pairs.filter_map(|((older, _), overlap)| Some((self.get(older)?.active_set()?, overlap)))
+    /// Compares a set, which has changed or is gone, with others. Returns those to which it is something else now.
+    pub(super) fn compare_with_others(&mut self, name: &SetName) -> BTreeSet<SetName> {
+        let set = self.by_name.get(name).and_then(SetEntry::active_set);
+        self.conflicts.compare(name, set)
     }
 }

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 use super::Index;
 use super::classify::missing_variable;
+use super::conflicts::overlap_of_sets;
 use super::context::PodName;
 use super::pods::{Hold, Lack};
 use super::reason::{READY, Reason};
@@ -159,8 +160,8 @@ impl Index {
     }
 
     fn conflict_problem(&self, set: &SidecarSet) -> Option<(Reason, String)> {
-        let (winner, overlap) = self.sets.winning_sets(&set.name).next()?;
-        let objection = objection::conflict(set, winner, overlap.clone());
+        let winner = self.sets.conflicts.winners(&set.name).next()?;
+        let objection = objection::conflict(set, winner, overlap_of_sets(set, winner)?);
         Some((Reason::Conflict, objection.to_string()))
     }
 
