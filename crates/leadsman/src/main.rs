@@ -7,6 +7,12 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use clap_complete::CompleteEnv;
+use tikv_jemallocator::Jemalloc;
+
+/// A manager reads large texts and keeps small pieces of them for long. glibc's allocator tidies up at each large text, and
+/// keeps the holes.
+#[global_allocator]
+static ALLOCATOR: Jemalloc = Jemalloc;
 
 /// Marks pods by probes of their containers, and injects and upgrades sidecars
 ///

@@ -261,6 +261,9 @@ fn missing(stages: &[Stage]) -> Vec<String> {
             "a C compiler is missing (`cc`; Debian: apt-get install gcc libc6-dev)".to_owned(),
         );
     }
+    if !runs("make", "--version") {
+        missing.push("make is missing (Debian: apt-get install make)".to_owned());
+    }
     if stages.iter().any(|stage| *stage != Stage::Pure) && !runs("go", "version") {
         missing.push(
             "Go is missing: the cluster's programs are compiled with it; put 1.24 or later on PATH (https://go.dev/dl). \
