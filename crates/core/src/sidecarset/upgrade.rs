@@ -70,10 +70,6 @@ pub fn plan_upgrade(
         let differs = container.filter(|container| container.image != sidecar.image);
         changed.extend(differs.map(|container| (container, &*sidecar.image)));
     }
-    // With images only: an edit of the annotations alone changes no pod, as with `OpenKruise`.
-    if !changed.is_empty() {
-        patch_metadata(set, allowed, &mut annotations);
-    }
     record_hashes(set, revision, &mut annotations, now);
     let record = UpgradeRecord {
         set: &set.name,
@@ -81,7 +77,13 @@ pub fn plan_upgrade(
         hash: &set.hashes.hash,
         now,
     };
-    build_patch(pod, &changed, annotations, &record)
+    record_former_containers(pod, &changed, &mut annotations, &record);
+    // With images only: an edit of the annotations alone changes no pod, as with `OpenKruise`. Last, in the room that the
+    // records leave: the API server refuses a pod with more, and the images with it.
+    if !changed.is_empty() {
+        patch_metadata(set, allowed, &mut annotations);
+    }
+    build_patch(pod, &changed, annotations)
 }
 
 fn annotations_of(pod: &ObservedPod) -> BTreeMap<String, String> {
@@ -95,9 +97,7 @@ pub(super) fn build_patch(
     pod: &ObservedPod,
     changed: &[ChangedContainer<'_>],
     mut annotations: BTreeMap<String, String>,
-    record: &UpgradeRecord<'_>,
 ) -> PodUpgrade {
-    record_former_containers(pod, changed, &mut annotations, record);
     let is_present =
         |key: &str, value: &str| pod.annotations.get(key).is_some_and(|own| **own == *value);
     annotations.retain(|key, value| !is_present(key, value));
@@ -166,7 +166,7 @@ fn record_hashes(
 }
 
 /// Records what the containers are that change.
-fn record_former_containers(
+pub(super) fn record_former_containers(
     pod: &ObservedPod,
     changed: &[ChangedContainer<'_>],
     annotations: &mut BTreeMap<String, String>,

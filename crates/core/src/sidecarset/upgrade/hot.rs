@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 
-use super::{ChangedContainer, PodUpgrade, UpgradeRecord, build_patch};
+use super::{ChangedContainer, PodUpgrade, UpgradeRecord, build_patch, record_former_containers};
 use crate::sidecarset::annotations::{
     HASH, WORKING_CONTAINER, other_version_key, version_key, working_containers,
     write_working_containers,
@@ -69,7 +69,8 @@ pub fn reset(set: &SidecarSet, pod: &ObservedPod, now: Timestamp) -> Option<PodU
         hash: &hash,
         now,
     };
-    Some(build_patch(pod, &changed, annotations, &record))
+    record_former_containers(pod, &changed, &mut annotations, &record);
+    Some(build_patch(pod, &changed, annotations))
 }
 
 #[cfg(test)]

@@ -159,6 +159,37 @@ fn where_the_images_are_equal_annotations_alone_are_written() {
     assert_eq!(annotations.keys().collect::<Vec<_>>(), [HASH]);
 }
 
+// SCS-42, SCS-53
+#[test]
+fn annotations_of_a_set_are_left_out_where_an_upgrade_has_no_room_for_them() {
+    let bytes = |pod: &ObservedPod| {
+        let pairs = pod.annotations.iter();
+        pairs
+            .map(|(key, value)| key.len() + value.len())
+            .sum::<usize>()
+    };
+    let mut wire = recorded::documents("01-sidecarset-stored").remove(1);
+    wire["spec"]["containers"][0]["image"] = json!("registry.example/log-agent:1.1");
+    wire["spec"]["patchPodMetadata"] =
+        json!([{"patchPolicy": "Overwrite", "annotations": {"set": "x".repeat(97)}}]);
+    let set = SidecarSet::parse(&serde_json::from_value(wire).unwrap()).unwrap();
+    let before = observed(&recorded::documents("03-pod-injected")[0]);
+    let whole = after_patch(&before, &upgraded(&set, "r", &before, NOW));
+    let records = bytes(&whole) - 100;
+    for (room, is_there) in [(100, true), (99, false)] {
+        let own = limits::ANNOTATIONS_BYTES - records - room - "own".len();
+        let mut pod = before.clone();
+        pod.annotations
+            .extend([("own".into(), "x".repeat(own).into())]);
+        let after = after_patch(&pod, &upgraded(&set, "r", &pod, NOW));
+        assert_eq!(after.annotations.contains_key("set"), is_there, "{room}");
+        assert_eq!(
+            bytes(&after),
+            limits::ANNOTATIONS_BYTES - if is_there { 0 } else { 99 }
+        );
+    }
+}
+
 /// The pod of a set after the kubelet has acted on an upgrade, seen as patched.
 fn after_patch(pod: &ObservedPod, upgrade: &PodUpgrade) -> ObservedPod {
     let mut pod = pod.clone();
