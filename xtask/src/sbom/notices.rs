@@ -50,13 +50,17 @@ fn joined(list: &str, texts: &BTreeMap<String, Vec<String>>) -> String {
     format!("{INTRODUCTION}\n{list}{texts}")
 }
 
+/// The files with licences of a package, in the folders of the sources of others too, as those of jemalloc in its bindings.
 fn licences_in(folder: &Path) -> Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     for entry in fs::read_dir(folder)? {
         let entry = entry?;
         let name = entry.file_name().to_string_lossy().to_uppercase();
         let is_licence = BEGINNINGS.iter().any(|it| name.starts_with(it));
-        if is_licence && entry.file_type()?.is_file() {
+        let kind = entry.file_type()?;
+        if kind.is_dir() {
+            files.extend(licences_in(&entry.path())?);
+        } else if is_licence && kind.is_file() {
             files.push(entry.path());
         }
     }
@@ -108,10 +112,14 @@ mod tests {
         ] {
             fs::write(folder.path().join(name), "").unwrap();
         }
-        fs::create_dir(folder.path().join("LICENSES")).unwrap();
+        fs::create_dir(folder.path().join("library")).unwrap();
+        fs::write(folder.path().join("library/COPYING"), "").unwrap();
         let found = licences_in(folder.path()).unwrap();
-        let names: Vec<_> = found.iter().map(|it| it.file_name().unwrap()).collect();
-        assert_eq!(names, ["COPYING", "LICENSE-MIT", "license.txt"]);
+        let names = found
+            .iter()
+            .map(|it| it.strip_prefix(folder.path()).unwrap());
+        let expected = ["COPYING", "LICENSE-MIT", "library/COPYING", "license.txt"];
+        assert!(names.eq(expected.map(Path::new)), "{found:?}");
     }
 
     #[test]
