@@ -7,7 +7,7 @@ use std::process::{Command, ExitCode};
 
 use anyhow::{Context as _, Result};
 
-use crate::{bed, cargo, root};
+use crate::{bed, cargo, image, root};
 
 /// Where results are committed.
 const RESULTS: &str = "docs/performance";
@@ -27,7 +27,7 @@ pub(crate) struct Arguments {
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     eprintln!("building leadsman as it is shipped; the first time takes about ten minutes");
-    let shipped = cargo::build_only(&["--release", "--package", "leadsman"])?;
+    let leadsman = image::shipped_program()?;
     eprintln!("building the bench and the test bed");
     let built = cargo::build_only(&[
         "--profile",
@@ -40,7 +40,6 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     ])?;
     let bed = cargo::program(&built, "leadsman-bed")?;
     let mut environment = bed::prepare_as_user(&bed)?;
-    let leadsman = cargo::program(&shipped, "leadsman")?;
     environment.extend([
         ("LEADSMAN_BIN".to_owned(), leadsman.into_os_string()),
         ("LEADSMAN_BED".to_owned(), bed.into_os_string()),

@@ -118,6 +118,11 @@ fn archive(
     })
 }
 
+/// Builds the program that an image for this machine is made of.
+pub(crate) fn shipped_program() -> Result<PathBuf> {
+    static_program(cargo::root(), Profile::Release, Architecture::native()?)
+}
+
 /// Builds leadsman so that it runs without any other file. Sources of another commit are built with the same flags, in a folder
 /// among themselves: in a shared one cargo would take their crates for ours, since it knows those by their places in the
 /// workspace.
