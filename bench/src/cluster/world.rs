@@ -63,7 +63,9 @@ impl AppPod {
 
     /// Reports its status as its kubelet does.
     fn report_running(&self, sidecars: Option<&Sidecars>) -> ApiRequest {
-        let ip = format!("10.1.{}.{}", self.node, self.app + 2);
+        // More than 256 nodes have more than one second number.
+        let (more, node) = (self.node / 256, self.node % 256);
+        let ip = format!("10.{}.{node}.{}", 1 + more, self.app + 2);
         let (container, path) = (container_id(&self.name), format!("{}/status", self.path()));
         let values = [("$ip", &*ip), ("$container", &container)];
         let mut body = filled(include_str!("objects/running.json"), &values);
