@@ -33,6 +33,8 @@ pub struct PodState {
     /// Whether nothing has been seen of the set's containers yet, for a reason that is not theirs: the pod is bound to no
     /// node, or its volumes or init containers are waited for.
     pub is_untried: bool,
+    /// Whether it was injected by an earlier set of the name, and is not taken over.
+    pub is_former: bool,
 }
 
 /// Whether a pod is ready to a set.
@@ -150,7 +152,8 @@ impl PodState {
         let selector = set.update.selector.as_ref();
         let version = PodVersion::read(set, pod, hash.as_ref());
         let progress = Progress::read(set, pod, &former);
-        let last_upgrade = if is_former(set, pod, hash.as_ref()) {
+        let is_former = is_former(set, pod, hash.as_ref());
+        let last_upgrade = if is_former {
             LastUpgrade::None
         } else {
             LastUpgrade::read(set, pod, (version, progress), &former)
@@ -164,6 +167,7 @@ impl PodState {
             is_fresh: former.fresh_until(set, pod, now) > Some(now),
             is_untried: !pod.is_scheduled
                 || sidecars_in(set, pod).all(ObservedContainer::is_untried),
+            is_former,
         })
     }
 }

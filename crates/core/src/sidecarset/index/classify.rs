@@ -16,7 +16,7 @@ use crate::sidecarset::annotations::{
 use crate::sidecarset::container::{SetContainer, TransferSource, hot_names};
 use crate::sidecarset::event::WriteTarget;
 use crate::sidecarset::pod::{
-    PodState, PodVersion, fresh_until, in_place_state, is_former, settles_at, was_upgraded,
+    PodState, PodVersion, fresh_until, in_place_state, settles_at, was_upgraded,
 };
 use crate::sidecarset::rollout::queue::RollingCandidate;
 use crate::sidecarset::set::SidecarSet;
@@ -129,7 +129,6 @@ impl Index {
                 *state
             };
             let hash = hashes.and_then(|hashes| HashEntry::of_set(hashes, &set.name));
-            let is_former = is_former(set, pod, hash.as_ref());
             let revision = hash.and_then(|hash| hash.revision);
             let revision = revision.as_deref();
             let hold = if state.version == PodVersion::Updated {
@@ -138,7 +137,7 @@ impl Index {
                 // The first one is told. Each of them keeps the pod out of the roll-out by itself.
                 self.refused_upgrade(entry, set)
                     .or_else(|| self.hold_by_older_set(set, &sets))
-                    .or_else(|| is_former.then_some(Hold::Former))
+                    .or_else(|| state.is_former.then_some(Hold::Former))
                     .or_else(|| self.hold_as_pinned((set, set_entry), entry, revision))
             };
             let can_be_upgraded = assumed.is_candidate() && hold.is_none();

@@ -1,14 +1,20 @@
 //! Budgets, partitions and orders, and what holds for any pods.
 
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
 use proptest::prelude::*;
 use rstest::rstest;
 use serde_json::{Value, json};
 
 use super::naive::{Member, Rollout, plan};
+use super::queue::{RollingCandidate, RollingPods};
 use super::*;
+use crate::cluster::ObjectName;
 use crate::sidecarset::pod::{PodReadiness, PodVersion};
 use crate::sidecarset::set::SidecarSet;
 use crate::sidecarset::strategy::UpdateMode;
+use crate::workload::amount::Amount;
 use crate::workload::pod::ObservedPod;
 use crate::workload::scatter::ScatterLabel;
 
@@ -61,6 +67,7 @@ fn state(letter: char) -> PodState {
         is_selected: true,
         is_fresh: "nNe".contains(letter),
         is_untried: letter == 'v',
+        is_former: false,
     }
 }
 
@@ -302,6 +309,111 @@ fn any_change() -> impl Strategy<Value = Change> {
     ]
 }
 
+/// Pods of which the queue is told as they change, and all of which the naive model looks at.
+struct Rolling {
+    set: SidecarSet,
+    all: Vec<ObservedPod>,
+    /// Those that the set has, by their numbers.
+    present: Vec<(usize, PodState)>,
+    rolling: RollingPods,
+    /// Those that somebody upgrades already.
+    known: BTreeSet<Arc<ObjectName>>,
+}
+
+impl Rolling {
+    fn new(terms: Vec<ScatterLabel>, labels: &[(String, String)]) -> Self {
+        let strategy = json!({"priorityStrategy": {"orderPriority": [{"orderedKey": "rank"}]}});
+        let mut set = set(&strategy);
+        set.update.scatter = terms;
+        let all = labels.iter().enumerate().map(|(number, (zone, app))| {
+            let mut labels = json!({"rank": format!("r-{}", number % 3)});
+            for (key, value) in [("zone", zone), ("app", app)] {
+                if value != "-" {
+                    labels[key] = json!(value);
+                }
+            }
+            let pod = json!({"metadata": {"name": format!("p{number:02}"), "labels": labels}});
+            ObservedPod::new(&serde_json::from_value(pod).unwrap())
+        });
+        Self {
+            set,
+            all: all.collect(),
+            present: Vec::new(),
+            rolling: RollingPods::default(),
+            known: BTreeSet::new(),
+        }
+    }
+
+    fn candidate(&self, number: usize, state: PodState) -> Option<Arc<RollingCandidate>> {
+        let candidate = || RollingCandidate::new(&self.set, &self.all[number], state);
+        state.is_candidate().then(candidate).map(Arc::new)
+    }
+
+    fn add(&mut self, number: usize, state: PodState) {
+        let labels = self.set.update.scattered_labels(&self.all[number]);
+        let candidate = self.candidate(number, state);
+        self.rolling.add(state, &labels, candidate);
+    }
+
+    fn remove(&mut self, number: usize, state: PodState) {
+        let labels = self.set.update.scattered_labels(&self.all[number]);
+        let candidate = self.candidate(number, state);
+        self.rolling.remove(state, &labels, candidate.as_deref());
+    }
+
+    /// Makes a change; what is added has this number.
+    fn change(&mut self, number: usize, change: &Change) {
+        match change {
+            Change::Add(letter) => {
+                self.present.push((number, state(*letter)));
+                self.add(number, state(*letter));
+            }
+            Change::Remove(at) if *at < self.present.len() => {
+                let (number, state) = self.present.remove(*at);
+                self.remove(number, state);
+            }
+            Change::Become(at, letter) if *at < self.present.len() => {
+                let (number, before) = self.present[*at];
+                self.remove(number, before);
+                self.present[*at].1 = state(*letter);
+                // Whoever changes is looked at again.
+                self.known.remove(&self.all[number].name);
+                self.add(number, state(*letter));
+            }
+            Change::Remove(_) | Change::Become(..) => {}
+            Change::Strategy(partition, most, paused) => {
+                let update = &mut self.set.update;
+                update.partition = Amount::Number(*partition);
+                update.max_unavailable = Amount::Number(*most);
+                update.mode = if *paused {
+                    UpdateMode::Paused
+                } else {
+                    UpdateMode::Rolling
+                };
+            }
+            Change::Scatter(terms) => {
+                let present = self.present.clone();
+                for (number, state) in &present {
+                    self.remove(*number, *state);
+                }
+                self.set.update.scatter.clone_from(terms);
+                self.known.clear();
+                for (number, state) in present {
+                    self.add(number, state);
+                }
+            }
+        }
+    }
+
+    fn plan(&self) -> Rollout {
+        let members = self.present.iter();
+        let members: Vec<_> = members
+            .map(|(number, state)| member(&self.all[*number], *state))
+            .collect();
+        plan(&self.set, &members)
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
@@ -312,80 +424,21 @@ proptest! {
         labels in proptest::collection::vec(("[abc-]", "[ab-]"), 60),
         changes in proptest::collection::vec(any_change(), 1..60),
     ) {
-        let mut set = set(&json!({"priorityStrategy": {"orderPriority": [{"orderedKey": "rank"}]}}));
-        set.update.scatter = terms;
-        let all: Vec<_> = labels.iter().enumerate().map(|(number, (zone, app))| {
-            let mut labels = json!({"rank": format!("r-{}", number % 3)});
-            for (key, value) in [("zone", zone), ("app", app)] {
-                if value != "-" {
-                    labels[key] = json!(value);
-                }
-            }
-            let pod = json!({"metadata": {"name": format!("p{number:02}"), "labels": labels}});
-            ObservedPod::new(&serde_json::from_value(pod).unwrap())
-        }).collect();
-        let mut present: Vec<(usize, PodState)> = Vec::new();
-        let mut rolling = queue::RollingPods::default();
-        let candidate = |set: &SidecarSet, place: usize, state: PodState| {
-            let candidate = || queue::RollingCandidate::new(set, &all[place], state);
-            state.is_candidate().then(candidate).map(std::sync::Arc::new)
-        };
-        let add = |rolling: &mut queue::RollingPods, set: &SidecarSet, place: usize, state| {
-            let labels = set.update.scattered_labels(&all[place]);
-            rolling.add(state, &labels, candidate(set, place, state));
-        };
-        let remove = |rolling: &mut queue::RollingPods, set: &SidecarSet, place: usize, state| {
-            let labels = set.update.scattered_labels(&all[place]);
-            rolling.remove(state, &labels, candidate(set, place, state).as_deref());
-        };
-        let mut known: std::collections::BTreeSet<std::sync::Arc<crate::cluster::ObjectName>> = std::collections::BTreeSet::new();
+        let mut world = Rolling::new(terms, &labels);
         for (number, change) in changes.iter().enumerate() {
-            match change {
-                Change::Add(letter) => {
-                    present.push((number, state(*letter)));
-                    add(&mut rolling, &set, number, state(*letter));
-                }
-                Change::Remove(at) if *at < present.len() => {
-                    let (place, state) = present.remove(*at);
-                    remove(&mut rolling, &set, place, state);
-                }
-                Change::Become(at, letter) if *at < present.len() => {
-                    let (place, before) = present[*at];
-                    remove(&mut rolling, &set, place, before);
-                    present[*at].1 = state(*letter);
-                    // Whoever changes is looked at again.
-                    known.remove(&all[place].name);
-                    add(&mut rolling, &set, place, state(*letter));
-                }
-                Change::Strategy(partition, most, paused) => {
-                    set.update.partition = crate::workload::amount::Amount::Number(*partition);
-                    set.update.max_unavailable = crate::workload::amount::Amount::Number(*most);
-                    set.update.mode = if *paused { UpdateMode::Paused } else { UpdateMode::Rolling };
-                }
-                Change::Scatter(terms) => {
-                    for (place, state) in &present {
-                        remove(&mut rolling, &set, *place, *state);
-                    }
-                    set.update.scatter.clone_from(terms);
-                    known.clear();
-                    for (place, state) in &present {
-                        add(&mut rolling, &set, *place, *state);
-                    }
-                }
-                Change::Remove(_) | Change::Become(..) => {}
-            }
-            let entered = rolling.settle(&set);
-            let members: Vec<_> = present.iter().map(|(place, state)| member(&all[*place], *state)).collect();
-            let planned = plan(&set, &members);
-            let name = |place: &usize| all[present[*place].0].name.clone();
-            let next: std::collections::BTreeSet<_> = planned.next.iter().map(name).collect();
-            prop_assert_eq!(&rolling.next().cloned().collect::<std::collections::BTreeSet<_>>(), &next);
-            if set.update.mode == UpdateMode::Rolling {
+            world.change(number, change);
+            let entered = world.rolling.settle(&world.set);
+            let planned = world.plan();
+            let name = |place: &usize| world.all[world.present[*place].0].name.clone();
+            let next: BTreeSet<_> = planned.next.iter().map(name).collect();
+            let rolling = &world.rolling;
+            prop_assert_eq!(&rolling.next().cloned().collect::<BTreeSet<_>>(), &next);
+            if world.set.update.mode == UpdateMode::Rolling {
                 prop_assert_eq!((rolling.waiting(), rolling.kept()), (planned.waiting, planned.kept));
             }
             // Nobody has to look at the others again.
-            prop_assert!(next.difference(&known).all(|pod| entered.contains(pod)));
-            known = next;
+            prop_assert!(next.difference(&world.known).all(|pod| entered.contains(pod)));
+            world.known = next;
         }
     }
 }

@@ -195,9 +195,8 @@ fn a_replica_has_come_as_far_as_its_watch_also_where_a_reply_was_faster() {
     assert!(!lacks_its_own(&mut world));
 }
 
-// SDF-6, SDF-17
-#[test]
-fn a_replica_knows_that_the_whitelist_was_deleted_when_its_watch_has_shown_that() {
+/// A set of no pods that patches an annotation, and the whitelist that allows it, by its key.
+fn world_with_whitelist() -> (World, Key) {
     let mut world = world(0);
     let key = (
         WatchedKind::Configuration,
@@ -208,6 +207,13 @@ fn a_replica_knows_that_the_whitelist_was_deleted_when_its_watch_has_shown_that(
     world.create(&key, list);
     let patch = json!([{"annotations": {"a.example/x": "1"}}]);
     world.edit("log", "/spec/patchPodMetadata", &patch);
+    (world, key)
+}
+
+// SDF-6, SDF-17
+#[test]
+fn a_replica_knows_that_the_whitelist_was_deleted_when_its_watch_has_shown_that() {
+    let (mut world, key) = world_with_whitelist();
     world.settle();
     assert_eq!(world.reason("log").1, "InForce");
     world.delete(&key);
@@ -247,16 +253,7 @@ fn after_etcd_was_restored_a_generation_of_the_same_number_is_in_force_when_it_i
 // SDF-6
 #[test]
 fn after_etcd_was_restored_no_set_waits_for_a_version_of_before() {
-    let mut world = world(0);
-    let key = (
-        WatchedKind::Configuration,
-        object("leadsman-system", CONFIGURATION),
-    );
-    let rules = json!({"rules": [{"allowedAnnotationKeyExprs": ["^a.example/"]}]});
-    let list = json!({"metadata": {}, "data": {WHITELIST: rules.to_string()}});
-    world.create(&key, list);
-    let patch = json!([{"annotations": {"a.example/x": "1"}}]);
-    world.edit("log", "/spec/patchPodMetadata", &patch);
+    let (mut world, key) = world_with_whitelist();
     world.edit("log", "/spec/customVersion", &json!("v1"));
     let pin = json!({"revision": {"customVersion": "v1"}});
     world.edit("log", "/spec/injectionStrategy", &pin);

@@ -8,7 +8,9 @@ mod roll_out;
 
 use serde_json::{Value, json};
 
-use super::world::{BAD, InFlight, UNREADY, World, barrier, object, pod_key, pod_name, set_key};
+use super::world::{
+    BAD, InFlight, Key, UNREADY, World, barrier, object, pod_key, pod_name, set_key,
+};
 use crate::cluster::ResourceVersion;
 use crate::sidecarset::annotations::{HASH, HASH_WITHOUT_IMAGE, INJECTED_LIST};
 use crate::sidecarset::condition::UPGRADABLE;
