@@ -44,16 +44,21 @@ fn policy(namespace: &str) -> (Value, Value) {
     (policy, binding)
 }
 
+/// A set and four pods of it. One has this name; it is the newest, and so the first in the order of the upgrade.
+async fn four_pods(namespace: &str, newest: &str) -> Result<Place> {
+    let place = Place::new(World::shared().await?, namespace).await?;
+    place.set("log:1", json!({})).await?;
+    place.pods(["a", "b", "c"]).await?;
+    place.pods([newest]).await?;
+    place.wait_for_counts([4, 4, 4, 4]).await?;
+    Ok(place)
+}
+
 // SDF-35, SDF-55
 pub(crate) async fn a_pod_that_a_policy_protects_stops_no_other(
     _: Arc<Installation>,
 ) -> Result<()> {
-    let place = Place::new(World::shared().await?, "refused").await?;
-    place.set("log:1", json!({})).await?;
-    // It is the newest and so the first in the order of the upgrade.
-    place.pods(["a", "b", "c"]).await?;
-    place.pods(["stubborn"]).await?;
-    place.wait_for_counts([4, 4, 4, 4]).await?;
+    let place = four_pods("refused", "stubborn").await?;
     let (policy, binding) = policy(place.name());
     let client = &place.scene.client;
     let policies: Api<ValidatingAdmissionPolicy> = Api::all(client.clone());
@@ -109,12 +114,7 @@ pub(crate) async fn a_pod_that_a_policy_protects_stops_no_other(
 pub(crate) async fn a_pod_whose_annotations_are_full_stops_no_other(
     _: Arc<Installation>,
 ) -> Result<()> {
-    let place = Place::new(World::shared().await?, "full").await?;
-    place.set("log:1", json!({})).await?;
-    // It is the newest and so the first in the order of the upgrade.
-    place.pods(["a", "b", "c"]).await?;
-    place.pods(["crammed"]).await?;
-    place.wait_for_counts([4, 4, 4, 4]).await?;
+    let place = four_pods("full", "crammed").await?;
     let (pods, params) = (place.scene.pods(), PatchParams::default());
     let annotations = pods.get("crammed").await?.metadata.annotations;
     let used = annotations.iter().flatten();
