@@ -33,8 +33,6 @@ pub struct PodState {
     /// Whether nothing has been seen of the set's containers yet, for a reason that is not theirs: the pod is bound to no
     /// node, or its volumes or init containers are waited for.
     pub is_untried: bool,
-    /// Whether it was injected by an earlier set of the name, and is not taken over.
-    pub is_former: bool,
 }
 
 /// Whether a pod is ready to a set.
@@ -53,8 +51,10 @@ pub enum PodReadiness {
 /// show that later: an application that crashes again and again is ready in between.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LastUpgrade {
-    /// There was none by this set.
+    /// There was none.
     None,
+    /// The pod was injected by an earlier set of the name, which is why it is as it is, and is not taken over.
+    OfFormerSet,
     /// Nobody can read what it has recorded, or whether there was one.
     Unreadable,
     /// The pod was ready, or an upgrade before was why it was not: if it is not ready now, that may be the set's doing.
@@ -97,6 +97,11 @@ impl PodState {
     /// Whether the runtime runs its containers.
     pub fn is_consistent(self) -> bool {
         matches!(self.progress, Progress::Consistent | Progress::Unready)
+    }
+
+    /// Whether it was injected by an earlier set of the name, and is not taken over.
+    pub fn is_former(self) -> bool {
+        self.last_upgrade == LastUpgrade::OfFormerSet
     }
 
     /// Whether it is ready.
@@ -152,9 +157,8 @@ impl PodState {
         let selector = set.update.selector.as_ref();
         let version = PodVersion::read(set, pod, hash.as_ref());
         let progress = Progress::read(set, pod, &former);
-        let is_former = is_former(set, pod, hash.as_ref());
-        let last_upgrade = if is_former {
-            LastUpgrade::None
+        let last_upgrade = if is_former(set, pod, hash.as_ref()) {
+            LastUpgrade::OfFormerSet
         } else {
             LastUpgrade::read(set, pod, (version, progress), &former)
         };
@@ -167,7 +171,6 @@ impl PodState {
             is_fresh: former.fresh_until(set, pod, now) > Some(now),
             is_untried: !pod.is_scheduled
                 || sidecars_in(set, pod).all(ObservedContainer::is_untried),
-            is_former,
         })
     }
 }

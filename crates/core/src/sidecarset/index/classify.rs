@@ -137,7 +137,7 @@ impl Index {
                 // The first one is told. Each of them keeps the pod out of the roll-out by itself.
                 self.refused_upgrade(entry, set)
                     .or_else(|| self.hold_by_older_set(set, &sets))
-                    .or_else(|| state.is_former.then_some(Hold::Former))
+                    .or_else(|| state.is_former().then_some(Hold::Former))
                     .or_else(|| self.hold_as_pinned((set, set_entry), entry, revision))
             };
             let can_be_upgraded = assumed.is_candidate() && hold.is_none();

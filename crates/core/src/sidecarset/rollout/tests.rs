@@ -67,7 +67,6 @@ fn state(letter: char) -> PodState {
         is_selected: true,
         is_fresh: "nNe".contains(letter),
         is_untried: letter == 'v',
-        is_former: false,
     }
 }
 
@@ -256,11 +255,13 @@ proptest! {
             LastUpgrade::Unreadable => state.progress != Progress::Consistent,
             // It has lost nothing: it counts where its sidecars were tried and do not run or are not ready, and where it is
             // ready and they are about to be stopped.
-            LastUpgrade::OfUnready | LastUpgrade::None => match state.progress {
-                Progress::BeforeRestart => state.is_ready(),
-                Progress::Starting | Progress::Unready => state.is_updated() && !state.is_untried,
-                Progress::Consistent => false,
-            },
+            LastUpgrade::OfUnready | LastUpgrade::OfFormerSet | LastUpgrade::None => {
+                match state.progress {
+                    Progress::BeforeRestart => state.is_ready(),
+                    Progress::Starting | Progress::Unready => state.is_updated() && !state.is_untried,
+                    Progress::Consistent => false,
+                }
+            }
         };
         let down = count(&|state| (!state.is_serving() || state.is_fresh) && taken_down(state));
         // One that became ready just now counts as down already.
@@ -315,7 +316,7 @@ struct Rolling {
     all: Vec<ObservedPod>,
     /// Those that the set has, by their numbers.
     present: Vec<(usize, PodState)>,
-    rolling: RollingPods,
+    queue: RollingPods,
     /// Those that somebody upgrades already.
     known: BTreeSet<Arc<ObjectName>>,
 }
@@ -339,7 +340,7 @@ impl Rolling {
             set,
             all: all.collect(),
             present: Vec::new(),
-            rolling: RollingPods::default(),
+            queue: RollingPods::default(),
             known: BTreeSet::new(),
         }
     }
@@ -352,13 +353,13 @@ impl Rolling {
     fn add(&mut self, number: usize, state: PodState) {
         let labels = self.set.update.scattered_labels(&self.all[number]);
         let candidate = self.candidate(number, state);
-        self.rolling.add(state, &labels, candidate);
+        self.queue.add(state, &labels, candidate);
     }
 
     fn remove(&mut self, number: usize, state: PodState) {
         let labels = self.set.update.scattered_labels(&self.all[number]);
         let candidate = self.candidate(number, state);
-        self.rolling.remove(state, &labels, candidate.as_deref());
+        self.queue.remove(state, &labels, candidate.as_deref());
     }
 
     /// Makes a change; what is added has this number.
@@ -427,14 +428,14 @@ proptest! {
         let mut world = Rolling::new(terms, &labels);
         for (number, change) in changes.iter().enumerate() {
             world.change(number, change);
-            let entered = world.rolling.settle(&world.set);
+            let entered = world.queue.settle(&world.set);
             let planned = world.plan();
             let name = |place: &usize| world.all[world.present[*place].0].name.clone();
             let next: BTreeSet<_> = planned.next.iter().map(name).collect();
-            let rolling = &world.rolling;
-            prop_assert_eq!(&rolling.next().cloned().collect::<BTreeSet<_>>(), &next);
+            let queue = &world.queue;
+            prop_assert_eq!(&queue.next().cloned().collect::<BTreeSet<_>>(), &next);
             if world.set.update.mode == UpdateMode::Rolling {
-                prop_assert_eq!((rolling.waiting(), rolling.kept()), (planned.waiting, planned.kept));
+                prop_assert_eq!((queue.waiting(), queue.kept()), (planned.waiting, planned.kept));
             }
             // Nobody has to look at the others again.
             prop_assert!(next.difference(&world.known).all(|pod| entered.contains(pod)));
