@@ -152,6 +152,39 @@ fn bytes_of_created_set(sets: usize) -> usize {
     events[1]
 }
 
+/// A set that selects no pod is edited beside so many pods of another.
+fn bytes_of_set_beside_pods(pods: usize, edit: fn(&mut Value, usize)) -> usize {
+    let all: Vec<_> = (0..pods).map(|number| pod(number, 2, true)).collect();
+    let other = |version: usize| {
+        let mut other = set(1, "i:1", "other-side");
+        other["spec"]["selector"]["matchLabels"]["app"] = "none".into();
+        other["metadata"]["generation"] = version.into();
+        other["metadata"]["resourceVersion"] = (version + 5).to_string().into();
+        edit(&mut other, version);
+        other
+    };
+    let mut index = synced(&[set(0, "i:1", "side"), other(1)], &all);
+    let edits = [2, 3].map(|version| {
+        let event = Event::Set(read(&other(version)), Source::Watch);
+        bytes(&mut index, event)
+    });
+    edits[1]
+}
+
+/// An image is edited among so many pods.
+fn bytes_of_edited_image(pods: usize) -> usize {
+    bytes_of_set_beside_pods(pods, |set, version| {
+        set["spec"]["containers"][0]["image"] = format!("i:{version}").into();
+    })
+}
+
+/// A selector is edited among so many pods.
+fn bytes_of_edited_selector(pods: usize) -> usize {
+    bytes_of_set_beside_pods(pods, |set, version| {
+        set["spec"]["selector"]["matchLabels"]["track"] = format!("t{version}").into();
+    })
+}
+
 /// A twentieth more, for a set that is looked at takes a few bytes only.
 fn is_as_much(many: usize, few: usize) -> bool {
     many <= few + few / 20
@@ -161,18 +194,19 @@ fn is_as_much(many: usize, few: usize) -> bool {
 // SDF-43, SDF-52
 #[test]
 fn an_event_allocates_as_much_among_many_others_as_among_few() {
-    let few = bytes_of_scattered_pod(PODS);
-    let many = bytes_of_scattered_pod(TIMES * PODS);
-    println!("bytes of an event of a scattered pod: {few} and {many}");
-    assert!(
-        is_as_much(many, few),
-        "of a scattered pod: {few} and {many}"
-    );
-    for (what, bytes) in [
-        ("an edited set", bytes_of_edited_set as fn(usize) -> usize),
-        ("a created set", bytes_of_created_set),
+    type BytesAmong = fn(usize) -> usize;
+    for (what, of, bytes) in [
+        (
+            "a scattered pod",
+            PODS,
+            bytes_of_scattered_pod as BytesAmong,
+        ),
+        ("an edited image", PODS, bytes_of_edited_image),
+        ("an edited selector", PODS, bytes_of_edited_selector),
+        ("an edited set", SETS, bytes_of_edited_set),
+        ("a created set", SETS, bytes_of_created_set),
     ] {
-        let (few, many) = (bytes(SETS), bytes(TIMES * SETS));
+        let (few, many) = (bytes(of), bytes(TIMES * of));
         println!("bytes of an event of {what}: {few} and {many}");
         assert!(is_as_much(many, few), "of {what}: {few} and {many}");
     }

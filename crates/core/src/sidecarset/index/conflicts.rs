@@ -21,14 +21,19 @@ pub(super) struct Conflicts {
     winners: BTreeMap<SetName, BTreeSet<SetName>>,
 }
 
+/// What the change of a set affects.
+#[derive(Debug, Default)]
+pub(super) struct SetChange {
+    /// The other sets to which it is something else now: of two sets the younger gives way.
+    pub(super) others: BTreeSet<SetName>,
+    /// The set as it was and as it is. A pod that neither of them selects lacks the same sets as before. None where the
+    /// same pods get the same from it, by the names of that.
+    pub(super) selections: Vec<Arc<SidecarSet>>,
+}
+
 impl Conflicts {
-    /// Compares a set, which has changed, or is not acted on any more. Returns the others to which it is something else now:
-    /// of two sets the younger gives way.
-    pub(super) fn compare(
-        &mut self,
-        name: &SetName,
-        now: Option<&Arc<SidecarSet>>,
-    ) -> BTreeSet<SetName> {
+    /// Compares a set, which has changed, or is not acted on any more.
+    pub(super) fn compare(&mut self, name: &SetName, now: Option<&Arc<SidecarSet>>) -> SetChange {
         let before = match now {
             Some(now) => self.compared.insert(name.clone(), now.clone()),
             None => self.compared.remove(name),
@@ -38,7 +43,11 @@ impl Conflicts {
             && before.namespaces == now.namespaces
             && overlap::claim_the_same(&before.template, &now.template)
         {
-            return BTreeSet::new();
+            let is_same = before.is_injection_paused == now.is_injection_paused;
+            return SetChange {
+                others: BTreeSet::new(),
+                selections: if is_same { vec![] } else { vec![now.clone()] },
+            };
         }
         let mut others = BTreeSet::new();
         for claim in before.iter().flat_map(|set| overlap::claims(&set.template)) {
@@ -67,7 +76,11 @@ impl Conflicts {
         if now.is_none() {
             self.winners.remove(name);
         }
-        others
+        let selections = before.into_iter().chain(now.cloned());
+        SetChange {
+            others,
+            selections: selections.collect(),
+        }
     }
 
     /// Compares a set as it was and as it is with another one. Returns whether that is to be something else.
@@ -177,7 +190,7 @@ mod tests {
                     Some(set) => drop(sets.insert(name.clone(), set.clone())),
                     None => drop(sets.remove(&name)),
                 }
-                let affected = conflicts.compare(&name, parsed.as_ref());
+                let affected = conflicts.compare(&name, parsed.as_ref()).others;
                 let after = naive(&sets);
                 let mut winners = BTreeSet::new();
                 for newer in NAMES.map(SetName::from) {

@@ -20,6 +20,7 @@ use crate::cluster::{CompleteList, ObjectName, ResourceVersion, Source};
 use crate::sidecarset::event::{CONFIGURATION, Event, WatchedKind, Write, WriteTarget};
 use crate::sidecarset::metadata::{WHITELIST, Whitelist};
 use crate::sidecarset::revision::SET_LABEL;
+use crate::sidecarset::set::SidecarSet;
 
 impl Index {
     /// Takes in an event. What it affects is compared later.
@@ -110,6 +111,7 @@ impl Index {
         if self.sets.get(&name).is_some_and(is_other) {
             self.remove_set(&name);
         }
+        let since = self.sets.get(&name).and_then(SetEntry::in_force_since);
         let has_changed = if let Some(entry) = self.sets.get_mut(&name) {
             let before = snapshots::matched_pods(entry);
             let has_changed = entry.replace_state(wire);
@@ -130,11 +132,13 @@ impl Index {
         }
         let (barrier, whitelist) = (self.barrier, self.whitelist_since);
         let now = self.cx.now.wall;
-        let entry = self.sets.get_mut(&name);
-        let is_moved = entry.is_some_and(|entry| entry.read_in_force(barrier, whitelist, now));
-        self.changes.sets |= is_moved;
-        if has_changed || is_moved {
-            self.affect_selection();
+        let Some(entry) = self.sets.get_mut(&name) else {
+            return;
+        };
+        self.changes.sets |= entry.read_in_force(barrier, whitelist, now);
+        if entry.in_force_since() != since {
+            let selections: Vec<_> = entry.active_set().cloned().into_iter().collect();
+            self.affect_selected(&selections);
         }
     }
 
@@ -144,10 +148,12 @@ impl Index {
         self.changes.sets = true;
         self.recompute_history(name);
         self.affect_pods_of(name);
-        for other in self.sets.compare_with_others(name) {
+        let change = self.sets.compare_with_others(name);
+        for other in change.others {
             self.affect_pods_of(&other);
             self.cx.affected.sets.insert(other);
         }
+        self.affect_selected(&change.selections);
     }
 
     fn affect_pods_of(&mut self, set: &str) {
@@ -155,13 +161,16 @@ impl Index {
         self.cx.affected.pods.extend(pods);
     }
 
-    /// Sets may select other pods than before.
-    fn affect_selection(&mut self) {
+    /// Pods that one of these sets selects may lack other sets than before.
+    fn affect_selected(&mut self, sets: &[Arc<SidecarSet>]) {
         // `Synced` compares all pods.
-        if self.cx.synced {
-            let pods = self.pods.iter().map(|entry| entry.pod.name.clone());
-            self.cx.affected.selected.extend(pods);
+        if !self.cx.synced || sets.is_empty() {
+            return;
         }
+        let is_selected = |entry: &&PodEntry| sets.iter().any(|set| self.selects_entry(set, entry));
+        let pods = self.pods.iter().filter(is_selected);
+        let pods: Vec<_> = pods.map(|entry| entry.pod.name.clone()).collect();
+        self.cx.affected.selected.extend(pods);
     }
 
     /// Works out the history of a set anew.
@@ -221,7 +230,6 @@ impl Index {
             }
         }
         self.affect_set(name);
-        self.affect_selection();
     }
 
     fn observe_pod(&mut self, wire: &Pod, source: Source) {
@@ -456,8 +464,8 @@ impl Index {
             .iter()
             .map(|entry| entry.pod.name.clone())
             .collect();
+        self.cx.affected.selected.extend(pods.iter().cloned());
         self.cx.affected.pods.extend(pods);
-        self.affect_selection();
         for set in self.sets.names() {
             self.recompute_history(&set);
         }
@@ -467,17 +475,22 @@ impl Index {
     fn compare_in_force(&mut self) {
         let (barrier, whitelist) = (self.barrier, self.whitelist_since);
         let now = self.cx.now.wall;
-        let mut moved = Vec::new();
+        let (mut moved, mut selections) = (Vec::new(), Vec::new());
         for (name, entry) in self.sets.iter_mut() {
+            let since = entry.in_force_since();
             if entry.read_in_force(barrier, whitelist, now) {
                 moved.push(name.clone());
+            }
+            // Most sets go on from one generation to the next, in which the same pods were missed.
+            if entry.in_force_since() != since {
+                selections.extend(entry.active_set().cloned());
             }
         }
         if !moved.is_empty() {
             self.changes.any = true;
             self.changes.sets = true;
-            self.affect_selection();
         }
+        self.affect_selected(&selections);
         self.cx.affected.sets.extend(moved);
     }
 

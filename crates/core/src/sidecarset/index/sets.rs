@@ -8,7 +8,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use leadsman_api::sidecar_set::InForce;
 use leadsman_api::{SidecarSet as SidecarSetWire, SidecarSetStatus};
 
-use super::conflicts::Conflicts;
+use super::conflicts::{Conflicts, SetChange};
 use super::context::{PodName, SetName};
 use super::pods::{Hold, Lack, Membership};
 use super::revisions::History;
@@ -176,6 +176,11 @@ impl SetEntry {
 
     pub(super) fn generation(&self) -> i64 {
         self.wire.metadata.generation.unwrap_or_default()
+    }
+
+    /// Since when it is in force, in whatever generation: a pod from before was not missed.
+    pub(super) fn in_force_since(&self) -> Option<Timestamp> {
+        self.in_force.as_ref().map(|in_force| in_force.since.0)
     }
 
     /// Takes in another state. Returns whether anything but its status has changed.
@@ -365,8 +370,8 @@ impl Sets {
         self.by_name.remove(name)
     }
 
-    /// Compares a set, which has changed or is gone, with others. Returns those to which it is something else now.
-    pub(super) fn compare_with_others(&mut self, name: &SetName) -> BTreeSet<SetName> {
+    /// Compares a set, which has changed or is gone, with others. Returns what that affects.
+    pub(super) fn compare_with_others(&mut self, name: &SetName) -> SetChange {
         let set = self.by_name.get(name).and_then(SetEntry::active_set);
         self.conflicts.compare(name, set)
     }

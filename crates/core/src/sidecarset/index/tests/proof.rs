@@ -10,7 +10,7 @@ use super::traffic::Traffic;
 use super::world::{BAD, UNREADY, World, barrier, pod_key, pod_name, set_key};
 use crate::cluster::ObjectName;
 use crate::sidecarset::condition::{UPGRADABLE, UpgradableCondition, WhenWritten};
-use crate::sidecarset::event::{WatchedKind, Write, WriteTarget};
+use crate::sidecarset::event::{Event, WatchedKind, Write, WriteTarget};
 use crate::sidecarset::index::{Config, Index};
 use crate::sidecarset::pod::{LastUpgrade, PodState, PodVersion};
 use crate::sidecarset::rollout::naive::{Member, plan};
@@ -26,6 +26,10 @@ enum Step {
     CreateSet(usize),
     DeleteSet(usize),
     Edit(usize, Edit),
+    /// A set selects pods with the other label, or those with the usual one again.
+    Select(usize, bool),
+    /// API servers call a webhook of leadsman, or none.
+    Webhook(bool),
     CreatePod(usize, bool),
     DeletePod(usize),
     Relabel(usize, bool),
@@ -47,6 +51,7 @@ enum Edit {
     Env(u8),
     Partition(u8),
     Pause(bool),
+    PauseInjection(bool),
     Scatter(bool),
     Break(bool),
     History(u8),
@@ -60,6 +65,7 @@ fn any_edit() -> impl Strategy<Value = Edit> {
         1 => (0..3_u8).prop_map(Edit::Env),
         1 => (0..4_u8).prop_map(Edit::Partition),
         1 => any::<bool>().prop_map(Edit::Pause),
+        1 => any::<bool>().prop_map(Edit::PauseInjection),
         1 => any::<bool>().prop_map(Edit::Scatter),
         1 => any::<bool>().prop_map(Edit::Break),
         1 => (1..4_u8).prop_map(Edit::History),
@@ -74,6 +80,8 @@ fn any_step() -> impl Strategy<Value = Step> {
         2 => set().prop_map(Step::CreateSet),
         1 => set().prop_map(Step::DeleteSet),
         11 => (set(), any_edit()).prop_map(|(set, edit)| Step::Edit(set, edit)),
+        2 => (set(), any::<bool>()).prop_map(|(set, other)| Step::Select(set, other)),
+        1 => any::<bool>().prop_map(Step::Webhook),
         5 => (pod(), any::<bool>()).prop_map(|(pod, injected)| Step::CreatePod(pod, injected)),
         1 => pod().prop_map(Step::DeletePod),
         1 => (pod(), any::<bool>()).prop_map(|(pod, other)| Step::Relabel(pod, other)),
@@ -119,6 +127,9 @@ fn edit(set: &mut Value, edit: &Edit) {
         ),
         Edit::Partition(partition) => put(&strategy("partition"), partition.into()),
         Edit::Pause(is_paused) => put(&strategy("paused"), is_paused.into()),
+        Edit::PauseInjection(is_paused) => {
+            put("/spec/injectionStrategy", json!({"paused": is_paused}));
+        }
         Edit::Scatter(is_scattered) => {
             let terms = if is_scattered {
                 json!([{"key": "app", "value": "web"}])
@@ -149,6 +160,11 @@ fn edit(set: &mut Value, edit: &Edit) {
     }
 }
 
+fn select(set: &mut Value, is_other: bool) {
+    let app = if is_other { "other" } else { "web" };
+    set["spec"]["selector"]["matchLabels"]["app"] = app.into();
+}
+
 fn step(world: &mut World, step: &Step, most: usize) {
     match step {
         Step::CreateSet(set) => {
@@ -162,6 +178,19 @@ fn step(world: &mut World, step: &Step, most: usize) {
         Step::Edit(set, change) => {
             world.change(&set_key(SETS[*set].0), |set| edit(set, change));
         }
+        Step::Select(set, is_other) => {
+            let (name, container) = SETS[*set];
+            // Which pods a set has taken down is not told from those of another set that has the container.
+            world.deliver_all();
+            world.change(&set_key(name), |set| select(set, *is_other));
+            world.taken_down.retain(|(down, _)| down != container);
+            world.deliver_all();
+        }
+        Step::Webhook(is_there) => world.tell(if *is_there {
+            barrier(999_999_999)
+        } else {
+            Event::WebhookBarrier(None)
+        }),
         Step::CreatePod(pod, is_injected) => {
             let is_good = world
                 .sets()
@@ -364,6 +393,8 @@ fn check_that_nobody_is_held_up(world: &mut World) {
             edit(set, &Edit::Break(false));
             edit(set, &Edit::Pause(false));
             edit(set, &Edit::Partition(0));
+            // A pod that one set has broken and selects no more holds up the others that it has.
+            select(set, false);
             set["spec"]["containers"][0]["image"] = format!("i:last-{number}").into();
         });
     }
@@ -438,6 +469,15 @@ fn check_against_restart(world: &mut World) {
     world.index = index;
 }
 
+/// Compares which pods lack a set, once its status says since when it is in force.
+fn check_lacking(world: &World) {
+    let fresh = Fresh::new(world);
+    for set in world.sets() {
+        let lacking = |index: &Index| index.inspect_set(&set.name).unwrap().lacking.clone();
+        assert_eq!(lacking(&world.index), lacking(&fresh.index), "{}", set.name);
+    }
+}
+
 /// How many histories are played; `LEADSMAN_FLOWS` says another number.
 fn flows() -> u32 {
     let number = std::env::var("LEADSMAN_FLOWS").ok();
@@ -481,6 +521,7 @@ proptest! {
         check_against_model(&world);
         world.settle();
         check_against_model(&world);
+        check_lacking(&world);
         // Another process finds nothing to do.
         world.restart();
         prop_assert_eq!(world.settle(), 0, "{:?}", world.writes.last());

@@ -84,6 +84,30 @@ fn pods_from_before_the_set_are_not_missed() {
     assert_eq!(world.reason("log").1, "InForce");
 }
 
+// SDF-2, SCS-5
+#[test]
+fn pods_are_missed_as_long_as_the_set_selects_them_and_since_it_was_in_force() {
+    let mut world = world(1);
+    world.pass(10);
+    world.create_pod(1, false);
+    world.settle();
+    let lacking = |world: &World| world.index.inspect_set("log").unwrap().lacking.len();
+    assert_eq!(lacking(&world), 1);
+    let since = world.status("log")["inForce"]["since"].clone();
+    // Another leader has found it in force later.
+    world.pass(10);
+    for (now, missed) in [(json!(world.now().wall.to_string()), 0), (since, 1)] {
+        world.change(&set_key("log"), |set| {
+            set["status"]["inForce"]["since"] = now;
+        });
+        world.deliver_all();
+        assert_eq!(lacking(&world), missed);
+    }
+    let selector = "/spec/selector/matchLabels/app";
+    world.edit("log", selector, &json!("other"));
+    assert_eq!(lacking(&world), 0);
+}
+
 // SDF-2, SDF-19
 #[test]
 fn a_pod_that_an_older_set_would_not_have_got_either_was_missed() {
