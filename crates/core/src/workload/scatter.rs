@@ -4,7 +4,7 @@
 //! begun goes on in the same order with the other.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 /// Pods that are spread.
@@ -75,7 +75,7 @@ impl LabelCounts {
     }
 
     /// The labels by which so many candidates among all pods are spread, one after the other.
-    pub fn spreads(&self, terms: &[ScatterLabel], pods: usize, candidates: usize) -> Vec<Spread> {
+    pub fn spreads(&self, terms: &[ScatterLabel], pods: usize, candidates: usize) -> Spreads {
         let mut seen = BTreeSet::new();
         let mut spreads = Vec::new();
         for term in terms {
@@ -98,13 +98,42 @@ impl LabelCounts {
         // One, or all but one, have no other place.
         spreads.retain(|spread| spread.candidates.0 > 1 && spread.candidates.1 > 1);
         spreads.sort_by_key(|spread| Reverse(spread.candidates.0));
-        spreads
+        Spreads(spreads)
+    }
+}
+
+/// The labels by which pods are spread, one after the other.
+#[derive(Debug)]
+pub struct Spreads(Vec<Spread>);
+
+impl Spreads {
+    /// Spreads pods that are the first ones of an order, given by their labels. Returns the places in `first` of those
+    /// that come first then, as far as these tell: all if these are all.
+    pub fn apply<'a>(&self, first: impl Iterator<Item = &'a [LabelPair]>) -> Vec<usize> {
+        // Each label is looked at once for each pod and spread: as a number, since texts differ in their last letters.
+        let numbers = self.0.iter().zip(0..);
+        let numbers: HashMap<_, usize> = numbers
+            .map(|(spread, number)| (&spread.label, number))
+            .collect();
+        let (mut labels, mut ends) = (Vec::new(), Vec::new());
+        for own in first {
+            labels.extend(own.iter().filter_map(|label| numbers.get(label).copied()));
+            ends.push(labels.len());
+        }
+        let labels_at = |place: usize| {
+            let begin = if place > 0 { ends[place - 1] } else { 0 };
+            &labels[begin..ends[place]]
+        };
+        let spreads = self.0.iter().enumerate();
+        spreads.fold((0..ends.len()).collect(), |order, (number, spread)| {
+            spread.apply(order, |place| labels_at(*place).contains(&number))
+        })
     }
 }
 
 /// Pods with a label are spread among the others. Pairs count those with it, and the others.
 #[derive(Debug)]
-pub struct Spread {
+struct Spread {
     label: LabelPair,
     /// Those that are not upgraded too.
     total: (usize, usize),
@@ -112,10 +141,8 @@ pub struct Spread {
 }
 
 impl Spread {
-    /// Spreads pods that are the first ones of an order. Returns those that come first then, as far as these tell: all if
-    /// these are all.
-    pub fn apply<T>(&self, first: Vec<T>, labels: impl Fn(&T) -> &[LabelPair]) -> Vec<T> {
-        let has_label = |pod: &T| labels(pod).contains(&self.label);
+    /// As [`Spreads::apply`] does it for all labels.
+    fn apply<T>(&self, first: Vec<T>, has_label: impl Fn(&T) -> bool) -> Vec<T> {
         let (matched, others): (Vec<_>, Vec<_>) = first.into_iter().partition(has_label);
         let mut spread = Vec::with_capacity(matched.len() + others.len());
         let (mut matched, mut others) = (matched.into_iter(), others.into_iter());

@@ -17,7 +17,7 @@ use crate::sidecarset::set::SidecarSet;
 use crate::sidecarset::strategy::UpdateMode;
 use crate::workload::pod::{ObservedPod, UpgradeOrder};
 use crate::workload::priority::PriorityKey;
-use crate::workload::scatter::{LabelCounts, LabelPair};
+use crate::workload::scatter::{LabelCounts, LabelPair, Spreads};
 
 /// A pod that can be upgraded, by its place.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -73,8 +73,9 @@ pub struct RollingPods {
     labels: LabelCounts,
     /// How many of either budget can be upgraded.
     candidates: [usize; 2],
-    /// Those that are upgraded now, where that depends on how the set scatters them, and not the first ones of the budgets.
-    scattered: Option<BTreeSet<Arc<RollingCandidate>>>,
+    /// Those that are upgraded now, where that depends on how the set scatters them, and not the first ones of the budgets;
+    /// by their places without that.
+    scattered: Option<Vec<Arc<RollingCandidate>>>,
     /// Those that are upgraded since [`Self::settle`], and may have left again.
     chosen: Vec<Arc<ObjectName>>,
 }
@@ -114,8 +115,10 @@ impl RollingPods {
         if let Some(candidate) = candidate {
             self.candidates[candidate.budget()] -= 1;
             // If it is added again as it was, it enters again: what it waited for may be over.
-            if let Some(next) = &mut self.scattered {
-                next.remove(candidate);
+            if let Some(next) = &mut self.scattered
+                && let Ok(place) = find(next, candidate)
+            {
+                next.remove(place);
             }
             let moves = self.moving.remove(candidate);
             self.follow(moves);
@@ -158,12 +161,13 @@ impl RollingPods {
             };
         };
         let before = before.unwrap_or_default();
-        let entered = next.difference(&before);
-        entered.map(|one| one.order.name.clone()).collect()
+        added(next, &before)
+            .map(|one| one.order.name.clone())
+            .collect()
     }
 
     /// The pods that are upgraded now where that depends on how the set scatters them.
-    fn next_if_scattered(&self, set: &SidecarSet) -> Option<BTreeSet<Arc<RollingCandidate>>> {
+    fn next_if_scattered(&self, set: &SidecarSet) -> Option<Vec<Arc<RollingCandidate>>> {
         let (most, candidates) = (self.moving.size, self.moving.len());
         let places = [0, 1].map(|budget| self.budgets[budget].size.min(self.candidates[budget]));
         let mut budgets = places.iter().zip(&self.candidates);
@@ -172,45 +176,44 @@ impl RollingPods {
         if self.labels.is_empty() || most == 0 || is_order_idle {
             return None;
         }
-        let mut length = FIRST;
+        let spreads = self.spreads(set);
+        // No fewer than there are places for.
+        let mut length = places.iter().sum::<usize>().max(FIRST);
         loop {
-            let order = self.scattered_order(set, length);
+            let first: Vec<_> = self.in_order().take(length).collect();
+            let order = spreads.apply(first.iter().map(|one| &*one.labels));
             let mut places = places;
-            let next = order.iter().take(most).filter(|one| {
-                let left = &mut places[one.budget()];
+            let next = order.iter().copied().take(most).filter(|place| {
+                let left = &mut places[first[*place].budget()];
                 let is_next = *left > 0;
                 *left = left.saturating_sub(1);
                 is_next
             });
-            let next: BTreeSet<_> = next.map(|one| Arc::clone(one)).collect();
+            let mut next: Vec<_> = next.collect();
             if places == [0, 0] || order.len() >= most.min(candidates) {
-                return Some(next);
+                next.sort_unstable();
+                return Some(next.into_iter().map(|place| first[place].clone()).collect());
             }
             length *= 2;
         }
     }
 
-    /// Those that come first where the set scatters its pods, as far as the first ones without scattering tell.
-    fn scattered_order(&self, set: &SidecarSet, length: usize) -> Vec<&Arc<RollingCandidate>> {
-        let first = self.moving.first.iter().chain(&self.moving.rest);
-        let candidates = self.moving.len();
-        let spreads = self
-            .labels
-            .spreads(&set.update.scatter, self.matched, candidates);
-        spreads
-            .iter()
-            .fold(first.take(length).collect(), |order, spread| {
-                spread.apply(order, |one| &one.labels)
-            })
+    /// Those that can be upgraded, in their order without scattering.
+    fn in_order(&self) -> impl Iterator<Item = &Arc<RollingCandidate>> {
+        self.moving.first.iter().chain(&self.moving.rest)
+    }
+
+    fn spreads(&self, set: &SidecarSet) -> Spreads {
+        self.labels
+            .spreads(&set.update.scatter, self.matched, self.moving.len())
     }
 
     /// Whether a pod is upgraded now.
     pub fn is_next(&self, candidate: &RollingCandidate) -> bool {
-        let budget = &self.budgets[candidate.budget()].first;
-        self.scattered
-            .as_ref()
-            .unwrap_or(budget)
-            .contains(candidate)
+        match &self.scattered {
+            Some(next) => find(next, candidate).is_ok(),
+            None => self.budgets[candidate.budget()].first.contains(candidate),
+        }
     }
 
     /// Whether a pod waits until others are available again. Looks at all pods where the set scatters them.
@@ -218,9 +221,10 @@ impl RollingPods {
         let may_move = if self.labels.is_empty() {
             self.moving.first.contains(candidate)
         } else {
-            let order = self.scattered_order(set, self.moving.len());
+            let all: Vec<_> = self.in_order().collect();
+            let order = self.spreads(set).apply(all.iter().map(|one| &*one.labels));
             let mut moving = order.iter().take(self.moving.size);
-            moving.any(|one| ***one == *candidate)
+            moving.any(|place| **all[*place] == *candidate)
         };
         may_move && !self.is_next(candidate)
     }
@@ -235,7 +239,7 @@ impl RollingPods {
     pub fn next(&self) -> impl Iterator<Item = &Arc<ObjectName>> {
         let budgets = self.budgets.iter().map(|budget| &budget.first);
         let budgets = budgets.filter(|_| self.scattered.is_none());
-        let next = self.scattered.iter().chain(budgets).flatten();
+        let next = self.scattered.iter().flatten().chain(budgets.flatten());
         next.map(|candidate| &candidate.order.name)
     }
 
@@ -267,6 +271,25 @@ impl RollingPods {
             self.chosen.extend(entered(moves));
         }
     }
+}
+
+/// The place of a candidate in a list by place, or where it would be.
+fn find(list: &[Arc<RollingCandidate>], candidate: &RollingCandidate) -> Result<usize, usize> {
+    list.binary_search_by(|one| (**one).cmp(candidate))
+}
+
+/// The candidates of a list by place that another one lacks.
+fn added<'a>(
+    list: &'a [Arc<RollingCandidate>],
+    before: &'a [Arc<RollingCandidate>],
+) -> impl Iterator<Item = &'a Arc<RollingCandidate>> {
+    let mut before = before.iter().peekable();
+    list.iter().filter(move |one| {
+        // Most of them are in both, and are compared by their addresses first.
+        let is_ahead = |known: &&Arc<RollingCandidate>| *known != *one && *known < *one;
+        while before.next_if(is_ahead).is_some() {}
+        before.next_if_eq(one).is_none()
+    })
 }
 
 fn entered(moves: Vec<Move<Arc<RollingCandidate>>>) -> impl Iterator<Item = Arc<ObjectName>> {

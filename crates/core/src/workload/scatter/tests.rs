@@ -100,9 +100,8 @@ proptest! {
         let whole = scatter(&terms, &pods, order.clone(), |pod, key| pod.label(key).map(|value| &**value));
         let spreads = counts.spreads(&terms, pods.len(), order.len());
         for first in [first, order.len()] {
-            let known = order.iter().take(first).map(|place| (*place, &named[*place]));
-            let found = spreads.iter().fold(known.collect(), |known, spread| spread.apply(known, |(_, labels)| labels));
-            let found: Vec<_> = found.into_iter().map(|(place, _)| place).collect();
+            let known = order.iter().take(first).map(|place| &*named[*place]);
+            let found: Vec<_> = spreads.apply(known).into_iter().map(|place| order[place]).collect();
             prop_assert_eq!(&found[..], &whole[..found.len()]);
             prop_assert!(first < order.len() || found.len() == order.len());
         }
