@@ -13,7 +13,8 @@ COPY . .
 RUN host="$(rustc -vV | sed -n 's/^host: //p')" \
  && RUSTFLAGS="-Ctarget-feature=+crt-static --remap-path-prefix=/usr/local/cargo=/cargo" \
     cargo build --locked --release --package leadsman --target "$host" \
- && mv "target/$host/release/leadsman" /leadsman-static
+ && mkdir /programs \
+ && mv "target/$host/release/leadsman" "target/$host/release/leadsman-agent" /programs
 
 FROM scratch
 ARG REVISION
@@ -21,6 +22,6 @@ LABEL org.opencontainers.image.title="leadsman" \
       org.opencontainers.image.version="0.1.0" \
       org.opencontainers.image.revision="$REVISION" \
       org.opencontainers.image.licenses="Apache-2.0"
-COPY --from=build /leadsman-static /leadsman
+COPY --from=build /programs/ /
 USER 65532:65532
 ENTRYPOINT ["/leadsman"]

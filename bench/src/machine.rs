@@ -4,6 +4,7 @@ use std::fs;
 use std::process::Command;
 
 use anyhow::{Context as _, Result};
+use leadsman_testkit::leadsman;
 use procfs::{CpuInfo, Current as _, Meminfo};
 use serde::{Deserialize, Serialize};
 
@@ -20,6 +21,9 @@ pub(crate) struct Machine {
     pub(crate) commit: String,
     /// The size of the `leadsman` binary in bytes.
     pub(crate) binary_bytes: u64,
+    /// The same of `leadsman-agent`; none in pages of before it was a program of its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) agent_binary_bytes: Option<u64>,
 }
 
 impl Machine {
@@ -33,7 +37,8 @@ impl Machine {
             memory_mib: memory.mem_total / (1024 * 1024),
             kernel: kernel.trim().to_owned(),
             commit: commit(),
-            binary_bytes: fs::metadata(leadsman_testkit::leadsman::program()?)?.len(),
+            binary_bytes: fs::metadata(leadsman::program()?)?.len(),
+            agent_binary_bytes: Some(fs::metadata(leadsman::agent_program()?)?.len()),
         })
     }
 }

@@ -42,6 +42,11 @@ impl Layer {
         self.with(path, Entry::Link { target })
     }
 
+    /// The paths of all files, directories and links, sorted.
+    pub fn paths(&self) -> impl Iterator<Item = &str> {
+        self.0.keys().map(String::as_str)
+    }
+
     fn with(mut self, path: &str, entry: Entry) -> Self {
         for (end, _) in path.match_indices('/') {
             let parent = path[..end].to_owned();

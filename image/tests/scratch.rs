@@ -1,5 +1,5 @@
-//! What leadsman finds in an image from scratch. The program runs as in a container of it: its root has nothing but the
-//! program and what the kubelet mounts, is read-only, and the user is nobody on the machine. A network namespace has a small
+//! What leadsman finds in an image from scratch. Its programs run as in a container of it: its root has nothing but the
+//! programs and what the kubelet mounts, is read-only, and the user is nobody on the machine. A network namespace has a small
 //! name server and a server that says which host it was asked for.
 //!
 //! glibc that is linked statically loads its resolvers from shared libraries before version 2.34, and then no name resolves
@@ -9,7 +9,7 @@ use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{TcpListener, UdpSocket};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 use std::{fs, thread};
@@ -22,6 +22,8 @@ use libtest_mimic::{Arguments, Completion, Trial};
 const INSIDE: &str = "LEADSMAN_SCRATCH_INSIDE";
 /// Where the root of the image is, in a mount namespace of its own.
 const ROOT: &str = "/mnt";
+/// The programs of the image, which are in one folder where they are built.
+const PROGRAMS: [&str; 2] = ["leadsman", "leadsman-agent"];
 const NAME_SERVER: &str = "127.0.0.53:53";
 const ADDRESS: [u8; 4] = [127, 0, 0, 7];
 const PORT: u16 = 8001;
@@ -100,6 +102,11 @@ fn main() -> Result<()> {
         trial("scratch::a_kubeconfig_without_ca_is_refused", no_ca),
         trial("scratch::a_missing_home_is_no_crash", no_home),
         trial(
+            "scratch::an_agent_runs_and_reaches_the_api_server_by_name",
+            agent_reaches,
+        ),
+        trial("scratch::the_history_of_no_agent_is_an_error", no_agent),
+        trial(
             "scratch::no_path_of_the_builder_is_in_it",
             no_path_of_the_builder,
         ),
@@ -123,12 +130,9 @@ fn why_not() -> Option<&'static str> {
 /// Makes the root of the image, with nothing of this machine in it.
 fn container() -> Result<()> {
     let program = std::env::var_os("LEADSMAN_BIN").map(PathBuf::from);
-    let program =
-        program.context("LEADSMAN_BIN names the static program; `cargo xtask` sets it")?;
-    let content = fs::read(&program).with_context(|| format!("reading {}", program.display()))?;
-    let content = StaticProgram::new(content)
-        .with_context(|| format!("{}", program.display()))?
-        .into_content();
+    let program = program.context(
+        "LEADSMAN_BIN names the static program `leadsman`, beside which is the agent's; `cargo xtask` sets it",
+    )?;
     run("ip", &["link", "set", "lo", "up"])?;
     run("mount", &["-t", "tmpfs", "-o", "mode=755", "tmpfs", ROOT])?;
     let root = Path::new(ROOT);
@@ -146,8 +150,13 @@ fn container() -> Result<()> {
     }
     let without = kubeconfig(HOSTS[0], "");
     fs::write(root.join("kubeconfigs/no-ca"), without)?;
-    fs::write(root.join("leadsman"), content)?;
-    run("chmod", &["755", &format!("{ROOT}/leadsman")])?;
+    for name in PROGRAMS {
+        let path = program.with_file_name(name);
+        let content = fs::read(&path).with_context(|| format!("reading {}", path.display()))?;
+        let content = StaticProgram::new(content).with_context(|| path.display().to_string())?;
+        fs::write(root.join(name), content.into_content())?;
+        run("chmod", &["755", &format!("{ROOT}/{name}")])?;
+    }
     run("mount", &["-o", "remount,ro", ROOT])?;
     thread::spawn(serve_names);
     Ok(())
@@ -198,29 +207,66 @@ fn no_home() -> Result<()> {
     Ok(())
 }
 
+/// An agent asks until it is ended.
+fn agent_reaches() -> Result<()> {
+    let host = "api.example.test";
+    let asked = serve_http()?;
+    let kubeconfig = format!("--kubeconfig=/kubeconfigs/{host}");
+    let words = [
+        "/leadsman-agent",
+        "--node-name=n",
+        "--metrics-bind-address=0",
+        &kubeconfig,
+    ];
+    let mut agent = in_container(&words);
+    let agent = agent.stdout(Stdio::null()).stderr(Stdio::null());
+    let mut agent = agent.spawn().context("running chroot")?;
+    let heard = asked.recv_timeout(PATIENCE);
+    agent.kill()?;
+    agent.wait()?;
+    let heard = heard.context("no request came from the agent")?;
+    ensure!(heard == format!("{host}:{PORT}"), "asked for {heard:?}");
+    Ok(())
+}
+
+/// The pod of the agent has one that listens; this container has not.
+fn no_agent() -> Result<()> {
+    let words = ["/leadsman-agent", "history"];
+    let output = in_container(&words).output().context("running chroot")?;
+    let text = text(&output);
+    ensure!(output.status.code() == Some(1), "{}: {text}", output.status);
+    ensure!(
+        text.starts_with("leadsman-agent: no agent answers at /run/leadsman/history.sock"),
+        "{text}"
+    );
+    Ok(())
+}
+
 /// A path would make the same sources another program in another folder. The workspace and cargo's folder have other names.
 fn no_path_of_the_builder() -> Result<()> {
     let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).parent();
     let workspace = workspace.context("the crate is in a workspace")?;
     let workspace = workspace.display().to_string();
-    let named = in_program(&["--fixed-strings", &workspace])?;
-    ensure!(named.is_empty(), "the program names {workspace}");
-    let sources = in_program(&["--only-matching", "....../registry/src/"])?;
-    ensure!(!sources.is_empty(), "panics name their files");
-    for source in sources.lines() {
-        ensure!(
-            source.contains("/cargo/registry"),
-            "the program names {source}"
-        );
+    for program in PROGRAMS {
+        let named = in_program(program, &["--fixed-strings", &workspace])?;
+        ensure!(named.is_empty(), "{program} names {workspace}");
+        let sources = in_program(program, &["--only-matching", "....../registry/src/"])?;
+        ensure!(!sources.is_empty(), "panics of {program} name their files");
+        for source in sources.lines() {
+            ensure!(
+                source.contains("/cargo/registry"),
+                "{program} names {source}"
+            );
+        }
     }
     Ok(())
 }
 
-fn in_program(arguments: &[&str]) -> Result<String> {
+fn in_program(program: &str, arguments: &[&str]) -> Result<String> {
     let output = Command::new("grep")
         .args(["--text", "--max-count=1000"])
         .args(arguments)
-        .arg(format!("{ROOT}/leadsman"))
+        .arg(format!("{ROOT}/{program}"))
         .env("LC_ALL", "C")
         .output()
         .context("running grep")?;
@@ -229,13 +275,19 @@ fn in_program(arguments: &[&str]) -> Result<String> {
 
 /// `leadsman preflight` as in a container.
 fn preflight(arguments: &[&str]) -> Result<Output> {
-    Command::new("chroot")
-        .args(["--userspec=65532:65532", ROOT, "/leadsman", "preflight"])
-        .args(arguments)
+    let words = [&["/leadsman", "preflight"], arguments].concat();
+    in_container(&words).output().context("running chroot")
+}
+
+/// A command as in a container.
+fn in_container(words: &[&str]) -> Command {
+    let mut command = Command::new("chroot");
+    command
+        .args(["--userspec=65532:65532", ROOT])
+        .args(words)
         .env_clear()
-        .env("PATH", std::env::var_os("PATH").unwrap_or_default())
-        .output()
-        .context("running chroot")
+        .env("PATH", std::env::var_os("PATH").unwrap_or_default());
+    command
 }
 
 fn text(output: &Output) -> String {

@@ -97,7 +97,10 @@ impl Cluster {
             "--webhook-url",
             &webhooks,
         ];
-        *self.manager.lock().await = Some(self.start("manager", &arguments).await?);
+        *self.manager.lock().await = Some(
+            self.start("manager", &leadsman::program()?, &arguments)
+                .await?,
+        );
         Ok(())
     }
 
@@ -111,7 +114,6 @@ impl Cluster {
         let kubeconfig = self.agent_kubeconfig.display().to_string();
         let history_socket = self.history_socket().display().to_string();
         let arguments = [
-            "agent",
             "--metrics-bind-address",
             AGENT_METRICS,
             "--kubeconfig",
@@ -123,18 +125,21 @@ impl Cluster {
             "--history-socket",
             &history_socket,
         ];
-        *self.agent.lock().await = Some(self.start("agent", &arguments).await?);
+        *self.agent.lock().await = Some(
+            self.start("agent", &leadsman::agent_program()?, &arguments)
+                .await?,
+        );
         Ok(())
     }
 
-    async fn start(&self, name: &str, arguments: &[&str]) -> Result<Inside> {
+    async fn start(&self, name: &str, program: &Path, arguments: &[&str]) -> Result<Inside> {
         let path = self.log(name);
         let log = std::fs::File::options()
             .create(true)
             .append(true)
             .open(&path)?;
         cache::hand_over(&path)?;
-        let mut command = self.bed.command_inside(leadsman::program()?)?;
+        let mut command = self.bed.command_inside(program)?;
         command
             .args(arguments)
             .env("LEADSMAN_LOG", self.log_filter)
@@ -197,7 +202,7 @@ impl Cluster {
         Ok(agent.pid().as_raw().unsigned_abs())
     }
 
-    /// The socket on which the agent answers `leadsman agent-history`.
+    /// The socket on which the agent answers `leadsman-agent history`.
     pub fn history_socket(&self) -> PathBuf {
         self.bed.folder().join("history.sock")
     }

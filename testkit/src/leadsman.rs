@@ -22,9 +22,18 @@ pub const MANAGER: &str = "system:serviceaccount:leadsman-system:leadsman-manage
 /// The agents' user.
 pub const AGENT: &str = "system:serviceaccount:leadsman-system:leadsman-agent";
 
-/// The built `leadsman` program, named by `LEADSMAN_BIN`.
+/// The built `leadsman` program, named by `LEADSMAN_BIN`. The agent's is in the same folder.
 pub fn program() -> Result<PathBuf> {
     built("LEADSMAN_BIN", "leadsman program")
+}
+
+/// The built `leadsman-agent` program.
+pub fn agent_program() -> Result<PathBuf> {
+    let path = program()?.with_file_name("leadsman-agent");
+    if !path.is_file() {
+        bail!("{} is no file; it is beside LEADSMAN_BIN", path.display());
+    }
+    Ok(path)
 }
 
 /// The archive of leadsman's image, named by `LEADSMAN_IMAGE`.

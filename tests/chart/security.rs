@@ -64,6 +64,8 @@ fn an_agent_has_the_socket_and_the_network_of_its_node_and_nothing_else() {
         mounts[1],
         json!({"name": "history", "mountPath": "/run/leadsman"})
     );
+    let command = &agent["containers"][0]["command"];
+    assert_eq!(*command, json!(["/leadsman-agent"]), "not all of leadsman");
     let user = &agent["securityContext"]["runAsUser"];
     assert_eq!(*user, 0, "the socket is root's");
     assert_eq!(agent["tolerations"], json!([{"operator": "Exists"}]));

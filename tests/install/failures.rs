@@ -278,22 +278,23 @@ pub(crate) async fn a_roll_out_of_what_cannot_run_stops_at_its_first_pods(
     let faults = [
         Fault {
             values: json!({"image": {"tag": FOREIGN}}),
-            components: &[Component::Manager, Component::Agent],
+            components: &[
+                (Component::Manager, "exec /leadsman:"),
+                (Component::Agent, "exec /leadsman-agent:"),
+            ],
             said: "exec format error",
-            about: "exec /leadsman",
         },
         Fault {
             values: json!({"agent": {"port": 10250}}),
-            components: &[Component::Agent],
+            components: &[(Component::Agent, "cannot listen on :10250")],
             said: "(--metrics-bind-address)",
-            about: "cannot listen on :10250",
         },
     ];
     for (fault, main) in faults.into_iter().zip([false, true]) {
         release.install(&values(fault.values)).await?;
-        for component in fault.components {
+        for (component, about) in fault.components {
             let pod = stuck_pod(&release, *component).await?;
-            pod.wait_for_log(fault.said, fault.about).await?;
+            pod.wait_for_log(fault.said, about).await?;
             pod.wait_for_row("0/1 CrashLoopBackOff").await?;
         }
         // The managers before it go on, and so does the other node's agent.
@@ -307,16 +308,16 @@ pub(crate) async fn a_roll_out_of_what_cannot_run_stops_at_its_first_pods(
     roles_were(&history, [&["main", "secondary", "main"]; 2]).await
 }
 
-/// Values with which nothing can run, and what the log of a component's pod then says.
+/// Values with which nothing can run, and what the logs of components' pods then say, each with what it is about.
 struct Fault {
     values: Value,
-    components: &'static [Component],
+    components: &'static [(Component, &'static str)],
     said: &'static str,
-    about: &'static str,
 }
 
-/// An image like leadsman's that is said to be for one architecture, and whose program is for one.
+/// An image like leadsman's that is said to be for one architecture, and whose programs are for one.
 fn write_image(archive: &Path, said: Architecture, program: Architecture) -> Result<()> {
+    let header = header_of_a_program(program);
     let image = Image {
         repository: "docker.io/library/leadsman".to_owned(),
         tag: FOREIGN.to_owned(),
@@ -327,7 +328,11 @@ fn write_image(archive: &Path, said: Architecture, program: Architecture) -> Res
             entrypoint: vec!["/leadsman".to_owned()],
             ..Config::default()
         },
-        layer: Layer::new().file("leadsman", 0o755, header_of_a_program(program)),
+        layer: Layer::new().file("leadsman", 0o755, header.clone()).file(
+            "leadsman-agent",
+            0o755,
+            header,
+        ),
         compression: 1,
     };
     image.write(File::create(archive)?)?;

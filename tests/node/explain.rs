@@ -98,15 +98,10 @@ pub(crate) async fn recent_runs_say_how_long_each_took_and_why_it_failed(
     .await
 }
 
-/// What `leadsman agent-history` prints beside the agent.
+/// What `leadsman-agent history` prints beside the agent.
 async fn recent_runs(cluster: &Cluster, namespace: &str) -> Result<Vec<ProbeHistory>> {
-    let told = Command::new(leadsman::program()?)
-        .args([
-            "agent-history",
-            "--namespace",
-            namespace,
-            "--history-socket",
-        ])
+    let told = Command::new(leadsman::agent_program()?)
+        .args(["history", "--namespace", namespace, "--history-socket"])
         .arg(cluster.history_socket())
         .output()
         .await?;

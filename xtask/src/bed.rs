@@ -77,12 +77,13 @@ fn status(command: &mut Command) -> Result<ExitStatus> {
     command.status().context("running leadsman-bed")
 }
 
-/// Builds leadsman once as the test bed takes it, as a program that runs by itself and as an image of it. Returns the
-/// environment in which testkit finds both.
+/// Builds leadsman once as the test bed takes it, as programs that run by themselves and as an image of them. Returns the
+/// environment in which testkit finds both: the agent's program is beside `LEADSMAN_BIN`.
 pub(crate) fn build_product() -> Result<[(String, OsString); 2]> {
     let image = image::make(Profile::Dev, Architecture::native()?)?;
+    let leadsman = image.programs.find("leadsman")?;
     Ok([
-        ("LEADSMAN_BIN".to_owned(), image.program.into_os_string()),
+        ("LEADSMAN_BIN".to_owned(), leadsman.into()),
         ("LEADSMAN_IMAGE".to_owned(), image.path.into_os_string()),
     ])
 }

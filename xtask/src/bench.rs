@@ -27,7 +27,7 @@ pub(crate) struct Arguments {
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     eprintln!("building leadsman as it is shipped; the first time takes about ten minutes");
-    let leadsman = image::shipped_program()?;
+    let leadsman = image::shipped_programs()?;
     eprintln!("building the bench and the test bed");
     let built = cargo::build_only(&[
         "--profile",
@@ -41,7 +41,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let bed = cargo::program(&built, "leadsman-bed")?;
     let mut environment = bed::prepare_as_user(&bed)?;
     environment.extend([
-        ("LEADSMAN_BIN".to_owned(), leadsman.into_os_string()),
+        ("LEADSMAN_BIN".to_owned(), leadsman.find("leadsman")?.into()),
         ("LEADSMAN_BED".to_owned(), bed.into_os_string()),
     ]);
     let program = cargo::program(&built, "leadsman-bench")?;

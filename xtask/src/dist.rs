@@ -3,10 +3,10 @@
 //! | file | what it is |
 //! |---|---|
 //! | `leadsman-VERSION-ARCH.tar` | the image, an OCI archive |
-//! | `leadsman-VERSION-linux-ARCH` | the program alone, for `manifests` and `preflight` away from the cluster |
+//! | `leadsman-VERSION-linux-ARCH` | `leadsman` alone, for `manifests` and `preflight` away from the cluster |
 //! | `leadsman-VERSION-ARCH.cdx.json` | its bill of materials |
-//! | `leadsman-VERSION-ARCH-licenses.txt` | the licences of what it links, in their own words |
-//! | `kubectl-leadsman-VERSION-linux-ARCH.tar.gz` | the program as a plugin of kubectl |
+//! | `leadsman-VERSION-ARCH-licenses.txt` | the licences of what its programs link, in their own words |
+//! | `kubectl-leadsman-VERSION-linux-ARCH.tar.gz` | the same as a plugin of kubectl |
 //! | `leadsman.krew.yaml` | Krew's manifest of these archives, if `--download` says where they will be |
 //! | `leadsman-VERSION.tgz` | the Helm chart; helm writes the time of packing into it, all else depends on the commit alone |
 //! | `leadsman-VERSION.yaml` | what `leadsman manifests` prints |
@@ -112,7 +112,7 @@ impl Release {
             let name = image.path.file_name().context("an archive has a name")?;
             fs::copy(&image.path, self.folder.join(name))?;
             fs::copy(
-                &image.program,
+                image.programs.find("leadsman")?,
                 self.place(&format!("leadsman-{VERSION}-linux-{architecture}")),
             )?;
             let materials = Materials::read(architecture, &self.commit)?;
@@ -157,7 +157,7 @@ impl Release {
         Ok(())
     }
 
-    /// Printed by the program that is in the image.
+    /// Printed by the `leadsman` that is in the image.
     fn manifests(&mut self) -> Result<()> {
         let native = Architecture::native()?;
         let program = self.place(&format!("leadsman-{VERSION}-linux-{native}"));

@@ -8,10 +8,12 @@ use leadsman_core::podprobe::node::{ExecLimits, HistoryLimits};
 
 use crate::probing::ProbingConfig;
 
-/// Runs the probes of one node and reports their verdicts.
+/// Run the probes of one node, and report their verdicts
 ///
-/// One for each node, with the container runtime's socket at hand. It needs the CRDs and the rights that
+/// There is an agent on each node, with the socket of the container runtime. It needs the CRDs and the rights that
 /// `leadsman manifests` prints, and waits for them.
+///
+/// Every flag can also be set in the environment, as LEADSMAN_ and its name in capitals.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
     /// Name of this node in the cluster

@@ -1,6 +1,6 @@
 //! The recent runs of this node's probes, for whoever may run a command in the agent's pod.
 //!
-//! The agent listens on a unix socket in its pod, and `leadsman agent-history` asks there. Not on the port of `/metrics`:
+//! The agent listens on a unix socket in its pod, and `leadsman-agent history` asks there. Not on the port of `/metrics`:
 //! that is plain HTTP for everybody who reaches the node, runs show what the probes of all namespaces print, and through
 //! the API server's proxy the agent could not know who asks: the API server removes the caller's credentials from a
 //! request that it has authenticated (`staging/src/k8s.io/apiserver/pkg/endpoints/filters/authentication.go`).
@@ -8,7 +8,7 @@
 //! | module | holds |
 //! |---|---|
 //! | here | the socket, and one answer |
-//! | `client` | `leadsman agent-history` |
+//! | `client` | `leadsman-agent history` |
 
 mod client;
 
@@ -84,7 +84,7 @@ impl HistorySocket {
             path: path.to_owned(),
             source,
         })?;
-        tracing::info!(socket = %path.display(), runs_kept, "keeping recent runs of each probe for `leadsman agent-history`");
+        tracing::info!(socket = %path.display(), runs_kept, "keeping recent runs of each probe for `leadsman-agent history`");
         Ok(Self {
             listener,
             runs_kept,

@@ -1,4 +1,4 @@
-//! The recent runs that a node's agent keeps. They are asked for in the agent's pod, by `leadsman agent-history`, so
+//! The recent runs that a node's agent keeps. They are asked for in the agent's pod, by `leadsman-agent history`, so
 //! whoever asks needs the right to run commands there.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,9 +17,10 @@ const DEADLINE: Duration = Duration::from_secs(8);
 const ANSWER_BYTES: usize = 32 << 20;
 /// The agent's container, and its program.
 const CONTAINER: &str = "agent";
-const PROGRAM: &str = "/leadsman";
-/// What clap exits with when it does not know a word: an agent from before there was a history.
-const USAGE: i32 = 2;
+const PROGRAM: &str = "/leadsman-agent";
+/// What container runtimes say of a program that is not in the image, after its name: runc `stat …: no such file or directory`,
+/// crun `executable file … not found in $PATH: No such file or directory` (`src/libcrun/container.c`).
+const NO_PROGRAM: &str = "no such file or directory";
 
 /// Where the kubelet puts the uid by which a static pod's containers are known (`kubetypes.ConfigHashAnnotationKey`).
 const STATIC_UID: &str = "kubernetes.io/config.hash";
@@ -117,10 +118,7 @@ impl Reader {
         let pod = agents.agent_of_node(node)?;
         let flags = query_flags(query);
         let flags = flags.iter().map(String::as_str);
-        let command: Vec<_> = [PROGRAM, "agent-history"]
-            .into_iter()
-            .chain(flags)
-            .collect();
+        let command: Vec<_> = [PROGRAM, "history"].into_iter().chain(flags).collect();
         let output = self
             .exec_command(&ExecCommand {
                 namespace: &agents.namespace,
@@ -155,18 +153,22 @@ fn query_flags(query: &HistoryQuery) -> Vec<String> {
 /// An answer, or why it is none.
 fn parse_answer(output: &ExecOutput) -> Result<NodeHistory, String> {
     let said = String::from_utf8_lossy(&output.stderr);
-    let said = said.trim().trim_start_matches("leadsman: ");
+    let said = said.trim().trim_start_matches("leadsman-agent: ");
     match &output.end {
         ExecEnd::Exited(0) => {}
-        ExecEnd::Exited(USAGE) if said.contains("agent-history") => {
-            return Err("it is of a version that keeps no recent runs".to_owned());
-        }
         ExecEnd::Exited(code) if said.is_empty() => {
-            return Err(format!("`leadsman agent-history` exited with code {code}"));
+            return Err(format!("`{PROGRAM} history` exited with code {code}"));
         }
         ExecEnd::Exited(_) => return Err(said.to_owned()),
+        ExecEnd::NotStarted(why)
+            if why.contains(PROGRAM) && why.to_lowercase().contains(NO_PROGRAM) =>
+        {
+            return Err(format!(
+                "its image has no {PROGRAM}, so it is of another version of leadsman than this plugin"
+            ));
+        }
         ExecEnd::NotStarted(why) => {
-            return Err(format!("`{PROGRAM} agent-history` was not started: {why}"));
+            return Err(format!("`{PROGRAM} history` was not started: {why}"));
         }
         ExecEnd::Unknown => return Err("the connection ended before the answer".to_owned()),
     }
@@ -223,24 +225,29 @@ mod tests {
 
     #[rstest]
     #[case(
-        "leadsman: no agent answers at /x: gone; it keeps recent runs if …",
+        "leadsman-agent: no agent answers at /x: gone; it keeps recent runs if …",
         ExecEnd::Exited(1),
         "no agent answers at /x: gone; it keeps recent runs if …"
     )]
     #[case(
         "",
         ExecEnd::Exited(137),
-        "`leadsman agent-history` exited with code 137"
-    )]
-    #[case(
-        "error: unrecognized subcommand 'agent-history'",
-        ExecEnd::Exited(2),
-        "it is of a version that keeps no recent runs"
+        "`/leadsman-agent history` exited with code 137"
     )]
     #[case(
         "",
-        ExecEnd::NotStarted("no such file".to_owned()),
-        "`/leadsman agent-history` was not started: no such file"
+        ExecEnd::NotStarted("exec: \"/leadsman-agent\": stat /leadsman-agent: no such file or directory: unknown".to_owned()),
+        "its image has no /leadsman-agent, so it is of another version of leadsman than this plugin"
+    )]
+    #[case(
+        "",
+        ExecEnd::NotStarted("executable file `/leadsman-agent` not found in $PATH: No such file or directory".to_owned()),
+        "its image has no /leadsman-agent, so it is of another version of leadsman than this plugin"
+    )]
+    #[case(
+        "",
+        ExecEnd::NotStarted("container not running".to_owned()),
+        "`/leadsman-agent history` was not started: container not running"
     )]
     #[case("", ExecEnd::Unknown, "the connection ended before the answer")]
     fn why_there_is_no_answer_is_said(

@@ -1,4 +1,5 @@
-//! The binary of leadsman. Each subcommand has a module here, and its work in another crate.
+//! The program of the manager, of `kubectl leadsman` and of an administrator's tools. Each subcommand has a module here, and
+//! its work in another crate. The agent's program is `bin/leadsman-agent`.
 
 mod verbs;
 
@@ -9,16 +10,16 @@ use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use clap_complete::CompleteEnv;
 use tikv_jemallocator::Jemalloc;
 
-/// A manager reads large texts and keeps small pieces of them for long. glibc's allocator tidies up at each large text, and
-/// keeps the holes.
+/// See "Why jemalloc?" in `DESIGN.md`.
 #[global_allocator]
 static ALLOCATOR: Jemalloc = Jemalloc;
 
 /// Marks pods by probes of their containers, and injects and upgrades sidecars
 ///
-/// `manager` and `agent` run in a cluster: two managers, of which one writes, and an
-/// agent on each node. `manifests` prints the objects that both need, and `preflight`
-/// checks whether they exist and whether anything prevents the first start:
+/// `manager` runs in a cluster, twice, and one of the two writes. The agents of the nodes
+/// are a program of their own, `leadsman-agent`. `manifests` prints the objects that both
+/// need, and `preflight` checks whether they exist and whether anything prevents the
+/// first start:
 ///
 ///     leadsman manifests | kubectl apply --server-side -f -
 ///     leadsman preflight
@@ -29,7 +30,7 @@ static ALLOCATOR: Jemalloc = Jemalloc;
 ///     kubectl leadsman explain pod/game-0
 ///     kubectl leadsman status -A
 ///
-/// Every flag of manager, agent and preflight can also be set in the environment, as
+/// Every flag of manager and preflight can also be set in the environment, as
 /// LEADSMAN_ and its name in capitals.
 #[derive(Parser)]
 #[command(version, verbatim_doc_comment, propagate_version = true)]
@@ -43,14 +44,6 @@ struct Arguments {
 enum Command {
     /// Run the cluster's manager
     Manager(leadsman_manager::Args),
-    /// Run a node's agent
-    Agent(leadsman_agent::Args),
-    /// Print the recent runs that the agent of this pod keeps, as JSON
-    ///
-    /// Asked by `kubectl leadsman explain`, `history` and `top`, through `pods/exec` of the agent's pod. The first line says how
-    /// many runs are kept and how many lines follow, each the recent runs of one probe of one pod.
-    #[command(hide = true)]
-    AgentHistory(leadsman_agent::history::Args),
     /// Print the objects that a cluster needs before the first start, as YAML
     Manifests(verbs::manifests::Args),
     /// Check whether a cluster is ready, and print what to do first
@@ -138,8 +131,6 @@ fn main() -> ExitCode {
     let arguments = Arguments::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     match arguments.command {
         Command::Manager(args) => verbs::manager::run(&args),
-        Command::Agent(args) => verbs::agent::run(&args),
-        Command::AgentHistory(args) => verbs::agent::print_history(&args),
         Command::Manifests(args) => verbs::manifests::run(&args),
         Command::Preflight(args) => verbs::preflight::run(&args),
         Command::Explain(args) => leadsman_kubectl::explain(&args),
@@ -167,8 +158,7 @@ fn build_command(program: &str) -> clap::Command {
     if program != PLUGIN {
         return command;
     }
-    let hide = |command: clap::Command, verb| command.mut_subcommand(verb, |verb| verb.hide(true));
-    let command = ["manager", "agent"].into_iter().fold(command, hide);
+    let command = command.mut_subcommand("manager", |manager| manager.hide(true));
     let command = command.about(ABOUT_PLUGIN).long_about(LONG_ABOUT_PLUGIN);
     command.bin_name("kubectl leadsman")
 }
@@ -202,7 +192,7 @@ mod tests {
     fn every_flag_can_be_set_in_the_environment() {
         for command in Arguments::command().get_subcommands_mut() {
             command.build();
-            // What people type has kubectl's flags, and `agent-history` is typed for them.
+            // What people type has kubectl's flags.
             let is_typed = [
                 "manifests",
                 "explain",
@@ -214,7 +204,6 @@ mod tests {
                 "convert",
                 "inject",
                 "drift",
-                "agent-history",
             ];
             if is_typed.contains(&command.get_name()) {
                 continue;

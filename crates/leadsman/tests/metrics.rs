@@ -28,6 +28,10 @@ current-context: none
 const ATTEMPTS: u32 = 300;
 const PAUSE: Duration = Duration::from_millis(100);
 
+/// The programs.
+const LEADSMAN: &str = env!("CARGO_BIN_EXE_leadsman");
+const AGENT: &str = env!("CARGO_BIN_EXE_leadsman-agent");
+
 /// A process of leadsman that is killed in the end.
 struct Running {
     process: Child,
@@ -35,10 +39,10 @@ struct Running {
 }
 
 impl Running {
-    fn start(folder: &Path, arguments: &[&str]) -> Self {
+    fn start(folder: &Path, program: &str, arguments: &[&str]) -> Self {
         let kubeconfig = folder.join("kubeconfig");
         fs::write(&kubeconfig, KUBECONFIG).unwrap();
-        let mut process = Command::new(env!("CARGO_BIN_EXE_leadsman"))
+        let mut process = Command::new(program)
             .args(arguments)
             .arg("--kubeconfig")
             .arg(kubeconfig)
@@ -162,6 +166,7 @@ fn the_table_of_metrics_is_what_manager_and_agent_serve() {
     let folder = folder("metrics");
     let manager = Running::start(
         &folder,
+        LEADSMAN,
         &[
             "manager",
             "--namespace=leadsman-system",
@@ -171,8 +176,8 @@ fn the_table_of_metrics_is_what_manager_and_agent_serve() {
     );
     let agent = Running::start(
         &folder,
+        AGENT,
         &[
-            "agent",
             "--node-name=none",
             "--runtime-endpoint=unix:///nowhere.sock",
         ],
@@ -201,7 +206,11 @@ fn the_table_of_metrics_is_what_manager_and_agent_serve() {
 #[test]
 fn the_table_of_reasons_has_each_that_a_marker_can_have() {
     let folder = folder("reasons");
-    let manager = Running::start(&folder, &["manager", "--namespace=leadsman-system"]);
+    let manager = Running::start(
+        &folder,
+        LEADSMAN,
+        &["manager", "--namespace=leadsman-system"],
+    );
     let text = fs::read_to_string(MARKERS).unwrap();
     let (_, table) = text
         .split_once("| reason | what it means | what to do |\n|---|---|---|\n")

@@ -41,6 +41,6 @@ pub mod watcher;
 
 pub use backoff::Backoff;
 pub use metrics::Metrics;
-pub use process::{Args, Component, Process, RunError, run_process};
+pub use process::{Args, Component, Process, RunError, exit_status, run_process};
 pub use readiness::{Readiness, ReadinessCheck};
 pub use server::ApiServer;

@@ -2,6 +2,7 @@
 //! signal.
 
 use std::error::Error;
+use std::process::ExitCode;
 
 use tokio_util::sync::CancellationToken;
 
@@ -40,7 +41,7 @@ pub struct Args {
 pub enum Component {
     /// `leadsman manager`, one or more in a cluster.
     Manager,
-    /// `leadsman agent`, one on each node.
+    /// `leadsman-agent`, one on each node.
     Agent,
     /// `leadsman preflight`, which checks a cluster and exits.
     Preflight,
@@ -103,7 +104,7 @@ pub enum RunError<E: Error + 'static> {
 
 /// Runs `work` on a runtime of one thread until it returns, or until the grace period after a signal is over.
 ///
-/// Tasks that `work` spawned are dropped when this returns. The caller turns the result into the exit status.
+/// Tasks that `work` spawned are dropped when this returns. The caller turns the result into the [`exit_status`].
 pub fn run_process<F, E>(
     args: &Args,
     component: Component,
@@ -133,6 +134,18 @@ where
         Err(error) => tracing::error!(%error, "stopped with an error"),
     }
     ended
+}
+
+/// The exit status of a process. Its error is in the log already, unless the log could not be set up.
+pub fn exit_status<E: Error>(program: &str, ended: &Result<(), RunError<E>>) -> ExitCode {
+    match ended {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(RunError::Log(error)) => {
+            eprintln!("{program}: {error}");
+            ExitCode::FAILURE
+        }
+        Err(_) => ExitCode::FAILURE,
+    }
 }
 
 async fn run_to_end<F, E>(

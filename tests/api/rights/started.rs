@@ -33,7 +33,7 @@ impl Started {
             // No pod of these tests needs an answer.
             arguments.push("--webhook-url=https://127.0.0.1:1");
         }
-        Self::start(plane, name, kubeconfig, &arguments).await
+        Self::start(plane, name, kubeconfig, leadsman::program()?, &arguments).await
     }
 
     /// With what it logs by default.
@@ -45,8 +45,15 @@ impl Started {
         runtime: &Path,
     ) -> Result<Self> {
         let runtime = format!("unix://{}", runtime.display());
-        let arguments = ["agent", "--node-name", node, "--runtime-endpoint", &runtime];
-        Self::start(plane, name, kubeconfig, &arguments).await
+        let arguments = ["--node-name", node, "--runtime-endpoint", &runtime];
+        Self::start(
+            plane,
+            name,
+            kubeconfig,
+            leadsman::agent_program()?,
+            &arguments,
+        )
+        .await
     }
 
     /// One that sends traces, by this flag.
@@ -59,24 +66,31 @@ impl Started {
     ) -> Result<Self> {
         let runtime = format!("unix://{}", runtime.display());
         let arguments = [
-            "agent",
             "--node-name",
             node,
             "--runtime-endpoint",
             &runtime,
             endpoint,
         ];
-        Self::start(plane, "traced-agent", kubeconfig, &arguments).await
+        Self::start(
+            plane,
+            "traced-agent",
+            kubeconfig,
+            leadsman::agent_program()?,
+            &arguments,
+        )
+        .await
     }
 
     async fn start(
         plane: &ControlPlane,
         name: &str,
         kubeconfig: &Path,
+        program: PathBuf,
         arguments: &[&str],
     ) -> Result<Self> {
         let log = plane.folder().join(format!("logs/{name}.log"));
-        let mut command = Command::new(leadsman::program()?);
+        let mut command = Command::new(program);
         command
             .args(arguments)
             .args(["--metrics-bind-address", "127.0.0.1:0", "--kubeconfig"])

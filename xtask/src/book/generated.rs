@@ -1,13 +1,12 @@
 //! The pages of `docs/reference/`: what programs say of themselves.
 
-use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context as _, Result, bail};
 
-use crate::cargo;
+use crate::cargo::{self, Executable};
 
 const FIELDS: &str = "docs/reference/fields.md";
 const COMMANDS: &str = "docs/reference/commands.md";
@@ -15,8 +14,8 @@ const COMMANDS: &str = "docs/reference/commands.md";
 const COMMANDS_BEGIN: &str = "\
 # Commands and flags
 
-This page lists every subcommand and flag of the program `leadsman`, which is manager, agent, `kubectl leadsman` and the tools of an
-administrator in one. `cargo xtask docs` writes the page from the program's own help.
+This page lists every subcommand and flag of two programs. `leadsman` is manager, `kubectl leadsman` and the tools of an administrator in one, and
+[`leadsman-agent`](#leadsman-agent) is the agent. `cargo xtask docs` writes the page from their own help.
 
 A flag can also be set by the environment variable that is named with it, if there is one. The chart sets flags of manager and agent by its values; for
 other flags, use `manager.extraArgs` and `agent.extraArgs`. `leadsman manager --feature-gates` describes the feature gates.
@@ -48,31 +47,34 @@ pub(super) fn findings() -> Result<Vec<String>> {
 }
 
 fn pages() -> Result<[(PathBuf, String); 2]> {
-    // The selection of `manifests`, so that one build serves both.
-    let built = cargo::build(&["--bin", "leadsman", "--bin", "leadsman-bed"])?;
-    let leadsman = cargo::program(&built, "leadsman")?;
+    // The selection of `manifests` and the agent's program, so that one build serves both.
+    let programs = ["leadsman", "leadsman-agent", "leadsman-bed"];
+    let built = cargo::build(&programs.map(|name| ["--bin", name]).concat())?;
     let fields = printed(&cargo::program(&built, "crds")?, &["--fields"])?;
     let root = cargo::root();
     Ok([
         (root.join(FIELDS), fields),
-        (root.join(COMMANDS), commands(&leadsman)?),
+        (root.join(COMMANDS), commands(&built)?),
     ])
 }
 
-/// The help of each verb, as it is printed.
-fn commands(leadsman: &Path) -> Result<String> {
-    let all = printed(leadsman, &["--help"])?;
-    let mut page = format!("{COMMANDS_BEGIN}\n```text\n{}```\n", trimmed(&all));
-    for verb in verbs(&all) {
-        let help = printed(leadsman, &[verb, "--help"])?;
-        // Infallible: a String takes all that is written.
-        let _ = write!(
-            page,
-            "\n## leadsman {verb}\n\n```text\n{}```\n",
-            trimmed(&help)
-        );
+/// The help of both programs and of each of their verbs, as it is printed.
+fn commands(built: &[Executable]) -> Result<String> {
+    let mut page = COMMANDS_BEGIN.to_owned();
+    for program in ["leadsman", "leadsman-agent"] {
+        let path = cargo::program(built, program)?;
+        let all = printed(&path, &["--help"])?;
+        page.push_str(&section(program, &all));
+        for verb in verbs(&all) {
+            let help = printed(&path, &[verb, "--help"])?;
+            page.push_str(&section(&format!("{program} {verb}"), &help));
+        }
     }
     Ok(page)
+}
+
+fn section(title: &str, help: &str) -> String {
+    format!("\n## {title}\n\n```text\n{}```\n", trimmed(help))
 }
 
 /// The words that begin the lines below `Commands:`.

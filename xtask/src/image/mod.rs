@@ -1,7 +1,7 @@
 //! `cargo xtask image`: leadsman's image as an OCI archive, made without Docker by the program `leadsman-image`.
 //!
-//! What lives here: how the program of the image is built. It is linked statically against glibc, and two builds of one
-//! commit by one toolchain give the same bytes wherever their folders are. Everything that ends up in the program by its
+//! What lives here: how the programs of the image are built. They are linked statically against glibc, and two builds of one
+//! commit by one toolchain give the same bytes wherever their folders are. Everything that ends up in a program by its
 //! path is remapped: the workspace, the sources and build scripts' output of the dependencies, and the standard library.
 
 mod architecture;
@@ -32,7 +32,7 @@ pub(crate) struct Arguments {
     arch: Option<Architecture>,
 }
 
-/// How the program of an image is built.
+/// How the programs of an image are built.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Profile {
     Release,
@@ -43,10 +43,23 @@ pub(crate) enum Profile {
 pub(crate) struct Archive {
     /// Its file.
     pub(crate) path: PathBuf,
-    /// The program in it.
-    pub(crate) program: PathBuf,
+    /// The programs in it.
+    pub(crate) programs: Programs,
     /// The digest of the image's manifest.
     pub(crate) digest: String,
+}
+
+/// What is built for an image: all programs of the package `leadsman`, in one folder. At commits before the agent had a program
+/// of its own that is one.
+pub(crate) struct Programs(Vec<PathBuf>);
+
+impl Programs {
+    /// The one of this name.
+    pub(crate) fn find(&self, name: &str) -> Result<&Path> {
+        let found = self.0.iter().find(|path| path.ends_with(name));
+        let found = found.map(PathBuf::as_path);
+        found.with_context(|| format!("the package leadsman has no program `{name}`"))
+    }
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
@@ -62,6 +75,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
         megabytes(size),
         image.digest
     );
+    for program in &image.programs.0 {
+        let name = program.file_name().unwrap_or_default().display();
+        let size = megabytes(std::fs::metadata(program)?.len());
+        eprintln!("  /{name}, {size:.2} MB");
+    }
     eprintln!("import it on a node: ctr --namespace k8s.io images import FILE");
     println!("{}", image.path.display());
     Ok(ExitCode::SUCCESS)
@@ -69,20 +87,20 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
 
 /// Builds leadsman and makes its image.
 pub(crate) fn make(profile: Profile, architecture: Architecture) -> Result<Archive> {
-    let program = static_program(cargo::root(), profile, architecture)?;
+    let programs = static_programs(cargo::root(), profile, architecture)?;
     let tag = env!("CARGO_PKG_VERSION");
-    archive(program, profile, architecture, tag, &Commit::read()?)
+    archive(programs, profile, architecture, tag, &Commit::read()?)
 }
 
 /// Builds leadsman from the sources of another commit, for this machine's test bed, and makes an image of this tag.
 pub(crate) fn make_of(sources: &Path, commit: &Commit, tag: &str) -> Result<Archive> {
     let (profile, architecture) = (Profile::Dev, Architecture::native()?);
-    let program = static_program(sources, profile, architecture)?;
-    archive(program, profile, architecture, tag, commit)
+    let programs = static_programs(sources, profile, architecture)?;
+    archive(programs, profile, architecture, tag, commit)
 }
 
 fn archive(
-    program: PathBuf,
+    programs: Programs,
     profile: Profile,
     architecture: Architecture,
     tag: &str,
@@ -95,11 +113,10 @@ fn archive(
         .join(profile.folder())
         .join(format!("leadsman-{tag}-{architecture}.tar"));
     let mut maker = Command::new(cargo::program(&built, "leadsman-image")?);
-    maker
-        .arg("--program")
-        .arg(&program)
-        .arg("--output")
-        .arg(&path);
+    for program in &programs.0 {
+        maker.arg("--program").arg(program);
+    }
+    maker.arg("--output").arg(&path);
     maker.args(["--tag", tag, "--created", &commit.time]);
     maker.args(["--compression", profile.compression()]);
     if let Some(revision) = &commit.revision {
@@ -113,20 +130,24 @@ fn archive(
     let digest = String::from_utf8(output.stdout).context("what leadsman-image printed")?;
     Ok(Archive {
         path,
-        program,
+        programs,
         digest: digest.trim().to_owned(),
     })
 }
 
-/// Builds the program that an image for this machine is made of.
-pub(crate) fn shipped_program() -> Result<PathBuf> {
-    static_program(cargo::root(), Profile::Release, Architecture::native()?)
+/// Builds the programs that an image for this machine is made of.
+pub(crate) fn shipped_programs() -> Result<Programs> {
+    static_programs(cargo::root(), Profile::Release, Architecture::native()?)
 }
 
-/// Builds leadsman so that it runs without any other file. Sources of another commit are built with the same flags, in a folder
+/// Builds leadsman so that its programs run without any other file. Sources of another commit are built with the same flags, in a folder
 /// among themselves: in a shared one cargo would take their crates for ours, since it knows those by their places in the
 /// workspace.
-fn static_program(sources: &Path, profile: Profile, architecture: Architecture) -> Result<PathBuf> {
+fn static_programs(
+    sources: &Path,
+    profile: Profile,
+    architecture: Architecture,
+) -> Result<Programs> {
     let missing = architecture.missing();
     if !missing.is_empty() {
         bail!(
@@ -150,11 +171,14 @@ fn static_program(sources: &Path, profile: Profile, architecture: Architecture) 
         format!("CARGO_TARGET_{triple}_LINKER"),
         architecture.linker().program,
     );
-    let program = cargo::program(&cargo::build_by(&mut command)?, "leadsman")?;
+    let built = cargo::build_by(&mut command)?;
+    let programs: Vec<_> = built.into_iter().map(|it| it.path).collect();
     if profile == Profile::Release {
-        paths::check(profile, &program)?;
+        for program in &programs {
+            paths::check(profile, program)?;
+        }
     }
-    Ok(program)
+    Ok(Programs(programs))
 }
 
 /// Links everything in, and leaves no path of this machine behind.

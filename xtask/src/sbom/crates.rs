@@ -1,4 +1,4 @@
-//! The crates that a program links, as `cargo tree` and `Cargo.lock` tell.
+//! The crates that the programs of a package link, as `cargo tree` and `Cargo.lock` tell.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,7 +21,7 @@ pub(super) struct Package {
     pub(super) checksum: Option<String>,
 }
 
-/// A program's package, all packages that it links, and which of them depend on which.
+/// A package of programs, all packages that these link, and which of them depend on which.
 #[derive(Debug)]
 pub(super) struct Graph {
     pub(super) root: Package,
@@ -43,7 +43,7 @@ impl Package {
 }
 
 impl Graph {
-    /// Reads the graph of the program of package `leadsman`, built for this target.
+    /// Reads the graph of the programs of package `leadsman`, built for this target.
     pub(super) fn read(target: &str) -> Result<Self> {
         let output = cargo()
             .args(["tree", "--locked", "--package", "leadsman"])

@@ -1,7 +1,7 @@
-//! The bill of materials of leadsman's program, as CycloneDX 1.6 in JSON (<https://cyclonedx.org/docs/1.6/json>).
+//! The bill of materials of leadsman's programs, as CycloneDX 1.6 in JSON (<https://cyclonedx.org/docs/1.6/json>).
 //!
-//! It lists the crates whose code is in the program: the normal dependencies, with the features that are shipped, without
-//! procedural macros, build scripts and what only tests use. It also lists what is linked beside them: Rust's standard
+//! It lists the crates whose code is in `leadsman` or `leadsman-agent`: the normal dependencies, with the features that are
+//! shipped, without procedural macros, build scripts and what only tests use. It also lists what is linked beside them: Rust's standard
 //! library, glibc and gcc's unwinder. The same sources and toolchain give the same text.
 
 mod crates;
@@ -14,7 +14,7 @@ use crate::commit::{Commit, line};
 use crate::image::Architecture;
 use crates::{Graph, Package};
 
-/// What a release says about the code that a program is linked from.
+/// What a release says about the code that its programs are linked from.
 pub(crate) struct Materials {
     /// The bill of materials.
     pub(crate) bill: Value,
@@ -23,7 +23,7 @@ pub(crate) struct Materials {
 }
 
 impl Materials {
-    /// Reads both for the program of this architecture.
+    /// Reads both for the programs of this architecture.
     pub(crate) fn read(architecture: Architecture, commit: &Commit) -> Result<Self> {
         let graph = Graph::read(architecture.triple())?;
         let libraries = linked_libraries(architecture);

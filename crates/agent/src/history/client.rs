@@ -1,4 +1,4 @@
-//! `leadsman agent-history`, which runs in the agent's pod.
+//! `leadsman-agent history`, which runs in the agent's pod.
 
 use std::io::{self, Write};
 use std::net::Shutdown;
@@ -13,7 +13,10 @@ use super::SOCKET;
 /// The agent gives up before.
 const DEADLINE: Duration = Duration::from_secs(15);
 
-/// The flags of `leadsman agent-history`.
+/// Print the recent runs that the agent of this pod keeps, as JSON
+///
+/// Asked by `kubectl leadsman explain`, `history` and `top`, through `pods/exec` of the agent's pod. The first line says how
+/// many runs are kept and how many lines follow, each the recent runs of one probe of one pod.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
     /// Socket of the agent

@@ -26,10 +26,10 @@ fn probe(pod: &str) -> ProbeHistory {
     serde_json::from_value(probe).unwrap()
 }
 
-/// What `leadsman agent-history` prints, on a thread of its own as it blocks.
+/// What `leadsman-agent history` prints, on a thread of its own as it blocks.
 async fn asked(socket: PathBuf, flags: &[&str]) -> Result<Vec<Value>, HistoryError> {
     let socket = socket.display().to_string();
-    let words = ["agent-history", "--history-socket", &socket].into_iter();
+    let words = ["history", "--history-socket", &socket].into_iter();
     let args = Line::parse_from(words.chain(flags.iter().copied())).args;
     let printed = tokio::task::spawn_blocking(move || {
         let mut out = Vec::new();

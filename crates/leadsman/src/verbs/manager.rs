@@ -6,5 +6,5 @@ use leadsman_manager::Args;
 
 /// Runs the manager until it stops.
 pub(crate) fn run(args: &Args) -> ExitCode {
-    super::exit_status(&leadsman_manager::run_manager(args))
+    leadsman_process::exit_status("leadsman", &leadsman_manager::run_manager(args))
 }
