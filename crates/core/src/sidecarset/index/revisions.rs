@@ -1,6 +1,6 @@
 //! The revisions of the sets as `ControllerRevision`s, and what has to be written of them.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use jiff::Timestamp;
@@ -114,27 +114,31 @@ impl History {
     }
 }
 
-/// The revisions of all sets, by name.
+/// The revisions of all sets.
 #[derive(Debug, Default)]
-pub(super) struct Revisions(BTreeMap<Arc<str>, StoredRevision>);
+pub(super) struct Revisions {
+    by_name: BTreeMap<Arc<str>, StoredRevision>,
+    /// The names of those that a set owns, by its uid.
+    by_owner: HashMap<Arc<str>, BTreeSet<Arc<str>>>,
+}
 
 impl Revisions {
     pub(super) fn get(&self, name: &str) -> Option<&StoredRevision> {
-        self.0.get(name)
+        self.by_name.get(name)
     }
 
     /// The shared form of the name of a revision that is known.
     pub(super) fn shared_name(&self, name: &str) -> Option<&Arc<str>> {
-        self.0.get_key_value(name).map(|(name, _)| name)
+        self.by_name.get_key_value(name).map(|(name, _)| name)
     }
 
     pub(super) fn names(&self) -> impl Iterator<Item = &Arc<str>> {
-        self.0.keys()
+        self.by_name.keys()
     }
 
     /// Whose each revision is.
     pub(super) fn revision_owners(&self) -> RevisionOwners {
-        let known = self.0.iter();
+        let known = self.by_name.iter();
         known
             .map(|(name, own)| (name.clone(), own.revision_owner()))
             .collect()
@@ -144,18 +148,39 @@ impl Revisions {
     pub(super) fn insert_revision(&mut self, object: Arc<ControllerRevision>) -> Option<Arc<str>> {
         let revision = StoredRevision::new(object);
         let set = revision.label_value(SET_LABEL).map(Arc::from);
-        self.0.insert(revision.revision.name.clone(), revision);
+        let name = revision.revision.name.clone();
+        self.unlink_owner(&name);
+        if let Some(owner) = &revision.owner {
+            let names = self.by_owner.entry(owner.clone()).or_default();
+            names.insert(name.clone());
+        }
+        self.by_name.insert(name, revision);
         set
+    }
+
+    /// Forgets who owns a revision.
+    fn unlink_owner(&mut self, name: &str) {
+        let owner = self.by_name.get(name).and_then(|own| own.owner.clone());
+        if let Some(owner) = owner
+            && let Some(names) = self.by_owner.get_mut(&owner)
+        {
+            names.remove(name);
+            if names.is_empty() {
+                self.by_owner.remove(&owner);
+            }
+        }
     }
 
     /// Returns the set whose history it belonged to.
     pub(super) fn remove_revision(&mut self, name: &str) -> Option<Arc<str>> {
-        self.0.remove(name)?.label_value(SET_LABEL).map(Arc::from)
+        self.unlink_owner(name);
+        let revision = self.by_name.remove(name)?;
+        revision.label_value(SET_LABEL).map(Arc::from)
     }
 
     fn revisions_of(&self, set: &SidecarSet) -> impl Iterator<Item = &StoredRevision> {
-        let all = self.0.values();
-        all.filter(|revision| revision.owner.as_deref() == Some(&*set.uid))
+        let names = self.by_owner.get(&set.uid).into_iter().flatten();
+        names.filter_map(|name| self.by_name.get(name))
     }
 
     /// The history of a set, of whose names `collisions` were taken before.
@@ -168,7 +193,7 @@ impl Revisions {
         let mut newest = newest(&set.name, &data, &known, collisions);
         let mut is_name_in_use = false;
         while let RevisionChange::Create { number, .. } = newest.change {
-            let Some(other) = self.0.get(&newest.name) else {
+            let Some(other) = self.by_name.get(&newest.name) else {
                 break;
             };
             if other.owner.is_some() {
@@ -211,7 +236,7 @@ impl Revisions {
 
     /// A revision has been deleted, and is here until the watch shows that it is gone, or another version of it.
     pub(super) fn note_deletion(&mut self, name: &str) {
-        if let Some(revision) = self.0.get_mut(name) {
+        if let Some(revision) = self.by_name.get_mut(name) {
             revision.is_deleted = true;
         }
     }
