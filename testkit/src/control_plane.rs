@@ -90,16 +90,16 @@ impl ControlPlane {
 
     /// A folder for somebody's PATH: `kubectl` with leadsman's plugin, and `helm`. It goes with the bed.
     pub fn tools(&self) -> Result<PathBuf> {
-        let (programs, leadsman) = (self.programs()?, leadsman::program()?);
+        let (programs, plugin) = (self.programs()?, leadsman::plugin()?);
         let folder = self.folder().join("tools");
         std::fs::create_dir_all(&folder)
             .with_context(|| format!("creating {}", folder.display()))?;
         for (name, program) in [
             ("kubectl", programs.join("kubectl")),
             ("helm", programs.join("helm")),
-            ("kubectl-leadsman", leadsman.clone()),
+            ("kubectl-leadsman", plugin.clone()),
             // By this name kubectl asks a plugin for completions (kubernetes/kubernetes#105867).
-            ("kubectl_complete-leadsman", leadsman),
+            ("kubectl_complete-leadsman", plugin),
         ] {
             match std::os::unix::fs::symlink(program, folder.join(name)) {
                 Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {

@@ -22,14 +22,23 @@ pub const MANAGER: &str = "system:serviceaccount:leadsman-system:leadsman-manage
 /// The agents' user.
 pub const AGENT: &str = "system:serviceaccount:leadsman-system:leadsman-agent";
 
-/// The built `leadsman` program, named by `LEADSMAN_BIN`. The agent's is in the same folder.
+/// The built `leadsman` program, named by `LEADSMAN_BIN`. The agent's and the plugin are in the same folder.
 pub fn program() -> Result<PathBuf> {
     built("LEADSMAN_BIN", "leadsman program")
 }
 
 /// The built `leadsman-agent` program.
 pub fn agent_program() -> Result<PathBuf> {
-    let path = program()?.with_file_name("leadsman-agent");
+    beside_program("leadsman-agent")
+}
+
+/// The built plugin of kubectl.
+pub fn plugin() -> Result<PathBuf> {
+    beside_program("kubectl-leadsman")
+}
+
+fn beside_program(name: &str) -> Result<PathBuf> {
+    let path = program()?.with_file_name(name);
     if !path.is_file() {
         bail!("{} is no file; it is beside LEADSMAN_BIN", path.display());
     }

@@ -99,7 +99,9 @@ async fn shell_completes(world: &Installation, shell: &str, program: &[&str]) ->
     let terminal = Terminal::new(world, shell, program)?;
     let setup = format!("{bash_completion}{by_kubectl}");
     terminal.expect(&setup, &with_kubectl).await?;
-    terminal.expect(&by_itself, &of_both("leadsman")).await?;
+    terminal
+        .expect(&by_itself, &of_both("kubectl-leadsman"))
+        .await?;
     sets.delete(&set, &DeleteParams::default()).await?;
     Ok(())
 }
@@ -139,7 +141,7 @@ impl Terminal {
     fn new(world: &Installation, shell: &str, program: &[&str]) -> Result<Self> {
         let home = world.plane.folder().join(format!("home-of-{shell}"));
         std::fs::create_dir_all(&home)?;
-        let beside = leadsman::program()?;
+        let beside = leadsman::plugin()?;
         let beside = beside.parent().context("a program is in a folder")?;
         let tools = world.plane.tools()?;
         let path = std::env::var("PATH").unwrap_or_default();

@@ -406,7 +406,7 @@ async fn what_was_meant_is_offered(plane: &ControlPlane) -> Result<()> {
             printed.err
         );
     }
-    let completed = Command::new(leadsman::program()?)
+    let completed = Command::new(leadsman::plugin()?)
         .arg0("kubectl_complete-leadsman")
         .args(["status", "-n", "forms", ""])
         .env("KUBECONFIG", plane.admin_kubeconfig())

@@ -16,9 +16,8 @@ use crate::marks::idle;
 
 /// Starts a command that goes on. What it prints is its log.
 fn start(plane: &ControlPlane, words: &[&str]) -> Result<Process> {
-    let mut command = Command::new(leadsman::program()?);
+    let mut command = Command::new(leadsman::plugin()?);
     command
-        .arg0("kubectl-leadsman")
         .args(words)
         .env("KUBECONFIG", plane.admin_kubeconfig());
     let log = format!("logs/kubectl-{}.log", words.join("-").replace('/', "-"));

@@ -33,8 +33,7 @@ async fn failing_pods(release: &Arc<Release>, name: &str) -> Result<Room> {
 
 /// What `kubectl leadsman …` prints, or its error.
 async fn asked(release: &Release, words: &[&str]) -> Result<Result<String, String>> {
-    let output = Command::new(leadsman::program()?)
-        .arg0("kubectl-leadsman")
+    let output = Command::new(leadsman::plugin()?)
         .args(words)
         .env("KUBECONFIG", release.bed.admin_kubeconfig())
         .output()

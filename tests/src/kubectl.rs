@@ -18,13 +18,12 @@ pub struct Printed {
     pub success: bool,
 }
 
-/// `kubectl leadsman …`, by the name that kubectl looks for, with this standard input.
+/// `kubectl leadsman …`, with this standard input.
 ///
 /// # Errors
 /// The program cannot be run, or does not print text.
 pub async fn kubectl_leadsman(kubeconfig: &Path, words: &[&str], input: &str) -> Result<Printed> {
-    let mut child = Command::new(leadsman::program()?)
-        .arg0("kubectl-leadsman")
+    let mut child = Command::new(leadsman::plugin()?)
         .args(words)
         .env("KUBECONFIG", kubeconfig)
         .stdin(Stdio::piped())

@@ -6,7 +6,7 @@
 //! | `leadsman-VERSION-linux-ARCH` | `leadsman` alone, for `manifests` and `preflight` away from the cluster |
 //! | `leadsman-VERSION-ARCH.cdx.json` | its bill of materials |
 //! | `leadsman-VERSION-ARCH-licenses.txt` | the licences of what its programs link, in their own words |
-//! | `kubectl-leadsman-VERSION-linux-ARCH.tar.gz` | the same as a plugin of kubectl |
+//! | `kubectl-leadsman-VERSION-linux-ARCH.tar.gz` | the plugin of kubectl |
 //! | `leadsman.krew.yaml` | Krew's manifest of these archives, if `--download` says where they will be |
 //! | `leadsman-VERSION.tgz` | the Helm chart; helm writes the time of packing into it, all else depends on the commit alone |
 //! | `leadsman-VERSION.yaml` | what `leadsman manifests` prints |
@@ -56,6 +56,8 @@ struct Release {
     commit: Commit,
     /// Download and homepage, if they are known.
     place_on_web: Option<(String, String)>,
+    /// The plugin for each architecture that was built.
+    plugins: Vec<(Architecture, PathBuf)>,
     /// What somebody may expect in a release and will not find, each with the reason.
     left_out: Vec<String>,
 }
@@ -65,6 +67,7 @@ pub(crate) fn run(arguments: Arguments) -> Result<ExitCode> {
         folder: cargo::root().canonicalize()?.join("target/dist"),
         commit: Commit::read()?,
         place_on_web: arguments.download.zip(arguments.homepage),
+        plugins: Vec::new(),
         left_out: Vec::new(),
     };
     if release.folder.exists() {
@@ -115,6 +118,8 @@ impl Release {
                 image.programs.find("leadsman")?,
                 self.place(&format!("leadsman-{VERSION}-linux-{architecture}")),
             )?;
+            let plugin = image.programs.find("kubectl-leadsman")?.to_owned();
+            self.plugins.push((architecture, plugin));
             let materials = Materials::read(architecture, &self.commit)?;
             let name = format!("leadsman-{VERSION}-{architecture}");
             fs::write(
@@ -129,17 +134,13 @@ impl Release {
         Ok(())
     }
 
-    /// The program under the name by which kubectl finds it, and the manifest by which Krew does.
+    /// The plugin's archives, and the manifest by which Krew finds them.
     fn plugin(&mut self) -> Result<()> {
         let mut platforms = Vec::new();
-        for architecture in [Architecture::Amd64, Architecture::Arm64] {
-            let program = self.place(&format!("leadsman-{VERSION}-linux-{architecture}"));
-            if !program.exists() {
-                continue;
-            }
+        for (architecture, program) in &self.plugins {
             let file = format!("kubectl-leadsman-{VERSION}-linux-{architecture}.tar.gz");
             let archive = self.place(&file);
-            krew::pack(&program, &archive, &self.commit.time)?;
+            krew::pack(program, &archive, &self.commit.time)?;
             platforms.push(krew::Platform {
                 architecture: architecture.to_string(),
                 sha256: krew::checksum(&archive)?,

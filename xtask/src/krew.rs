@@ -104,7 +104,7 @@ mod tests {
     #[test]
     fn the_archive_has_the_program_and_equal_bytes_each_time() {
         let folder = tempfile::tempdir().unwrap();
-        let program = folder.path().join("leadsman");
+        let program = folder.path().join("kubectl-leadsman");
         fs::write(&program, "program").unwrap();
         let [one, other] = ["one.tar.gz", "other.tar.gz"].map(|name| folder.path().join(name));
         pack(&program, &one, "1700000000").unwrap();

@@ -3,7 +3,7 @@
 //! From 1.26 on, kubectl asks an executable `kubectl_complete-leadsman` for the candidates (kubernetes/kubernetes#105867):
 //! its arguments are the words after `kubectl leadsman`, the last one unfinished. Each line of the answer is a
 //! candidate and, after a tab, its description; the last one is a directive of cobra's. So whatever completes kubectl,
-//! in bash, zsh and fish, completes this too. For `leadsman` by itself, clap's own scripts do.
+//! in bash, zsh and fish, completes this too. For `kubectl-leadsman` by itself, clap's own scripts do.
 //!
 //! A shell waits for the answer: what cannot be had at once is left out.
 

@@ -14,8 +14,9 @@ const COMMANDS: &str = "docs/reference/commands.md";
 const COMMANDS_BEGIN: &str = "\
 # Commands and flags
 
-This page lists every subcommand and flag of two programs. `leadsman` is manager, `kubectl leadsman` and the tools of an administrator in one, and
-[`leadsman-agent`](#leadsman-agent) is the agent. `cargo xtask docs` writes the page from their own help.
+This page lists every subcommand and flag of three programs. `leadsman` is manager and the tools of an administrator in one,
+[`leadsman-agent`](#leadsman-agent) is the agent, and [`kubectl leadsman`](#kubectl-leadsman) is the plugin. `cargo xtask docs` writes the page from
+their own help.
 
 A flag can also be set by the environment variable that is named with it, if there is one. The chart sets flags of manager and agent by its values; for
 other flags, use `manager.extraArgs` and `agent.extraArgs`. `leadsman manager --feature-gates` describes the feature gates.
@@ -47,8 +48,13 @@ pub(super) fn findings() -> Result<Vec<String>> {
 }
 
 fn pages() -> Result<[(PathBuf, String); 2]> {
-    // The selection of `manifests` and the agent's program, so that one build serves both.
-    let programs = ["leadsman", "leadsman-agent", "leadsman-bed"];
+    // With the selection of `manifests`, so that one build serves both.
+    let programs = [
+        "leadsman",
+        "leadsman-agent",
+        "kubectl-leadsman",
+        "leadsman-bed",
+    ];
     let built = cargo::build(&programs.map(|name| ["--bin", name]).concat())?;
     let fields = printed(&cargo::program(&built, "crds")?, &["--fields"])?;
     let root = cargo::root();
@@ -58,16 +64,20 @@ fn pages() -> Result<[(PathBuf, String); 2]> {
     ])
 }
 
-/// The help of both programs and of each of their verbs, as it is printed.
+/// The help of the programs and of each of their verbs, as it is printed.
 fn commands(built: &[Executable]) -> Result<String> {
     let mut page = COMMANDS_BEGIN.to_owned();
-    for program in ["leadsman", "leadsman-agent"] {
+    for (program, typed) in [
+        ("leadsman", "leadsman"),
+        ("leadsman-agent", "leadsman-agent"),
+        ("kubectl-leadsman", "kubectl leadsman"),
+    ] {
         let path = cargo::program(built, program)?;
         let all = printed(&path, &["--help"])?;
-        page.push_str(&section(program, &all));
+        page.push_str(&section(typed, &all));
         for verb in verbs(&all) {
             let help = printed(&path, &[verb, "--help"])?;
-            page.push_str(&section(&format!("{program} {verb}"), &help));
+            page.push_str(&section(&format!("{typed} {verb}"), &help));
         }
     }
     Ok(page)

@@ -43,14 +43,17 @@ pub(crate) enum Profile {
 pub(crate) struct Archive {
     /// Its file.
     pub(crate) path: PathBuf,
-    /// The programs in it.
+    /// The programs that were built for it, and the plugin.
     pub(crate) programs: Programs,
     /// The digest of the image's manifest.
     pub(crate) digest: String,
 }
 
-/// What is built for an image: all programs of the package `leadsman`, in one folder. At commits before the agent had a program
-/// of its own that is one.
+/// The programs of the package `leadsman` that containers run. The plugin is for people's machines.
+const IN_IMAGE: [&str; 2] = ["leadsman", "leadsman-agent"];
+
+/// All programs of the package `leadsman`, in one folder. At commits before agent and plugin had programs of their own that is
+/// one.
 pub(crate) struct Programs(Vec<PathBuf>);
 
 impl Programs {
@@ -59,6 +62,10 @@ impl Programs {
         let found = self.0.iter().find(|path| path.ends_with(name));
         let found = found.map(PathBuf::as_path);
         found.with_context(|| format!("the package leadsman has no program `{name}`"))
+    }
+
+    fn in_image(&self) -> impl Iterator<Item = &Path> {
+        IN_IMAGE.iter().filter_map(|name| self.find(name).ok())
     }
 }
 
@@ -75,7 +82,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
         megabytes(size),
         image.digest
     );
-    for program in &image.programs.0 {
+    for program in image.programs.in_image() {
         let name = program.file_name().unwrap_or_default().display();
         let size = megabytes(std::fs::metadata(program)?.len());
         eprintln!("  /{name}, {size:.2} MB");
@@ -113,7 +120,7 @@ fn archive(
         .join(profile.folder())
         .join(format!("leadsman-{tag}-{architecture}.tar"));
     let mut maker = Command::new(cargo::program(&built, "leadsman-image")?);
-    for program in &programs.0 {
+    for program in programs.in_image() {
         maker.arg("--program").arg(program);
     }
     maker.arg("--output").arg(&path);
@@ -135,7 +142,7 @@ fn archive(
     })
 }
 
-/// Builds the programs that an image for this machine is made of.
+/// Builds the programs for this machine as they are shipped.
 pub(crate) fn shipped_programs() -> Result<Programs> {
     static_programs(cargo::root(), Profile::Release, Architecture::native()?)
 }

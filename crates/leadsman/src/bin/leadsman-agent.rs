@@ -1,7 +1,7 @@
 //! The agent's program. Its work is in the crate `leadsman-agent`.
 //!
 //! Not a subcommand of `leadsman`: an agent runs on each node, and would have code of the manager and of the plugin in
-//! memory there ("Why two programs?" in `DESIGN.md`).
+//! memory there ("Why several programs?" in `DESIGN.md`).
 
 use std::process::ExitCode;
 
