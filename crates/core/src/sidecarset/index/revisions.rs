@@ -323,3 +323,61 @@ impl StoredRevision {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const OWNERS: [&str; 3] = ["", "u1", "u2"];
+
+    fn revision(name: usize, owner: usize) -> Arc<ControllerRevision> {
+        let mut object =
+            json!({"metadata": {"name": format!("r{name}")}, "revision": 1, "data": {}});
+        if owner > 0 {
+            let owner = json!({
+                "apiVersion": "apps.kruise.io/v1beta1", "kind": "SidecarSet", "name": "log", "uid": OWNERS[owner],
+                "controller": true,
+            });
+            object["metadata"]["ownerReferences"] = json!([owner]);
+        }
+        Arc::new(serde_json::from_value(object).unwrap())
+    }
+
+    fn set(uid: &str) -> SidecarSet {
+        let wire = json!({
+            "metadata": {"name": "log", "uid": uid},
+            "spec": {"selector": {"matchLabels": {"app": "web"}}, "containers": [{"name": "log", "image": "i:1"}]},
+        });
+        SidecarSet::parse(&serde_json::from_value(wire).unwrap()).unwrap()
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+        // SDF-43
+        #[test]
+        fn the_revisions_of_a_set_are_those_that_it_owns_among_all(
+            changes in proptest::collection::vec((0..4_usize, proptest::option::weighted(0.7, 0..OWNERS.len())), 1..20),
+        ) {
+            let mut revisions = Revisions::default();
+            for (name, owner) in changes {
+                match owner {
+                    Some(owner) => drop(revisions.insert_revision(revision(name, owner))),
+                    None => drop(revisions.remove_revision(&format!("r{name}"))),
+                }
+                for uid in &OWNERS[1..] {
+                    let found: Vec<_> = revisions.revisions_of(&set(uid)).map(StoredRevision::name).collect();
+                    let all = revisions.by_name.values();
+                    let owned = all.filter(|own| own.owner.as_deref() == Some(*uid));
+                    prop_assert_eq!(found, owned.map(StoredRevision::name).collect::<Vec<_>>());
+                }
+            }
+            for name in 0..4 {
+                revisions.remove_revision(&format!("r{name}"));
+            }
+            prop_assert!(revisions.by_owner.is_empty());
+        }
+    }
+}
