@@ -434,6 +434,11 @@ proptest! {
             let next: BTreeSet<_> = planned.next.iter().map(name).collect();
             let queue = &world.queue;
             prop_assert_eq!(&queue.next().cloned().collect::<BTreeSet<_>>(), &next);
+            for (number, state) in &world.present {
+                let candidate = world.candidate(*number, *state);
+                let is_next = candidate.is_some_and(|candidate| queue.is_next(&candidate));
+                prop_assert_eq!(is_next, next.contains(&world.all[*number].name));
+            }
             if world.set.update.mode == UpdateMode::Rolling {
                 prop_assert_eq!((queue.waiting(), queue.kept()), (planned.waiting, planned.kept));
             }
