@@ -17,6 +17,7 @@ use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 
 use crate::args::Args;
+use crate::barrier::progress::StateProgress;
 use crate::certificate::directory::{Directory, DirectoryError};
 use crate::certificate::publish::Publisher;
 use crate::certificate::secret::{LIFE, SecretLoop, SecretLoopState};
@@ -239,6 +240,7 @@ pub(crate) fn source(webhook: &Webhook) -> WebhookSource {
         stored: webhook.stored.clone(),
         in_force: webhook.in_force.clone(),
         is_told: false,
+        progress: StateProgress::default(),
         led_by: webhook.led_by.clone(),
         answers: Arc::clone(&webhook.answers),
     }

@@ -2,8 +2,12 @@
 //!
 //! Every replica follows the cluster by itself, so one may be behind when it is called. The leader therefore writes into
 //! the configuration which version of the state its calls were made from, the *barrier*, and a replica that has not come as
-//! far waits for it. A state consists of several kinds, each with versions of its own. Since a replica's watch of the configuration may be behind as well, the path of a call ends in a
-//! *slot*, a number that moves with each new barrier.
+//! far waits for it. A state consists of several kinds, each with versions of its own. Since a replica's watch of the
+//! configuration may be behind as well, the path of a call ends in a *slot*, a number that moves with each new barrier.
+//!
+//! | module | holds |
+//! |---|---|
+//! | `progress` | which barrier a leader stores next, by how far its own state has come |
 //!
 //! Considered: the version itself in the path. But an API server keeps a client, with its connections, for each path that
 //! it was ever told (`tlsTransportCache` in `k8s.io/client-go/transport` drops none where a Service is dialled), so there
@@ -12,22 +16,35 @@
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
+pub(crate) mod progress;
+
 /// Slots in turn. The clients of an API server for 200 configurations of calls are cached (`defaultCacheSize` in
 /// `k8s.io/apiserver/pkg/util/webhook/client.go`), and one webhook has a few calls.
 const SLOTS: u8 = 32;
 
 /// How new a state is: for each of the kinds that it consists of the version of its newest object, 0 for a kind that it does
 /// not consist of. Versions grow, and those of two kinds are not compared (KEP-5504).
+///
+/// A feature's kinds keep their places, and a new one is added at the end. A barrier that a later version of leadsman has
+/// stored may have a kind that this one does not know. Where its version is 0, nothing depends on it yet, and this process
+/// goes on answering. Otherwise no state of this process includes it, so no answer of this process is relied on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StateVersion(pub [u64; StateVersion::KINDS]);
 
 impl StateVersion {
-    /// A state consists of so many kinds at most.
-    pub const KINDS: usize = 3;
+    /// A state consists of so many kinds at most, more than any feature has today: what is stored has room for them, so that
+    /// every version of leadsman reads, compares and keeps those of a later one.
+    pub const KINDS: usize = 8;
 
     /// Whether a state of this version includes one of the other.
     pub fn includes(self, other: Self) -> bool {
         self.0.iter().zip(other.0).all(|(own, other)| *own >= other)
+    }
+
+    /// Whether the other state consists of a kind that this one does not.
+    pub(crate) fn lacks_kind_of(self, other: Self) -> bool {
+        let mut kinds = self.0.iter().zip(other.0);
+        kinds.any(|(own, other)| *own == 0 && other > 0)
     }
 
     /// The version of a state that includes both.
@@ -40,8 +57,12 @@ impl StateVersion {
         Self(newest)
     }
 
-    fn to_text(self) -> String {
-        self.0.map(|version| version.to_string()).join(".")
+    /// Without the zeros at its end, which say nothing.
+    pub(crate) fn to_text(self) -> String {
+        let last = self.0.iter().rposition(|version| *version > 0);
+        let texts = self.0[..=last.unwrap_or_default()].iter();
+        let texts: Vec<_> = texts.map(ToString::to_string).collect();
+        texts.join(".")
     }
 
     fn from_text(text: &str) -> Option<Self> {
@@ -51,6 +72,16 @@ impl StateVersion {
             *version = text.parse().ok()?;
         }
         texts.next().is_none().then_some(Self(versions))
+    }
+}
+
+/// The versions of a feature's kinds, in their places.
+impl<const N: usize> From<[u64; N]> for StateVersion {
+    fn from(versions: [u64; N]) -> Self {
+        const { assert!(N <= Self::KINDS, "a state has fewer kinds") };
+        let mut kinds = [0; Self::KINDS];
+        kinds[..N].copy_from_slice(&versions);
+        Self(kinds)
     }
 }
 
@@ -68,7 +99,9 @@ pub(crate) enum StoredBarrier {
     /// The configuration has not been seen.
     #[default]
     Unknown,
-    /// It has none.
+    /// There is no configuration.
+    Absent,
+    /// It has none, or one of another cluster.
     None,
     At(Barrier),
 }
@@ -101,16 +134,9 @@ impl Barrier {
         })
     }
 
-    /// The barrier to be stored: that which is, unless a newer one is wanted. So a restart writes none.
-    pub(crate) fn next_stored(stored: Option<Self>, wanted: Option<StateVersion>) -> Option<Self> {
-        match (stored, wanted) {
-            (Some(stored), Some(wanted)) if !stored.version.includes(wanted) => Some(Self {
-                version: stored.version.union_with(wanted),
-                slot: (stored.slot + 1) % SLOTS,
-            }),
-            (None, Some(version)) => Some(Self { version, slot: 0 }),
-            (stored, _) => stored,
-        }
+    /// The slot of the barrier after this one.
+    fn next_slot(self) -> u8 {
+        (self.slot + 1) % SLOTS
     }
 }
 
@@ -145,7 +171,7 @@ mod tests {
     use super::*;
 
     fn version(first: u64) -> StateVersion {
-        StateVersion([first, 0, 0])
+        [first].into()
     }
 
     fn barrier(first: u64, slot: u8) -> Barrier {
@@ -156,41 +182,14 @@ mod tests {
     }
 
     #[test]
-    fn a_barrier_is_raised_with_another_slot_and_never_lowered() {
-        let table = [
-            (None, None, None),
-            (None, Some(7), Some(barrier(7, 0))),
-            (Some(barrier(7, 3)), None, Some(barrier(7, 3))),
-            (Some(barrier(7, 3)), Some(6), Some(barrier(7, 3))),
-            (Some(barrier(7, 3)), Some(7), Some(barrier(7, 3))),
-            (Some(barrier(7, 3)), Some(8), Some(barrier(8, 4))),
-            (Some(barrier(7, SLOTS - 1)), Some(8), Some(barrier(8, 0))),
-        ];
-        for (stored, wanted, expected) in table {
-            let found = Barrier::next_stored(stored, wanted.map(version));
-            assert_eq!(found, expected, "{stored:?} {wanted:?}");
-        }
-    }
-
-    #[test]
-    fn a_barrier_is_raised_for_each_kind_by_itself() {
-        let at = |versions, slot| Barrier {
-            version: StateVersion(versions),
-            slot,
-        };
-        let next = |stored, wanted| Barrier::next_stored(Some(stored), Some(StateVersion(wanted)));
-        let stored = at([7, 5, 0], 1);
-        assert_eq!(next(stored, [6, 5, 0]), Some(stored));
-        assert_eq!(next(stored, [6, 6, 0]), Some(at([7, 6, 0], 2)));
-        assert_eq!(next(stored, [7, 0, 3]), Some(at([7, 5, 3], 2)));
+    fn a_state_is_as_new_as_another_if_each_kind_is() {
+        let stored = StoredBarrier::At(Barrier {
+            version: [7, 5, 0].into(),
+            slot: 1,
+        });
         for (version, is_reached) in [([7, 5, 0], true), ([9, 4, 9], false), ([6, 9, 9], false)] {
-            let version = Some(StateVersion(version));
-            let stored = StoredBarrier::At(stored);
-            assert_eq!(
-                stored.is_reached(Some(1), version),
-                is_reached,
-                "{version:?}"
-            );
+            let found = stored.is_reached(Some(1), Some(version.into()));
+            assert_eq!(found, is_reached, "{version:?}");
         }
     }
 
@@ -204,15 +203,18 @@ mod tests {
         for (text, versions) in [
             ("49/3", [49, 0, 0]),
             ("49.50.7/3", [49, 50, 7]),
+            ("49.0.7/3", [49, 0, 7]),
             // Another etcd, whose versions are its own.
             ("49.51.7/3", [49, 51, 7]),
         ] {
             let expected = Barrier {
-                version: StateVersion(versions),
+                version: versions.into(),
                 slot: 3,
             };
             assert_eq!(read(text), Some(expected), "{text}");
+            assert_eq!(expected.to_text(), text);
         }
+        assert_eq!(barrier(0, 3).to_text(), "0/3");
         assert_eq!(read(&barrier(49, 3).to_text()), Some(barrier(49, 3)));
         for wrong in [
             "51/3",
@@ -221,10 +223,26 @@ mod tests {
             "49",
             "/",
             "x/3",
-            "1.2.3.4/3",
+            "1.2.3.4.5.6.7.8.9/3",
             "1./3",
         ] {
             assert_eq!(read(wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_kind_that_a_later_version_has_added_is_not_reached_once_something_depends_on_it() {
+        let metadata = |text: &str| {
+            let annotations = json!({"a.b.c/barrier": text});
+            json!({"resourceVersion": "50", "annotations": annotations})
+        };
+        for (text, is_reached) in [("40.41.42.0/3", true), ("40.41.42.43/3", false)] {
+            let observed = serde_json::from_value(metadata(text)).unwrap();
+            let stored = Barrier::read_annotation("a.b.c", &observed).unwrap();
+            let own = StateVersion::from([99, 99, 99]);
+            let found = StoredBarrier::At(stored).is_reached(Some(3), Some(own));
+            assert_eq!(found, is_reached, "{text}");
+            assert_eq!(own.lacks_kind_of(stored.version), !is_reached, "{text}");
         }
     }
 
@@ -235,6 +253,7 @@ mod tests {
             // Without a barrier there is nothing to wait for.
             (StoredBarrier::Unknown, None, Some(1), true),
             (StoredBarrier::Unknown, Some(5), Some(99), false),
+            (StoredBarrier::Absent, Some(5), Some(99), false),
             (StoredBarrier::None, Some(5), Some(99), false),
             (stored, Some(5), Some(39), false),
             (stored, Some(5), Some(40), true),

@@ -416,7 +416,7 @@ impl<C: WebhookConfiguration> Observed<C> {
     pub(crate) fn barrier_of(&self, webhook: &str) -> StoredBarrier {
         match self {
             Self::Unknown => StoredBarrier::Unknown,
-            Self::Absent => StoredBarrier::None,
+            Self::Absent => StoredBarrier::Absent,
             Self::Present(observed) => Barrier::read_annotation(webhook, observed.meta())
                 .map_or(StoredBarrier::None, StoredBarrier::At),
         }

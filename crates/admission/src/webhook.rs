@@ -257,6 +257,12 @@ pub(crate) trait Answers: Send + Sync {
     /// Waits for the first snapshot.
     fn wait_for_snapshot(&self) -> BoxFuture<'static, ()>;
 
+    /// The version of the snapshot. None without one, and where states have none.
+    fn snapshot_version(&self) -> Option<StateVersion>;
+
+    /// Waits until the snapshot includes this version, or until it does not.
+    fn wait_until_included(&self, version: StateVersion, included: bool) -> BoxFuture<'static, ()>;
+
     /// Answers an `AdmissionReview`.
     fn answer_review(&self, body: &[u8], terms: Terms) -> ReviewResult;
 }
@@ -276,6 +282,25 @@ impl<R: Reviewer> Answers for Reviewing<R> {
         async move {
             if snapshot.wait_for(Option::is_some).await.is_err() {
                 // The feature ended before its first snapshot.
+                std::future::pending::<()>().await;
+            }
+        }
+        .boxed()
+    }
+
+    fn snapshot_version(&self) -> Option<StateVersion> {
+        version_of::<R>(self.snapshot.borrow().as_deref())
+    }
+
+    fn wait_until_included(&self, version: StateVersion, included: bool) -> BoxFuture<'static, ()> {
+        let mut snapshot = self.snapshot.clone();
+        async move {
+            let is_included = |snapshot: &Option<Arc<R::Snapshot>>| {
+                let own = version_of::<R>(snapshot.as_deref());
+                own.is_some_and(|own| own.includes(version) == included)
+            };
+            if snapshot.wait_for(is_included).await.is_err() {
+                // The feature has ended.
                 std::future::pending::<()>().await;
             }
         }
@@ -303,6 +328,10 @@ impl<R: Reviewer> Answers for Reviewing<R> {
             ReviewResult::Now,
         )
     }
+}
+
+fn version_of<R: Reviewer>(snapshot: Option<&R::Snapshot>) -> Option<StateVersion> {
+    snapshot.and_then(R::snapshot_version)
 }
 
 async fn wait_for_either<S, B>(

@@ -52,7 +52,7 @@ pub(crate) const TIMEOUT_SECONDS: std::ops::Range<u32> = 200..290;
 /// A watch that has been silent for so long is resumed on another request. The API server sends a bookmark each minute
 /// (`defaultBookmarkFrequency` in `apiserver/pkg/storage/cacher/cacher.go`), unless the connection is dead, or the watch
 /// is from a version that it has not reached (`process` in `cache_watcher.go` there passes over what is not later).
-const LONGEST_SILENCE: Duration = Duration::from_secs(100);
+pub const LONGEST_SILENCE: Duration = Duration::from_secs(100);
 /// A request in flight while others are answered again after an outage may hang on a dead connection. It is given up
 /// once it is this old: the header of a watch, and a page of a list.
 const STALLED_HEADER: Duration = Duration::from_secs(1);

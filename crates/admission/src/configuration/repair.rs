@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::stream::{BoxStream, pending, select, select_all, unfold};
+use futures::future::BoxFuture;
+use futures::stream::{BoxStream, FuturesUnordered, pending, select, select_all, unfold};
 use futures::{FutureExt, StreamExt};
 use kube::api::{DeleteParams, GetParams, Patch, PatchParams, Preconditions};
 use kube::core::Request;
@@ -22,7 +23,8 @@ use super::{
     decide_step, desired_configuration, is_ours,
 };
 use crate::FIELD_MANAGER;
-use crate::barrier::{Barrier, StateVersion, StoredBarrier};
+use crate::barrier::progress::{NextBarrier, StateProgress};
+use crate::barrier::{StateVersion, StoredBarrier};
 use crate::certificate::{BundleInForce, CaBundle};
 use crate::owner::{OwningRole, read_cluster_role};
 use crate::pace::{Pace, describe_failure, sleep_until_time};
@@ -44,6 +46,7 @@ pub(crate) struct WebhookSource {
     /// Whether anything was told of that yet: a first None is news, since whoever follows may hold what an earlier process
     /// has told for true.
     pub(crate) is_told: bool,
+    pub(crate) progress: StateProgress,
     /// Without this leadership the API server is not told to call.
     pub(crate) led_by: Option<watch::Receiver<Leadership>>,
 }
@@ -55,6 +58,14 @@ impl WebhookSource {
         let calls = self.calls.borrow();
         let barrier = calls.barrier.filter(|_| calls.specs.is_empty());
         barrier.filter(|_| self.is_led())
+    }
+
+    /// Waits until what the barrier was decided by has changed in this process's own state.
+    fn wait_for_own_state(&self) -> BoxFuture<'static, ()> {
+        match self.progress.compared() {
+            Some((version, included)) => self.answers.wait_until_included(version, !included),
+            None => std::future::pending().boxed(),
+        }
     }
 
     fn is_led(&self) -> bool {
@@ -117,6 +128,8 @@ impl<C: WebhookConfiguration> ConfigurationLoop<C> {
         loop {
             // Before the first event too: leadership and calls may be known already.
             let wake = self.take_step().await;
+            let own_states = self.webhooks.iter().map(WebhookSource::wait_for_own_state);
+            let mut own_states: FuturesUnordered<_> = own_states.collect();
             tokio::select! {
                 Some(event) = events.next() => self.observe_event(event),
                 changed = self.leadership.changed() => if changed.is_err() {
@@ -124,6 +137,7 @@ impl<C: WebhookConfiguration> ConfigurationLoop<C> {
                 },
                 Ok(()) = self.bundle.changed() => self.state.pace.end_contest(clock::monotonic()),
                 Some(()) = calls.next() => self.state.pace.end_contest(clock::monotonic()),
+                Some(()) = own_states.next() => self.state.pace.end_contest(clock::monotonic()),
                 () = sleep_until_time(wake) => {}
             }
         }
@@ -153,7 +167,13 @@ impl<C: WebhookConfiguration> ConfigurationLoop<C> {
             .webhooks
             .iter()
             .all(|webhook| webhook.answers.has_snapshot());
-        let webhooks = self.in_force_webhooks();
+        let webhooks = match self.in_force_webhooks() {
+            Ok(webhooks) => webhooks,
+            Err(until) => {
+                self.update_readiness(ConfigurationStep::Rest);
+                return Some(until);
+            }
+        };
         // Without a CA no call would succeed; and until a feature is ready its webhook must not be removed.
         if !known || (bundle == CaBundle::Unknown && !webhooks.is_empty()) {
             return self.update_readiness(ConfigurationStep::Rest);
@@ -229,22 +249,28 @@ impl<C: WebhookConfiguration> ConfigurationLoop<C> {
         }
     }
 
-    fn in_force_webhooks(&self) -> Vec<InForceWebhook> {
-        let webhooks = self.webhooks.iter();
-        webhooks
-            .filter_map(|webhook| {
-                let WebhookCalls { specs, barrier } = webhook.calls.borrow().clone();
-                let stored = match self.state.observed.barrier_of(webhook.name) {
-                    StoredBarrier::At(stored) => Some(stored),
-                    StoredBarrier::Unknown | StoredBarrier::None => None,
-                };
-                (webhook.is_led() && !specs.is_empty()).then(|| InForceWebhook {
+    /// The webhooks that API servers are to be told of; or until when this process has to wait for its own state before it
+    /// may say.
+    fn in_force_webhooks(&mut self) -> Result<Vec<InForceWebhook>, Instant> {
+        let now = clock::monotonic();
+        let observed = &self.state.observed;
+        let mut all = Vec::new();
+        for webhook in &mut self.webhooks {
+            let WebhookCalls { specs, barrier } = webhook.calls.borrow().clone();
+            let stored = observed.barrier_of(webhook.name);
+            let own = webhook.answers.snapshot_version();
+            match webhook.progress.next_barrier(stored, barrier, own, now) {
+                _ if !webhook.is_led() => {}
+                NextBarrier::AwaitOwn { until } => return Err(until),
+                NextBarrier::Store(_) if specs.is_empty() => {}
+                NextBarrier::Store(barrier) => all.push(InForceWebhook {
                     name: webhook.name,
                     specs,
-                    barrier: Barrier::next_stored(stored, barrier),
-                })
-            })
-            .collect()
+                    barrier,
+                }),
+            }
+        }
+        Ok(all)
     }
 
     /// Publishes which calls API servers are told to make, and since when with the bundle.
@@ -263,7 +289,9 @@ impl<C: WebhookConfiguration> ConfigurationLoop<C> {
         for webhook in self.webhooks.iter_mut().filter(|_| !is_mended_next) {
             let barrier = match observed.barrier_of(webhook.name) {
                 StoredBarrier::At(stored) if holds => Some(stored.version),
-                StoredBarrier::None if is_desired => webhook.barrier_without_calls(),
+                StoredBarrier::Absent | StoredBarrier::None if is_desired => {
+                    webhook.barrier_without_calls()
+                }
                 _ => None,
             };
             // Where another process leads, it is that one's to say.
@@ -295,6 +323,9 @@ impl<C: WebhookConfiguration> ConfigurationLoop<C> {
             let stored = self.state.observed.barrier_of(webhook.name);
             webhook.stored.send_if_modified(|known| {
                 let is_new = *known != stored;
+                if is_new {
+                    log_barrier_change(webhook, *known, stored);
+                }
                 *known = stored;
                 is_new
             });
@@ -534,6 +565,32 @@ fn delete_request<C: WebhookConfiguration>(
         ..DeleteParams::default()
     };
     Request::new(C::url_path(&(), None)).delete(CONFIGURATION, &params)
+}
+
+/// Logs what an operator cannot see from the configuration as it is.
+fn log_barrier_change(webhook: &WebhookSource, before: StoredBarrier, now: StoredBarrier) {
+    let StoredBarrier::At(now) = now else {
+        return;
+    };
+    if let StoredBarrier::At(before) = before
+        && !now.version.includes(before.version)
+    {
+        tracing::warn!(
+            webhook = webhook.name,
+            before = before.to_text(),
+            now = now.to_text(),
+            "the stored barrier was lowered: etcd was restored from a backup, or an earlier version of leadsman was installed"
+        );
+    }
+    let own = webhook.answers.snapshot_version();
+    if own.is_some_and(|own| own.lacks_kind_of(now.version)) {
+        tracing::warn!(
+            webhook = webhook.name,
+            stored = now.to_text(),
+            "the stored barrier has a kind that this version of leadsman does not know: with failurePolicy Fail this replica's \
+             answers are errors until it is upgraded"
+        );
+    }
 }
 
 fn is_leading(leadership: Leadership) -> bool {

@@ -118,7 +118,7 @@ fn each_call_has_its_name_its_policy_and_the_barrier() {
     let calls = InForceWebhook {
         specs: [true, true, false, false].map(fails).to_vec(),
         barrier: Some(Barrier {
-            version: StateVersion([7, 5, 0]),
+            version: StateVersion::from([7, 5, 0]),
             slot: 3,
         }),
         ..webhook("a.b.c")
@@ -130,7 +130,7 @@ fn each_call_has_its_name_its_policy_and_the_barrier() {
     )
     .unwrap();
     let annotations = &desired["metadata"]["annotations"];
-    let expected = json!({"a.b.c/barrier": "7.5.0/3", "admissions.enforcer/disabled": "true"});
+    let expected = json!({"a.b.c/barrier": "7.5/3", "admissions.enforcer/disabled": "true"});
     assert_eq!(*annotations, expected);
     let calls = desired["webhooks"].as_array().unwrap().iter();
     let calls = calls.map(|call| {

@@ -180,7 +180,7 @@ fn whatever_goes_wrong_is_allowed_without_a_patch() {
 }
 
 /// Is sufficient from the second version on.
-struct Versioned;
+pub(crate) struct Versioned;
 
 impl Reviewer for Versioned {
     type Object = Named;
@@ -188,7 +188,7 @@ impl Reviewer for Versioned {
     type Response = Mutation;
 
     fn snapshot_version(snapshot: &u64) -> Option<StateVersion> {
-        Some(StateVersion([*snapshot, 0, 0]))
+        Some(StateVersion::from([*snapshot]))
     }
 
     fn is_sufficient(snapshot: &u64, _: &AdmissionRequest<Named>) -> bool {
@@ -215,7 +215,7 @@ async fn a_review_waits_for_a_snapshot_that_suffices_and_for_the_barrier() {
         webhook.answers.answer_review(&body, terms)
     };
     let at = |version| {
-        let version = StateVersion([version, 0, 0]);
+        let version = StateVersion::from([version]);
         StoredBarrier::At(crate::barrier::Barrier { version, slot: 1 })
     };
     let next: [&dyn Fn(); 4] = [

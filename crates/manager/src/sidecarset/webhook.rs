@@ -110,12 +110,12 @@ fn to_state_version(version: SnapshotVersion, unknown: u64) -> StateVersion {
         whitelist,
     } = version;
     let kinds = [sets, revisions, whitelist];
-    StateVersion(kinds.map(|version| version.number().unwrap_or(unknown)))
+    StateVersion::from(kinds.map(|version| version.number().unwrap_or(unknown)))
 }
 
 /// The same, read.
 pub(super) fn from_state_version(StateVersion(kinds): StateVersion) -> SnapshotVersion {
-    let [sets, revisions, whitelist] = kinds.map(ResourceVersion::from);
+    let [sets, revisions, whitelist, ..] = kinds.map(ResourceVersion::from);
     SnapshotVersion {
         sets,
         revisions,

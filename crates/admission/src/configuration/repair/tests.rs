@@ -11,8 +11,9 @@ use tokio::time::{advance, sleep};
 use super::*;
 use crate::admission::source;
 use crate::owner::OWNER;
+use crate::webhook::Webhook;
 use crate::webhook::WebhookSpec;
-use crate::webhook::tests::echo;
+use crate::webhook::tests::{Versioned, echo};
 
 /// The loop of a leader in this term, before its first step, and what its webhook is to be called for.
 fn leader(
@@ -25,15 +26,25 @@ fn leader(
     watch::Sender<WebhookCalls>,
 ) {
     let calls = watch::Sender::new(calls);
+    let repair = leader_with(client, term, &echo(calls.subscribe()), observed);
+    (repair, calls)
+}
+
+fn leader_with(
+    client: kube::Client,
+    term: u64,
+    webhook: &Webhook,
+    observed: Observed<MutatingWebhookConfiguration>,
+) -> ConfigurationLoop<MutatingWebhookConfiguration> {
     let leadership = watch::Sender::new(Leadership::Leads {
         term,
         after_others: term > 1,
         until: clock::monotonic() + 100 * WITHOUT_RIGHT,
     });
-    let repair = ConfigurationLoop {
+    ConfigurationLoop {
         server: ApiServer::new(client),
         address: Address::Service("leadsman-system/hook:8443".parse().unwrap()),
-        webhooks: vec![source(&echo(calls.subscribe()))],
+        webhooks: vec![source(webhook)],
         bundle: watch::Sender::new(CaBundle::Pem(b"CA".to_vec())).subscribe(),
         mounted: false,
         leadership: leadership.subscribe(),
@@ -44,8 +55,7 @@ fn leader(
             observed,
             ..ConfigurationLoopState::default()
         },
-    };
-    (repair, calls)
+    }
 }
 
 /// A leader that needs the configuration for the first time, after hours without one. Returns its requests, and whether
@@ -127,7 +137,7 @@ async fn requests_of_a_later_leader(uid_of_role: &'static str) -> Vec<Method> {
     let (mut repair, _calls) = leader(client, 2, wanted, Observed::Unknown);
     let bundle = repair.bundle.borrow().clone();
     let mut object = desired_configuration::<MutatingWebhookConfiguration>(
-        &repair.in_force_webhooks(),
+        &repair.in_force_webhooks().unwrap(),
         &repair.address,
         &bundle,
     )
@@ -264,7 +274,7 @@ async fn calls_are_in_force_until_others_are_stored_and_while_what_others_stored
             timeout_seconds,
             ..WebhookSpec::default()
         }],
-        barrier: Some(StateVersion([version, 0, 0])),
+        barrier: Some(StateVersion::from([version])),
     };
     let no_calls = WebhookCalls {
         specs: Vec::new(),
@@ -317,4 +327,76 @@ async fn calls_are_in_force_until_others_are_stored_and_while_what_others_stored
     repair.take_step().await;
     repair.take_step().await;
     assert_eq!(version(), None);
+}
+
+/// The configuration of a versioned webhook as it is stored with this barrier.
+fn configuration_with(barrier: &str) -> Observed<MutatingWebhookConfiguration> {
+    let annotations = json!({"a.b.c/barrier": barrier});
+    let metadata =
+        json!({"name": CONFIGURATION, "resourceVersion": "100", "annotations": annotations});
+    let object = json!({"metadata": metadata, "webhooks": []});
+    Observed::Present(serde_json::from_value(object).unwrap())
+}
+
+fn stored_barrier(repair: &ConfigurationLoop<MutatingWebhookConfiguration>) -> Option<String> {
+    let Observed::Present(stored) = &repair.state.observed else {
+        return None;
+    };
+    stored
+        .metadata
+        .annotations
+        .as_ref()?
+        .get("a.b.c/barrier")
+        .cloned()
+}
+
+/// Calls of an older state would replace those of a newer one.
+#[tokio::test(start_paused = true)]
+async fn a_leader_writes_no_calls_before_its_own_state_is_as_new_as_those_that_are_stored() {
+    let client = client_of_a_store(Arc::new(Mutex::new(200)));
+    let snapshots = watch::Sender::new(Some(Arc::new(39)));
+    let calls = watch::Sender::new(WebhookCalls::from(Some(WebhookSpec::default())));
+    let webhook = Webhook::new::<Versioned>("a.b.c", snapshots.subscribe(), calls.subscribe());
+    let stored = configuration_with("40/5");
+    let mut repair = leader_with(client, 2, &webhook, stored.clone());
+    let wake = repair.take_step().await;
+    assert!(wake.is_some_and(|wake| wake > clock::monotonic()));
+    assert_eq!(repair.state.observed, stored);
+    let mut caught_up = repair.webhooks[0].wait_for_own_state();
+    assert_eq!((&mut caught_up).now_or_never(), None);
+    snapshots.send_replace(Some(Arc::new(40)));
+    assert_eq!(caught_up.now_or_never(), Some(()));
+    for _ in 0..2 {
+        repair.take_step().await;
+    }
+    assert_ne!(repair.state.observed, stored);
+    assert_eq!(stored_barrier(&repair).as_deref(), Some("40/5"));
+}
+
+/// Its calls may be the same afterwards, so nothing else wakes it.
+#[tokio::test(start_paused = true)]
+async fn a_leader_whose_state_goes_back_lowers_the_barrier_that_it_raised_by_the_state_of_before() {
+    let client = client_of_a_store(Arc::new(Mutex::new(200)));
+    let snapshots = watch::Sender::new(Some(Arc::new(90)));
+    let calls = watch::Sender::new(WebhookCalls {
+        barrier: Some(StateVersion::from([80])),
+        ..WebhookCalls::from(Some(WebhookSpec::default()))
+    });
+    let webhook = Webhook::new::<Versioned>("a.b.c", snapshots.subscribe(), calls.subscribe());
+    let mut repair = leader_with(client, 1, &webhook, configuration_with("20/2"));
+    for _ in 0..2 {
+        repair.take_step().await;
+    }
+    assert_eq!(stored_barrier(&repair).as_deref(), Some("80/3"));
+    repair.take_step().await;
+    calls.send_modify(|calls| calls.barrier = Some(StateVersion::from([20])));
+    repair.take_step().await;
+    assert_eq!(stored_barrier(&repair).as_deref(), Some("80/3"));
+    let mut gone_back = repair.webhooks[0].wait_for_own_state();
+    assert_eq!((&mut gone_back).now_or_never(), None);
+    advance(Duration::from_mins(1)).await;
+    snapshots.send_replace(Some(Arc::new(30)));
+    assert_eq!(gone_back.now_or_never(), Some(()));
+    repair.take_step().await;
+    assert_eq!(stored_barrier(&repair).as_deref(), Some("20/4"));
 }
