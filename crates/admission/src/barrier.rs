@@ -5,6 +5,11 @@
 //! far waits for it. A state consists of several kinds, each with versions of its own. Since a replica's watch of the
 //! configuration may be behind as well, the path of a call ends in a *slot*, a number that moves with each new barrier.
 //!
+//! Slots go round, so a replica might take a call of the future for one of the past, if [`SLOTS`] - [`MOST_BEHIND`] barriers were
+//! stored of which its watch has shown none. A watch that shows nothing is suspected after [`LONGEST_SILENCE`], and a leader does
+//! not store so many in that time, since its writes have a pace. A replica whose watch fails for longer fails to follow the other
+//! kinds too, and is not ready.
+//!
 //! | module | holds |
 //! |---|---|
 //! | `progress` | which barrier a leader stores next, by how far its own state has come |
@@ -15,12 +20,24 @@
 //! replicas to be told from slow ones.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use leadsman_process::watcher::LONGEST_SILENCE;
+
+use crate::pace::{AT_ONCE, CHANGE};
 
 pub(crate) mod progress;
 
 /// Slots in turn. The clients of an API server for 200 configurations of calls are cached (`defaultCacheSize` in
-/// `k8s.io/apiserver/pkg/util/webhook/client.go`), and one webhook has a few calls.
-const SLOTS: u8 = 32;
+/// `k8s.io/apiserver/pkg/util/webhook/client.go`): all of those of a webhook with up to four calls, and most have one or two.
+const SLOTS: u8 = 48;
+/// By so many barriers at most an API server is behind a replica. Both hear of them by a watch, so it is few; a call that is
+/// further behind counts as one of the future, whose answer has to wait. That errs on the safe side.
+const MOST_BEHIND: u8 = 4;
+
+const _: () = assert!(
+    ((SLOTS - MOST_BEHIND) as u64 - AT_ONCE as u64 - 1) * CHANGE.as_secs()
+        > LONGEST_SILENCE.as_secs() + 10,
+    "while a watch is silent and is resumed, a leader stores fewer barriers than slots tell apart"
+);
 
 /// How new a state is: for each of the kinds that it consists of the version of its newest object, 0 for a kind that it does
 /// not consist of. Versions grow, and those of two kinds are not compared (KEP-5504).
@@ -151,9 +168,8 @@ impl StoredBarrier {
         let Self::At(stored) = self else {
             return false;
         };
-        // Slots go round, so up to half of them ahead counts as newer, and the rest as older.
-        let ahead = (SLOTS + slot - stored.slot) % SLOTS;
-        let is_newer = (1..=SLOTS / 2).contains(&ahead);
+        let behind = (SLOTS + stored.slot - slot) % SLOTS;
+        let is_newer = behind > MOST_BEHIND;
         // A state that has no version cannot be compared.
         !is_newer && version.is_none_or(|version| version.includes(stored.version))
     }
@@ -219,7 +235,7 @@ mod tests {
         for wrong in [
             "51/3",
             "49/200",
-            "49/32",
+            "49/48",
             "49",
             "/",
             "x/3",
@@ -260,10 +276,18 @@ mod tests {
             (stored, Some(5), None, true),
             // The configuration has moved on, and this replica has not seen it.
             (stored, Some(6), Some(99), false),
-            (stored, Some(21), Some(99), false),
+            (stored, Some(29), Some(99), false),
+            (stored, Some(0), Some(99), false),
             // The API server has not seen the present configuration.
             (stored, Some(4), Some(40), true),
-            (stored, Some(22), Some(40), true),
+            (stored, Some(1), Some(40), true),
+            (stored, Some(1), Some(39), false),
+            (
+                StoredBarrier::At(barrier(40, 1)),
+                Some(SLOTS - 1),
+                Some(40),
+                true,
+            ),
         ];
         for (stored, slot, known, expected) in table {
             let found = stored.is_reached(slot, known.map(version));

@@ -10,9 +10,9 @@ use tokio::time::{Instant, sleep_until};
 
 const BACKOFF: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_mins(1));
 /// The average time between writes in the long run, however often the desired state changes.
-const CHANGE: Duration = Duration::from_secs(3);
+pub(crate) const CHANGE: Duration = Duration::from_secs(3);
 /// The number of changes that are written without a delay.
-const AT_ONCE: u32 = 4;
+pub(crate) const AT_ONCE: u32 = 4;
 /// Much longer than the longest delay: a write that is undone so late is no contest.
 const QUIET: Duration = Duration::from_mins(10);
 
