@@ -179,7 +179,10 @@ async fn read_install(client: &Client, gates: Gates, required: Vec<RequiredRight
     }
     InstallFacts {
         crds: read_crds(client, gates).await,
-        markers: lookup_reply(marks::read_markers(client)).await,
+        markers: match timeout(TIMEOUT, marks::read_markers(client)).await {
+            Ok(read) => read.map_err(|failure| failure.explain_reason()),
+            Err(_elapsed) => Err(late_reply_reason()),
+        },
         rights,
     }
 }

@@ -2,11 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use kube::api::ListParams;
-use kube::{Api, Client, ResourceExt};
+use kube::{Client, Resource, ResourceExt};
 use leadsman_api::slim::{FieldOwner, Pod};
 use leadsman_api::{Guarded, PodProbeMarker};
 use leadsman_core::podprobe::{Compatibility, Marker, index::FINALIZER};
+use leadsman_process::ApiServer;
+use leadsman_process::list::ListTarget;
+use leadsman_process::reply::{Disposition, RetryCause};
+use serde::de::DeserializeOwned;
 
 /// Objects of one page.
 const PAGE: u32 = 150;
@@ -46,39 +49,62 @@ pub struct MarkOwner {
     pub subresource: String,
 }
 
-pub(super) async fn read_markers(client: &Client) -> kube::Result<MarkerSurvey> {
+/// Reads them all, or says what the API server replied instead.
+pub(super) async fn read_markers(client: &Client) -> Result<MarkerSurvey, Disposition> {
+    let server = ApiServer::new(client.clone());
     let mut all = MarkerSurvey::default();
     let mut parsed: BTreeMap<String, Vec<Marker>> = BTreeMap::new();
-    let api: Api<Guarded<PodProbeMarker>> = Api::all(client.clone());
-    let mut pages = ListParams::default().limit(PAGE);
-    loop {
-        let page = match api.list(&pages).await {
-            // Without the CRD there are no markers.
-            Err(kube::Error::Api(status)) if status.code == 404 => return Ok(all),
-            page => page?,
+    let target = ListTarget::all_of::<PodProbeMarker>();
+    let read = read_pages(&server, target, |marker: Guarded<PodProbeMarker>| {
+        let name = namespaced_name(&marker);
+        let Guarded::Decoded(marker) = marker else {
+            all.undecodable.push(name);
+            return;
         };
-        for marker in page.items {
-            let name = namespaced_name(&marker);
-            let Guarded::Decoded(marker) = marker else {
-                all.undecodable.push(name);
-                continue;
-            };
-            let (fact, marker) = examine_marker(name, &marker);
-            all.markers.push(fact);
-            if let Some(marker) = marker {
-                let namespace = marker.name.namespace.clone();
-                parsed.entry(namespace).or_default().push(marker);
-            }
+        let (fact, marker) = examine_marker(name, &marker);
+        all.markers.push(fact);
+        if let Some(marker) = marker {
+            let namespace = marker.name.namespace.clone();
+            parsed.entry(namespace).or_default().push(marker);
         }
-        match page.metadata.continue_.filter(|next| !next.is_empty()) {
-            Some(next) => pages.continue_token = Some(next),
-            None => break,
-        }
+    })
+    .await;
+    match read {
+        // Without the CRD there are no markers.
+        Err(Disposition::Retry {
+            cause: RetryCause::NoSuchKind,
+            ..
+        }) => return Ok(all),
+        read => read?,
     }
     for (namespace, markers) in parsed {
-        count_owners(client, &namespace, &markers, &mut all).await?;
+        let target = ListTarget::in_namespace::<Pod>(&namespace);
+        read_pages(&server, target, |pod: Guarded<Pod>| match pod {
+            Guarded::Decoded(pod) => count_marks(&pod, &markers, &mut all.owners),
+            Guarded::Undecodable { .. } => all.undecodable.push(namespaced_name(&pod)),
+        })
+        .await?;
     }
     Ok(all)
+}
+
+async fn read_pages<K: Resource + DeserializeOwned + Clone>(
+    server: &ApiServer,
+    target: ListTarget,
+    mut observe: impl FnMut(K),
+) -> Result<(), Disposition> {
+    let target = target.with_page_size(PAGE);
+    let mut token = None;
+    loop {
+        // Of the deadlines of a page the second: nothing is asked again here, and the whole has about as long.
+        let mut timeouts = 1;
+        let page = target.read_page(server, token, &mut timeouts).await?;
+        page.objects.into_iter().for_each(&mut observe);
+        token = page.token;
+        if token.is_none() {
+            return Ok(());
+        }
+    }
 }
 
 fn namespaced_name(object: &impl ResourceExt) -> String {
@@ -104,29 +130,6 @@ fn examine_marker(name: String, marker: &PodProbeMarker) -> (MarkerFacts, Option
         timing_left_out: ours != theirs,
     };
     (fact, ours.ok())
-}
-
-async fn count_owners(
-    client: &Client,
-    namespace: &str,
-    markers: &[Marker],
-    all: &mut MarkerSurvey,
-) -> kube::Result<()> {
-    let api: Api<Guarded<Pod>> = Api::namespaced(client.clone(), namespace);
-    let mut pages = ListParams::default().limit(PAGE);
-    loop {
-        let page = api.list(&pages).await?;
-        for pod in page.items {
-            match pod {
-                Guarded::Decoded(pod) => count_marks(&pod, markers, &mut all.owners),
-                Guarded::Undecodable { .. } => all.undecodable.push(namespaced_name(&pod)),
-            }
-        }
-        match page.metadata.continue_.filter(|next| !next.is_empty()) {
-            Some(next) => pages.continue_token = Some(next),
-            None => return Ok(()),
-        }
-    }
 }
 
 /// Counts the marks of a pod that its markers name, by their owners.
@@ -180,6 +183,9 @@ fn count_owned_marks(owner: &FieldOwner, named: &[BTreeSet<&str>; 3]) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use std::convert::Infallible;
+
+    use kube::client::Body;
     use serde_json::json;
 
     use super::*;
@@ -196,6 +202,24 @@ mod tests {
                 "podConditionType": "t.io/p", "probe": probe,
                 "markerPolicy": [{"state": "Succeeded", "labels": {"l": "1"}, "annotations": {"a": "1"}}]}]}});
         serde_json::from_value(marker).unwrap()
+    }
+
+    /// The markers of a cluster whose API server, or whatever stands before it, answers each request with this 404.
+    async fn markers_behind(body: &'static str) -> Result<MarkerSurvey, Disposition> {
+        let service = tower::service_fn(move |_: http::Request<Body>| {
+            let reply = http::Response::builder().status(404);
+            let reply = reply.body(Body::from(body.as_bytes().to_vec()));
+            std::future::ready(Ok::<_, Infallible>(reply.unwrap()))
+        });
+        read_markers(&Client::new(service, "default")).await
+    }
+
+    #[tokio::test]
+    async fn a_404_of_a_proxy_does_not_mean_that_there_are_no_markers() {
+        let none = markers_behind("404 page not found\n").await;
+        assert_eq!(none, Ok(MarkerSurvey::default()));
+        let error = markers_behind("<html>no backend</html>").await.unwrap_err();
+        assert!(error.explain_reason().contains("proxy"), "{error:?}");
     }
 
     #[test]
