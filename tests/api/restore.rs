@@ -8,8 +8,9 @@ use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::Api;
 use kube::api::{Patch, PatchParams, PostParams};
+use leadsman_tests::wait_longer_for_answer;
 use serde_json::json;
-use tokio::time::{Instant, sleep};
+use tokio::time::Instant;
 
 use crate::Installation;
 use crate::sidecarset_webhook::{Injecting, create, make_namespace, names, set};
@@ -18,7 +19,6 @@ use crate::sidecarset_webhook::{Injecting, create, make_namespace, names, set};
 const VERSIONS: usize = 1000;
 /// A watch is silent for 100 s before it is suspected.
 const PATIENCE: Duration = Duration::from_secs(150);
-const LOOK: Duration = Duration::from_millis(500);
 
 // SCS-5, SDF-6
 pub(crate) async fn after_etcd_was_restored_pods_get_the_sets_that_are_stored(
@@ -44,21 +44,14 @@ pub(crate) async fn after_etcd_was_restored_pods_get_the_sets_that_are_stored(
     bed.sets()
         .create(&PostParams::default(), &set("later", json!({}))?)
         .await?;
-    loop {
+    wait_longer_for_answer("the sets that are stored", PATIENCE, || async {
         let found = create(&client, "shop", json!({}), true).await?;
         let later = bed.sets().get("later").await?;
         let in_force = later.status.and_then(|status| status.in_force);
         let is_right = names(&found) == ["kept", "later", "main"] && in_force.is_some();
-        if is_right {
-            break;
-        }
-        ensure!(
-            restored.elapsed() < PATIENCE,
-            "{:?} after {PATIENCE:?}, in force: {in_force:?}",
-            names(&found)
-        );
-        sleep(LOOK).await;
-    }
+        Ok(is_right.then_some(()))
+    })
+    .await?;
     eprintln!("right {:.0?} after the restore", restored.elapsed());
     bed.installation.end().await;
     Ok(())

@@ -37,5 +37,5 @@ pub use report::{now, report};
 pub use room::Room;
 pub use scene::Scene;
 
-pub use wait::{wait_for_answer, wait_for_deletion, wait_for_object};
+pub use wait::{wait_for_answer, wait_for_deletion, wait_for_object, wait_longer_for_answer};
 pub use ways::Way;

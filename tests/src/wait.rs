@@ -86,7 +86,22 @@ where
 ///
 /// # Errors
 /// The attempt's own, or after [`PATIENCE`].
-pub async fn wait_for_answer<T, F>(what: &str, mut attempt: impl FnMut() -> F) -> Result<T>
+pub async fn wait_for_answer<T, F>(what: &str, attempt: impl FnMut() -> F) -> Result<T>
+where
+    F: Future<Output = Result<Option<T>>>,
+{
+    wait_longer_for_answer(what, PATIENCE, attempt).await
+}
+
+/// The same for what takes longer by design.
+///
+/// # Errors
+/// The attempt's own, or after this time.
+pub async fn wait_longer_for_answer<T, F>(
+    what: &str,
+    patience: Duration,
+    mut attempt: impl FnMut() -> F,
+) -> Result<T>
 where
     F: Future<Output = Result<Option<T>>>,
 {
@@ -98,7 +113,7 @@ where
             tokio::time::sleep(PAUSE).await;
         }
     };
-    tokio::time::timeout(PATIENCE, asking)
+    tokio::time::timeout(patience, asking)
         .await
-        .with_context(|| format!("{what} was not seen within {PATIENCE:?}"))?
+        .with_context(|| format!("{what} was not seen within {patience:?}"))?
 }
