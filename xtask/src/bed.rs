@@ -78,7 +78,7 @@ fn status(command: &mut Command) -> Result<ExitStatus> {
 }
 
 /// Builds leadsman once as the test bed takes it, as programs that run by themselves and as an image of them. Returns the
-/// environment in which testkit finds both: the agent's program and the plugin are beside `LEADSMAN_BIN`.
+/// environment in which testkit finds program and image. The agent's program and the plugin are beside `LEADSMAN_BIN`.
 pub(crate) fn build_product() -> Result<[(String, OsString); 2]> {
     let image = image::make(Profile::Dev, Architecture::native()?)?;
     let leadsman = image.programs.find("leadsman")?;

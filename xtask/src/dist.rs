@@ -4,8 +4,8 @@
 //! |---|---|
 //! | `leadsman-VERSION-ARCH.tar` | the image, an OCI archive |
 //! | `leadsman-VERSION-linux-ARCH` | `leadsman` alone, for `manifests` and `preflight` away from the cluster |
-//! | `leadsman-VERSION-ARCH.cdx.json` | its bill of materials |
-//! | `leadsman-VERSION-ARCH-licenses.txt` | the licences of what its programs link, in their own words |
+//! | `leadsman-VERSION-ARCH.cdx.json` | the bill of materials of `leadsman`, `leadsman-agent` and the plugin |
+//! | `leadsman-VERSION-ARCH-licenses.txt` | the licences of what these programs link, in their own words |
 //! | `kubectl-leadsman-VERSION-linux-ARCH.tar.gz` | the plugin of kubectl |
 //! | `leadsman.krew.yaml` | Krew's manifest of these archives, if `--download` says where they will be |
 //! | `leadsman-VERSION.tgz` | the Helm chart; helm writes the time of packing into it, all else depends on the commit alone |
