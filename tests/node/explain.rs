@@ -30,7 +30,7 @@ pub(crate) async fn probes_that_cannot_succeed_are_explained(cluster: Arc<Cluste
     room.scene
         .wait_for_marks("one", json!({"conditions": failed}))
         .await?;
-    let explained = Command::new(leadsman::program()?)
+    let explained = Command::new(leadsman::plugin()?)
         .args(["explain", "one", "-n", "explained", "-o", "json"])
         .env("KUBECONFIG", cluster.bed.admin_kubeconfig())
         .output()
