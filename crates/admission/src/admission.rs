@@ -22,9 +22,8 @@ use crate::certificate::directory::{Directory, DirectoryError};
 use crate::certificate::publish::Publisher;
 use crate::certificate::secret::{LIFE, SecretLoop, SecretLoopState};
 use crate::certificate::{BundlesInForce, CaBundle};
-use crate::configuration::repair::{
-    ConfigurationLoop, ConfigurationLoopState, WebhookSource, delete_leftover,
-};
+use crate::configuration::leftover::delete_leftover;
+use crate::configuration::repair::{ConfigurationLoop, ConfigurationLoopState, WebhookSource};
 use crate::configuration::{Address, WebhookConfiguration};
 use crate::endpoint::Endpoints;
 use crate::metrics::AdmissionMetrics;

@@ -28,6 +28,7 @@ use crate::endpoint::CallPath;
 use crate::owner::{OWNER, VALIDATING_OWNER};
 use crate::webhook::{WebhookFailurePolicy, WebhookSpec};
 
+pub(crate) mod leftover;
 pub(crate) mod repair;
 
 /// The configurations' name, of either kind.

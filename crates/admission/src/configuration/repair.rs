@@ -6,12 +6,12 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use futures::stream::{BoxStream, FuturesUnordered, pending, select, select_all, unfold};
 use futures::{FutureExt, StreamExt};
-use kube::api::{DeleteParams, GetParams, Patch, PatchParams, Preconditions};
+use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
 use kube::core::Request;
 use kube::core::request::Error as BuildError;
 use leadsman_lease::Leadership;
 use leadsman_process::list::ListTarget;
-use leadsman_process::reply::{Disposition, RetryCause, Verb};
+use leadsman_process::reply::{Disposition, Verb};
 use leadsman_process::watcher::{ObjectEvent, ObjectState, watch_object};
 use leadsman_process::{ApiServer, ReadinessCheck, clock};
 use serde_json::Value;
@@ -20,7 +20,7 @@ use tokio::time::Instant;
 
 use super::{
     Address, CONFIGURATION, ConfigurationStep, InForceWebhook, Observed, WebhookConfiguration,
-    decide_step, desired_configuration, is_ours,
+    decide_step, desired_configuration,
 };
 use crate::FIELD_MANAGER;
 use crate::barrier::progress::{NextBarrier, StateProgress};
@@ -30,9 +30,7 @@ use crate::owner::{OwningRole, read_cluster_role};
 use crate::pace::{Pace, describe_failure, sleep_until_time};
 use crate::webhook::{Answers, WebhookCalls};
 
-const DEADLINE: Duration = Duration::from_secs(10);
-/// The interval of attempts to find a leftover without the right to: an installation without webhooks does not need it.
-const WITHOUT_RIGHT: Duration = Duration::from_hours(1);
+pub(super) const DEADLINE: Duration = Duration::from_secs(10);
 
 /// A webhook, and the sources of its state.
 pub(crate) struct WebhookSource {
@@ -462,99 +460,8 @@ impl<C: WebhookConfiguration> ConfigurationLoop<C> {
     }
 }
 
-/// Deletes the configuration that an earlier process with a webhook has left. Done once in each term, since such a
-/// process may have led between two terms.
-pub(crate) async fn delete_leftover<C: WebhookConfiguration>(
-    server: ApiServer,
-    mut leadership: watch::Receiver<Leadership>,
-) {
-    let (mut pace, mut done) = (Pace::default(), None);
-    loop {
-        let leads =
-            leadership.wait_for(|now| now.term_number().is_some() && now.term_number() != done);
-        let Ok(term) = leads.await.map(|leadership| leadership.term_number()) else {
-            return;
-        };
-        let disposition = read_and_delete::<C>(&server, &leadership).await;
-        let now = clock::monotonic();
-        pace.record_write(&disposition, now, fastrand::f64());
-        let reason = || describe_failure("get or delete", &C::describe_object(), &disposition);
-        let retry_at = match &disposition {
-            Disposition::Done | Disposition::Gone { .. } => {
-                done = term;
-                continue;
-            }
-            Disposition::Retry {
-                cause: RetryCause::NoRight,
-                ..
-            } => {
-                tracing::info!(
-                    reason = reason(),
-                    "not checking for a leftover webhook configuration"
-                );
-                Some(now + WITHOUT_RIGHT)
-            }
-            _ => {
-                tracing::warn!(
-                    reason = reason(),
-                    "checking for a leftover webhook configuration failed, retrying"
-                );
-                pace.held_until(now)
-            }
-        };
-        sleep_until_time(retry_at).await;
-    }
-}
-
-async fn read_and_delete<C: WebhookConfiguration>(
-    server: &ApiServer,
-    leadership: &watch::Receiver<Leadership>,
-) -> Disposition {
-    let get = Request::new(C::url_path(&(), None)).get(CONFIGURATION, &GetParams::default());
-    let (read, body) = send_as_leader(server, leadership, Verb::Get, get).await;
-    if read != Disposition::Done {
-        return read;
-    }
-    match serde_json::from_slice::<C>(&body) {
-        Ok(observed) if is_ours(observed.meta()) => {
-            let delete = delete_request(&observed);
-            let (deleted, _) = send_as_leader(server, leadership, Verb::Delete, delete).await;
-            deleted
-        }
-        // Of our name and without a field of ours: somebody else's.
-        Ok(_) => Disposition::Done,
-        Err(error) => Disposition::Refused {
-            reason: error.to_string(),
-        },
-    }
-}
-
-async fn send_as_leader(
-    server: &ApiServer,
-    leadership: &watch::Receiver<Leadership>,
-    verb: Verb,
-    request: Result<http::Request<Vec<u8>>, BuildError>,
-) -> (Disposition, Vec<u8>) {
-    let left = leadership.borrow().time_left(clock::monotonic());
-    let disposition = match (left, request) {
-        (Some(left), Ok(request)) => {
-            let reply = server.send_request(verb, request, left.min(DEADLINE)).await;
-            return (reply.disposition, reply.body);
-        }
-        (None, _) => Disposition::Retry {
-            cause: RetryCause::NoAnswer,
-            after: None,
-            reason: "not sent: this process is not the leader any more".to_owned(),
-        },
-        (Some(_), Err(error)) => Disposition::Refused {
-            reason: error.to_string(),
-        },
-    };
-    (disposition, Vec::new())
-}
-
 /// With the uid as a precondition: another object of that name is not ours.
-fn delete_request<C: WebhookConfiguration>(
+pub(super) fn delete_request<C: WebhookConfiguration>(
     observed: &C,
 ) -> Result<http::Request<Vec<u8>>, BuildError> {
     let params = DeleteParams {

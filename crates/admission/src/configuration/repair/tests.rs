@@ -6,7 +6,7 @@ use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
 use kube::client::Body;
 use leadsman_process::Readiness;
 use serde_json::json;
-use tokio::time::{advance, sleep};
+use tokio::time::advance;
 
 use super::*;
 use crate::admission::source;
@@ -39,7 +39,7 @@ fn leader_with(
     let leadership = watch::Sender::new(Leadership::Leads {
         term,
         after_others: term > 1,
-        until: clock::monotonic() + 100 * WITHOUT_RIGHT,
+        until: clock::monotonic() + Duration::from_hours(100),
     });
     ConfigurationLoop {
         server: ApiServer::new(client),
@@ -82,7 +82,7 @@ async fn first_requests(owner_code: u16) -> Vec<(Method, bool)> {
     let (mut repair, calls) = leader(client, 1, WebhookCalls::default(), Observed::Absent);
     repair.absent_since = absent_since.clone();
     repair.take_step().await;
-    advance(WITHOUT_RIGHT).await;
+    advance(Duration::from_hours(1)).await;
     assert!(absent_since.borrow().is_some(), "nobody needs it yet");
     calls.send_replace(Some(WebhookSpec::default()).into());
     repair.take_step().await;
@@ -167,53 +167,6 @@ async fn a_later_leader_reads_the_owner_and_applies_it_only_where_it_is_another(
     assert_eq!(requests_of_a_later_leader("u").await, [Method::GET]);
     let requests = requests_of_a_later_leader("v").await;
     assert_eq!(requests, [Method::GET, Method::PATCH]);
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_leftover_is_deleted_once_in_each_term_and_also_when_the_right_comes_late() {
-    let methods: Arc<Mutex<Vec<Method>>> = Arc::default();
-    let asked = Arc::clone(&methods);
-    let service = tower::service_fn(move |request: http::Request<Body>| {
-        let mut asked = asked.lock().unwrap();
-        asked.push(request.method().clone());
-        let (code, body) = if asked.len() == 1 {
-            (403, json!({"message": "User \"me\" cannot get resource"}))
-        } else {
-            let fields = json!([{"manager": FIELD_MANAGER}]);
-            let metadata = json!({"name": CONFIGURATION, "managedFields": fields});
-            (200, json!({"metadata": metadata}))
-        };
-        let response = http::Response::builder().status(code);
-        let response = response.body(Body::from(body.to_string().into_bytes()));
-        std::future::ready(Ok::<_, Infallible>(response.unwrap()))
-    });
-    let server = ApiServer::new(kube::Client::new(service, "default"));
-    let leadership = watch::Sender::new(Leadership::Standby);
-    let lead = |term| {
-        leadership.send_replace(Leadership::Leads {
-            term,
-            after_others: false,
-            until: clock::monotonic() + 10 * WITHOUT_RIGHT,
-        })
-    };
-    lead(1);
-    tokio::spawn(delete_leftover::<MutatingWebhookConfiguration>(
-        server,
-        leadership.subscribe(),
-    ));
-    sleep(Duration::from_mins(1)).await;
-    let taken = || std::mem::take(&mut *methods.lock().unwrap());
-    assert_eq!(methods.lock().unwrap().len(), 1, "no right");
-    sleep(2 * WITHOUT_RIGHT).await;
-    assert_eq!(taken(), [Method::GET, Method::GET, Method::DELETE]);
-    lead(1);
-    sleep(WITHOUT_RIGHT).await;
-    assert!(taken().is_empty(), "the same term");
-    leadership.send_replace(Leadership::Standby);
-    lead(2);
-    sleep(Duration::from_mins(1)).await;
-    // Others led in between; the first answer is again a refusal, as the script counts anew.
-    assert_eq!(taken(), [Method::GET]);
 }
 
 /// The configuration as an API server stores what is applied.
