@@ -1,6 +1,8 @@
 //! The program of the manager and of an administrator's tools. Each subcommand has a module here. The other programs are in
 //! `bin/`: `leadsman-agent`, which is in the image too, and the plugin `kubectl-leadsman`.
 
+#[cfg(test)]
+mod flags;
 mod verbs;
 
 use std::process::ExitCode;
@@ -14,9 +16,9 @@ static ALLOCATOR: Jemalloc = Jemalloc;
 
 /// Marks pods by probes of their containers, and injects and upgrades sidecars
 ///
-/// `manager` runs in a cluster, twice, and one of the two writes. The agents of the nodes
-/// are a program of their own, `leadsman-agent`. `manifests` prints the objects that both
-/// need, and `preflight` checks whether they exist and whether anything prevents the
+/// `manager` runs in a cluster with two replicas, of which one writes. The agents of the
+/// nodes are a program of their own, `leadsman-agent`. `manifests` prints the objects that
+/// both need, and `preflight` checks whether they exist and whether anything prevents the
 /// first start:
 ///
 ///     leadsman manifests | kubectl apply --server-side -f -
@@ -74,21 +76,9 @@ mod tests {
 
     #[test]
     fn every_flag_of_a_container_can_be_set_in_the_environment() {
+        let mut command = Arguments::command();
         for verb in ["manager", "preflight"] {
-            let mut command = Arguments::command();
-            let command = command.find_subcommand_mut(verb).unwrap();
-            command.build();
-            for flag in command.get_arguments() {
-                let Some(long) = flag.get_long() else {
-                    continue;
-                };
-                if ["help", "version"].contains(&long) {
-                    continue;
-                }
-                let expected = format!("LEADSMAN_{}", long.replace('-', "_").to_uppercase());
-                let env = flag.get_env().map(|env| env.to_string_lossy().into_owned());
-                assert_eq!(env, Some(expected), "{verb} --{long}");
-            }
+            flags::assert_are_variables(command.find_subcommand_mut(verb).unwrap());
         }
     }
 }

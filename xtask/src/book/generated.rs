@@ -14,9 +14,8 @@ const COMMANDS: &str = "docs/reference/commands.md";
 const COMMANDS_BEGIN: &str = "\
 # Commands and flags
 
-This page lists every subcommand and flag of three programs. `leadsman` is manager and the tools of an administrator in one,
-[`leadsman-agent`](#leadsman-agent) is the agent, and [`kubectl leadsman`](#kubectl-leadsman) is the plugin. `cargo xtask docs` writes the page from
-their own help.
+This page lists every subcommand and flag of leadsman's three programs: [`leadsman`](#leadsman) (manager, manifests, preflight),
+[`leadsman-agent`](#leadsman-agent), and the plugin [`kubectl leadsman`](#kubectl-leadsman). `cargo xtask docs` writes it from their own help.
 
 A flag can also be set by the environment variable that is named with it, if there is one. The chart sets flags of manager and agent by its values; for
 other flags, use `manager.extraArgs` and `agent.extraArgs`. `leadsman manager --feature-gates` describes the feature gates.

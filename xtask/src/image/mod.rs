@@ -52,8 +52,7 @@ pub(crate) struct Archive {
 /// The programs of the package `leadsman` that containers run. The plugin is for people's machines.
 const IN_IMAGE: [&str; 2] = ["leadsman", "leadsman-agent"];
 
-/// All programs of the package `leadsman`, in one folder. At commits before agent and plugin had programs of their own that is
-/// one.
+/// All programs of the package `leadsman`, in one folder. At commits of before the split it has one.
 pub(crate) struct Programs(Vec<PathBuf>);
 
 impl Programs {
@@ -147,9 +146,9 @@ pub(crate) fn shipped_programs() -> Result<Programs> {
     static_programs(cargo::root(), Profile::Release, Architecture::native()?)
 }
 
-/// Builds leadsman so that its programs run without any other file. Sources of another commit are built with the same flags, in a folder
-/// among themselves: in a shared one cargo would take their crates for ours, since it knows those by their places in the
-/// workspace.
+/// Builds leadsman so that its programs run without any other file. Sources of another commit are built with the same
+/// flags, in a folder among themselves: in a shared one cargo would take their crates for ours, since it knows those by
+/// their places in the workspace.
 fn static_programs(
     sources: &Path,
     profile: Profile,

@@ -1,8 +1,8 @@
 //! The bill of materials of leadsman's programs, as CycloneDX 1.6 in JSON (<https://cyclonedx.org/docs/1.6/json>).
 //!
-//! It lists the crates whose code is in `leadsman`, `leadsman-agent` or `kubectl-leadsman`: the normal dependencies, with the features that are
-//! shipped, without procedural macros, build scripts and what only tests use. It also lists what is linked beside them: Rust's standard
-//! library, glibc and gcc's unwinder. The same sources and toolchain give the same text.
+//! It lists the crates whose code is in `leadsman`, `leadsman-agent` or `kubectl-leadsman`: the normal dependencies, with the
+//! features that are shipped, without procedural macros, build scripts and what only tests use. It also lists what is linked
+//! beside them: Rust's standard library, glibc and gcc's unwinder. The same sources and toolchain give the same text.
 
 mod crates;
 mod notices;

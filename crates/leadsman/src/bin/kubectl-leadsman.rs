@@ -1,7 +1,7 @@
 //! The plugin of kubectl. Its work is in the crate `leadsman-kubectl`.
 //!
-//! Not subcommands of `leadsman`: people run it on their machines, and a manager would have it in memory ("Why several
-//! programs?" in `DESIGN.md`).
+//! Its subcommands are not those of `leadsman`: people run them on their machines, and a manager would have their code in
+//! memory ("Why several programs?" in `DESIGN.md`).
 
 use std::path::Path;
 use std::process::ExitCode;
