@@ -109,6 +109,12 @@ impl<K: Copy + Ord + Hash> Watches<K> {
         progress.newest
     }
 
+    /// The version up to which all objects of a kind are known, also where a list beside the watch has shown them.
+    pub fn known_until(&self, kind: K) -> ResourceVersion {
+        let progress = self.progress.get(&kind).copied().unwrap_or_default();
+        progress.newest.max(progress.listed)
+    }
+
     /// Records that an object does not exist at `version`. `now` is on the monotonic clock.
     pub fn note_deletion(
         &mut self,

@@ -48,11 +48,12 @@ impl Index {
                 self.changes.any = true;
                 self.remove_unlisted(kind, &names, list);
                 if list.is_restored() {
-                    self.forget_later_versions(kind, version);
+                    self.forget_later_versions(kind);
                 }
             }
             Event::Relisted(kind, names, version) => {
                 let list = self.watches.complete_list_beside_watch(kind, version);
+                self.changes.any |= snapshots::has_version_of(kind);
                 self.remove_unlisted(kind, &names, list);
             }
             Event::Synced => self.start_writing(),
@@ -69,13 +70,17 @@ impl Index {
         }
     }
 
-    /// etcd was restored to this version: no replica ever comes as far as a later one of before.
-    fn forget_later_versions(&mut self, kind: WatchedKind, version: ResourceVersion) {
+    /// etcd was restored: no replica ever comes as far as a version of before. Each has seen the objects of the list, and
+    /// need not come as far as the list, which another replica may have read earlier.
+    fn forget_later_versions(&mut self, kind: WatchedKind) {
         if kind == WatchedKind::Configuration {
+            let version = self.whitelist_version.unwrap_or_default();
             self.whitelist_since = self.whitelist_since.min(version);
         }
         for (_, entry) in self.sets.iter_mut() {
-            entry.forget_later_versions(kind, version);
+            let pinned = entry.history.pinned.as_deref();
+            let pinned = pinned.and_then(|pinned| self.revisions.get(&pinned.revision.name));
+            entry.forget_later_versions(kind, pinned.map(|revision| revision.version));
         }
         self.changes.sets = true;
         self.compare_in_force();
@@ -398,6 +403,11 @@ impl Index {
         for name in known {
             if !names.contains(&name) && list.proves_deletion(self.known_version(kind, &name)) {
                 self.remove_at_version(kind, &name, list.version());
+                if kind == WatchedKind::Configuration {
+                    // When it was deleted is not known, and a replica that listed earlier may never come as far as this
+                    // list. One that has not heard of it yet patches an annotation too many, and injects all sidecars.
+                    self.whitelist_since = ResourceVersion::UNKNOWN;
+                }
             }
         }
     }

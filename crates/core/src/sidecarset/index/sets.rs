@@ -233,11 +233,17 @@ impl SetEntry {
         self.needs.revisions = version.filter(|_| !is_known).unwrap_or_default();
     }
 
-    /// Asks for no later version of a kind than this.
-    pub(super) fn forget_later_versions(&mut self, kind: WatchedKind, version: ResourceVersion) {
+    /// Asks for no later version of a kind than what is known of it now. `pinned` is the version of the pinned revision.
+    pub(super) fn forget_later_versions(
+        &mut self,
+        kind: WatchedKind,
+        pinned: Option<ResourceVersion>,
+    ) {
         match kind {
-            WatchedKind::Set => self.needs.sets = self.needs.sets.min(version),
-            WatchedKind::Revision => self.needs.revisions = self.needs.revisions.min(version),
+            WatchedKind::Set => self.needs.sets = self.needs.sets.min(self.version),
+            WatchedKind::Revision => {
+                self.needs.revisions = self.needs.revisions.min(pinned.unwrap_or_default());
+            }
             // The whitelist is one for all sets, and no other kind has a version in a snapshot.
             WatchedKind::Configuration | WatchedKind::Pod | WatchedKind::Namespace => {}
         }

@@ -78,9 +78,9 @@ impl Index {
 impl Index {
     fn snapshot_version(&self) -> SnapshotVersion {
         SnapshotVersion {
-            sets: self.watches.newest(WatchedKind::Set),
-            revisions: self.watches.newest(WatchedKind::Revision),
-            whitelist: self.watches.newest(WatchedKind::Configuration),
+            sets: self.watches.known_until(WatchedKind::Set),
+            revisions: self.watches.known_until(WatchedKind::Revision),
+            whitelist: self.watches.known_until(WatchedKind::Configuration),
         }
     }
 }

@@ -279,6 +279,17 @@ impl World {
         }
     }
 
+    /// All objects of a kind are listed beside a watch that shows nothing.
+    pub(super) fn list_beside_watch(&mut self, kind: WatchedKind) {
+        let keys = self.keys(kind);
+        for key in &keys {
+            self.tell(self.event(key, Source::Reply));
+        }
+        let names = keys.into_iter().map(|(_, name)| name).collect();
+        let version = ResourceVersion::from(self.version);
+        self.tell(Event::Relisted(kind, names, version));
+    }
+
     pub(super) fn set(&self, name: &str) -> Option<SidecarSet> {
         let wire = self.objects.get(&set_key(name))?;
         SidecarSet::parse(&serde_json::from_value(wire.clone()).unwrap()).ok()

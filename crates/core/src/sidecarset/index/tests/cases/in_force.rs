@@ -271,12 +271,55 @@ fn after_etcd_was_restored_no_set_waits_for_a_version_of_before() {
     let needed = world.index.take_changed_snapshot().unwrap().barrier();
     assert!(needed.whitelist.number() > Some(1000) && needed.revisions.number() > Some(1000));
     (world.objects, world.version) = backup;
+    let newest_object = ResourceVersion::from(world.version);
+    // Something else was written since.
+    world.version += 50;
     world.list();
     world.settle();
     let snapshot = world.index.take_changed_snapshot().unwrap();
+    let needed = snapshot.barrier();
+    assert!(!snapshot.version.lacks(needed), "{needed:?}");
+    // A replica that listed before has seen the same objects, and no later version.
+    for version in [needed.sets, needed.revisions, needed.whitelist] {
+        assert!(!version.is_later_than(newest_object), "{needed:?}");
+    }
+}
+
+// SDF-6, SDF-17
+#[test]
+fn a_whitelist_that_a_list_shows_to_be_gone_asks_no_replica_for_the_version_of_that_list() {
+    let (mut world, key) = world_with_whitelist();
+    world.settle();
+    let known = world.index.take_changed_snapshot().unwrap().barrier();
+    world.objects.remove(&key);
+    world.version += 50;
+    world.list();
+    world.settle();
+    assert_eq!(world.reason("log").1, "MetadataNotAllowed");
+    let needed = world.index.take_changed_snapshot().unwrap().barrier();
     assert!(
-        !snapshot.version.lacks(snapshot.barrier()),
-        "{:?}",
-        snapshot.barrier()
+        !needed.whitelist.is_later_than(known.whitelist),
+        "{needed:?}"
     );
+}
+
+// SDF-6
+#[test]
+fn a_list_beside_a_silent_watch_makes_a_snapshot_as_new_as_itself() {
+    let mut world = world(1);
+    world.settle();
+    world.index.take_changed_snapshot();
+    world.change(&set_key("log"), |set| {
+        set["spec"]["containers"][0]["image"] = json!("i:2");
+    });
+    let edited = ResourceVersion::from(world.version);
+    world.list_beside_watch(WatchedKind::Set);
+    let snapshot = world.index.take_changed_snapshot().unwrap();
+    assert!(!edited.is_later_than(snapshot.version.sets));
+    assert!(!snapshot.version.lacks(snapshot.barrier()));
+    // Also where it shows nothing new: another replica may have asked for it.
+    world.version += 1;
+    world.list_beside_watch(WatchedKind::Set);
+    let snapshot = world.index.take_changed_snapshot().unwrap();
+    assert_eq!(snapshot.version.sets, ResourceVersion::from(world.version));
 }
