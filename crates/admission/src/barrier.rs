@@ -5,10 +5,10 @@
 //! far waits for it. A state consists of several kinds, each with versions of its own. Since a replica's watch of the
 //! configuration may be behind as well, the path of a call ends in a *slot*, a number that moves with each new barrier.
 //!
-//! Slots go round, so a replica might take a call of the future for one of the past, if [`SLOTS`] - [`MOST_BEHIND`] barriers were
-//! stored of which its watch has shown none. A watch that shows nothing is suspected after [`LONGEST_SILENCE`], and a leader does
-//! not store so many in that time, since its writes have a pace. A replica whose watch fails for longer fails to follow the other
-//! kinds too, and is not ready.
+//! Slots go round, so a replica might take a call of the future for one of the past, if [`SLOTS`] - [`MOST_BEHIND`]
+//! barriers were stored of which its watch has shown none. A watch that shows nothing is suspected after
+//! [`LONGEST_SILENCE`], and neither one leader nor two of them store so many in that time, since their writes have a pace. A
+//! replica whose watch fails for longer fails to follow the other kinds too, and is not ready.
 //!
 //! | module | holds |
 //! |---|---|
@@ -28,15 +28,18 @@ pub(crate) mod progress;
 
 /// Slots in turn. The clients of an API server for 200 configurations of calls are cached (`defaultCacheSize` in
 /// `k8s.io/apiserver/pkg/util/webhook/client.go`): all of those of a webhook with up to four calls, and most have one or two.
-const SLOTS: u8 = 48;
+const SLOTS: u8 = 50;
 /// By so many barriers at most an API server is behind a replica. Both hear of them by a watch, so it is few; a call that is
 /// further behind counts as one of the future, whose answer has to wait. That errs on the safe side.
-const MOST_BEHIND: u8 = 4;
+const MOST_BEHIND: u8 = 3;
+
+/// So many lead one after the other in that time at most. The pace of each begins anew.
+const LEADERS: u64 = 2;
 
 const _: () = assert!(
-    ((SLOTS - MOST_BEHIND) as u64 - AT_ONCE as u64 - 1) * CHANGE.as_secs()
+    ((SLOTS - MOST_BEHIND) as u64 - LEADERS * (AT_ONCE as u64 + 1)) * CHANGE.as_secs()
         > LONGEST_SILENCE.as_secs() + 10,
-    "while a watch is silent and is resumed, a leader stores fewer barriers than slots tell apart"
+    "while a watch is silent and is resumed, leaders store fewer barriers than slots tell apart"
 );
 
 /// How new a state is: for each of the kinds that it consists of the version of its newest object, 0 for a kind that it does
@@ -168,6 +171,10 @@ impl StoredBarrier {
         let Self::At(stored) = self else {
             return false;
         };
+        if slot >= SLOTS {
+            // Of another version of leadsman, in which they go round later.
+            return false;
+        }
         let behind = (SLOTS + stored.slot - slot) % SLOTS;
         let is_newer = behind > MOST_BEHIND;
         // A state that has no version cannot be compared.
@@ -177,7 +184,7 @@ impl StoredBarrier {
 
 /// A slot at the end of a path.
 pub(crate) fn parse_slot(text: &str) -> Option<u8> {
-    text.parse().ok().filter(|slot| *slot < SLOTS)
+    text.parse().ok()
 }
 
 #[cfg(test)]
@@ -235,7 +242,7 @@ mod tests {
         for wrong in [
             "51/3",
             "49/200",
-            "49/48",
+            "49/50",
             "49",
             "/",
             "x/3",
@@ -280,8 +287,12 @@ mod tests {
             (stored, Some(0), Some(99), false),
             // The API server has not seen the present configuration.
             (stored, Some(4), Some(40), true),
-            (stored, Some(1), Some(40), true),
-            (stored, Some(1), Some(39), false),
+            (stored, Some(2), Some(40), true),
+            (stored, Some(2), Some(39), false),
+            (stored, Some(1), Some(99), false),
+            // It was written by another version of leadsman, which has more slots.
+            (stored, Some(SLOTS), Some(99), false),
+            (stored, Some(u8::MAX), Some(99), false),
             (
                 StoredBarrier::At(barrier(40, 1)),
                 Some(SLOTS - 1),
