@@ -291,7 +291,12 @@ mod tests {
             (stored, Some(2), Some(39), false),
             (stored, Some(1), Some(99), false),
             // It was written by another version of leadsman, which has more slots.
-            (stored, Some(SLOTS), Some(99), false),
+            (
+                StoredBarrier::At(barrier(40, 1)),
+                Some(SLOTS),
+                Some(99),
+                false,
+            ),
             (stored, Some(u8::MAX), Some(99), false),
             (
                 StoredBarrier::At(barrier(40, 1)),
