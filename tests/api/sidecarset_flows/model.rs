@@ -25,8 +25,8 @@ struct Member {
     /// The kubelet runs the image of the spec.
     is_consistent: bool,
     is_sidecar_ready: bool,
-    /// The set has replaced an image in it.
-    was_upgraded: bool,
+    /// The set has replaced an image in it, and it was ready before, or an upgrade before that was why it was not.
+    was_taken_down: bool,
     /// An earlier set of this name has injected it.
     is_former: bool,
 }
@@ -135,14 +135,16 @@ fn member(number: usize, set: &SidecarSet, wanted: &Container, pod: &Pod) -> Opt
     });
     let created = set.metadata.creation_timestamp.as_ref().map(|time| time.0);
     let pod_created = pod.metadata.creation_timestamp.as_ref().map(|time| time.0);
+    let is_former = pod_created < created && since < created;
+    let upgrade = entry(IN_PLACE_STATE).filter(|_| !is_former);
     Some(Member {
         is_updated: (image, variable) == (wanted_image, wanted_variable),
         is_upgradable: image != wanted_image && variable == wanted_variable,
         is_ready: ready.is_some_and(|ready| ready.status == "True"),
         is_consistent: running.is_some_and(|running| Some(running.image.as_str()) == image),
         is_sidecar_ready: running.is_some_and(|running| running.ready),
-        was_upgraded: entry(IN_PLACE_STATE).is_some(),
-        is_former: pod_created < created && since < created,
+        was_taken_down: upgrade.is_some_and(|upgrade| upgrade["wasReady"] != false),
+        is_former,
     })
 }
 
@@ -160,10 +162,10 @@ fn left_to_do(set: &SidecarSet, members: &[Member]) -> Option<String> {
     let staying = number(strategy.partition.as_ref(), 0);
     let count = |is: &dyn Fn(&Member) -> bool| members.iter().filter(|one| is(one)).count();
     let is_serving = |one: &Member| one.is_ready && one.is_consistent;
-    let down = count(&|one| {
-        !is_serving(one) && (one.is_updated || !one.is_consistent || one.was_upgraded)
-    });
-    let pending = count(&|one| one.is_updated && !(one.is_consistent && one.is_sidecar_ready));
+    let has_failed = |one: &Member| one.is_updated && !(one.is_consistent && one.is_sidecar_ready);
+    let has_lost = |one: &Member| one.was_taken_down && !is_serving(one);
+    let down = count(&|one| has_lost(one) || (has_failed(one) && !is_serving(one)));
+    let pending = count(&|one| has_failed(one) || (has_lost(one) && one.is_updated));
     let is_candidate = |one: &Member| {
         one.is_upgradable && !one.is_former && (one.is_consistent || !one.is_sidecar_ready)
     };
