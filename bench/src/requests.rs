@@ -110,7 +110,11 @@ impl Requests {
         let kinds = self.0.iter();
         let of_work = kinds.filter(|(_, requests)| !is_of_lease(&requests[0].1));
         let listed = of_work.map(|(kind, requests)| format!("{} × {kind}", requests.len()));
-        listed.collect::<Vec<_>>().join(", ")
+        let listed = listed.collect::<Vec<_>>();
+        if listed.is_empty() {
+            return "nothing".to_owned();
+        }
+        listed.join(", ")
     }
 }
 
@@ -158,5 +162,6 @@ mod tests {
         assert_eq!([us.failed(), us.lease()], [1, 2]);
         let listed = "1 × get /readyz, 1 × get nodes 404, 1 × list pods, 1 × patch pods, 2 × patch pods/status, 1 × patch pods/status 409";
         assert_eq!(us.listed(), listed);
+        assert_eq!(Requests::default().listed(), "nothing");
     }
 }
