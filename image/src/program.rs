@@ -139,8 +139,17 @@ mod tests {
     }
 
     #[test]
-    fn this_test_itself_is_linked_dynamically() {
+    fn this_test_itself_is_linked_as_it_was_compiled() {
         let test = std::fs::read(std::env::current_exe().unwrap()).unwrap();
-        assert_eq!(StaticProgram::new(test).unwrap_err(), ProgramError::Dynamic);
+        let error = StaticProgram::new(test).err();
+        let is_static = cfg!(target_feature = "crt-static");
+        assert_eq!(error, (!is_static).then_some(ProgramError::Dynamic));
+    }
+
+    #[test]
+    fn a_shell_is_linked_dynamically() {
+        let shell = std::fs::read("/bin/sh").unwrap();
+        let error = StaticProgram::new(shell).unwrap_err();
+        assert_eq!(error, ProgramError::Dynamic);
     }
 }

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, ExitStatus, Stdio};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, anyhow, bail};
 
 use crate::image::{self, Architecture, Profile};
 use crate::{cargo, root};
@@ -95,6 +95,22 @@ pub(crate) fn prepare_as_user(program: &Path) -> Result<Vec<(String, OsString)>>
         return Ok(Vec::new());
     }
     prepare(program, &[])
+}
+
+/// Compiles and makes what a bed needs while `meanwhile` compiles with cargo. Go and rustc both have long parts on one core, so
+/// that two cores do both sooner than one after the other.
+pub(crate) fn prepare_beside<T>(
+    program: &Path,
+    words: &[&str],
+    meanwhile: impl FnOnce() -> Result<T>,
+) -> Result<T> {
+    std::thread::scope(|scope| {
+        let prepared = scope.spawn(|| prepare(program, words));
+        let made = meanwhile();
+        let prepared = prepared.join();
+        prepared.map_err(|_| anyhow!("what the cluster needs could not be compiled"))??;
+        made
+    })
 }
 
 /// Compiles the cluster's programs, if they are not there yet, and returns their folder.

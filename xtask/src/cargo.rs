@@ -2,7 +2,10 @@
 //!
 //! Tests and the demo are built with `--workspace` and a choice of targets, never with `-p`. Cargo unifies the features of
 //! the packages that one command selects (The Cargo Book, "Feature unification"), so with one selection each dependency is
-//! compiled once. Only the bench builds packages alone, with the features that are shipped.
+//! compiled once. Only the bench and a release build packages alone, with the features that are shipped.
+//!
+//! Programs are linked statically, because leadsman's run in an image without a libc. The tests' own are linked likewise, so
+//! that clippy, rustdoc, the tests and the image of the test bed share what is compiled for one of them.
 
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
@@ -10,6 +13,8 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, Result, bail};
 use serde_json::Value;
+
+use crate::image::Architecture;
 
 /// The root folder of the workspace.
 pub(crate) fn root() -> &'static Path {
@@ -31,6 +36,21 @@ pub(crate) fn cargo() -> Command {
     }
     command.current_dir(root()).stdin(Stdio::null());
     command
+}
+
+/// rustc's flag that links the libc into a program.
+pub(crate) const STATIC: &str = "-Ctarget-feature=+crt-static";
+
+/// Cargo with this verb, for static programs of this machine. A target is named, because the flags of rustc concern macros and
+/// build scripts too where none is, and those cannot be linked like this.
+pub(crate) fn for_tests(verb: &str) -> Result<Command> {
+    let architecture = Architecture::native()?;
+    architecture.check()?;
+    let mut command = cargo();
+    command
+        .args([verb, "--target", architecture.triple()])
+        .env("CARGO_ENCODED_RUSTFLAGS", STATIC);
+    Ok(command)
 }
 
 /// The output of `cargo metadata` for the packages of the workspace, without their dependencies.
@@ -68,8 +88,9 @@ const AS_FOR_TESTS: [&str; 2] = ["--example", "crds"];
 
 /// Builds the selected targets of all packages. Cargo's progress goes to stderr.
 pub(crate) fn build(selection: &[&str]) -> Result<Vec<Executable>> {
-    let all = ["--workspace"].iter().chain(&AS_FOR_TESTS).chain(selection);
-    build_only(&all.copied().collect::<Vec<_>>())
+    let mut command = for_tests("build")?;
+    command.arg("--workspace").args(AS_FOR_TESTS);
+    build_by(command.args(selection))
 }
 
 /// Runs `cargo build` with exactly these arguments. Cargo's progress goes to stderr.

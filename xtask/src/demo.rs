@@ -21,9 +21,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let before = clock::since_enter().unwrap_or_default();
     println!("building leadsman and the test bed");
     let built = cargo::build(&["--bin", "leadsman-bed", "--bin", "leadsman-demo"])?;
-    let product = bed::build_product()?;
-    let words: &[&str] = if arguments.keep { &["--keep"] } else { &[] };
     let bed = cargo::program(&built, "leadsman-bed")?;
+    let product = bed::prepare_beside(&bed, &[], bed::build_product)?;
+    let words: &[&str] = if arguments.keep { &["--keep"] } else { &[] };
     let mut environment = bed::prepare_as_user(&bed)?;
     let spent = before + enter.elapsed();
     environment.extend(product);

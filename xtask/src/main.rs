@@ -31,7 +31,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 
 /// The chores of this repository.
 ///
-/// New here? `cargo xtask demo` raises a real cluster and marks real pods; `cargo xtask test` runs every test.
+/// New here? `cargo xtask demo` raises a real cluster and marks real pods; `cargo xtask test` runs the tests of the gate.
 /// Both compile the cluster's programs the first time (minutes) and keep them in a cache. Nodes need root on Linux.
 #[derive(Parser)]
 #[command(bin_name = "cargo xtask", after_help = HABITS)]
@@ -52,7 +52,7 @@ Every day:
 enum Verb {
     /// Play the manual's story on a real cluster and show each step as it is seen in the API
     Demo(demo::Arguments),
-    /// Run the tests: all, or one stage, or those whose name contains FILTER
+    /// Run the tests of the gate, or those of one stage, or all whose name contains FILTER; with --all every test there is
     Test(test::Arguments),
     /// Measure what leadsman costs, each figure beside its floor, and write the results into docs/performance
     Bench(bench::Arguments),
@@ -62,9 +62,9 @@ enum Verb {
     Dist(dist::Arguments),
     /// Write the generated pages of docs/reference, build the documentation as a book in target/book/html, check its links
     Docs(book::Arguments),
-    /// Run every check that is no test: format, clippy, CRDs, layers, orphan files, rules without a test, versions, docs,
-    /// the book and its links, licences
-    Lint,
+    /// Run the checks that are no tests: format, clippy, CRDs, layers, orphan files, rules without a test, versions, the book
+    /// and its links, licences; with --all also the documentation of the code
+    Lint(lint::Arguments),
     /// Raise a cluster and leave it up, or take it away
     Bed(bed::Arguments),
     /// Show which tests prove which rule of `docs/reference.md`; fail if a rule has none
@@ -90,7 +90,7 @@ fn main() -> ExitCode {
         Verb::Image(arguments) => image::run(&arguments),
         Verb::Dist(arguments) => dist::run(arguments),
         Verb::Docs(arguments) => book::run(&arguments),
-        Verb::Lint => Ok(lint::run()),
+        Verb::Lint(arguments) => Ok(lint::run(&arguments)),
         Verb::Bed(arguments) => bed::run(&arguments),
         Verb::Rules(arguments) => rules::run(&arguments),
         Verb::Crds(arguments) => crds::run(&arguments),

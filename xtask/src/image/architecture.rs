@@ -3,7 +3,7 @@
 use std::fmt;
 use std::path::Path;
 
-use anyhow::{Result, bail};
+use anyhow::{Result, bail, ensure};
 
 use crate::commit::line;
 
@@ -63,6 +63,17 @@ impl Architecture {
             Self::Amd64 => TO_AMD64,
             Self::Arm64 => TO_ARM64,
         }
+    }
+
+    /// Fails if a static program for it cannot be linked here, and says what to install.
+    pub(crate) fn check(self) -> Result<()> {
+        let missing = self.missing();
+        ensure!(
+            missing.is_empty(),
+            "programs cannot be linked statically for {self} here; missing: {}",
+            missing.join("; ")
+        );
+        Ok(())
     }
 
     /// What a static program for it needs and this machine lacks, each with what installs it.

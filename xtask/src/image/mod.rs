@@ -93,7 +93,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
 
 /// Builds leadsman and makes its image.
 pub(crate) fn make(profile: Profile, architecture: Architecture) -> Result<Archive> {
-    let programs = static_programs(cargo::root(), profile, architecture)?;
+    let programs = match profile {
+        Profile::Dev if architecture == Architecture::native()? => dev_programs()?,
+        _ => static_programs(cargo::root(), profile, architecture)?,
+    };
     let tag = env!("CARGO_PKG_VERSION");
     archive(programs, profile, architecture, tag, &Commit::read()?)
 }
@@ -146,6 +149,14 @@ pub(crate) fn shipped_programs() -> Result<Programs> {
     static_programs(cargo::root(), Profile::Release, Architecture::native()?)
 }
 
+/// Builds leadsman for this machine's test bed, with what the tests have compiled.
+fn dev_programs() -> Result<Programs> {
+    let names = ["leadsman", "leadsman-agent", "kubectl-leadsman"];
+    let built = cargo::build(&names.map(|name| ["--bin", name]).concat())?;
+    let programs = names.map(|name| cargo::program(&built, name));
+    Ok(Programs(programs.into_iter().collect::<Result<_>>()?))
+}
+
 /// Builds leadsman so that its programs run without any other file. Sources of another commit are built with the same
 /// flags, in a folder among themselves: in a shared one cargo would take their crates for ours, since it knows those by
 /// their places in the workspace.
@@ -154,13 +165,7 @@ fn static_programs(
     profile: Profile,
     architecture: Architecture,
 ) -> Result<Programs> {
-    let missing = architecture.missing();
-    if !missing.is_empty() {
-        bail!(
-            "leadsman cannot be linked for {architecture} here; missing: {}",
-            missing.join("; ")
-        );
-    }
+    architecture.check()?;
     let mut command = cargo();
     command
         .current_dir(sources)
@@ -189,7 +194,7 @@ fn static_programs(
 
 /// Links everything in, and leaves no path of this machine behind.
 fn flags(profile: Profile) -> Result<Vec<OsString>> {
-    let mut flags = vec!["-Ctarget-feature=+crt-static".into()];
+    let mut flags = vec![cargo::STATIC.into()];
     flags.extend(paths::flags(profile)?);
     Ok(flags)
 }

@@ -1,4 +1,4 @@
-//! `cargo xtask test`: every test, in four stages, added up to one closing line.
+//! `cargo xtask test`: the tests of the gate, in four stages, added up to one closing line. [`later`] has what is left out.
 //!
 //! | stage | what runs | needs |
 //! |---|---|---|
@@ -6,8 +6,11 @@
 //! | `api` | black-box tests of the manager against a real API server, and the chart as Helm renders it | and Go, the first time minutes |
 //! | `node` | black-box tests of both processes on a real kubelet and containerd | and root |
 //! | `install` | the chart and the image on two real nodes: leadsman as pods | and root |
+//!
+//! Stage `api` runs beside the others: all of them wait most of the time.
 
 mod earlier;
+mod later;
 mod lines;
 mod other_versions;
 mod suite;
@@ -18,7 +21,7 @@ use std::process::{Command, ExitCode, Stdio};
 use anyhow::Result;
 
 use crate::bed;
-use crate::cargo::{self, Executable, cargo};
+use crate::cargo::{self, Executable};
 use crate::root::{self, is_root};
 use other_versions::OtherVersions;
 use suite::{Suite, Tally};
@@ -39,6 +42,15 @@ pub(crate) struct Arguments {
     earlier: Option<String>,
     #[command(flatten)]
     other_versions: OtherVersions,
+    /// Also what the gate leaves out: long outages, all installations, other versions, the checks before a release
+    #[arg(long, conflicts_with = "list")]
+    all: bool,
+    /// Compile all that the tests need, and run none
+    #[arg(long)]
+    no_run: bool,
+    /// Print what is left to --all, and why
+    #[arg(long)]
+    list: bool,
     /// Passed on to each test program
     #[arg(last = true)]
     more: Vec<String>,
@@ -103,10 +115,16 @@ fn meant(
 }
 
 pub(crate) fn run(arguments: &Arguments) -> ExitCode {
+    if arguments.list {
+        later::print();
+        return ExitCode::SUCCESS;
+    }
     let mut tally = Tally::default();
     match meant(arguments.stage.as_deref(), arguments.filter.as_deref()) {
         Ok((stages, filter)) => {
             let run = Run {
+                is_gate: !arguments.all && filter.is_none(),
+                is_compiled_only: arguments.no_run,
                 filter,
                 more: &arguments.more,
                 sudo: arguments.sudo,
@@ -115,11 +133,17 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
             };
             if let Err(error) = run.stages(&stages, &mut tally) {
                 tally.trouble(format!("{error:#}"));
+            } else if run.is_compiled_only {
+                eprintln!("test: all is compiled; `cargo xtask test` runs it");
+                return ExitCode::SUCCESS;
             } else if tally.is_empty() {
                 tally.trouble(format!(
                     "no test's name contains {:?}",
                     run.filter.unwrap_or_default()
                 ));
+            }
+            if arguments.all && stages == Stage::ALL {
+                run_again(arguments.sudo, &mut tally);
             }
         }
         Err(error) => tally.trouble(error),
@@ -127,9 +151,33 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
     tally.close(is_root() || arguments.sudo)
 }
 
+/// The further runs of `--all`, each with its own closing line; one that fails is a failure of the whole.
+fn run_again(sudo: bool, tally: &mut Tally) {
+    for again in later::AGAIN {
+        println!("\ntest: cargo xtask {}", again.words.join(" "));
+        let mut command = cargo::cargo();
+        command.args(["xtask"]).args(again.words);
+        if sudo && again.words[0] == "test" {
+            command.arg("--sudo");
+        }
+        match command.status() {
+            Ok(status) if status.success() => {}
+            Ok(status) => {
+                tally.trouble(format!("`cargo xtask {}`: {status}", again.words.join(" ")))
+            }
+            Err(error) => {
+                tally.trouble(format!("`cargo xtask {}`: {error}", again.words.join(" ")))
+            }
+        }
+    }
+}
+
 /// Which tests are meant, and how they are run.
 struct Run<'a> {
     filter: Option<String>,
+    /// Whether what [`later`] lists is left out.
+    is_gate: bool,
+    is_compiled_only: bool,
     more: &'a [String],
     sudo: bool,
     earlier: Option<&'a str>,
@@ -148,12 +196,18 @@ impl Run<'_> {
         }
         eprintln!("test: building");
         let selection: &[&str] = match stages {
-            [Stage::Api] => &["--bin", "leadsman-bed", "--test", "api", "--test", "chart"],
-            [Stage::Install] => &["--bin", "leadsman-bed", "--test", "install"],
+            [Stage::Api] => &["--test", "api", "--test", "chart"],
+            [Stage::Install] => &["--test", "install"],
             _ => &["--bins", "--tests"],
         };
-        let built = cargo::build(selection)?;
-        let bed = cargo::program(&built, "leadsman-bed")?;
+        let bed = cargo::program(&cargo::build(&["--bin", "leadsman-bed"])?, "leadsman-bed")?;
+        let has_nodes = stages.iter().any(|stage| stage.needs_root()) && (self.sudo || is_root());
+        let of_bed: &[&str] = if has_nodes { &[] } else { &["--control-plane"] };
+        let built = if stages == [Stage::Pure] {
+            cargo::build(selection)?
+        } else {
+            bed::prepare_beside(&bed, of_bed, || cargo::build(selection))?
+        };
         let mut environment = if self.sudo && stages.iter().any(|stage| stage.needs_root()) {
             bed::prepare_as_user(&bed)?
         } else {
@@ -167,23 +221,49 @@ impl Run<'_> {
         if stages != [Stage::Pure] {
             environment.extend(bed::build_product()?);
         }
+        if self.is_compiled_only {
+            return Ok(());
+        }
+        let (api, others): (Vec<Stage>, Vec<Stage>) = stages
+            .iter()
+            .copied()
+            .partition(|stage| *stage == Stage::Api);
+        let lane = |stages| self.lane(stages, &built, &environment);
+        std::thread::scope(|scope| {
+            let api = scope.spawn(|| lane(api));
+            tally.merge(lane(others)?);
+            let api = api
+                .join()
+                .map_err(|_| anyhow::anyhow!("a lane of suites panicked"))?;
+            tally.merge(api?);
+            Ok(())
+        })
+    }
+
+    /// Runs the suites of some stages, one after the other.
+    fn lane(
+        &self,
+        stages: Vec<Stage>,
+        built: &[Executable],
+        environment: &[(String, OsString)],
+    ) -> Result<Tally> {
+        let mut tally = Tally::default();
         for stage in stages {
             eprintln!("test: {}", stage.name());
-            let mut harnesses: Vec<_> = built
-                .iter()
-                .filter(|it| {
-                    it.harness && Stage::of(it) == *stage && self.other_versions.concern(it)
-                })
-                .collect();
+            let concerns = |it: &&Executable| {
+                it.harness && Stage::of(it) == stage && self.other_versions.concern(it)
+            };
+            let mut harnesses: Vec<_> = built.iter().filter(concerns).collect();
             harnesses.sort_by_key(|it| (&it.package, &it.target));
             for executable in harnesses {
-                self.suite(executable, *stage, &environment)?.run(tally)?;
+                self.suite(executable, stage, environment)?
+                    .run(&mut tally)?;
             }
-            if *stage == Stage::Pure {
-                self.doc_tests().run(tally)?;
+            if stage == Stage::Pure {
+                self.doc_tests()?.run(&mut tally)?;
             }
         }
-        Ok(())
+        Ok(tally)
     }
 
     /// One test program, started as cargo would: in its package's folder.
@@ -209,6 +289,15 @@ impl Run<'_> {
             command.envs(environment);
             command
         };
+        let left_out = if self.is_gate {
+            later::left_out(&executable.target, &executable.path)?
+        } else {
+            Vec::new()
+        };
+        if !left_out.is_empty() {
+            let skips = left_out.iter().flat_map(|name| ["--skip", name]);
+            command.arg("--exact").args(skips);
+        }
         command
             .args(&self.filter)
             .args(self.more)
@@ -217,30 +306,25 @@ impl Run<'_> {
             title,
             command,
             slow: stage != Stage::Pure,
+            left_out: left_out.len(),
         })
     }
 
     /// Examples in doc comments, all crates in one go: only cargo knows how to build them.
-    fn doc_tests(&self) -> Suite {
-        let mut command = cargo();
-        command.args([
-            "test",
-            "--workspace",
-            "--doc",
-            "--quiet",
-            "--no-fail-fast",
-            "--",
-        ]);
+    fn doc_tests(&self) -> Result<Suite> {
+        let mut command = cargo::for_tests("test")?;
+        command.args(["--workspace", "--doc", "--quiet", "--no-fail-fast", "--"]);
         // Quiet would shorten the tests' own lines too.
         command
             .args(["--format=pretty"])
             .args(&self.filter)
             .args(self.more);
-        Suite {
+        Ok(Suite {
             title: "doc tests".into(),
             command,
             slow: false,
-        }
+            left_out: 0,
+        })
     }
 }
 

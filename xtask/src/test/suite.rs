@@ -15,6 +15,8 @@ pub(super) struct Suite {
     pub(super) command: Command,
     /// Its tests take seconds each, so each gets a line when it ends.
     pub(super) slow: bool,
+    /// How many of its cases are left to `--all`.
+    pub(super) left_out: usize,
 }
 
 /// What has come of all tests so far.
@@ -24,6 +26,8 @@ pub(super) struct Tally {
     failed: Vec<String>,
     /// Reason, and the tests it kept from running.
     skipped: BTreeMap<String, Vec<String>>,
+    /// Cases that were left to `--all`, by their program.
+    left_out: BTreeMap<String, usize>,
 }
 
 impl Suite {
@@ -58,6 +62,7 @@ impl Suite {
             );
         }
         tally.add(&self.title, seen, status);
+        tally.leave_out(&self.title, self.left_out);
         Ok(())
     }
 }
@@ -111,7 +116,7 @@ impl Seen {
         );
         if self.slow && how == "ok" {
             transient("");
-            println!("  {how} {place} {name} {why}");
+            println!("  {how} {title} {place} {name} {why}");
         } else {
             transient(&format!("  {title} {place} {name}"));
         }
@@ -136,6 +141,25 @@ impl Tally {
     /// Something kept tests from running at all. It counts as one failure.
     pub(super) fn trouble(&mut self, words: String) {
         self.failed.push(words);
+    }
+
+    /// Counts cases that the gate does not run.
+    pub(super) fn leave_out(&mut self, title: &str, cases: usize) {
+        if cases > 0 {
+            *self.left_out.entry(title.to_owned()).or_default() += cases;
+        }
+    }
+
+    /// Adds what another lane has seen.
+    pub(super) fn merge(&mut self, other: Self) {
+        self.passed += other.passed;
+        self.failed.extend(other.failed);
+        for (reason, tests) in other.skipped {
+            self.skipped.entry(reason).or_default().extend(tests);
+        }
+        for (title, cases) in other.left_out {
+            self.leave_out(&title, cases);
+        }
     }
 
     fn add(&mut self, title: &str, seen: Seen, status: ExitStatus) {
@@ -184,6 +208,17 @@ impl Tally {
         for (reason, tests) in &self.skipped {
             println!("skipped {}: {reason}", tests.len());
         }
+        if !self.left_out.is_empty() {
+            let programs = self.left_out.iter();
+            let programs: Vec<_> = programs
+                .map(|(it, count)| format!("{it} {count}"))
+                .collect();
+            println!(
+                "left out: {} cases ({}), and other versions. `cargo xtask test --all` runs them, `--list` says why",
+                self.left_out.values().sum::<usize>(),
+                programs.join(", ")
+            );
+        }
         let skipped: usize = self.skipped.values().map(Vec::len).sum();
         println!(
             "{} passed, {} failed, {skipped} skipped",
@@ -210,6 +245,7 @@ mod tests {
             title: "t".into(),
             command,
             slow: false,
+            left_out: 0,
         }
         .run(&mut tally)
         .unwrap();
