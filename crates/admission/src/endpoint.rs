@@ -94,6 +94,7 @@ impl Endpoints {
                 Ok(Ok(body)) => {
                     let terms = Terms {
                         slot,
+                        fails,
                         deadline,
                         may_wait: true,
                     };

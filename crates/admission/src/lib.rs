@@ -3,8 +3,8 @@
 //!
 //! # Guarantees
 //!
-//! - Only a feature's [`Validation`] refuses an object, and a feature that answers with a [`Mutation`] has none. A review
-//!   that is late, panics or cannot be decoded is answered with "allowed, no change" and counted. Without a uid (the body
+//! - Only a feature's [`Validation`] refuses an object; one that answers with a [`Mutation`] refuses it only in a call with
+//!   [`WebhookFailurePolicy::Fail`]. A review that is late, panics or cannot be decoded is answered with "allowed, no change" and counted. Without a uid (the body
 //!   came too late, was too long, or is no review) there is no such answer: it is an HTTP error, for which the API server
 //!   takes the configuration's `failurePolicy`. That is `Ignore`, so no failure of ours blocks a write, unless a feature
 //!   asks for `Fail`: then each of these reviews is an error.

@@ -9,8 +9,8 @@ use crate::barrier::StateVersion;
 /// A feature's reviewer of objects that are created or updated: a function of the request and of an immutable snapshot,
 /// which the feature's control loop replaces when something changes.
 ///
-/// The type of its response says what it may do: one that answers with a [`Mutation`] cannot refuse an object, and one
-/// that answers with a [`Validation`] cannot change it. The webhook is registered accordingly.
+/// The type of its response says what it may do: one that answers with a [`Mutation`] cannot refuse an object, unless the call
+/// asked for that, and one that answers with a [`Validation`] cannot change it. The webhook is registered accordingly.
 pub trait Reviewer: 'static {
     /// The fields that are read of the object. A request whose object cannot be decoded is answered with "no change",
     /// so fields that may be missing must be optional.
@@ -90,11 +90,17 @@ pub enum ReviewOperation {
     Update,
 }
 
-/// The response of a reviewer that may change objects: the object is allowed, patched or unchanged.
+/// The response of a reviewer that may change objects: the object is patched or unchanged, and allowed unless its call asked
+/// for a refusal.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Mutation {
     /// The changes, in this order.
     pub patch: Vec<PatchOperation>,
+    /// Why the object must not be stored as it is. It counts only in a call with [`WebhookFailurePolicy::Fail`], which prefers no
+    /// object to one that is not as it should be.
+    ///
+    /// [`WebhookFailurePolicy::Fail`]: crate::WebhookFailurePolicy::Fail
+    pub refusal: Option<String>,
     /// Warnings for the client. The API server cuts each to 256 characters and all together to 4,096
     /// (`k8s.io/apiserver/pkg/endpoints/filters/warning.go`).
     pub warnings: Vec<String>,
@@ -130,7 +136,7 @@ pub(crate) mod sealed {
     /// What becomes of the objects that a webhook reviews.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub enum ReviewKind {
-        /// They may be changed; none is refused for its review.
+        /// They may be changed; none is refused for its review, unless its call asked for that.
         Mutating,
         /// They may be refused; none is changed.
         Validating,
@@ -140,6 +146,7 @@ pub(crate) mod sealed {
     #[derive(Debug, Default)]
     pub struct Reviewed {
         pub patch: Vec<PatchOperation>,
+        pub refusal: Option<String>,
         pub causes: Vec<RefusalCause>,
         pub warnings: Vec<String>,
     }
@@ -155,6 +162,7 @@ pub(crate) mod sealed {
         fn into_reviewed(self) -> Reviewed {
             Reviewed {
                 patch: self.patch,
+                refusal: self.refusal,
                 warnings: self.warnings,
                 ..Reviewed::default()
             }

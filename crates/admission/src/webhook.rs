@@ -243,6 +243,8 @@ pub(crate) enum ReviewResult {
 pub(crate) struct Terms {
     /// The slot in the path of the call.
     pub(crate) slot: Option<u8>,
+    /// Whether the call prefers a refusal to an object that is not as it should be.
+    pub(crate) fails: bool,
     /// When the answer must be there; then it is "no change".
     pub(crate) deadline: Instant,
     /// Whether there is time to wait for another snapshot.
@@ -369,7 +371,8 @@ fn review_body<R: Reviewer>(
     if !is_current && terms.may_wait {
         return None;
     }
-    let reviewed = R::review_request(snapshot, &review.request).into_reviewed();
+    let mut reviewed = R::review_request(snapshot, &review.request).into_reviewed();
+    reviewed.refusal = reviewed.refusal.filter(|_| terms.fails);
     // The API server has given up on it: counted as late, it is not taken for a patch that was applied.
     if late() {
         return Some(answer_no_change(ReviewOutcome::Late, body));
@@ -378,6 +381,8 @@ fn review_body<R: Reviewer>(
         ReviewOutcome::Refused
     } else if !is_current {
         ReviewOutcome::Outdated
+    } else if reviewed.refusal.is_some() {
+        ReviewOutcome::Refused
     } else if reviewed.patch.is_empty() {
         ReviewOutcome::Unchanged
     } else {
@@ -440,11 +445,14 @@ struct ResponseOut<'a> {
 
 fn encode_review(uid: &str, reviewed: &Reviewed, object: (&ObjectKind, &str)) -> Vec<u8> {
     let json = |value| serde_json::to_vec(value).expect("strings and JSON values always encode");
-    let patch = (!reviewed.patch.is_empty()).then(|| {
+    let denied = reviewed.refusal.as_deref().map(denied_status);
+    let is_patched = !reviewed.patch.is_empty() && denied.is_none();
+    let patch = is_patched.then(|| {
         let patch = serde_json::to_vec(&reviewed.patch);
         ByteString(patch.expect("strings and JSON values always encode"))
     });
-    let status = (!reviewed.causes.is_empty()).then(|| invalid_status(&reviewed.causes, object));
+    let invalid = (!reviewed.causes.is_empty()).then(|| invalid_status(&reviewed.causes, object));
+    let status = invalid.or(denied);
     json(&ReviewOut {
         api_version: "admission.k8s.io/v1",
         kind: "AdmissionReview",
@@ -457,6 +465,18 @@ fn encode_review(uid: &str, reviewed: &Reviewed, object: (&ObjectKind, &str)) ->
             warnings: &reviewed.warnings,
         },
     })
+}
+
+/// The object is as it may be, and yet it is refused: what the API server makes of a refusal without a status, with a message
+/// (`ToStatusErr` in `k8s.io/apiserver/pkg/admission/plugin/webhook/errors/statuserror.go`).
+fn denied_status(message: &str) -> Status {
+    Status {
+        status: Some("Failure".to_owned()),
+        code: Some(i32::from(StatusCode::FORBIDDEN.as_u16())),
+        reason: Some("Forbidden".to_owned()),
+        message: Some(message.to_owned()),
+        ..Status::default()
+    }
 }
 
 /// As the API server says that an object is invalid (`NewInvalid` in `k8s.io/apimachinery/pkg/api/errors`): so clients

@@ -49,6 +49,7 @@ impl Reviewer for Echo {
         };
         Mutation {
             patch,
+            refusal: (metadata.name == "unwanted").then(|| "nobody wants it".to_owned()),
             warnings: Vec::new(),
         }
     }
@@ -70,12 +71,20 @@ pub(crate) fn pod_review(name: &str, annotations: &Value) -> Vec<u8> {
     serde_json::to_vec(&review).unwrap()
 }
 
-fn answer_now(webhook: &Webhook, body: &[u8], patience: Duration) -> ReviewAnswer {
-    let terms = Terms {
+fn terms(patience: Duration) -> Terms {
+    Terms {
         slot: None,
+        fails: false,
         deadline: clock::monotonic() + patience,
         may_wait: false,
-    };
+    }
+}
+
+fn answer_now(webhook: &Webhook, body: &[u8], patience: Duration) -> ReviewAnswer {
+    answer_on_terms(webhook, body, terms(patience))
+}
+
+fn answer_on_terms(webhook: &Webhook, body: &[u8], terms: Terms) -> ReviewAnswer {
     match webhook.answers.answer_review(body, terms) {
         ReviewResult::Now(answer) => answer,
         ReviewResult::Outdated(_) => panic!("it may not wait"),
@@ -179,6 +188,33 @@ fn whatever_goes_wrong_is_allowed_without_a_patch() {
     assert!(answer.body.is_some());
 }
 
+// SDF-59
+#[test]
+fn a_mutation_refuses_an_object_only_where_the_call_asked_for_that() {
+    let (_, calls) = watch::channel(WebhookCalls::default());
+    let webhook = echo(calls);
+    let body = pod_review("unwanted", &json!({}));
+    for (fails, outcome) in [
+        (false, ReviewOutcome::Patched),
+        (true, ReviewOutcome::Refused),
+    ] {
+        let terms = Terms {
+            fails,
+            ..terms(PATIENCE)
+        };
+        let answer = answer_on_terms(&webhook, &body, terms);
+        assert_eq!(answer.outcome, outcome);
+        let body: Value = serde_json::from_slice(&answer.body.unwrap()).unwrap();
+        let response = &body["response"];
+        assert_eq!(response["allowed"], !fails);
+        assert_eq!(response["patch"].is_null(), fails);
+        if fails {
+            assert_eq!(response["status"]["code"], 403);
+            assert_eq!(response["status"]["message"], "nobody wants it");
+        }
+    }
+}
+
 /// Is sufficient from the second version on.
 pub(crate) struct Versioned;
 
@@ -209,8 +245,8 @@ async fn a_review_waits_for_a_snapshot_that_suffices_and_for_the_barrier() {
     let ask = |may_wait| {
         let terms = Terms {
             slot: Some(1),
-            deadline: clock::monotonic() + PATIENCE,
             may_wait,
+            ..terms(PATIENCE)
         };
         webhook.answers.answer_review(&body, terms)
     };
@@ -373,9 +409,8 @@ async fn a_refusal_that_is_not_certain_waits_and_is_given_in_the_end() {
     let webhook = Webhook::new::<Strict>("strict.leadsman.test", snapshots.subscribe(), calls);
     let ask = |annotations: &Value, may_wait| {
         let terms = Terms {
-            slot: None,
-            deadline: clock::monotonic() + PATIENCE,
             may_wait,
+            ..terms(PATIENCE)
         };
         let body = strict_review(annotations, &json!(null));
         webhook.answers.answer_review(&body, terms)

@@ -17,7 +17,7 @@ use serde_json::Value;
 use super::container::{SetContainer, Upgrade};
 use super::objection::{Objection, conflicts, forbidden_keys, unknown_pin};
 use super::revision::{RevisionOwner, changed_fields};
-use super::set::{JUDGED_ANNOTATIONS, PinnedRevision, SidecarSet};
+use super::set::{JUDGED_ANNOTATIONS, PinnedRevision, SidecarSet, concerns_selection};
 use super::snapshot::Snapshot;
 use super::strategy::UpdateMode;
 use crate::cluster::Invalid;
@@ -116,16 +116,10 @@ fn faults(
     known: &Snapshot,
 ) -> Vec<Fault> {
     let own = errors.iter().cloned().map(Fault::from);
-    // With a selector that cannot be read nothing is known about the pods.
-    let is_selector = |invalid: &Invalid| {
-        ["spec.selector", "spec.namespace"]
-            .iter()
-            .any(|field| invalid.path.starts_with(field))
-    };
     let others = known.sets.iter().map(|other| &*other.set);
     let others = others.filter(|other| other.name != set.name);
     let conflicts = others
-        .filter(|_| !errors.iter().any(is_selector))
+        .filter(|_| !errors.iter().any(concerns_selection))
         .flat_map(|other| conflicts(set, other));
     let list = (&*known.own_namespace, known.whitelist_errors.first());
     let objections = conflicts

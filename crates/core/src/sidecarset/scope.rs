@@ -64,10 +64,11 @@ impl SetScope {
         let sets = snapshot.sets.iter().map(|known| &*known.set);
         let sets: Vec<_> = sets.filter(|set| !set.is_injection_paused).collect();
         let mut scope = Self::default();
-        let failing = sets
-            .iter()
-            .filter(|set| set.failure_policy == FailurePolicy::Fail)
-            .map(|set| ScopePart { set, within: None });
+        let asks_to_fail = |set: &&&SidecarSet| set.failure_policy == FailurePolicy::Fail;
+        // Those that are invalid ask for nothing else: a call that refuses nothing has nothing to inject.
+        let refusing = snapshot.refusing.iter().map(|known| &*known.set);
+        let failing = sets.iter().filter(asks_to_fail).copied().chain(refusing);
+        let failing = failing.map(|set| ScopePart { set, within: None });
         for (_, parts) in group(failing) {
             let call = ScopeCall::refusing(&parts, protected);
             match call.filter(|_| scope.calls.len() < Self::CALLS) {

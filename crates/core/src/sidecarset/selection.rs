@@ -130,7 +130,7 @@ pub fn offer<'a, 'b>(
     namespace_label: Option<impl Fn(&str) -> Option<&'b str>>,
 ) -> Result<Injection<'a>, NotOffered> {
     let label = |key: &str| pod.label(key);
-    check(set, pod, namespace_label)?;
+    check_selected(set, pod, namespace_label)?;
     let pin = set.pin.as_ref();
     let pin = pin.filter(|pin| is_pinned(set, pin, pod.owner, history.matched, label));
     let revision = pin.and_then(|pin| pinned(set, pin, &history.revisions));
@@ -154,7 +154,12 @@ pub fn offer<'a, 'b>(
     })
 }
 
-fn check<'b>(
+/// Whether a set that can be injected gives something to a pod that is being created.
+///
+/// # Errors
+///
+/// Why it gives nothing.
+pub(super) fn check_selected<'b>(
     set: &SidecarSet,
     pod: &NewPod<'_>,
     namespace_label: Option<impl Fn(&str) -> Option<&'b str>>,

@@ -203,6 +203,17 @@ impl SidecarSet {
         (set, errors)
     }
 
+    /// A set that is invalid and yet keeps its pods from being created without it: it asks for [`FailurePolicy::Fail`], and
+    /// which pods are its own can be read all the same. Nothing else of it may be used.
+    pub(super) fn read_refusing(wire: &SidecarSetWire) -> Option<Self> {
+        let (set, errors) = Self::read(wire);
+        let refuses = set.failure_policy == FailurePolicy::Fail
+            && !set.is_injection_paused
+            // A selector of which a part is missing would select more pods.
+            && !errors.iter().any(concerns_selection);
+        refuses.then_some(set)
+    }
+
     /// Whether it selects pods with these labels in a namespace; `None` for the labels of a namespace that is not known.
     pub fn selects<'a, 'b>(
         &self,
@@ -250,6 +261,12 @@ impl Namespaces {
             Self::Selected(selector) => label.is_some_and(|label| selector.matches(label)),
         }
     }
+}
+
+/// Whether it is wrong which pods a set selects, so that nothing is known about them.
+pub(super) fn concerns_selection(invalid: &Invalid) -> bool {
+    let fields = ["spec.selector", "spec.namespace"];
+    fields.iter().any(|field| invalid.path.starts_with(field))
 }
 
 fn annotation<'a>(meta: &'a ObjectMeta, key: &str) -> Option<&'a str> {

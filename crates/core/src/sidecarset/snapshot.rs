@@ -12,14 +12,18 @@ use super::metadata::{AllowedKeys, Whitelist};
 use super::render::{Additions, Injected, Injection, RenderOptions, inject_sets};
 use super::revision::RevisionOwners;
 use super::selection::{NewPod, NotOffered, SetHistory, offer};
-use super::set::SidecarSet;
-use crate::cluster::{Invalid, ResourceVersion, SortedMap};
+use super::selection::check_selected;
+use super::set::{FAILURE_POLICY_ANNOTATION, SidecarSet};
+use crate::cluster::{Invalid, ResourceVersion, SortedMap, truncate};
 use crate::workload::JsonObject;
 use crate::workload::object::{inner, text};
 
 /// How long one request to create a pod may ask several webhooks, one after the other: their timeouts, of at most 30 s
 /// each, are within that of the request (`--request-timeout` of the API server).
 const ONE_REQUEST: Duration = Duration::from_mins(1);
+
+/// Maximum length of the message to whoever creates a pod that is refused.
+const REFUSAL_BYTES: usize = 1024;
 
 /// The labels of each namespace.
 pub type NamespaceLabels = BTreeMap<Arc<str>, SortedMap<Arc<str>>>;
@@ -31,6 +35,8 @@ pub struct Snapshot {
     pub version: SnapshotVersion,
     /// The sets that are valid, by name.
     pub sets: Arc<Vec<SnapshotSet>>,
+    /// The sets that are invalid, and without which no pod of theirs is to be created.
+    pub refusing: Arc<Vec<RefusingSet>>,
     /// The namespaces.
     pub namespaces: Arc<NamespaceLabels>,
     /// The annotations that sets may patch.
@@ -90,6 +96,17 @@ pub struct SnapshotSet {
     pub needs: SnapshotVersion,
 }
 
+/// A set that is invalid and refuses its pods.
+#[derive(Clone, Debug)]
+pub struct RefusingSet {
+    /// The set as far as it can be read, for the pods that it selects.
+    pub set: Arc<SidecarSet>,
+    /// What is wrong with it.
+    pub errors: Arc<[Invalid]>,
+    /// What a snapshot includes that knows it as it is now.
+    pub needs: SnapshotVersion,
+}
+
 impl Snapshot {
     /// What a pod that is being created in this namespace gets. A pod that the same request has just been injected into
     /// gets nothing more.
@@ -103,21 +120,50 @@ impl Snapshot {
         injected
     }
 
+    /// Why a pod must not be created, by a call that refuses pods without an answer: a set that asked for that cannot be
+    /// injected, since it is invalid.
+    pub fn refusal(&self, pod: &JsonObject, namespace: &str) -> Option<String> {
+        let new = NewPod::new(pod, namespace);
+        let mut refusing = self.refusing.iter();
+        let refusing = refusing.find(|known| self.selects(&known.set, &new).is_ok())?;
+        let errors: Vec<_> = refusing.errors.iter().map(Invalid::to_string).collect();
+        let name = &refusing.set.name;
+        let message = format!(
+            "SidecarSet {name:?} asks for no pod without its containers ({FAILURE_POLICY_ANNOTATION}: Fail) and is invalid: \
+             correct it, pause its injection or remove the annotation; {}",
+            errors.join("; ")
+        );
+        Some(truncate(&message, REFUSAL_BYTES).to_owned())
+    }
+
     /// Whether the labels of this namespace are known as far as the pod depends on them. Those of a namespace that has just
     /// been created may not be.
     pub fn knows_namespace(&self, pod: &JsonObject, namespace: &str) -> bool {
         let new = NewPod::new(pod, namespace);
-        let is_unknown = |offer| matches!(offer, Err(NotOffered::NamespaceUnknown));
-        self.namespaces.contains_key(namespace) || !self.offers(&new).any(is_unknown)
+        let sets = self.sets.iter().map(|known| &known.set);
+        let mut sets = sets.chain(self.refusing.iter().map(|known| &known.set));
+        let is_unknown = |reason| reason == NotOffered::NamespaceUnknown;
+        !sets.any(|set| self.selects(set, &new).is_err_and(is_unknown))
+    }
+
+    fn selects(&self, set: &SidecarSet, pod: &NewPod<'_>) -> Result<(), NotOffered> {
+        check_selected(set, pod, self.namespace_label(pod.namespace))
+    }
+
+    fn namespace_label<'a>(
+        &'a self,
+        namespace: &str,
+    ) -> Option<impl Fn(&str) -> Option<&'a str> + use<'a>> {
+        let labels = self.namespaces.get(namespace)?;
+        Some(move |key: &str| labels.get(key).map(|value| &**value))
     }
 
     /// What each set gives to a pod.
     fn offers(&self, pod: &NewPod<'_>) -> impl Iterator<Item = Result<Injection<'_>, NotOffered>> {
-        let labels = self.namespaces.get(pod.namespace);
         self.sets.iter().map(move |known| {
             let set = &known.set;
             let allowed = self.allowed_keys(set);
-            let label = labels.map(|labels| |key: &str| labels.get(key).map(|value| &**value));
+            let label = self.namespace_label(pod.namespace);
             offer(set, &known.history, allowed, pod, label)
         })
     }
@@ -132,6 +178,7 @@ impl Snapshot {
     /// The version that includes what each set needs.
     pub fn barrier(&self) -> SnapshotVersion {
         let needs = self.sets.iter().map(|known| known.needs);
+        let needs = needs.chain(self.refusing.iter().map(|known| known.needs));
         needs.fold(SnapshotVersion::default(), SnapshotVersion::max)
     }
 }

@@ -124,7 +124,7 @@ impl Reviewer for ServerlessInjector {
         let changes = snapshot.review_pod(&request.namespace, &request.object);
         Mutation {
             patch: patch_pod(&request.object, changes),
-            warnings: Vec::new(),
+            ..Mutation::default()
         }
     }
 }

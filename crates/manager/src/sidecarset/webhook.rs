@@ -200,6 +200,7 @@ impl Reviewer for SidecarInjector {
         let warnings = remarks.iter().take(WARNINGS);
         Mutation {
             patch: patch.map(PatchOperation::from).collect(),
+            refusal: known.snapshot.refusal(object, namespace),
             warnings: warnings
                 .map(|(set, remark)| format!("SidecarSet {set:?} {remark}"))
                 .collect(),

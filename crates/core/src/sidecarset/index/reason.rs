@@ -53,7 +53,7 @@ const TABLE: [ReasonFacts; 10] = [
         name: "InvalidSpec",
         is_ready: false,
         is_told: true,
-        meaning: "the set breaks a rule: new pods do not get it, and its pods stay as they are",
+        meaning: "the set breaks a rule: new pods do not get it (with `failure-policy: Fail` they are refused), and its pods stay as they are",
         action: "correct the fields that the message names",
     },
     ReasonFacts {

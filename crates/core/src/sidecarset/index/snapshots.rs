@@ -10,7 +10,7 @@ use crate::sidecarset::event::WatchedKind;
 use crate::sidecarset::revision::RevisionOwners;
 use crate::sidecarset::selection::SetHistory;
 use crate::sidecarset::set::{PinPolicy, SidecarSet};
-use crate::sidecarset::snapshot::{Snapshot, SnapshotSet, SnapshotVersion};
+use crate::sidecarset::snapshot::{RefusingSet, Snapshot, SnapshotSet, SnapshotVersion};
 use crate::workload::amount::Amount;
 
 /// The kinds that an injection depends on.
@@ -34,6 +34,8 @@ pub(super) struct SnapshotChanges {
     pub(super) revisions: bool,
     /// The sets of the last one.
     last: Arc<Vec<SnapshotSet>>,
+    /// Those of the last one that are invalid and refuse their pods.
+    last_refusing: Arc<Vec<RefusingSet>>,
     /// Whose the revisions were in the last one.
     last_owners: Arc<RevisionOwners>,
 }
@@ -57,6 +59,11 @@ impl Index {
                 .iter()
                 .filter_map(|(_, entry)| snapshot_set(entry, whitelist));
             changes.last = Arc::new(sets.collect());
+            let refusing = self
+                .sets
+                .iter()
+                .filter_map(|(_, entry)| refusing_set(entry, whitelist));
+            changes.last_refusing = Arc::new(refusing.collect());
         }
         if std::mem::take(&mut changes.revisions) {
             changes.last_owners = Arc::new(self.revisions.revision_owners());
@@ -64,6 +71,7 @@ impl Index {
         Some(Arc::new(Snapshot {
             version,
             sets: changes.last.clone(),
+            refusing: changes.last_refusing.clone(),
             namespaces: self.namespaces.clone(),
             whitelist: self.whitelist.clone(),
             whitelist_errors: self.whitelist_errors.clone(),
@@ -111,6 +119,17 @@ fn snapshot_set(entry: &SetEntry, whitelist: ResourceVersion) -> Option<Snapshot
     Some(SnapshotSet {
         set: set.clone(),
         history: history.into(),
+        needs: entry.required_snapshot(whitelist),
+    })
+}
+
+fn refusing_set(entry: &SetEntry, whitelist: ResourceVersion) -> Option<RefusingSet> {
+    let errors = entry.parsed.as_ref().err()?;
+    let is_deleted = entry.wire.metadata.deletion_timestamp.is_some();
+    let set = SidecarSet::read_refusing(&entry.wire).filter(|_| !is_deleted)?;
+    Some(RefusingSet {
+        set: set.into(),
+        errors: errors.clone(),
         needs: entry.required_snapshot(whitelist),
     })
 }

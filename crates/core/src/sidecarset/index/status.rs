@@ -137,7 +137,10 @@ impl Index {
     pub(super) fn first_problem(&self, name: &str, entry: &SetEntry) -> (Reason, String) {
         let set = match entry.parsed.as_ref() {
             Ok(set) => set,
-            Err(errors) => return (Reason::InvalidSpec, invalid_message(errors)),
+            Err(errors) => {
+                let refuses = SidecarSet::read_refusing(&entry.wire).is_some();
+                return (Reason::InvalidSpec, invalid_message(errors, refuses));
+            }
         };
         // One is reported: first what keeps the whole set from acting, then what concerns some of its pods.
         let found = self
@@ -314,9 +317,17 @@ fn count_of_pods(count: usize) -> String {
     }
 }
 
-fn invalid_message(errors: &Arc<[Invalid]>) -> String {
+fn invalid_message(errors: &[Invalid], refuses: bool) -> String {
     let errors: Vec<_> = errors.iter().map(Invalid::to_string).collect();
-    let message = format!("nothing is injected or upgraded: {}", errors.join("; "));
+    let refuses = if refuses {
+        ", and its new pods are refused, as it asks for"
+    } else {
+        ""
+    };
+    let message = format!(
+        "nothing is injected or upgraded{refuses}: {}",
+        errors.join("; ")
+    );
     truncate(&message, limits::EVENT_NOTE_BYTES).to_owned()
 }
 

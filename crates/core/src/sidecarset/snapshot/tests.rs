@@ -78,6 +78,44 @@ fn whether_a_namespace_is_known_matters_where_a_set_selects_by_its_labels() {
     }
 }
 
+// SDF-59
+#[rstest]
+#[case::it_asks_to_fail("Fail", json!({}), true)]
+#[case::it_does_not("Ignore", json!({}), false)]
+#[case::its_injection_is_paused("Fail", json!({"injectionStrategy": {"paused": true}}), false)]
+#[case::its_pods_are_others("Fail", json!({"selector": {"matchLabels": {"app": "other"}}}), false)]
+#[case::its_namespaces_are_others("Fail", json!({"namespaceSelector": {"matchLabels": {"tier": "2"}}}), false)]
+#[case::its_selector_cannot_be_read("Fail", json!({"selector": {"matchLabels": {"app": "web", "-": "x"}}}), false)]
+#[case::its_namespaces_cannot_be_read("Fail", json!({"namespaceSelector": {"matchLabels": {"tier": "-"}}}), false)]
+fn a_set_that_is_invalid_refuses_its_pods_if_it_asks_to_fail(
+    #[case] policy: &str,
+    #[case] spec: Value,
+    #[case] refuses: bool,
+) {
+    let mut wire = json!({
+        "metadata": {"name": "a", "annotations": {FAILURE_POLICY_ANNOTATION: policy}},
+        "spec": {"selector": {"matchLabels": {"app": "web"}},
+                 "containers": [{"name": "a", "image": "a:1", "resources": {"limits": {"cpu": "much"}}}]},
+    });
+    for (field, value) in spec.as_object().unwrap() {
+        wire["spec"][field] = value.clone();
+    }
+    let wire = serde_json::from_value(wire).unwrap();
+    let refusing = SidecarSet::read_refusing(&wire).map(|set| RefusingSet {
+        set: set.into(),
+        errors: SidecarSet::parse(&wire).unwrap_err().into(),
+        needs: SnapshotVersion::default(),
+    });
+    let known = Snapshot {
+        refusing: Arc::new(refusing.into_iter().collect()),
+        ..snapshot([], &[("one", "1")])
+    };
+    let refusal = known.refusal(&pod(&json!({})), "one");
+    assert_eq!(refusal.is_some(), refuses, "{refusal:?}");
+    let names_the_error = |text: String| text.contains("limits[cpu]") && text.contains("\"a\"");
+    assert!(refusal.is_none_or(names_the_error));
+}
+
 // SCS-5
 #[test]
 fn a_pod_that_a_kubelet_runs_from_a_file_gets_nothing() {

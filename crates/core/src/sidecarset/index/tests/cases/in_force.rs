@@ -1,6 +1,10 @@
 //! Hashes, and from which generation on a set is in force.
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+
 use super::*;
+use crate::sidecarset::scope::SetScope;
+use crate::sidecarset::set::{FAILURE_POLICY_ANNOTATION, FailurePolicy};
 
 // SCS-22, SCS-38, SCS-62, SCS-63, SCS-65, SDF-6, SDF-54, SDF-55
 #[test]
@@ -322,4 +326,35 @@ fn a_list_beside_a_silent_watch_makes_a_snapshot_as_new_as_itself() {
     world.list_beside_watch(WatchedKind::Set);
     let snapshot = world.index.take_changed_snapshot().unwrap();
     assert_eq!(snapshot.version.sets, ResourceVersion::from(world.version));
+}
+
+/// The pods for which the API server is told to call in such a way that it refuses them without an answer.
+fn refused_without_an_answer(world: &mut World) -> Vec<(LabelSelector, Option<String>)> {
+    let snapshot = world.index.take_changed_snapshot().unwrap();
+    let calls = SetScope::new(&snapshot, &[]).calls.into_iter();
+    let calls = calls.filter(|call| call.failure_policy == FailurePolicy::Fail);
+    calls
+        .map(|call| (call.namespaces, call.expression))
+        .collect()
+}
+
+fn ask_to_fail(set: &mut Value) {
+    set["metadata"]["annotations"][FAILURE_POLICY_ANNOTATION] = json!("Fail");
+}
+
+// SDF-59
+#[test]
+fn a_set_that_asks_to_fail_keeps_its_call_while_it_is_invalid() {
+    let mut world = world(0);
+    world.change(&set_key("log"), ask_to_fail);
+    world.deliver_all();
+    let valid = refused_without_an_answer(&mut world);
+    assert_eq!(valid.len(), 1);
+    let resources = json!({"limits": {"cpu": "much"}});
+    world.edit("log", "/spec/containers/0/resources", &resources);
+    assert_eq!(refused_without_an_answer(&mut world), valid);
+    world.settle();
+    let (_, reason, message) = world.reason("log");
+    assert_eq!(reason, "InvalidSpec");
+    assert!(message.contains("its new pods are refused"), "{message}");
 }
