@@ -199,6 +199,7 @@ fn webhook_entry<C: WebhookConfiguration>(
         name: webhook.name,
         fails: spec.failure_policy == WebhookFailurePolicy::Fail,
         slot: webhook.barrier.map(|barrier| barrier.slot),
+        tag: spec.tag,
     };
     let mut entry = json!({
         "name": entry_name(webhook.name, spec.failure_policy, number),

@@ -80,7 +80,9 @@ impl Endpoints {
         let Some(webhook) = self.webhooks.get(path.name) else {
             return text_response(StatusCode::NOT_FOUND, "no webhook has this path");
         };
-        let CallPath { fails, slot, .. } = path;
+        let CallPath {
+            fails, slot, tag, ..
+        } = path;
         if request.method() != Method::POST {
             return text_response(
                 StatusCode::METHOD_NOT_ALLOWED,
@@ -94,6 +96,7 @@ impl Endpoints {
                 Ok(Ok(body)) => {
                     let terms = Terms {
                         slot,
+                        tag,
                         fails,
                         deadline,
                         may_wait: true,
@@ -185,12 +188,14 @@ async fn answer_review(
     }
 }
 
-/// The path of a call: the webhook's name, whether an error refuses the object, and the slot of the barrier.
+/// The path of a call: the webhook's name, whether an error refuses the object, the slot of the barrier, and behind a slot the
+/// tag of the call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CallPath<'a> {
     pub(crate) name: &'a str,
     pub(crate) fails: bool,
     pub(crate) slot: Option<u8>,
+    pub(crate) tag: Option<u16>,
 }
 
 const FAILS: &str = "fail";
@@ -203,8 +208,15 @@ impl<'a> CallPath<'a> {
         if fails {
             rest = rest[FAILS.len()..].trim_start_matches('/');
         }
-        let slot = parse_slot(rest);
-        Self { name, fails, slot }
+        let (slot, tag) = rest.split_once('/').unwrap_or((rest, ""));
+        let slot = parse_slot(slot);
+        let tag = u16::from_str_radix(tag, 16).ok();
+        Self {
+            name,
+            fails,
+            slot,
+            tag: slot.and(tag),
+        }
     }
 }
 
@@ -214,10 +226,11 @@ impl fmt::Display for CallPath<'_> {
         if self.fails {
             write!(f, "/{FAILS}")?;
         }
-        match self.slot {
-            Some(slot) => write!(f, "/{slot}"),
-            None => Ok(()),
-        }
+        let Some(slot) = self.slot else {
+            return Ok(());
+        };
+        write!(f, "/{slot}")?;
+        self.tag.map_or(Ok(()), |tag| write!(f, "/{tag:04x}"))
     }
 }
 
@@ -259,21 +272,27 @@ mod tests {
     #[test]
     fn a_path_says_which_webhook_is_called_and_on_which_terms() {
         let table = [
-            ("/a.b.c", false, None),
-            ("/a.b.c/fail", true, None),
-            ("/a.b.c/7", false, Some(7)),
-            ("/a.b.c/fail/31", true, Some(31)),
+            ("/a.b.c", false, None, None),
+            ("/a.b.c/fail", true, None, None),
+            ("/a.b.c/7", false, Some(7), None),
+            ("/a.b.c/fail/31", true, Some(31), None),
+            ("/a.b.c/7/00af", false, Some(7), Some(0xaf)),
+            ("/a.b.c/fail/31/ffff", true, Some(31), Some(0xffff)),
         ];
-        for (path, fails, slot) in table {
+        for (path, fails, slot, tag) in table {
             let expected = CallPath {
                 name: "a.b.c",
                 fails,
                 slot,
+                tag,
             };
             assert_eq!(CallPath::parse_path(path), expected);
             assert_eq!(expected.to_string(), path);
         }
-        assert_eq!(CallPath::parse_path("/a.b.c/failing/99").slot, None);
+        for path in ["/a.b.c/failing/99", "/a.b.c/fail/x/99"] {
+            let CallPath { slot, tag, .. } = CallPath::parse_path(path);
+            assert_eq!((slot, tag), (None, None));
+        }
         assert!(!CallPath::parse_path("/a.b.c/failing").fails);
     }
 

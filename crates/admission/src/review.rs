@@ -69,6 +69,12 @@ pub struct AdmissionRequest<O> {
     pub object: O,
     /// The object as it is stored, if it is updated.
     pub old_object: Option<O>,
+    /// What stands for the call that it is reviewed by ([`WebhookSpec::tag`]). None for a call without one, and for one of an
+    /// earlier version of leadsman.
+    ///
+    /// [`WebhookSpec::tag`]: crate::WebhookSpec::tag
+    #[serde(skip)]
+    pub tag: Option<u16>,
 }
 
 /// The kind of an object (`GroupVersionKind` in `k8s.io/apimachinery/pkg/apis/meta/v1`).

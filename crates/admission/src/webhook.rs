@@ -71,6 +71,9 @@ pub struct WebhookSpec {
     pub reinvoked: bool,
     /// What becomes of an object while no answer comes.
     pub failure_policy: WebhookFailurePolicy,
+    /// What a review is told of the call that it is for ([`AdmissionRequest::tag`]), which the review that the API server sends
+    /// does not name. Only for calls with a barrier. It is in the path, so there must be few different ones over time.
+    pub tag: Option<u16>,
 }
 
 /// What becomes of an object if the API server gets no answer, or none that can be relied on.
@@ -243,6 +246,8 @@ pub(crate) enum ReviewResult {
 pub(crate) struct Terms {
     /// The slot in the path of the call.
     pub(crate) slot: Option<u8>,
+    /// The tag in the path of the call.
+    pub(crate) tag: Option<u16>,
     /// Whether the call prefers a refusal to an object that is not as it should be.
     pub(crate) fails: bool,
     /// When the answer must be there; then it is "no change".
@@ -358,13 +363,14 @@ fn review_body<R: Reviewer>(
     if late() {
         return Some(answer_no_change(ReviewOutcome::Late, body));
     }
-    let review: ReviewIn<AdmissionRequest<R::Object>> = match serde_json::from_slice(body) {
+    let mut review: ReviewIn<AdmissionRequest<R::Object>> = match serde_json::from_slice(body) {
         Ok(review) => review,
         Err(error) => {
             tracing::debug!(%error, "cannot decode an AdmissionReview, answering with no change");
             return Some(answer_no_change(ReviewOutcome::Malformed, body));
         }
     };
+    review.request.tag = terms.tag;
     let is_current = stored.is_reached(terms.slot, R::snapshot_version(snapshot))
         && R::is_sufficient(snapshot, &review.request);
     // Decoded again when there is something new: waiting requests keep their bodies, not their objects.

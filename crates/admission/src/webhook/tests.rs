@@ -74,6 +74,7 @@ pub(crate) fn pod_review(name: &str, annotations: &Value) -> Vec<u8> {
 fn terms(patience: Duration) -> Terms {
     Terms {
         slot: None,
+        tag: None,
         fails: false,
         deadline: clock::monotonic() + patience,
         may_wait: false,

@@ -14,6 +14,7 @@ use super::selection::MIRROR;
 use super::set::{FailurePolicy, NAMESPACE_NAME, Namespaces, SidecarSet};
 use super::snapshot::Snapshot;
 use crate::cluster::{Operator, Selector, cel};
+use crate::workload::hash::fnv1_32;
 
 /// The pods that sets may select.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -33,6 +34,8 @@ pub struct ScopeCall {
     pub failure_policy: FailurePolicy,
     /// Their namespaces.
     pub namespaces: LabelSelector,
+    /// What stands for the `namespaceSelector` of their sets, if these select namespaces by labels ([`namespaces_tag`]).
+    pub tag: Option<u16>,
     /// The CEL condition for a call, over `request` and `object`. None if it would be too long.
     pub expression: Option<String>,
 }
@@ -122,6 +125,7 @@ impl ScopeCall {
         Some(Self {
             failure_policy: FailurePolicy::Fail,
             namespaces,
+            tag: tag_of(parts),
             expression: Some(expression),
         })
     }
@@ -145,6 +149,7 @@ impl ScopeCall {
         let call = Self {
             failure_policy: FailurePolicy::Ignore,
             namespaces: namespaces.unwrap_or_default(),
+            tag: tag_of(parts).filter(|_| has_selector),
             expression,
         };
         (call, is_widened)
@@ -175,13 +180,30 @@ impl Namespaces {
 fn group<'a>(parts: impl Iterator<Item = ScopePart<'a>>) -> Groups<'a> {
     let mut groups = Groups::new();
     for part in parts {
-        let key = match &part.set.namespaces {
-            Namespaces::Selected(selector) => cel::labels_match(requirements(selector)),
-            Namespaces::All | Namespaces::Named(_) => String::new(),
-        };
+        let key = selector_text(&part.set.namespaces).unwrap_or_default();
         groups.entry(key).or_default().push(part);
     }
     groups
+}
+
+fn selector_text(namespaces: &Namespaces) -> Option<String> {
+    match namespaces {
+        Namespaces::Selected(selector) => Some(cel::labels_match(requirements(selector))),
+        Namespaces::All | Namespaces::Named(_) => None,
+    }
+}
+
+/// What stands for a selector of namespaces, in the path of a call: a review is not told otherwise by which of them the API
+/// server has selected the pod's. By its text, so that every replica comes to the same, and short, since paths are to be few:
+/// those of selectors that differ are alike once in 65,536.
+pub(super) fn namespaces_tag(namespaces: &Namespaces) -> Option<u16> {
+    let hash = fnv1_32(selector_text(namespaces)?.into_bytes());
+    u16::try_from((hash >> 16) ^ (hash & 0xffff)).ok()
+}
+
+/// That of the selector which parts have in common.
+fn tag_of(parts: &[ScopePart<'_>]) -> Option<u16> {
+    namespaces_tag(&parts.first()?.set.namespaces)
 }
 
 /// The selector of the namespaces of parts: that which they have in common, or their names. None if there are too many.

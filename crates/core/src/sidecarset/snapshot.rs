@@ -11,8 +11,9 @@ use super::annotations::{HASH, HashEntries, IN_PLACE_STATE};
 use super::metadata::{AllowedKeys, Whitelist};
 use super::render::{Additions, Injected, Injection, RenderOptions, inject_sets};
 use super::revision::RevisionOwners;
-use super::selection::{NewPod, NotOffered, SetHistory, offer};
+use super::scope::namespaces_tag;
 use super::selection::check_selected;
+use super::selection::{NewPod, NotOffered, SetHistory, offer};
 use super::set::{FAILURE_POLICY_ANNOTATION, SidecarSet};
 use crate::cluster::{Invalid, ResourceVersion, SortedMap, truncate};
 use crate::workload::JsonObject;
@@ -137,13 +138,19 @@ impl Snapshot {
     }
 
     /// Whether the labels of this namespace are known as far as the pod depends on them. Those of a namespace that has just
-    /// been created may not be.
-    pub fn knows_namespace(&self, pod: &JsonObject, namespace: &str) -> bool {
+    /// been created may not be. Those that are known are not the present ones, or not those that the API server knows, where it
+    /// has called by a selector that does not select them: `tag` is that of the call ([`ScopeCall::tag`]).
+    ///
+    /// [`ScopeCall::tag`]: super::scope::ScopeCall::tag
+    pub fn knows_namespace(&self, pod: &JsonObject, namespace: &str, tag: Option<u16>) -> bool {
         let new = NewPod::new(pod, namespace);
         let sets = self.sets.iter().map(|known| &known.set);
         let mut sets = sets.chain(self.refusing.iter().map(|known| &known.set));
-        let is_unknown = |reason| reason == NotOffered::NamespaceUnknown;
-        !sets.any(|set| self.selects(set, &new).is_err_and(is_unknown))
+        !sets.any(|set| match self.selects(set, &new) {
+            Err(NotOffered::NamespaceUnknown) => true,
+            Err(NotOffered::Namespace) => tag.is_some() && namespaces_tag(&set.namespaces) == tag,
+            _ => false,
+        })
     }
 
     fn selects(&self, set: &SidecarSet, pod: &NewPod<'_>) -> Result<(), NotOffered> {

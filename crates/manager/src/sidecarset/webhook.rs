@@ -147,6 +147,7 @@ fn webhook_spec(call: &ScopeCall) -> WebhookSpec {
         // The API server's own plugins run once more after this webhook, but not after another call of it: what they add
         // to the containers would be missing from containers that are rendered anew.
         reinvoked: false,
+        tag: call.tag,
         failure_policy: match call.failure_policy {
             set::FailurePolicy::Ignore => WebhookFailurePolicy::Ignore,
             set::FailurePolicy::Fail => WebhookFailurePolicy::Fail,
@@ -175,9 +176,11 @@ impl Reviewer for SidecarInjector {
     }
 
     fn is_sufficient(known: &Injectable, request: &AdmissionRequest<JsonObject>) -> bool {
-        known
-            .snapshot
-            .knows_namespace(&request.object, &request.namespace)
+        let AdmissionRequest {
+            object, namespace, ..
+        } = request;
+        let snapshot = &known.snapshot;
+        snapshot.knows_namespace(object, namespace, request.tag)
     }
 
     fn review_request(known: &Injectable, request: &AdmissionRequest<JsonObject>) -> Mutation {

@@ -4,6 +4,8 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::sidecarset::recorded;
+use crate::sidecarset::scope::{ScopeCall, SetScope};
+use crate::sidecarset::set::FailurePolicy;
 
 const NOW: &str = "2026-11-22T01:58:33Z";
 
@@ -60,7 +62,7 @@ fn whether_a_namespace_is_known_matters_where_a_set_selects_by_its_labels() {
     let none = json!({});
     let names = |namespace| all.inject(&pod(&none), namespace, now()).sets.len();
     assert_eq!([names("one"), names("two"), names("new")], [1, 0, 0]);
-    let knows = |namespace| all.knows_namespace(&pod(&none), namespace);
+    let knows = |namespace| all.knows_namespace(&pod(&none), namespace, None);
     assert_eq!(
         [knows("one"), knows("two"), knows("new")],
         [true, true, false]
@@ -72,10 +74,63 @@ fn whether_a_namespace_is_known_matters_where_a_set_selects_by_its_labels() {
     for independent in [json!({}), json!({"namespace": "new"}), paused, other] {
         let snapshot = snapshot([set("a", &independent)], &[]);
         assert!(
-            snapshot.knows_namespace(&pod(&none), "new"),
+            snapshot.knows_namespace(&pod(&none), "new", None),
             "{independent}"
         );
     }
+}
+
+/// A namespace may be labelled anew, or deleted and made again, and the API server knows it before the watch of this replica.
+// SDF-5, SDF-60
+#[test]
+fn labels_by_which_the_api_server_would_not_have_called_are_not_answered_by() {
+    let selects = |tier: &str| json!({"namespaceSelector": {"matchLabels": {"tier": tier}}});
+    let mut fails = set("b", &selects("1"));
+    Arc::make_mut(&mut fails.set).failure_policy = FailurePolicy::Fail;
+    let mut other_pods = selects("4");
+    other_pods["selector"] = json!({"matchLabels": {"app": "other"}});
+    let sets = [
+        set("a", &selects("1")),
+        fails,
+        set("c", &selects("2")),
+        set("d", &other_pods),
+        set("e", &json!({})),
+    ];
+    let all = snapshot(sets, &[("one", "1"), ("two", "2")]);
+    let calls = SetScope::new(&all, &[]).calls;
+    let tag_of = |policy, tier: &str| {
+        let is_of_tier = |call: &&ScopeCall| {
+            let mut namespaces = call.namespaces.match_expressions.iter().flatten();
+            let is_tier = |one: &[String]| one.iter().any(|value| value == tier);
+            call.failure_policy == policy
+                && namespaces.any(|one| one.values.as_deref().is_some_and(is_tier))
+        };
+        let call = calls.iter().find(is_of_tier).unwrap();
+        assert!(call.tag.is_some());
+        call.tag
+    };
+    let pod = pod(&json!({}));
+    let knows = |namespace, tag| all.knows_namespace(&pod, namespace, tag);
+    for policy in [FailurePolicy::Ignore, FailurePolicy::Fail] {
+        let tag = tag_of(policy, "1");
+        assert_eq!([knows("one", tag), knows("two", tag)], [true, false]);
+    }
+    let tag = tag_of(FailurePolicy::Ignore, "2");
+    assert_eq!([knows("one", tag), knows("two", tag)], [false, true]);
+    // Called for a pod that the set does not select, or by a set that has gone since.
+    let of_others = tag_of(FailurePolicy::Ignore, "4");
+    let of_no_set = tag.map(|tag| tag ^ 1);
+    for tag in [None, of_others, of_no_set] {
+        assert!(knows("one", tag) && knows("two", tag), "{tag:?}");
+    }
+    // Where too many selectors are one call, it says of none that it has selected the namespace.
+    let many =
+        (0..=SetScope::CALLS).map(|number| set(&number.to_string(), &selects(&number.to_string())));
+    let calls = SetScope::new(&snapshot(many, &[]), &[]).calls;
+    assert_eq!(
+        calls.iter().map(|call| call.tag).collect::<Vec<_>>(),
+        [None]
+    );
 }
 
 // SDF-59
