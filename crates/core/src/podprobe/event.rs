@@ -104,12 +104,15 @@ pub enum Write {
     },
     /// Writes the marks of a pod by one or two requests on `pods/status`, the patch before the apply.
     PodMarks(Box<PodMarks>),
-    /// Writes a marker's status by a JSON merge patch.
+    /// Writes a marker's status by a JSON merge patch. As that replaces the whole list of conditions, those of other clients
+    /// too, it carries the resourceVersion with which they were read.
     MarkerStatus {
         /// The marker.
         marker: ObjectName,
         /// Its uid, a precondition.
         uid: String,
+        /// The resourceVersion with which its status was read, a precondition.
+        resource_version: Option<String>,
         /// The whole status.
         status: Box<PodProbeMarkerStatus>,
     },

@@ -162,12 +162,16 @@ fn request_steps(write: &Write) -> Result<Vec<HttpRequest<Vec<u8>>>, BuildError>
         Write::MarkerStatus {
             marker,
             uid,
+            resource_version,
             status,
         } => {
-            // With the uid, so that no marker gets the status of a predecessor of its name.
+            // With the uid, so that no marker gets the status of a predecessor of its name, and with the version: a merge
+            // patch replaces the whole list of conditions, and those of others must not be lost.
             // No apply: where the CRD lacks one of the fields, as OpenKruise's does, the API server fails an apply
             // that has it, and drops it from a merge patch.
-            let patch = json!({"metadata": {"uid": uid}, "status": status});
+            let patch = json!({
+                "metadata": {"uid": uid, "resourceVersion": resource_version}, "status": status,
+            });
             Builder::new(PodProbeMarker::url_path(&(), Some(&marker.namespace))).patch_subresource(
                 "status",
                 &marker.name,

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta, Time};
 use leadsman_api::{SidecarSetStatus, limits};
 use serde_json::{Value, json};
 
@@ -46,8 +46,12 @@ impl Index {
 
     fn wanted_status(&self, name: &str) -> Option<WantedStatus> {
         let entry = self.sets.get(name)?;
-        // A status names the newest revision, so that is created first.
-        if entry.wire.metadata.deletion_timestamp.is_some() || self.awaits_revision(name, entry) {
+        // A status names the newest revision, so that is created first. And both writes of the set at a time would be a
+        // conflict, as the status has its version.
+        if entry.wire.metadata.deletion_timestamp.is_some()
+            || self.awaits_revision(name, entry)
+            || self.awaits_hashes(name)
+        {
             return None;
         }
         let present = entry.status();
@@ -107,7 +111,7 @@ impl Index {
             purpose: Purpose::of_fingerprint(serde_json::to_string(&wanted).ok()),
             write: Write::SetStatus {
                 set: name.to_owned(),
-                patch: Box::new(status_patch(entry.uid(), &wanted)),
+                patch: Box::new(status_patch(&entry.wire.metadata, &wanted)),
             },
             // Without a stored condition nobody knows what was said before, and each restart would say it again.
             event: event.filter(|_| self.keeps_fields),
@@ -120,6 +124,13 @@ impl Index {
             return false;
         }
         self.revision_write(name).is_some() && self.refused_revision(name).is_none()
+    }
+
+    /// Whether the status waits for the annotations of the set.
+    fn awaits_hashes(&self, name: &str) -> bool {
+        let due = self.due_hash_write(name);
+        let target = WriteTarget::SetHashes(name.to_owned());
+        due.is_some_and(|(_, purpose)| self.refusals.refusal_reason(&target, purpose).is_none())
     }
 
     /// Why the write that is due for the revisions of a set was refused, if it was.
@@ -423,8 +434,9 @@ fn with_condition(
     conditions
 }
 
-/// A merge patch of a status. Fields that are left out where they are nothing must be taken away by name (RFC 7396).
-fn status_patch(uid: Option<&str>, status: &SidecarSetStatus) -> Value {
+/// A merge patch of a status. Fields that are left out where they are nothing must be taken away by name (RFC 7396), and lists
+/// are replaced as a whole: with the version that they were read in, so that no condition of another client is lost.
+fn status_patch(read: &ObjectMeta, status: &SidecarSetStatus) -> Value {
     let mut fields = json!({
         "updatedReadyPods": null, "latestRevision": null, "inForce": null, "conditions": null,
     });
@@ -432,5 +444,10 @@ fn status_patch(uid: Option<&str>, status: &SidecarSetStatus) -> Value {
     if let (Value::Object(fields), Value::Object(written)) = (&mut fields, written) {
         fields.extend(written);
     }
-    json!({"metadata": {"uid": uid}, "status": fields})
+    let ObjectMeta {
+        uid,
+        resource_version,
+        ..
+    } = read;
+    json!({"metadata": {"uid": uid, "resourceVersion": resource_version}, "status": fields})
 }

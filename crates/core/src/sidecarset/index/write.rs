@@ -221,7 +221,7 @@ impl Index {
         )
     }
 
-    fn due_hash_write(&self, name: &str) -> Option<(Write, Purpose)> {
+    pub(super) fn due_hash_write(&self, name: &str) -> Option<(Write, Purpose)> {
         let entry = self.sets.get(name)?;
         let set = entry.active_set()?;
         let wanted = [
@@ -241,7 +241,7 @@ impl Index {
             .map(|(key, hash)| (key, &**hash))
             .collect();
         let purpose = Purpose::of_fingerprint(&annotations);
-        // Without a version: the status is written at the same time, and a set that is edited meanwhile is patched again.
+        // Without a version: nobody else's is overwritten, and a set that is edited meanwhile is patched again.
         let patch = json!({"metadata": {"uid": meta.uid, "annotations": annotations}});
         let write = Write::SetHashes {
             set: name.to_owned(),

@@ -61,6 +61,7 @@ fn a_write_is_these_requests() {
     let status = Write::MarkerStatus {
         marker: name("m"),
         uid: "u".into(),
+        resource_version: Some("7".into()),
         status: Box::new(PodProbeMarkerStatus::default()),
     };
     let finalizers = Write::MarkerFinalizers {
@@ -112,7 +113,7 @@ fn a_write_is_these_requests() {
                     "/apis/apps.kruise.io/v1alpha1/namespaces/shop/podprobemarkers/m/status?{manager}"
                 ),
                 merge.into(),
-                json!({"metadata": {"uid": "u"}, "status": {"observedGeneration": 0}}),
+                json!({"metadata": {"uid": "u", "resourceVersion": "7"}, "status": {"observedGeneration": 0}}),
             )],
         ),
         (
@@ -192,6 +193,7 @@ fn every_request_is_of_a_declared_kind() {
         Write::MarkerStatus {
             marker: name("m"),
             uid: "u".into(),
+            resource_version: None,
             status: Box::default(),
         },
         Write::MarkerFinalizers {

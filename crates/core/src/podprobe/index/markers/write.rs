@@ -73,6 +73,7 @@ impl Markers {
         let write = Write::MarkerStatus {
             marker: name.clone(),
             uid: marker.uid.clone(),
+            resource_version: marker.resource_version.clone(),
             status: Box::new(status),
         };
         Some(DueWrite { write, sent })

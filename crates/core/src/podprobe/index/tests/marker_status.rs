@@ -37,6 +37,35 @@ fn what_is_wrong_with_a_marker_is_in_its_status(
     assert_eq!(world.status("way").observed_generation, 1);
 }
 
+/// The list of conditions is replaced as a whole: one that another client has added meanwhile must not be lost.
+// PPM-13
+#[test]
+fn a_condition_that_another_client_adds_before_a_status_is_written_is_kept() {
+    let mut world = World::probing(&[idle()]);
+    let way = name("a", "way");
+    let target = WriteTarget::MarkerStatus(way.clone());
+    world.cluster.edit_marker(&way, |marker| {
+        marker.spec.probes[0].container_name = "none".to_owned();
+    });
+    while world.deliver() {}
+    let due = world.index.due(&target, world.now()).unwrap();
+    let foreign = json!({
+        "type": "example.com/Synced", "status": "True", "reason": "Synced", "message": "",
+        "lastTransitionTime": "2026-01-01T00:00:00Z",
+    });
+    world.cluster.edit_marker(&way, |marker| {
+        let status = marker.status.get_or_insert_default();
+        let foreign = serde_json::from_value(foreign).unwrap();
+        status.conditions.push(foreign);
+    });
+    assert!(matches!(world.cluster.execute(due), Reply::Conflict));
+    world.settle();
+    let conditions = world.status("way").conditions;
+    let types: Vec<_> = conditions.iter().map(|one| one.type_.as_str()).collect();
+    assert_eq!(types, ["Ready", "example.com/Synced"]);
+    assert_eq!(world.ready("way").0, "ContainerNotFound");
+}
+
 #[test]
 fn a_marker_that_turns_invalid_is_not_acted_on_any_more() {
     let mut world = World::probing(&[idle()]);

@@ -330,8 +330,11 @@ fn check_against_model(world: &World) {
             Some(Write::SetStatus { patch, .. }) => &patch["status"],
             _ => stored,
         };
-        let awaits = wanted.contains_key(&WriteTarget::Revisions(set.name.to_string()));
-        if !awaits {
+        let awaited = [WriteTarget::Revisions, WriteTarget::SetHashes];
+        let mut awaited = awaited
+            .map(|target| target(set.name.to_string()))
+            .into_iter();
+        if !awaited.any(|target| wanted.contains_key(&target)) {
             let expected = [counts.matched, counts.updated, counts.ready];
             let fields =
                 ["matchedPods", "updatedPods", "readyPods"].map(|field| status[field].as_u64());

@@ -84,8 +84,9 @@ impl Cluster {
             Write::MarkerStatus {
                 marker,
                 uid,
+                resource_version,
                 status,
-            } => self.replace_marker_status(&marker, &uid, *status),
+            } => self.replace_marker_status(&marker, (&uid, resource_version.as_ref()), *status),
             Write::MarkerFinalizers {
                 marker,
                 uid,
@@ -132,11 +133,12 @@ impl Cluster {
     fn replace_marker_status(
         &mut self,
         marker: &ObjectName,
-        uid: &String,
+        (uid, resource_version): (&String, Option<&String>),
         mut status: PodProbeMarkerStatus,
     ) -> Option<Event> {
         let known = self.markers.get(marker)?;
-        if known.metadata.uid.as_ref() != Some(uid) {
+        let meta = &known.metadata;
+        if meta.uid.as_ref() != Some(uid) || meta.resource_version.as_ref() != resource_version {
             return None;
         }
         if self.drops_extensions {

@@ -29,6 +29,31 @@ fn pods_that_cannot_be_upgraded_say_so_and_the_set_names_pod_and_field() {
     assert_eq!(world.reason("log").1, "InForce");
 }
 
+/// The list of conditions is replaced as a whole: one that another client has added meanwhile must not be lost.
+// SDF-55
+#[test]
+fn a_condition_that_another_client_adds_before_a_status_is_written_is_kept() {
+    let mut world = world(1);
+    world.edit("log", "/spec/updateStrategy", &json!({"paused": true}));
+    world.deliver_all();
+    let due = |target: &WriteTarget| matches!(target, WriteTarget::SetStatus(_));
+    let place = world.dirty.iter().position(due).unwrap();
+    assert!(world.send(place));
+    world.change(&set_key("log"), |set| {
+        let foreign = json!({
+            "type": "example.com/Synced", "status": "True", "reason": "Synced", "message": "",
+            "lastTransitionTime": "2026-01-01T00:00:00Z",
+        });
+        let conditions = set["status"]["conditions"].as_array_mut().unwrap();
+        conditions.push(foreign);
+    });
+    world.settle();
+    let conditions = world.status("log")["conditions"].as_array().unwrap();
+    let types: Vec<_> = conditions.iter().map(|one| &one["type"]).collect();
+    assert_eq!(types, ["Ready", "example.com/Synced"]);
+    assert!(world.reason("log").2.contains("upgrades are paused"));
+}
+
 // SDF-11
 #[test]
 fn pods_without_a_variable_that_is_transferred_are_counted_and_one_is_named() {

@@ -27,23 +27,33 @@ fn a_set_gets_its_revision_its_hashes_and_a_status_that_names_the_generation_in_
     );
 }
 
-// SCS-22
+/// Both are writes of the set, and the status has its version.
+// SCS-22, SDF-55
 #[test]
-fn a_status_that_is_written_at_the_same_time_does_not_keep_the_hashes_from_being_written() {
-    let mut world = world(1);
-    world.edit("log", "/spec/containers/0/image", &json!("i:2"));
-    while world.send(0) {}
-    let is_hashes = |one: &InFlight| matches!(one.write, Write::SetHashes { .. });
-    while let Some(place) = world.in_flight.iter().position(|one| !is_hashes(one)) {
-        world.carry_out(place, true);
-        while world.send(0) {}
-    }
+fn a_status_waits_for_the_hashes_unless_these_are_refused() {
+    let is_hashes = |write: &Write| matches!(write, Write::SetHashes { .. });
     let is_status = |write: &Write| matches!(write, Write::SetStatus { .. });
-    assert!(world.writes.iter().any(is_status));
-    world.carry_out(0, true);
-    let set = world.set("log").unwrap();
-    let annotations = &world.objects[&set_key("log")]["metadata"]["annotations"];
-    assert_eq!(annotations[HASH], *set.hashes.hash);
+    for is_refused in [false, true] {
+        let mut world = world(1);
+        world.edit("log", "/spec/containers/0/image", &json!("i:2"));
+        while world.send(0) {}
+        let other = |one: &InFlight| !is_hashes(&one.write);
+        while let Some(place) = world.in_flight.iter().position(other) {
+            world.carry_out(place, true);
+            while world.send(0) {}
+        }
+        assert!(!world.writes.iter().any(is_status), "{is_refused}");
+        if is_refused {
+            world.refuse(0);
+        } else {
+            world.carry_out(0, true);
+        }
+        world.settle();
+        assert_eq!(world.status("log")["observedGeneration"], 2);
+        let hash = world.set("log").unwrap().hashes.hash.clone();
+        let annotations = &world.objects[&set_key("log")]["metadata"]["annotations"];
+        assert_eq!(annotations[HASH] == *hash, !is_refused);
+    }
 }
 
 // SCS-22

@@ -62,6 +62,10 @@ fn a_revision_that_is_deleted_is_gone_before_the_watch_shows_it_and_is_not_delet
     ));
     // The watch is late.
     assert_eq!(take(&mut world), None);
+    let hashes = WriteTarget::SetHashes("log".to_owned());
+    world.dirty = [hashes].into();
+    assert!(world.send(0));
+    world.carry_out(0, true);
     let now = world.now();
     let status = WriteTarget::SetStatus("log".to_owned());
     match world.index.due(&status, now) {
