@@ -2,7 +2,9 @@
 //! the patch does not touch keeps its numbers, escapes and order, and what it touches is sorted.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
+use serde::de::{Deserialize, Deserializer, Visitor};
 use serde_json::value::RawValue;
 
 use crate::cluster::truncate;
@@ -59,12 +61,46 @@ impl LazyNode {
     }
 }
 
+/// A key as Go reads it: half of a surrogate pair, which JSON can write and no text can have, becomes U+FFFD (`unquoteBytes`,
+/// `encoding/json/decode.go`).
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct GoKey(String);
+
+impl<'de> Deserialize<'de> for GoKey {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        // As a text such a key is an error.
+        deserializer.deserialize_bytes(GoKeyVisitor)
+    }
+}
+
+struct GoKeyVisitor;
+
+impl Visitor<'_> for GoKeyVisitor {
+    type Value = GoKey;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a key")
+    }
+
+    fn visit_bytes<E>(self, bytes: &[u8]) -> Result<Self::Value, E> {
+        let mut key = String::new();
+        for chunk in bytes.utf8_chunks() {
+            key.push_str(chunk.valid());
+            // Half of a pair comes as three bytes, which are three chunks; of these only the first is no continuation.
+            if chunk.invalid().first() == Some(&0xED) {
+                key.push(char::REPLACEMENT_CHARACTER);
+            }
+        }
+        Ok(GoKey(key))
+    }
+}
+
 fn read_object(text: &str) -> Option<Members> {
-    let object: BTreeMap<String, Option<Box<RawValue>>> = serde_json::from_str(text).ok()?;
+    let object: BTreeMap<GoKey, Option<Box<RawValue>>> = serde_json::from_str(text).ok()?;
     let entries = object.into_iter();
     Some(
         entries
-            .map(|(key, value)| (key, LazyNode::raw(value)))
+            .map(|(GoKey(key), value)| (key, LazyNode::raw(value)))
             .collect(),
     )
 }

@@ -117,6 +117,39 @@ fn what_cannot_be_merged_is_quoted_with_what_to_do() {
     );
 }
 
+/// JSON can write half of a surrogate pair, and no text has one.
+// SCS-42
+#[test]
+fn a_key_that_is_no_text_is_read_as_go_reads_it_and_what_stands_beside_it_is_kept() {
+    for (present, patch, merged) in [
+        (
+            r#"{"\ud800":1,"keep":2}"#,
+            r#"{"a":1}"#,
+            r#"{"a":1,"keep":2,"?":1}"#,
+        ),
+        (
+            r#"{"n":{"\udc00x":1}}"#,
+            r#"{"n":{"a":1}}"#,
+            r#"{"n":{"a":1,"?x":1}}"#,
+        ),
+        (
+            r#"{"keep":2}"#,
+            r#"{"\ud800\ud801":1}"#,
+            r#"{"keep":2,"??":1}"#,
+        ),
+        (
+            r#"{"keep":2}"#,
+            r#"{"a":"\ud800"}"#,
+            r#"{"a":"\ud800","keep":2}"#,
+        ),
+    ] {
+        let merged = merged.replace('?', "\u{fffd}");
+        assert_eq!(merge(present, patch), Ok(merged), "{present} {patch}");
+    }
+    let pair = r#"{"\ud83d\ude00":1}"#;
+    assert_eq!(merge(pair, "{}"), Ok("{\"\u{1f600}\":1}".to_owned()));
+}
+
 // SCS-74
 #[test]
 fn a_key_stands_in_one_patch_of_a_set_only() {
