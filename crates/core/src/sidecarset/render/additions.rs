@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use crate::workload::JsonObject;
 use crate::workload::core_types::CONTAINER;
+use crate::workload::defaults::complete_container;
 use crate::workload::go_json::GoValue;
 use crate::workload::object::{inner, items, list_mut};
 
@@ -50,7 +51,8 @@ impl Additions {
     }
 
     /// Whether no container, volume or secret is new to the pod, and the containers that it has are those that would replace
-    /// them. The API server may have completed them since.
+    /// them. The API server may have completed them since, and nobody else has: between two webhooks of one configuration it
+    /// fills in defaults alone (`mutatingDispatcher`, `k8s.io/apiserver/pkg/admission/plugin/webhook/mutating/dispatcher.go`).
     pub fn has_nothing_new(&self, pod: &JsonObject) -> bool {
         let spec = inner(pod, "spec");
         let has_all = |field: &str, list: &ListAdditions| {
@@ -62,7 +64,13 @@ impl Additions {
             let is_same = replaced.all(|(place, container)| {
                 let present = present.get(*place);
                 let read = |container| GoValue::structure(container, &[CONTAINER]);
-                present.is_some_and(|present| has_all_of(&read(present), &read(container)))
+                let mut completed = container.clone();
+                complete_container(&mut completed);
+                present.is_some_and(|present| {
+                    let present = read(present);
+                    has_all_of(&present, &read(container))
+                        && has_all_of(&read(&completed), &present)
+                })
             });
             is_same && list.before.is_empty() && list.after.is_empty()
         };

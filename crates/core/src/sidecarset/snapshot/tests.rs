@@ -250,9 +250,12 @@ fn a_copy_of_a_pod_that_was_just_injected_is_what_the_sets_say() {
     without["spec"]["containers"] = before["spec"]["containers"].clone();
     let mut edited = injected.clone();
     edited["spec"]["containers"][0]["image"] = "other:1".into();
+    // With all that the set gives, and with more.
+    let mut neutralised = injected.clone();
+    neutralised["spec"]["containers"][0]["command"] = json!(["sleep", "inf"]);
     let mut upgraded = injected.clone();
     upgraded["metadata"]["annotations"][IN_PLACE_STATE] = "{\"a\":{}}".into();
-    for copy in [without, edited, upgraded] {
+    for copy in [without, edited, neutralised, upgraded] {
         let additions = all.inject(&copy, "shop", now()).additions;
         assert_eq!(additions.apply(&copy), injected);
     }
