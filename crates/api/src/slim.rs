@@ -101,8 +101,6 @@ impl<'de> Deserialize<'de> for Present {
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PodStatus {
-    /// The generation that the kubelet has seen (KEP-5067, from Kubernetes 1.33 on).
-    pub observed_generation: Option<i64>,
     /// `Pending`, `Running`, `Succeeded`, `Failed`.
     pub phase: Option<String>,
     /// The pod's first address.

@@ -139,7 +139,6 @@ fn through_the_whole(text: &str) -> Pod {
                 .collect(),
         },
         status: PodStatus {
-            observed_generation: status.observed_generation,
             phase: status.phase,
             pod_ip: status.pod_ip,
             conditions: (status.conditions.into_iter().flatten())

@@ -359,7 +359,8 @@ pub fn pairs_to_reset<'a>(
 }
 
 /// How long after the grace period of its pod a container that is to be replaced is gone at the latest, if its kubelet
-/// works: the kubelet hears of the upgrade, and reports the end.
+/// works: the kubelet hears of the upgrade, and reports the end. Whether it has heard, its `status.observedGeneration` need
+/// not say: one of before KEP-5067 leaves there what a later one wrote (`podStatusStrategy`, `pkg/registry/core/pod/strategy.go`).
 const REPLACED_WITHIN: SignedDuration = SignedDuration::from_secs(10);
 /// The longest grace period that is waited for.
 const LONGEST_GRACE: Duration = Duration::from_mins(10);
@@ -382,8 +383,6 @@ enum Settles {
     Now,
     /// Unless it is replaced before.
     At(Timestamp),
-    /// When the kubelet has seen the pod.
-    WhenSeen,
 }
 
 impl<'a> FormerContainers<'a> {
@@ -476,9 +475,6 @@ impl<'a> FormerContainers<'a> {
 
 impl Settles {
     fn of(pod: &ObservedPod, since: Option<Timestamp>, now: Timestamp) -> Self {
-        if !pod.is_seen {
-            return Self::WhenSeen;
-        }
         // The time stands in an annotation, which others can write: one that is to come means nothing.
         let Some(since) = since.filter(|since| *since <= now) else {
             return Self::Now;

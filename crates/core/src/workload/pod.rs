@@ -31,8 +31,6 @@ pub struct ObservedPod {
     pub created: Option<Timestamp>,
     /// Whether it is bound to a node.
     pub is_scheduled: bool,
-    /// Whether its kubelet has seen its spec; true where the kubelet does not say (before Kubernetes 1.34, KEP-5067).
-    pub is_seen: bool,
     /// How long its containers may take to end.
     pub grace_period: Duration,
     /// Whether it has begun to terminate.
@@ -169,9 +167,6 @@ impl ObservedPod {
             labels: label_maps.share(share_pairs(labels, &[], strings)),
             annotations: share_pairs(annotations, unique, strings),
             created: identity.creation_timestamp.as_ref().map(time),
-            is_seen: status
-                .observed_generation
-                .is_none_or(|seen| Some(seen) >= identity.generation),
             grace_period: grace_period(spec.termination_grace_period_seconds),
             is_scheduled: spec.node_name.as_ref().is_some_and(|name| !name.is_empty()),
             is_terminating: identity.deletion_timestamp.is_some(),

@@ -345,9 +345,6 @@ fn a_container_whose_image_is_asked_for_again_need_not_be_replaced() {
         Some("2026-11-22T01:56:40Z".parse().unwrap())
     );
     assert!(state_at(&set, &pod, 15).is_consistent());
-    pod.is_seen = false;
-    assert!(!state_at(&set, &pod, 1000).is_consistent());
-    pod.is_seen = true;
     pod.containers[0].image = "registry.example/log-agent:1.1".into();
     assert!(!state_at(&set, &pod, 1000).is_consistent());
 }
@@ -367,11 +364,6 @@ fn another_name_of_the_same_image_is_upgraded_once_the_former_container_must_be_
         let state = state_at(&set, &pod, seconds);
         assert_eq!(state.is_consistent(), is_consistent, "{shown} {seconds}");
     }
-    // A kubelet that has not seen the upgrade yet has not replaced anything.
-    pod.is_seen = false;
-    assert!(!state_at(&set, &pod, 1000).is_consistent());
-    assert_eq!(settles_at(&set, &pod, NOW.parse().unwrap()), None);
-    pod.is_seen = true;
     pod.containers[0].status.as_mut().unwrap().running = None;
     assert!(!state_at(&set, &pod, 1000).is_consistent());
 }

@@ -39,7 +39,6 @@ impl World {
             self.taken_down.retain(|(_, pod)| *pod != key.1);
         }
         self.change(key, |pod| {
-            pod["status"]["observedGeneration"] = pod["metadata"]["generation"].clone();
             pod["status"]["containerStatuses"] = statuses.into();
             show_readiness(pod, is_ready, now);
         });
@@ -66,7 +65,6 @@ impl World {
         self.change(key, |pod| {
             let containers = pod["spec"]["containers"].as_array().unwrap().clone();
             let mut is_stopped = false;
-            pod["status"]["observedGeneration"] = pod["metadata"]["generation"].clone();
             for status in pod["status"]["containerStatuses"].as_array_mut().unwrap() {
                 let differs = containers.iter().any(|container| {
                     container["name"] == status["name"] && container["image"] != status["spec"]
