@@ -202,7 +202,7 @@ fn probes() -> Vec<CelRule> {
         rule(
             "spec.probes",
             format!("!self.exists(p, {same})"),
-            "is the condition of more than one probe",
+            "is the podConditionType of more than one probe",
         )
         .naming(format!("self.filter(p, {same}).map(p, p.podConditionType)")),
         string_rule(

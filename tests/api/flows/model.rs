@@ -31,6 +31,13 @@ struct Row<'a> {
     entry: Result<Expected, &'static str>,
 }
 
+impl Row<'_> {
+    /// Whether the pod has the container of the probe.
+    fn has_container(&self) -> bool {
+        !matches!(self.entry, Err("ContainerNotFound"))
+    }
+}
+
 /// An entry that a node should have.
 struct Expected {
     name: String,
@@ -160,7 +167,9 @@ impl<'a> Observed<'a> {
     fn check_marks(&self, pod: &'a Pod, faults: &mut Vec<String>) {
         let (name, ours) = (pod.name_any(), Marks::ours(pod));
         let mut claimed = BTreeSet::new();
-        for row in self.rows(pod) {
+        let mut rows = self.rows(pod);
+        rows.sort_by_key(|row| !row.has_container());
+        for row in rows {
             let verdict = self.verdict(pod, &row);
             for (mark, value) in marks(row.probe, verdict.map(|it| it.state.as_str())) {
                 let is_first = claimed.insert(mark.clone());
@@ -412,11 +421,12 @@ fn found(pod: &Pod, (kind, key): &Mark) -> Option<String> {
     }
 }
 
-/// Whether a row before this one names one of its marks.
+/// Whether a row before this one names one of its marks; rows whose containers the pod lacks are in nobody's way.
 fn loses(rows: &[Row<'_>], row: &Row<'_>) -> bool {
     let own = marks(row.probe, None);
     let before = rows.iter().take_while(|other| !std::ptr::eq(*other, row));
     before
+        .filter(|other| row.has_container() && other.has_container())
         .flat_map(|other| marks(other.probe, None))
         .any(|(mark, _)| own.contains_key(&mark))
 }

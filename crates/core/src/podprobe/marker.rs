@@ -146,7 +146,7 @@ impl<'a> UniqueFields<'a> {
             && !self.condition_types.insert(condition_type)
         {
             report.add(format!(
-                "probe {:?} writes condition {condition_type:?}, which another probe of this marker writes too",
+                "probe {:?} has the podConditionType {condition_type:?}, which another probe of this marker has too",
                 probe.name
             ));
         }

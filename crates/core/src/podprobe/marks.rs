@@ -98,44 +98,66 @@ impl<T> Claims<T> {
     }
 }
 
-impl Wants {
-    /// The desired marks of a pod that these markers match, sorted by precedence. Each probe claims the keys of both its
-    /// policies, whatever its verdict is, so that a verdict never changes which probe sets a key.
-    pub fn new<'v>(
-        markers: &[&Marker],
-        verdict: impl Fn(ProbePosition) -> Option<&'v Verdict>,
-    ) -> (Self, Vec<Conflict>) {
-        let mut conflicts = Vec::new();
-        let mut labels = Claims::new(Mark::Label);
-        let mut annotations = Claims::new(Mark::Annotation);
-        let mut conditions = Claims::new(Mark::Condition);
-        for (first, marker) in markers.iter().enumerate() {
-            for (second, probe) in marker.probes.iter().enumerate() {
-                let place = (first, second);
-                let verdict = verdict(place);
-                if let Some(kind) = &probe.condition_type {
-                    let want =
-                        || verdict.map_or(Want::Hold, |verdict| Want::Value(verdict.clone()));
-                    conditions.claim_key(kind, place, want, &mut conflicts);
-                }
-                // Both policies claim their keys, whatever the verdict: the owner of a key must not change with it.
-                for policy in [&probe.succeeded, &probe.failed].into_iter().flatten() {
-                    for key in policy.labels.keys() {
-                        let want = || desired_value(verdict, probe, key, |policy| &policy.labels);
-                        labels.claim_key(key, place, want, &mut conflicts);
-                    }
-                    for key in policy.annotations.keys() {
-                        let want =
-                            || desired_value(verdict, probe, key, |policy| &policy.annotations);
-                        annotations.claim_key(key, place, want, &mut conflicts);
-                    }
-                }
+/// The claims of a pod's probes so far.
+struct ClaimedMarks {
+    labels: Claims<Arc<str>>,
+    annotations: Claims<Arc<str>>,
+    conditions: Claims<Verdict>,
+    conflicts: Vec<Conflict>,
+}
+
+impl ClaimedMarks {
+    /// Claims the keys of both policies, whatever the verdict: the owner of a key must not change with it.
+    fn claim_marks(
+        &mut self,
+        place: ProbePosition,
+        probe: &MarkerProbe,
+        verdict: Option<&Verdict>,
+    ) {
+        let conflicts = &mut self.conflicts;
+        if let Some(kind) = &probe.condition_type {
+            let want = || verdict.map_or(Want::Hold, |verdict| Want::Value(verdict.clone()));
+            self.conditions.claim_key(kind, place, want, conflicts);
+        }
+        for policy in [&probe.succeeded, &probe.failed].into_iter().flatten() {
+            for key in policy.labels.keys() {
+                let want = || desired_value(verdict, probe, key, |policy| &policy.labels);
+                self.labels.claim_key(key, place, want, conflicts);
+            }
+            for key in policy.annotations.keys() {
+                let want = || desired_value(verdict, probe, key, |policy| &policy.annotations);
+                self.annotations.claim_key(key, place, want, conflicts);
             }
         }
+    }
+}
+
+impl Wants {
+    /// The desired marks of a pod that these markers match, sorted by precedence. A probe of a container that the pod lacks
+    /// never has a verdict: it holds the marks that no other probe claims, and is in conflict with none.
+    pub fn new<'v>(
+        markers: &[&Marker],
+        pod: &IndexedPod,
+        verdict: impl Fn(ProbePosition) -> Option<&'v Verdict>,
+    ) -> (Self, Vec<Conflict>) {
+        let mut claims = ClaimedMarks {
+            labels: Claims::new(Mark::Label),
+            annotations: Claims::new(Mark::Annotation),
+            conditions: Claims::new(Mark::Condition),
+            conflicts: Vec::new(),
+        };
+        let has_container = |probe: &MarkerProbe| pod.container(&probe.container).is_some();
+        for (place, probe) in probes_of(markers).filter(|(_, probe)| has_container(probe)) {
+            claims.claim_marks(place, probe, verdict(place));
+        }
+        let conflicts = std::mem::take(&mut claims.conflicts);
+        for (place, probe) in probes_of(markers).filter(|(_, probe)| !has_container(probe)) {
+            claims.claim_marks(place, probe, None);
+        }
         let wants = Self {
-            labels: labels.into_wants(),
-            annotations: annotations.into_wants(),
-            conditions: conditions.into_wants(),
+            labels: claims.labels.into_wants(),
+            annotations: claims.annotations.into_wants(),
+            conditions: claims.conditions.into_wants(),
         };
         (wants, conflicts)
     }
@@ -229,14 +251,24 @@ fn probe_claims(probe: &MarkerProbe, mark: &Mark) -> bool {
     }
 }
 
-/// The probe that sets a mark, of markers sorted by precedence: the first that claims it, as in [`Wants::new`].
-pub(super) fn find_setter(markers: &[&Marker], mark: &Mark) -> Option<ProbePosition> {
-    let probes = markers.iter().enumerate().flat_map(|(first, marker)| {
+/// The probe that sets a mark of a pod, of markers sorted by precedence: the first that claims it, as in [`Wants::new`].
+pub(super) fn find_setter(
+    markers: &[&Marker],
+    pod: &IndexedPod,
+    mark: &Mark,
+) -> Option<ProbePosition> {
+    let claiming = probes_of(markers).filter(|(_, probe)| probe_claims(probe, mark));
+    let setter = claiming.min_by_key(|(_, probe)| pod.container(&probe.container).is_none());
+    setter.map(|(place, _)| place)
+}
+
+/// The probes of markers, in order of precedence.
+fn probes_of<'a>(markers: &'a [&Marker]) -> impl Iterator<Item = (ProbePosition, &'a MarkerProbe)> {
+    let markers = markers.iter().enumerate();
+    markers.flat_map(|(first, marker)| {
         let probes = marker.probes.iter().enumerate();
         probes.map(move |(second, probe)| ((first, second), probe))
-    });
-    let mut claiming = probes.filter(|(_, probe)| probe_claims(probe, mark));
-    claiming.next().map(|(place, _)| place)
+    })
 }
 
 /// Whether a pod has a mark of ours that no matching marker claims.

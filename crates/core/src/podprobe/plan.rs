@@ -118,10 +118,8 @@ impl Entry {
         probe: &MarkerProbe,
         observed: Option<&PodEntries>,
     ) -> Result<Self, Gap> {
-        let mut containers = pod.containers.iter();
-        let container = containers
-            .find(|container| container.name == probe.container)
-            .ok_or(Gap::ContainerNotFound)?;
+        let container = pod.container(&probe.container);
+        let container = container.ok_or(Gap::ContainerNotFound)?;
         let resolved = match &probe.resolved {
             Some(resolved) => resolved.clone(),
             None => resolve_ports(probe, container)?,

@@ -134,6 +134,12 @@ pub struct Ours {
 }
 
 impl IndexedPod {
+    /// A container that can be probed.
+    pub fn container(&self, name: &str) -> Option<&IndexedContainer> {
+        let mut containers = self.containers.iter();
+        containers.find(|container| *container.name == *name)
+    }
+
     /// Converts a pod as the API server sends it. Strings that only this pod has (name, uids, address, container ids) are
     /// reused from `known`, the state before, where they are equal: a comparison with a neighbour in memory is cheaper than a
     /// lookup among the strings of all pods.

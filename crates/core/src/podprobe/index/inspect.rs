@@ -100,7 +100,7 @@ impl Index {
             Vec::new()
         };
         let marks = compared.into_iter().map(|compared| InspectedMark {
-            setter: marks::find_setter(&markers, &compared.key),
+            setter: marks::find_setter(&markers, pod, &compared.key),
             differs: compared.differs,
             mark: compared.key,
         });

@@ -191,7 +191,7 @@ impl Observations<'_> {
         provided: Option<&Provided>,
     ) -> (Wants, Vec<Conflict>) {
         let verdict_at = |place| self.verdict_at(place, entries, provided);
-        let (mut wants, conflicts) = Wants::new(markers, verdict_at);
+        let (mut wants, conflicts) = Wants::new(markers, self.pod, verdict_at);
         // The conditions of a virtual node's pod are the provider's own; the marks that follow from them are ours.
         if let Some(provided) = provided {
             provided.leave_conditions(self.pod, &mut wants);

@@ -70,8 +70,7 @@ pub enum NotInjected {
 impl ProviderProbes {
     /// The probes that the provider of a pod is asked to run. `markers` are the matching ones in order of precedence.
     ///
-    /// A condition belongs to the first probe that names it, even if that one cannot be run, as on other nodes. So the
-    /// owner of a condition never depends on a pod's containers.
+    /// A condition belongs to the first probe that names it of those whose containers the pod has, as on other nodes.
     pub fn plan_probes(markers: &[&Marker], pod: &IndexedPod) -> Self {
         let mut draft = Draft {
             room: pod.injected_room,
@@ -79,7 +78,7 @@ impl ProviderProbes {
         };
         let plans = markers.iter().map(|marker| {
             let probes = marker.probes.iter();
-            let plans = probes.map(|probe| draft.add_probe(marker, probe, &pod.containers));
+            let plans = probes.map(|probe| draft.add_probe(marker, probe, pod));
             plans.collect()
         });
         let plans = plans.collect();
@@ -109,14 +108,16 @@ impl<'a> Draft<'a> {
         &mut self,
         marker: &'a Marker,
         probe: &'a MarkerProbe,
-        containers: &[IndexedContainer],
+        pod: &IndexedPod,
     ) -> Result<(), NotInjected> {
         let condition = probe.condition_type.as_deref();
         let condition = condition.ok_or(NotInjected::NoConditionType)?;
+        let container = pod.container(&probe.container);
+        let container = container.ok_or(NotInjected::ContainerNotFound)?;
         if !self.conditions.insert(condition) {
             return Err(NotInjected::ConditionTaken);
         }
-        let resolved = resolve_ports(probe, containers)?;
+        let resolved = resolve_ports(probe, container)?;
         // A provider may tell probes apart by container and name, as it could when `OpenKruise` wrote them.
         let names = self.names.entry(&probe.container).or_default();
         let is_taken = names.contains(&*probe.name);
@@ -162,14 +163,7 @@ impl<'a> Draft<'a> {
 }
 
 /// The probe with the ports of its container.
-fn resolve_ports(
-    probe: &MarkerProbe,
-    containers: &[IndexedContainer],
-) -> Result<Probe, NotInjected> {
-    let mut containers = containers.iter();
-    let container = containers
-        .find(|container| container.name == probe.container)
-        .ok_or(NotInjected::ContainerNotFound)?;
+fn resolve_ports(probe: &MarkerProbe, container: &IndexedContainer) -> Result<Probe, NotInjected> {
     let port = |name: &str| {
         let mut ports = container.ports.iter();
         let port = ports.find(|(known, _)| **known == *name);

@@ -101,6 +101,26 @@ fn the_older_of_two_markers_wins_and_the_other_says_so() {
     assert_eq!(world.ready("also").0, "Probing");
 }
 
+// PPM-10
+#[test]
+fn a_probe_of_a_container_that_the_pod_lacks_is_in_nobodys_way() {
+    let mut other = idle();
+    other["containerName"] = json!("other");
+    let mut world = World::probing(&[other]);
+    world.mark("zoo", &[idle()]);
+    world.verdict("zoo#idle", "Succeeded", "zoo");
+    world.settle();
+    let condition = &world.pod().conditions["game.io/idle"].value;
+    assert_eq!(condition["message"], "zoo");
+    assert_eq!(world.pod().labels["role"].value, "main");
+    assert_eq!(world.ready("zoo").0, "Probing");
+    assert_eq!(world.ready("way").0, "ContainerNotFound");
+    // It holds what nobody claims any more.
+    world.cluster.delete(WatchedKind::Marker, &name("a", "zoo"));
+    world.settle();
+    assert_eq!(world.pod().labels["role"].value, "main");
+}
+
 // PPM-13
 #[test]
 fn a_pod_is_counted_once_by_the_verdict_it_has_now() {

@@ -106,6 +106,7 @@ impl<'a> Model<'a> {
                 let entry = self.entry(name, pod, marker_name, probe);
                 let injected = match &probe.pod_condition_type {
                     None => Err("NoConditionType"),
+                    Some(_) if !pod.has_container(probe) => Err("ContainerNotFound"),
                     Some(kind) if !conditions.insert(kind) => Err("Conflict"),
                     Some(_) => probe_of(pod, probe).map(|wire| {
                         let is_first = names.insert((&probe.container_name, &probe.name));
@@ -246,8 +247,7 @@ impl<'a> Model<'a> {
 
 /// The probe of a container, with all that it leaves out, or what the pod lacks for it.
 fn probe_of(pod: &SimPod, probe: &PodContainerProbe) -> Result<Probe, &'static str> {
-    let mut containers = pod.containers.iter();
-    if !containers.any(|one| one.name == probe.container_name) {
+    if !pod.has_container(probe) {
         return Err("ContainerNotFound");
     }
     let mut wire = probe.probe.clone();

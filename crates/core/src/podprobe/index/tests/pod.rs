@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use leadsman_api::marker::PodContainerProbe;
 use leadsman_api::slim;
 use serde_json::{Value, json};
 
@@ -68,6 +69,12 @@ pub(super) struct SimPod {
 }
 
 impl SimPod {
+    /// Whether it has the container of a probe.
+    pub(super) fn has_container(&self, probe: &PodContainerProbe) -> bool {
+        let mut containers = self.containers.iter();
+        containers.any(|container| container.name == probe.container_name)
+    }
+
     pub(super) fn new(uid: &str, node: &str, labels: &[(&str, &str)]) -> Self {
         let containers = [("main", false), ("slow", true)];
         Self {

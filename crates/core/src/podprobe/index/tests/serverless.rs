@@ -296,6 +296,23 @@ fn the_younger_of_two_markers_does_not_get_the_condition() {
     assert!(message.ends_with("1 pending: 1 Conflict"), "{message}");
 }
 
+// PPM-16, PPM-10
+#[test]
+fn a_probe_of_a_container_that_the_pod_lacks_does_not_take_the_condition() {
+    let mut other = idle();
+    other["containerName"] = json!("other");
+    let mut world = provided(&[other]);
+    world.mark("zoo", &[idle()]);
+    world.rest();
+    assert_eq!(world.injected(), ["idle"]);
+    assert_eq!(world.annotation(MARKERS).as_deref(), Some("zoo"));
+    world.provider_reports("game.io/idle", "True", "");
+    world.rest();
+    assert_eq!(plain(&world.pod().labels)["role"], "main");
+    assert_eq!(world.ready("zoo").0, "Probing");
+    assert_eq!(world.ready("way").0, "ContainerNotFound");
+}
+
 /// Pod `a/p0`, which the agent of `n0` has found idle. Nobody has seen yet that the node has become virtual, nor this edit.
 fn probed_before_the_node_is_virtual(edit: impl FnOnce(&mut SimPod)) -> World {
     let mut world = World::with(Config {

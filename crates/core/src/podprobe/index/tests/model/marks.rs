@@ -80,7 +80,9 @@ impl Model<'_> {
         {
             claimed[1].extend(["kruise.io/podprobe", "kruise.io/podprobemarker-list"]);
         }
-        for row in &rows {
+        let is_of_pod = |row: &&Row<'_>| pod.has_container(row.probe);
+        let (of_pod, of_none) = rows.iter().partition::<Vec<_>, _>(is_of_pod);
+        for row in of_pod.into_iter().chain(of_none) {
             let verdict = self.verdict(name, pod, row);
             let verdict = verdict.as_ref();
             // None is ours where a provider reports.

@@ -66,8 +66,12 @@ fn place_of(reason: &str) -> usize {
 }
 
 /// The markers that have marks which this row names: the first row that names a mark has it.
-fn winners<'a>(rows: &[Row<'a>], row: &Row<'a>) -> Vec<&'a ObjectName> {
+fn winners<'a>(pod: &SimPod, rows: &[Row<'a>], row: &Row<'a>) -> Vec<&'a ObjectName> {
+    if !pod.has_container(row.probe) {
+        return Vec::new();
+    }
     let rivals = rows.iter().take_while(|rival| !std::ptr::eq(*rival, row));
+    let rivals = rivals.filter(|rival| pod.has_container(rival.probe));
     let mut theirs: BTreeMap<String, &ObjectName> = BTreeMap::new();
     for rival in rivals {
         for key in marks_of(rival.probe) {
@@ -221,7 +225,7 @@ impl<'a> Model<'a> {
                     expected.add_trouble(reason, &pod_name.name);
                 }
                 causes.extend(cause.filter(|_| verdict.is_none()).map(place_of));
-                for winner in winners(&rows, row) {
+                for winner in winners(pod, &rows, row) {
                     expected.add_trouble("Conflict", &winner.name);
                 }
             }
