@@ -1,6 +1,7 @@
 //! The handling of a request to a webhook.
 //!
-//! Bounds: the bytes of a body and of all bodies together, and the time until the answer.
+//! Bounds: the bytes of a body and of all bodies together, and the time until the body is there and until the answer. Both are
+//! our own: whoever reaches the port may ask for less time than our configuration gives, and not for more.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -11,11 +12,11 @@ use http::{HeaderValue, Method, Request, Response, StatusCode, Uri, Version};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::{Body, Bytes, Incoming};
 use leadsman_process::clock;
-use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use crate::barrier::parse_slot;
+use crate::body_room::{BodyRoom, GaveWay, HeldRoom};
 use crate::metrics::AdmissionMetrics;
 use crate::webhook::{ReviewAnswer, ReviewOutcome, ReviewResult, Terms, Webhook, answer_no_change};
 
@@ -23,18 +24,18 @@ use crate::webhook::{ReviewAnswer, ReviewOutcome, ReviewResult, Terms, Webhook, 
 /// `k8s.io/apiserver/pkg/server`), and a review of an update has two objects; controller-runtime has the same limit
 /// (`pkg/webhook/admission/http.go`).
 const LONGEST_BODY: usize = 7 * 1024 * 1024;
-/// KiB of all bodies that are being read.
-const ALL_BODIES: u32 = 64 * 1024;
-/// The timeout of a call if the API server does not send one (`timeoutSeconds` in
+/// Bytes of all bodies that are being read, or wait for their answer.
+const ALL_BODIES: usize = 64 * 1024 * 1024;
+/// The timeout of a call while our own configuration gives none (`timeoutSeconds` in
 /// `k8s.io/api/admissionregistration/v1`).
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(10);
 
-const _: () = assert!(LONGEST_BODY / 1024 < ALL_BODIES as usize);
+const _: () = assert!(LONGEST_BODY < ALL_BODIES);
 
 /// All webhooks, by their names.
 pub(crate) struct Endpoints {
     webhooks: HashMap<&'static str, Webhook>,
-    bodies: Semaphore,
+    bodies: BodyRoom,
     metrics: AdmissionMetrics,
     /// Cancelled when connections have to close after their next answer.
     draining: CancellationToken,
@@ -52,18 +53,20 @@ impl Endpoints {
         let by_name = |webhook: Webhook| (webhook.name, webhook);
         Self {
             webhooks: webhooks.into_iter().map(by_name).collect(),
-            bodies: Semaphore::new(ALL_BODIES as usize),
+            bodies: BodyRoom::new(ALL_BODIES),
             metrics,
             draining,
         }
     }
 
+    /// Answers a request. `on_body` is called when its body is there.
     pub(crate) async fn respond_counted(
         &self,
         request: Request<Incoming>,
+        on_body: impl FnOnce(),
     ) -> Response<Full<Bytes>> {
         let version = request.version();
-        let mut response = self.route_request(request).await;
+        let mut response = self.route_request(request, on_body).await;
         // A Go client does not repeat a POST that meets the close of its connection (`shouldRetryRequest` in net/http),
         // but an answer that announces the close makes it open another one. HTTP/2 has GOAWAY for that.
         if version < Version::HTTP_2 && self.draining.is_cancelled() {
@@ -73,7 +76,11 @@ impl Endpoints {
         response
     }
 
-    async fn route_request(&self, request: Request<Incoming>) -> Response<Full<Bytes>> {
+    async fn route_request(
+        &self,
+        request: Request<Incoming>,
+        on_body: impl FnOnce(),
+    ) -> Response<Full<Bytes>> {
         let began = clock::monotonic();
         // Looked up before the body is read: a stranger costs no room for bodies.
         let path = CallPath::parse_path(request.uri().path());
@@ -89,11 +96,14 @@ impl Endpoints {
                 "send an AdmissionReview by POST",
             );
         }
-        let patience = time_to_answer(request.uri());
+        let patience = time_to_answer(request.uri(), webhook.longest_timeout());
         let deadline = began + patience;
+        // Outlives the body, whose room it is.
+        let mut room = self.bodies.enter();
         let (answer, without) =
-            match timeout_at(deadline, self.read_body(request.into_body())).await {
+            match timeout_at(deadline, read_body(request.into_body(), &mut room)).await {
                 Ok(Ok(body)) => {
+                    on_body();
                     let terms = Terms {
                         slot,
                         tag,
@@ -102,7 +112,8 @@ impl Endpoints {
                         may_wait: true,
                     };
                     // Half of our half of the timeout; the other half is for the answer by what there is.
-                    let answer = answer_review(webhook, &body, terms, began + patience / 2).await;
+                    let limit = began + patience / 2;
+                    let answer = answer_review(webhook, &body, terms, (limit, &room)).await;
                     (answer, StatusCode::BAD_REQUEST)
                 }
                 Ok(Err(UnreadBody::TooLong)) => (
@@ -115,7 +126,7 @@ impl Endpoints {
                 ),
                 // Without a uid there can be no answer; by its `failurePolicy` the API server takes an error for "no change" or
                 // refuses the object.
-                Err(_) => (
+                Ok(Err(UnreadBody::GaveWay)) | Err(_) => (
                     answer_no_change(ReviewOutcome::Late, b""),
                     StatusCode::SERVICE_UNAVAILABLE,
                 ),
@@ -138,52 +149,58 @@ impl Endpoints {
             None => text_response(without, "not an AdmissionReview with a uid"),
         }
     }
+}
 
-    async fn read_body(&self, body: Incoming) -> Result<Bytes, UnreadBody> {
-        let announced = usize::try_from(body.size_hint().upper().unwrap_or(u64::MAX));
-        // A chunked body announces nothing, and is cut by `Limited`.
-        if announced.is_ok_and(|size| size != usize::MAX && size > LONGEST_BODY) {
-            return Err(UnreadBody::TooLong);
-        }
-        let mut body = Limited::new(body, LONGEST_BODY);
-        let (mut bytes, mut room) = (Vec::new(), Vec::new());
+async fn read_body(body: Incoming, room: &mut HeldRoom<'_>) -> Result<Bytes, UnreadBody> {
+    let announced = usize::try_from(body.size_hint().upper().unwrap_or(u64::MAX));
+    // A chunked body announces nothing, and is cut by `Limited`.
+    if announced.is_ok_and(|size| size != usize::MAX && size > LONGEST_BODY) {
+        return Err(UnreadBody::TooLong);
+    }
+    let mut body = Limited::new(body, LONGEST_BODY);
+    let mut bytes = Vec::new();
+    loop {
+        let frame = tokio::select! {
+            frame = body.frame() => frame,
+            () = room.asked_to_give_way() => return Err(UnreadBody::GaveWay),
+        };
+        let Some(frame) = frame else {
+            return Ok(bytes.into());
+        };
+        let frame = frame.map_err(|error| {
+            if error.is::<http_body_util::LengthLimitError>() {
+                UnreadBody::TooLong
+            } else {
+                UnreadBody::Broken
+            }
+        })?;
+        let Ok(data) = frame.into_data() else {
+            continue;
+        };
         // Room is taken for received bytes, not for announced ones: a client that sends nothing blocks nobody.
-        while let Some(frame) = body.frame().await {
-            let frame = frame.map_err(|error| {
-                if error.is::<http_body_util::LengthLimitError>() {
-                    UnreadBody::TooLong
-                } else {
-                    UnreadBody::Broken
-                }
-            })?;
-            let Ok(data) = frame.into_data() else {
-                continue;
-            };
-            let needed = (bytes.len() + data.len()).div_ceil(1024) - bytes.len().div_ceil(1024);
-            let needed = u32::try_from(needed).unwrap_or(ALL_BODIES);
-            // Held until the body is complete. An error would say that the semaphore is closed, which nobody does.
-            room.push(self.bodies.acquire_many(needed).await);
-            bytes.extend_from_slice(&data);
-        }
-        Ok(bytes.into())
+        let grown = room.grow(data.len()).await;
+        grown.map_err(|GaveWay| UnreadBody::GaveWay)?;
+        bytes.extend_from_slice(&data);
     }
 }
 
-/// Answers by the latest snapshot; waits for another one until `limit` where that is too old.
+/// Answers by the latest snapshot. Where that is too old, another one is waited for: until `limit`, or until another body
+/// needs the room of this one.
 async fn answer_review(
     webhook: &Webhook,
     body: &[u8],
     mut terms: Terms,
-    limit: Instant,
+    (limit, room): (Instant, &HeldRoom<'_>),
 ) -> ReviewAnswer {
     loop {
         terms.may_wait &= clock::monotonic() < limit;
         match webhook.answers.answer_review(body, terms) {
             ReviewResult::Now(answer) => return answer,
-            ReviewResult::Outdated(changed) => {
+            ReviewResult::Outdated(changed) => tokio::select! {
                 // At the limit it is answered by what there is.
-                let _passed = timeout_at(limit, changed).await;
-            }
+                _passed = timeout_at(limit, changed) => {}
+                () = room.asked_to_give_way() => terms.may_wait = false,
+            },
         }
     }
 }
@@ -237,19 +254,19 @@ impl fmt::Display for CallPath<'_> {
 enum UnreadBody {
     TooLong,
     Broken,
+    GaveWay,
 }
 
 /// How long an answer may take: half of the timeout of the API server, which sends it in whole seconds, rounded up
-/// (`timeout` in `k8s.io/apiserver/pkg/admission/plugin/webhook/mutating/dispatcher.go`). The rest is for the way.
-fn time_to_answer(uri: &Uri) -> Duration {
+/// (`timeout` in `k8s.io/apiserver/pkg/admission/plugin/webhook/mutating/dispatcher.go`), but of no more than our own
+/// configuration gives. The rest is for the way.
+fn time_to_answer(uri: &Uri, longest: Option<Duration>) -> Duration {
     let parameters = uri.query().unwrap_or_default().split('&');
     let seconds = parameters
         .filter_map(|parameter| parameter.strip_prefix("timeout="))
         .find_map(|text| text.strip_suffix('s')?.parse().ok());
-    let timeout = seconds.map_or(DEFAULT_TIMEOUT, Duration::from_secs);
-    // Whoever reaches the port may ask for more than a configuration can have (1 to 30 s, `validateMutatingWebhook`,
-    // `pkg/apis/admissionregistration/validation/validation.go`).
-    timeout.min(Duration::from_secs(30)) / 2
+    let longest = longest.unwrap_or(DEFAULT_TIMEOUT);
+    seconds.map_or(longest, Duration::from_secs).min(longest) / 2
 }
 
 fn json_response(body: Vec<u8>) -> Response<Full<Bytes>> {
@@ -297,18 +314,23 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_takes_half_of_what_the_api_server_waits() {
+    fn an_answer_takes_half_of_what_the_api_server_waits_and_no_caller_gets_more() {
+        let seconds = |seconds| Some(Duration::from_secs(seconds));
         let table = [
-            ("/a?timeout=1s", 500),
-            ("/a?timeout=2s", 1_000),
-            ("/a?a=b&timeout=30s", 15_000),
-            ("/a?timeout=99999s", 15_000),
-            ("/a?timeout=1m0s", 5_000),
-            ("/a", 5_000),
+            ("/a?timeout=1s", seconds(3), 500),
+            ("/a?timeout=2s", seconds(3), 1_000),
+            ("/a?a=b&timeout=30s", seconds(3), 1_500),
+            ("/a?timeout=99999s", seconds(3), 1_500),
+            ("/a?timeout=1m0s", seconds(3), 1_500),
+            ("/a", seconds(3), 1_500),
+            // No call is known yet.
+            ("/a?timeout=3s", None, 1_500),
+            ("/a?timeout=30s", None, 5_000),
         ];
-        for (uri, millis) in table {
-            let uri: Uri = uri.parse().unwrap();
-            assert_eq!(time_to_answer(&uri).as_millis(), millis, "{uri}");
+        for (uri, longest, millis) in table {
+            let parsed: Uri = uri.parse().unwrap();
+            let time = time_to_answer(&parsed, longest);
+            assert_eq!(time.as_millis(), millis, "{uri}");
         }
     }
 }

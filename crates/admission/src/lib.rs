@@ -24,6 +24,7 @@
 //! | `webhook` | a feature's webhook: its reviewer, and the objects for which the API server calls it |
 //! | `barrier` | how a replica knows that it is behind |
 //! | `endpoint` | the handling of a request |
+//! | `body_room` | the room that bodies share, and which of them gives way |
 //! | `server` | TLS and HTTP, and a shutdown that fails no request |
 //! | `certificate` | certificates: issued and renewed in a Secret, or read from a directory |
 //! | `configuration` | the webhook configurations: their desired contents, and the loop that maintains them |
@@ -36,6 +37,7 @@
 mod admission;
 mod args;
 mod barrier;
+mod body_room;
 mod certificate;
 mod configuration;
 mod endpoint;

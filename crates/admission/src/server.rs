@@ -2,8 +2,8 @@
 //! (`k8s.io/apiserver/pkg/util/webhook/client.go`, `issue.k8s.io/75791`).
 //!
 //! Bounds: the number of connections, the time of a handshake and of a request's head, how long a connection may idle,
-//! and how long it may take to close. A client that opens connections and sends nothing locks nobody out: when the
-//! limit is reached, such a connection is dropped. The shutdown has two phases: while the endpoints of the Service may
+//! and how long it may take to close. A client that opens connections and sends nothing, or never all of a request, locks nobody
+//! out: when the limit is reached, such a connection is dropped. The shutdown has two phases: while the endpoints of the Service may
 //! still name this replica, everything is served, and connections are closed where that fails no request; then idle
 //! connections are closed and the requests under way are finished. The first phase takes its time only where API servers
 //! are told to call.
@@ -153,7 +153,7 @@ struct Connections {
     tasks: JoinSet<()>,
     /// Sorted by age, the oldest first. Some may have ended.
     open: Vec<Open>,
-    /// Notified when a connection is left without a request.
+    /// Notified when a connection is left without a request that is to be answered.
     request_ended: Arc<Notify>,
 }
 
@@ -163,8 +163,8 @@ struct Open {
 }
 
 impl Connections {
-    /// Waits until fewer than `most` are open, and drops one without a request under way if necessary: one that never
-    /// had a request, so that a client that only connects locks out no API server; or else the oldest.
+    /// Waits until fewer than `most` are open, and drops one that waits for no answer if necessary: one that has never sent
+    /// a whole request, so that a client that only connects locks out no API server; or else the oldest.
     async fn make_room(&mut self, most: usize) {
         loop {
             // A `JoinSet` keeps what has ended until it is joined.
@@ -178,7 +178,7 @@ impl Connections {
             }
             let silent = self.open.iter().enumerate().filter_map(|(index, open)| {
                 let counts = *open.requests.counts.borrow();
-                (counts.under_way == 0).then_some((counts.begun > 0, index))
+                (counts.unanswered == 0).then_some((counts.received > 0, index))
             });
             if let Some((_, index)) = silent.min() {
                 tracing::debug!("dropped a connection without a request, for another one");
@@ -219,37 +219,54 @@ struct WebhookConnection {
 struct Requests {
     /// The counts; every change shows that the connection is in use.
     counts: Arc<watch::Sender<RequestCounts>>,
-    /// Notified when none is left.
+    /// Notified when none is left unanswered.
     ended: Arc<Notify>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
 struct RequestCounts {
-    under_way: usize,
     begun: u64,
+    /// Those whose bodies have come.
+    received: u64,
+    /// Those of them that have no answer yet.
+    unanswered: usize,
 }
 
 /// A request under way, counted until it is dropped: the client may cancel it at any moment.
-struct UnderWay(Requests);
+struct UnderWay {
+    requests: Requests,
+    is_received: bool,
+}
 
 impl UnderWay {
     fn new(requests: &Requests) -> Self {
-        requests.counts.send_modify(|counts| {
-            counts.under_way += 1;
-            counts.begun += 1;
+        requests.counts.send_modify(|counts| counts.begun += 1);
+        Self {
+            requests: requests.clone(),
+            is_received: false,
+        }
+    }
+
+    /// Records that the whole request has come. A connection is kept for it from here on: before that, a slow client could
+    /// hold its place.
+    fn note_body(&mut self) {
+        self.is_received = true;
+        self.requests.counts.send_modify(|counts| {
+            counts.received += 1;
+            counts.unanswered += 1;
         });
-        Self(requests.clone())
     }
 }
 
 impl Drop for UnderWay {
     fn drop(&mut self) {
-        self.0.counts.send_modify(|counts| {
-            debug_assert!(counts.under_way > 0, "each request ends once");
-            counts.under_way -= 1;
+        let Requests { counts, ended } = &self.requests;
+        counts.send_modify(|counts| {
+            debug_assert!(counts.unanswered > 0 || !self.is_received, "each ends once");
+            counts.unanswered -= usize::from(self.is_received);
         });
-        if self.0.counts.borrow().under_way == 0 {
-            self.0.ended.notify_one();
+        if counts.borrow().unanswered == 0 {
+            ended.notify_one();
         }
     }
 }
@@ -268,10 +285,11 @@ impl WebhookConnection {
         };
         let is_http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
         let service = service_fn(|request| {
-            let under_way = UnderWay::new(&self.requests);
+            let mut under_way = UnderWay::new(&self.requests);
             let endpoints = Arc::clone(&self.endpoints);
             async move {
-                let response = endpoints.respond_counted(request).await;
+                let on_body = || under_way.note_body();
+                let response = endpoints.respond_counted(request, on_body).await;
                 drop(under_way);
                 Ok::<_, Infallible>(response)
             }
@@ -312,9 +330,9 @@ impl WebhookConnection {
 
 async fn wait_until_idle(mut requests: watch::Receiver<RequestCounts>) {
     loop {
-        // Each request restarts the time; one that takes longer than it is no silence.
+        // Each request restarts the time, which no body takes.
         let silent = timeout(IDLE, requests.changed()).await.is_err();
-        if silent && requests.borrow().under_way == 0 {
+        if silent && requests.borrow().unanswered == 0 {
             return;
         }
     }

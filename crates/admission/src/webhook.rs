@@ -2,6 +2,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
@@ -167,6 +168,13 @@ impl Webhook {
             in_force: watch::Sender::new(None),
             led_by: None,
         }
+    }
+
+    /// The longest timeout of its calls. None while there are none.
+    pub(crate) fn longest_timeout(&self) -> Option<Duration> {
+        let calls = self.calls.borrow();
+        let seconds = calls.specs.iter().map(|spec| spec.timeout_seconds).max()?;
+        Some(Duration::from_secs(seconds.into()))
     }
 
     /// The API server is told to call only while this leadership is ours, beside that of [`Admission::start`].

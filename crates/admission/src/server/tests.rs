@@ -468,6 +468,58 @@ async fn bodies_that_never_come_keep_no_review_out() {
     assert!(is_patched(&review.expect("kept out").unwrap()));
 }
 
+/// How much of a body the clients below send before they fall silent.
+const STALLED: usize = 7_000_000;
+
+/// Begins a request whose body is announced in chunks, and sends so much of it.
+async fn stall(client: Client, bytes: usize) -> TlsStream<TcpStream> {
+    let bundle = client.bundle.borrow().clone();
+    let mut stream = client.connect(&bundle, Protocol::Http1).await.unwrap();
+    let head = b"POST /echo.leadsman.test?timeout=30s HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n";
+    stream.write_all(head).await.unwrap();
+    let chunk = [format!("{bytes:x}\r\n").into_bytes(), vec![b' '; bytes]].concat();
+    stream.write_all(&chunk).await.unwrap();
+    stream.flush().await.unwrap();
+    stream
+}
+
+#[tokio::test]
+async fn bodies_that_stall_give_their_room_to_a_review() {
+    let loopback = Loopback::start().await;
+    let client = loopback.client();
+    let mut stalled = JoinSet::new();
+    for _ in 0..10 {
+        stalled.spawn(stall(client.clone(), STALLED));
+    }
+    // All but the last, for which no room is left.
+    let mut open = Vec::new();
+    while open.len() < 9 {
+        open.push(stalled.join_next().await.unwrap().unwrap());
+    }
+    let review = timeout(Duration::from_secs(2), client.call(Protocol::Http1)).await;
+    assert!(is_patched(&review.expect("kept out").unwrap()));
+}
+
+#[tokio::test]
+async fn connections_with_slow_bodies_keep_no_review_out_and_drive_out_no_api_server() {
+    const FEW: usize = 16;
+    let loopback = Loopback::start_for(FEW).await;
+    let client = loopback.client();
+    let bundle = client.bundle.borrow().clone();
+    let stream = client.connect(&bundle, Protocol::Http1).await.unwrap();
+    let mut kept = Sender::handshake(stream, Protocol::Http1).await;
+    let first = kept.send(review_request(PATH)).await.unwrap();
+    first.into_body().collect().await.unwrap();
+    let mut slow = Vec::new();
+    for _ in 1..FEW {
+        slow.push(stall(client.clone(), 1).await);
+    }
+    let review = timeout(Duration::from_secs(3), client.call(Protocol::Http2)).await;
+    assert!(is_patched(&review.expect("no room").unwrap()));
+    let last = kept.send(review_request(PATH)).await.unwrap();
+    assert_eq!(last.status(), StatusCode::OK);
+}
+
 /// Sends the beginning of something and says what the server makes of it in the end.
 async fn send_and_wait(loopback: &Loopback, protocol: Protocol, beginning: &[u8]) {
     let bundle = loopback.publisher.subscribe_to_bundle().borrow().clone();

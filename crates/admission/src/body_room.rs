@@ -1,0 +1,175 @@
+//! The room that the bodies of all requests share.
+//!
+//! Clients are not authenticated, so whoever reaches the port can send bodies that never end. When room is short, the body
+//! that has held its own longest gives way: one that is still being read is given up, and a request that waits for a newer
+//! state is answered by what there is. A review that has just come is the youngest, and always finds room.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+
+/// The room, in bytes.
+pub(crate) struct BodyRoom {
+    size: usize,
+    ledger: Mutex<Ledger>,
+    /// Notified when some was returned.
+    returned: Notify,
+}
+
+#[derive(Default)]
+struct Ledger {
+    taken: usize,
+    /// The part of `taken` whose holders have been asked to give way.
+    leaving: usize,
+    /// The holders that have not been asked, by age.
+    holders: BTreeMap<u64, Holder>,
+    next: u64,
+}
+
+struct Holder {
+    bytes: usize,
+    asked: CancellationToken,
+}
+
+/// The part of one body, which is returned when this is dropped.
+pub(crate) struct HeldRoom<'a> {
+    room: &'a BodyRoom,
+    id: u64,
+    bytes: usize,
+    asked: CancellationToken,
+}
+
+/// Another body needs the room of this one.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct GaveWay;
+
+impl BodyRoom {
+    pub(crate) fn new(size: usize) -> Self {
+        Self {
+            size,
+            ledger: Mutex::default(),
+            returned: Notify::new(),
+        }
+    }
+
+    /// Room for a body of which nothing has come yet.
+    pub(crate) fn enter(&self) -> HeldRoom<'_> {
+        let mut ledger = self.lock_ledger();
+        ledger.next += 1;
+        HeldRoom {
+            room: self,
+            id: ledger.next,
+            bytes: 0,
+            asked: CancellationToken::new(),
+        }
+    }
+
+    fn lock_ledger(&self) -> MutexGuard<'_, Ledger> {
+        // Nothing panics between two changes that belong together.
+        self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl HeldRoom<'_> {
+    /// Takes more room. Until there is enough, holders are asked to give way, the oldest first: this one too, if it is that.
+    ///
+    /// One body must be smaller than the room.
+    pub(crate) async fn grow(&mut self, bytes: usize) -> Result<(), GaveWay> {
+        loop {
+            let mut returned = std::pin::pin!(self.room.returned.notified());
+            // Before the look, so that nothing that is returned after it is missed.
+            returned.as_mut().enable();
+            if self.try_grow(bytes) {
+                return Ok(());
+            }
+            tokio::select! {
+                () = self.asked.cancelled() => return Err(GaveWay),
+                () = returned => {}
+            }
+        }
+    }
+
+    fn try_grow(&mut self, bytes: usize) -> bool {
+        let mut ledger = self.room.lock_ledger();
+        if self.asked.is_cancelled() {
+            return false;
+        }
+        if ledger.taken + bytes <= self.room.size {
+            ledger.taken += bytes;
+            self.bytes += bytes;
+            let holder = Holder {
+                bytes: self.bytes,
+                asked: self.asked.clone(),
+            };
+            ledger.holders.insert(self.id, holder);
+            return true;
+        }
+        while ledger.taken - ledger.leaving + bytes > self.room.size
+            && let Some((_, oldest)) = ledger.holders.pop_first()
+        {
+            ledger.leaving += oldest.bytes;
+            oldest.asked.cancel();
+        }
+        false
+    }
+
+    /// Resolves when another body needs the room of this one.
+    pub(crate) async fn asked_to_give_way(&self) {
+        self.asked.cancelled().await;
+    }
+}
+
+impl Drop for HeldRoom<'_> {
+    fn drop(&mut self) {
+        let mut ledger = self.room.lock_ledger();
+        debug_assert!(ledger.taken >= self.bytes, "what is returned was taken");
+        ledger.taken -= self.bytes;
+        if ledger.holders.remove(&self.id).is_none() {
+            // It was asked, or had nothing.
+            ledger.leaving -= self.bytes;
+        }
+        drop(ledger);
+        self.room.returned.notify_waiters();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn the_oldest_body_gives_way_and_no_more_than_are_needed() {
+        let room = BodyRoom::new(10);
+        let (mut first, mut second, mut third) = (room.enter(), room.enter(), room.enter());
+        second.grow(4).await.unwrap();
+        first.grow(4).await.unwrap();
+        assert!(third.grow(4).now_or_never().is_none(), "it has to wait");
+        assert!(first.asked_to_give_way().now_or_never().is_some());
+        assert!(third.grow(4).now_or_never().is_none(), "it has to wait");
+        assert!(second.asked_to_give_way().now_or_never().is_none());
+        // One that was asked gets nothing more.
+        assert_eq!(first.grow(1).now_or_never(), Some(Err(GaveWay)));
+        drop(first);
+        third.grow(4).await.unwrap();
+        // Now the second is the oldest, and needs room itself.
+        assert_eq!(second.grow(5).now_or_never(), Some(Err(GaveWay)));
+        drop((second, third));
+        room.enter().grow(10).await.unwrap();
+        assert_eq!(room.lock_ledger().leaving, 0);
+    }
+
+    #[tokio::test]
+    async fn a_body_that_waits_for_room_goes_on_when_some_is_returned() {
+        let room = BodyRoom::new(10);
+        let (mut first, mut second) = (room.enter(), room.enter());
+        first.grow(10).await.unwrap();
+        let mut waits = std::pin::pin!(second.grow(1));
+        assert!(waits.as_mut().now_or_never().is_none());
+        drop(first);
+        assert_eq!(waits.await, Ok(()));
+    }
+}
