@@ -84,9 +84,9 @@ struct AnsweredWrite<R: Rules> {
 impl<R: Rules> Feature<R> {
     /// A loop that has observed nothing yet.
     pub(crate) fn new(rules: R, mut shared: FeatureContext, random: fastrand::Rng) -> Self {
-        let queue = shared
-            .places
-            .update_and_wake(|places| WriteQueue::new(R::CLASSES, R::class_index, places, random));
+        let queue = shared.places.update_and_wake(|places| {
+            WriteQueue::new(R::CLASSES, R::class_index, R::namespace, places, random)
+        });
         Self {
             rules,
             queue,

@@ -87,6 +87,11 @@ impl Places {
         }
     }
 
+    /// All places together.
+    pub(crate) fn limit(&self) -> usize {
+        self.limit
+    }
+
     /// Adds flows, and returns the index of the first.
     pub(crate) fn add_flows(&mut self, count: usize) -> usize {
         let first = self.flows.len();

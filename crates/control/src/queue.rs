@@ -5,18 +5,24 @@
 //! reconsidered afterwards, and that the delay before a retry grows with each failure. It has one entry for each target
 //! that is not at rest.
 //!
+//! The targets of a class are taken in turn by namespace ([`turns`]), so that one namespace delays another by about one
+//! write, however many it has.
+//!
 //! When the API server asks one request to slow down (429, or 503 with Retry-After), its whole class slows down: no
 //! request is begun before the time that was asked for, and then one at a time until one of them is answered otherwise.
 //! The other classes go on. A `Retry-After` is about a flow of requests and not about an object (API priority and
 //! fairness, `apiserver/pkg/server/filters/priority-and-fairness.go`).
 
+mod turns;
+
 use std::collections::hash_map::Entry;
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
 use leadsman_process::reply::RetryCause;
 use tokio::time::Instant;
 
+use self::turns::Turns;
 use crate::places::Places;
 use crate::rules::{After, Class, Target};
 
@@ -43,7 +49,7 @@ pub(crate) struct WriteQueue<T> {
 #[derive(Debug)]
 struct ClassQueue<T> {
     class: Class,
-    ready: VecDeque<T>,
+    ready: Turns<T>,
     /// The targets that wait for a time.
     waiting: usize,
     pace: ClassPace,
@@ -115,12 +121,15 @@ impl<T: Target> WriteQueue<T> {
     pub(crate) fn new(
         classes: &[Class],
         class_of: fn(&T) -> usize,
+        namespace_of: fn(&T) -> Option<&str>,
         places: &mut Places,
         random: fastrand::Rng,
     ) -> Self {
+        // So that the writes of one namespace never have all places.
+        let of_namespace = (places.limit() / 2).max(1);
         let queue = |class: &Class| ClassQueue {
             class: *class,
-            ready: VecDeque::new(),
+            ready: Turns::new(of_namespace, namespace_of),
             waiting: 0,
             pace: ClassPace::default(),
             held_until: None,
@@ -141,9 +150,8 @@ impl<T: Target> WriteQueue<T> {
         match self.targets.entry(target) {
             Entry::Vacant(vacant) => {
                 let target = vacant.key().clone();
-                self.classes[(self.class_of)(&target)]
-                    .ready
-                    .push_back(target);
+                let ready = &mut self.classes[(self.class_of)(&target)].ready;
+                ready.push(target);
                 let failures = Failures::default();
                 vacant.insert(TargetState::Ready { failures });
             }
@@ -160,7 +168,7 @@ impl<T: Target> WriteQueue<T> {
         self.wake_due(now);
         let class = self.next_class(now, places)?;
         let queue = &mut self.classes[class];
-        let target = queue.ready.pop_front()?;
+        let target = queue.ready.take_next()?;
         queue.pace.in_flight += 1;
         self.in_flight += 1;
         if let Some(state) = self.targets.get_mut(&target) {
@@ -201,7 +209,7 @@ impl<T: Target> WriteQueue<T> {
         if !is_after {
             queue.held_until = None;
         }
-        if queue.ready.is_empty() || !queue.pace.may_begin(now) {
+        if !queue.ready.has_next() || !queue.pace.may_begin(now) {
             return false;
         }
         match after {
@@ -242,6 +250,7 @@ impl<T: Target> WriteQueue<T> {
         let random = self.random.f64();
         let queue = &mut self.classes[class];
         queue.pace.end_write(result, random, now);
+        queue.ready.end_write(&target);
         match result {
             WriteResult::NothingDue | WriteResult::Over => {
                 if dirty {
@@ -376,7 +385,7 @@ impl<T: Target> WriteQueue<T> {
             if let Some(state) = self.targets.get_mut(&target) {
                 let failures = state.failures();
                 *state = TargetState::Ready { failures };
-                queue.ready.push_back(target);
+                queue.ready.push(target);
             }
         }
     }

@@ -48,6 +48,10 @@ pub trait Rules: Sized + Send + 'static {
     fn class_index(target: &Self::Target) -> usize;
 }
 
+    /// The namespace of a target's object; none if it belongs to the whole cluster. The targets of a class are taken in
+    /// turn by namespace.
+    fn namespace(target: &Self::Target) -> Option<&str>;
+
 /// Rules that observe objects of a kind. Several features may observe one kind: it is watched and decoded once.
 pub trait Observe<K>: Rules {
     /// The event that an observation is to these rules.

@@ -78,6 +78,10 @@ impl Rules for Greedy {
     fn class_index(_: &usize) -> usize {
         0
     }
+
+    fn namespace(_: &usize) -> Option<&str> {
+        None
+    }
 }
 
 async fn seconds(seconds: u64) {
@@ -266,6 +270,10 @@ impl Rules for Own {
 
     fn class_index(_: &usize) -> usize {
         0
+    }
+
+    fn namespace(_: &usize) -> Option<&str> {
+        None
     }
 }
 

@@ -68,6 +68,10 @@ impl Rules for CopyLabels {
     fn class_index(_: &ObjectName) -> usize {
         0
     }
+
+    fn namespace(pod: &ObjectName) -> Option<&str> {
+        Some(&pod.namespace)
+    }
 }
 
 fn to_effects(dirty: Vec<ObjectName>) -> Effects<ObjectName> {

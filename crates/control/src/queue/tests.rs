@@ -9,6 +9,13 @@ struct Lamp {
     name: String,
 }
 
+impl Lamp {
+    /// What stands before the slash, if there is one.
+    fn namespace(&self) -> Option<&str> {
+        self.name.split_once('/').map(|(namespace, _)| namespace)
+    }
+}
+
 impl fmt::Display for Lamp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.name)
@@ -62,7 +69,8 @@ impl Queue {
 fn queue(limit: usize) -> Queue {
     let mut places = Places::new(limit);
     let random = fastrand::Rng::with_seed(7);
-    let queue = WriteQueue::new(&CLASSES, |lamp: &Lamp| lamp.class, &mut places, random);
+    let class = |lamp: &Lamp| lamp.class;
+    let queue = WriteQueue::new(&CLASSES, class, Lamp::namespace, &mut places, random);
     Queue { queue, places }
 }
 
@@ -122,6 +130,30 @@ fn a_class_is_served_in_order_and_below_the_limit() {
     queue.end(mark("b"), WriteResult::Over, now);
     assert_eq!(queue.take(now), Some(mark("c")));
     assert_eq!(queue.take(now), None);
+}
+
+// PPM-20
+#[test]
+fn a_namespace_waits_for_one_write_of_each_other_one() {
+    let (mut queue, now) = (queue(32), start());
+    for pod in 0..5_000 {
+        queue.mark_dirty(mark(&format!("flaps/{pod}")));
+    }
+    let begun: Vec<_> = std::iter::from_fn(|| queue.take(now)).collect();
+    assert_eq!(begun.len(), 16, "half of all places are for others");
+    // Even if no answer ever comes, others have places.
+    queue.mark_dirty(mark("quiet/0"));
+    queue.mark_dirty(mark("quiet/1"));
+    assert_eq!(queue.take(now), Some(mark("quiet/0")));
+    for target in begun {
+        queue.end(target.clone(), WriteResult::Written, now);
+        queue.mark_dirty(target);
+    }
+    queue.mark_dirty(mark("calm/0"));
+    let next = ["flaps/16", "quiet/1", "calm/0", "flaps/17", "flaps/18"].map(|name| {
+        assert_eq!(queue.take(now), Some(mark(name)));
+    });
+    assert_eq!(next.len(), 5);
 }
 
 #[test]

@@ -62,6 +62,10 @@ impl Rules for Words {
     fn class_index(_: &String) -> usize {
         0
     }
+
+    fn namespace(_: &String) -> Option<&str> {
+        None
+    }
 }
 
 fn page(names: &[&str], token: &str, version: &str) -> (u16, Value) {

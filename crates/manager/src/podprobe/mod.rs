@@ -135,6 +135,15 @@ impl Rules for PodProbeRules {
             WriteTarget::MarkerFinalizer(_) => FINALIZERS,
         }
     }
+
+    fn namespace(target: &WriteTarget) -> Option<&str> {
+        match target {
+            WriteTarget::PodMarks(name)
+            | WriteTarget::MarkerStatus(name)
+            | WriteTarget::MarkerFinalizer(name) => Some(&name.namespace),
+            WriteTarget::NodePodProbe(_) => None,
+        }
+    }
 }
 
 #[cfg(test)]

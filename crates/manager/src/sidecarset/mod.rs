@@ -151,4 +151,16 @@ impl Rules for SidecarSetRules {
             WriteTarget::SetEvent(_) | WriteTarget::PodEvent(_) => EVENTS,
         }
     }
+
+    fn namespace(target: &WriteTarget) -> Option<&str> {
+        match target {
+            WriteTarget::Pod(name)
+            | WriteTarget::PodCondition(name)
+            | WriteTarget::PodEvent(name) => Some(&name.namespace),
+            WriteTarget::SetStatus(_)
+            | WriteTarget::SetHashes(_)
+            | WriteTarget::Revisions(_)
+            | WriteTarget::SetEvent(_) => None,
+        }
+    }
 }

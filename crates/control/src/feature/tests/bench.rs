@@ -221,6 +221,10 @@ pub(super) struct Bench {
     pub(super) metrics: leadsman_process::Metrics,
     pub(super) running: tokio::task::JoinHandle<()>,
     pub(super) start: Instant,
+
+    fn namespace(_: &String) -> Option<&str> {
+        None
+    }
 }
 
 /// The first leader.

@@ -1,0 +1,132 @@
+//! The ready targets of a class, taken in turn by namespace.
+//!
+//! Pods whose verdicts change all the time are ready all the time, and whoever may create pods decides how many there are.
+//! First come, first served, a single mark of another namespace would wait for all of them; here it waits for one write
+//! of each namespace that has work. Nor may the writes of one namespace, which a slow admission webhook may hold up, take
+//! all places: it has at most so many in flight.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+/// Ready targets by namespace. Those without a namespace have a turn of their own, and any number of places.
+#[derive(Debug)]
+pub(super) struct Turns<T> {
+    by_namespace: HashMap<Arc<str>, Share<T>>,
+    /// The namespaces that have ready targets, each once.
+    order: VecDeque<Arc<str>>,
+    ready: usize,
+    /// Writes in flight of one namespace, at most.
+    at_most: usize,
+    namespace_of: fn(&T) -> Option<&str>,
+}
+
+#[derive(Debug)]
+struct Share<T> {
+    ready: VecDeque<T>,
+    in_flight: usize,
+}
+
+impl<T> Turns<T> {
+    pub(super) fn new(at_most: usize, namespace_of: fn(&T) -> Option<&str>) -> Self {
+        Self {
+            by_namespace: HashMap::new(),
+            order: VecDeque::new(),
+            ready: 0,
+            at_most,
+            namespace_of,
+        }
+    }
+
+    pub(super) fn push(&mut self, target: T) {
+        let namespace = (self.namespace_of)(&target).unwrap_or_default();
+        let known = self.by_namespace.get_key_value(namespace);
+        let name = known.map_or_else(|| namespace.into(), |(name, _)| Arc::clone(name));
+        let share = self.by_namespace.entry(Arc::clone(&name));
+        let share = share.or_insert_with(|| Share {
+            ready: VecDeque::new(),
+            in_flight: 0,
+        });
+        if share.ready.is_empty() {
+            self.order.push_back(name);
+        }
+        share.ready.push_back(target);
+        self.ready += 1;
+    }
+
+    /// Whether [`Turns::take_next`] returns a target.
+    pub(super) fn has_next(&self) -> bool {
+        self.next_turn().is_some()
+    }
+
+    /// The target whose turn it is. [`Turns::end_write`] must follow.
+    pub(super) fn take_next(&mut self) -> Option<T> {
+        let name = self.order.remove(self.next_turn()?)?;
+        let share = self.by_namespace.get_mut(&name)?;
+        let target = share.ready.pop_front()?;
+        share.in_flight += 1;
+        self.ready -= 1;
+        if !share.ready.is_empty() {
+            self.order.push_back(name);
+        }
+        Some(target)
+    }
+
+    /// The place in the order of the first namespace that may have another write in flight. The others before it are few:
+    /// each has a good part of all places.
+    fn next_turn(&self) -> Option<usize> {
+        self.order.iter().position(|name| {
+            let share = self.by_namespace.get(name);
+            name.is_empty() || share.is_some_and(|share| share.in_flight < self.at_most)
+        })
+    }
+
+    pub(super) fn end_write(&mut self, target: &T) {
+        let namespace = (self.namespace_of)(target).unwrap_or_default();
+        let Some(share) = self.by_namespace.get_mut(namespace) else {
+            return;
+        };
+        debug_assert!(share.in_flight > 0, "what ends was in flight");
+        share.in_flight = share.in_flight.saturating_sub(1);
+        if share.in_flight == 0 && share.ready.is_empty() {
+            self.by_namespace.remove(namespace);
+        }
+    }
+
+    /// Forgets all ready targets.
+    pub(super) fn clear(&mut self) {
+        self.order.clear();
+        self.ready = 0;
+        self.by_namespace.retain(|_, share| {
+            share.ready.clear();
+            share.in_flight > 0
+        });
+    }
+
+    /// The number of ready targets.
+    pub(super) fn len(&self) -> usize {
+        self.ready
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.ready == 0
+    }
+
+    /// Gives up room that is not needed any more.
+    pub(super) fn shrink_to(&mut self, room: usize) {
+        self.by_namespace.shrink_to(room);
+        self.order.shrink_to(room);
+        for share in self.by_namespace.values_mut() {
+            share.ready.shrink_to(room);
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) fn capacity(&self) -> usize {
+        let shares = self.by_namespace.values();
+        let ready = shares.map(|share| share.ready.capacity());
+        ready
+            .sum::<usize>()
+            .max(self.by_namespace.capacity())
+            .max(self.order.capacity())
+    }
+}
