@@ -13,12 +13,14 @@
 //! | `names` | the forms of names: qualified names, values of labels, names of ports |
 //! | `invalid` | what is wrong with an object, and in which field |
 //! | `text` | texts that must fit somewhere |
+//! | `go_json` | JSON as the API server stores it, and its length |
 //! | `closed_list` | enums of words that people see, and that a page explains |
 //! | `sorted_map`, `interner` | maps and strings of which a manager keeps hundreds of thousands |
 
 pub mod cel;
 mod closed_list;
 mod effects;
+pub mod go_json;
 mod interner;
 mod invalid;
 pub mod names;

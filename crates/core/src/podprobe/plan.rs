@@ -15,6 +15,7 @@ use super::probe::Probe;
 use super::resolved::ResolvedProbe;
 use super::verdict::Verdict;
 use super::wire::{from_wire, to_wire};
+use crate::cluster::go_json::stored_bytes;
 use crate::cluster::{Interner, Interners, ObjectName, whole_seconds};
 
 /// One probe of one container, as the agent receives it.
@@ -45,7 +46,7 @@ pub struct PodEntries {
 #[derive(Debug, Default)]
 pub struct Entries {
     list: Box<[Entry]>,
-    /// Size of their JSON, computed once for all pods that share them.
+    /// Bytes that they are stored with, computed once for all pods that share them.
     bytes: OnceLock<usize>,
 }
 
@@ -247,17 +248,14 @@ impl PodEntries {
         }
     }
 
-    /// The size of its JSON in bytes, with all our optional fields.
-    pub fn json_bytes(&self, pod: &ObjectName, uid: &str) -> usize {
-        let length = |text: serde_json::Result<String>| text.map_or(0, |text| text.len());
+    /// The bytes that it takes of an object as the API server stores it, with all our optional fields.
+    pub fn stored_bytes(&self, pod: &ObjectName, uid: &str) -> usize {
         let entries = self
             .entries
             .bytes
             // Measured once for all pods of a marker, which share these entries.
-            .get_or_init(|| length(serde_json::to_string(&self.entries.to_wire(true))));
-        length(serde_json::to_string(&self.wire_without_entries(pod, uid)))
-            + r#","probes":"#.len()
-            + entries
+            .get_or_init(|| stored_bytes(&self.entries.to_wire(true)));
+        stored_bytes(&self.wire_without_entries(pod, uid)) + r#","probes":"#.len() + entries
     }
 
     /// Whether no write is needed; `extensions` is false if the API server drops our optional fields, as with `OpenKruise`'s CRD.
@@ -308,7 +306,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_size_is_that_of_what_is_written() {
+    fn the_size_is_that_of_what_is_stored() {
         let mut interners = Interners::default();
         let mut pool = Interner::default();
         let wire = json!({ "metadata": { "name": "p\"0", "namespace": "a", "uid": "u" } });
@@ -320,7 +318,7 @@ mod tests {
         );
         let probe = |name: &str| {
             json!({ "name": name, "containerName": "main", "revision": "r", "startedContainerID": "1",
-                    "probe": { "exec": { "command": ["/bin/sh", "-c", "echo \"\u{e9}\""] } } })
+                    "probe": { "exec": { "command": ["/bin/sh", "-c", "echo \"\u{e9}\" && a <b"] } } })
         };
         for probes in [
             vec![probe("m#b")],
@@ -329,9 +327,10 @@ mod tests {
             let wire = json!({ "name": "", "namespace": "", "uid": "", "IP": "10.0.0.1", "probes": probes });
             let wire = serde_json::from_value(wire).unwrap();
             let entries = PodEntries::from_wire(&wire, &mut interners, &mut pool);
-            let written =
-                serde_json::to_string(&entries.to_wire(&pod.name, &pod.node_uid, true)).unwrap();
-            assert_eq!(entries.json_bytes(&pod.name, &pod.node_uid), written.len());
+            let written = entries.to_wire(&pod.name, &pod.node_uid, true);
+            let written = serde_json::to_string(&written).unwrap();
+            let stored = written.replace('&', "\\u0026").replace('<', "\\u003c");
+            assert_eq!(entries.stored_bytes(&pod.name, &pod.node_uid), stored.len());
         }
     }
 }

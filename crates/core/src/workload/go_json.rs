@@ -1,5 +1,5 @@
 //! JSON as Go's `encoding/json` writes it: fields in the order of their declaration, those that are empty left out, maps
-//! sorted, and `<`, `>`, `&` and two line separators escaped.
+//! sorted, and strings with the escapes of [`cluster::go_json`](crate::cluster::go_json).
 //!
 //! A hash over such a text is the same only if every byte is, so this follows the declarations (`core_types`) and not
 //! the JSON that was read. A field that they lack is written behind the others, by name: it is newer than the
@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use super::JsonObject;
 use super::quantity::Quantity;
+use crate::cluster::go_json::write_string;
 
 /// How Go declares the type of a value.
 #[derive(Clone, Copy, Debug)]
@@ -244,36 +245,6 @@ fn is_zero(value: &Value) -> bool {
     }
 }
 
-/// Writes a character by its number.
-pub fn write_escaped(c: char, text: &mut String) {
-    text.push_str("\\u");
-    for shift in [12, 8, 4, 0] {
-        let digit = (u32::from(c) >> shift) & 0xf;
-        text.extend(char::from_digit(digit, 16));
-    }
-}
-
-/// Writes a string with the escapes of Go 1.22 and later (`appendString` in `encoding/json/encode.go`).
-pub fn write_string(string: &str, text: &mut String) {
-    text.push('"');
-    for c in string.chars() {
-        match c {
-            '"' => text.push_str("\\\""),
-            '\\' => text.push_str("\\\\"),
-            '\n' => text.push_str("\\n"),
-            '\r' => text.push_str("\\r"),
-            '\t' => text.push_str("\\t"),
-            '\u{8}' => text.push_str("\\b"),
-            '\u{c}' => text.push_str("\\f"),
-            '<' | '>' | '&' | '\u{2028}' | '\u{2029}' | '\0'..='\u{1f}' => {
-                write_escaped(c, text);
-            }
-            _ => text.push(c),
-        }
-    }
-    text.push('"');
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -325,19 +296,5 @@ mod tests {
         let text =
             r#"{"zeta":"z","inner":{"key":""},"port":0,"again":false,"newer":{"a":"x","b":[1]}}"#;
         assert_eq!(written(&value, FieldOrder::Declared), text);
-    }
-
-    // SCS-28
-    #[test]
-    fn strings_are_escaped_as_go_escapes_them() {
-        let mut text = String::new();
-        write_string(
-            "a<b>&\u{2028}\u{2029}\"\\\n\r\t\u{8}\u{c}\u{1}\u{1f}\u{7f}ä😀/",
-            &mut text,
-        );
-        assert_eq!(
-            text,
-            "\"a\\u003cb\\u003e\\u0026\\u2028\\u2029\\\"\\\\\\n\\r\\t\\b\\f\\u0001\\u001f\u{7f}ä😀/\""
-        );
     }
 }

@@ -7,8 +7,8 @@ use std::fmt;
 use serde::de::{Deserialize, Deserializer, Visitor};
 use serde_json::value::RawValue;
 
+use crate::cluster::go_json::{write_escaped, write_string};
 use crate::cluster::truncate;
-use crate::workload::go_json::{write_escaped, write_string};
 
 /// Why a patch cannot be applied, with what to do about it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -184,6 +184,6 @@ fn rank_and_bytes_before(
     }
     Some((
         Rank::Observed,
-        pod.observed.as_ref()?.json_bytes(&key.0, &key.1),
+        pod.observed.as_ref()?.stored_bytes(&key.0, &key.1),
     ))
 }

@@ -317,7 +317,7 @@ impl Nodes {
         let known = known.and_then(|pod| pod.wanted.as_ref());
         if known != wanted.as_ref() {
             // Measured only when it changes: a verdict must not cost a serialization of the pod's entries.
-            let bytes_of = |wanted: &PodEntries| wanted.json_bytes(&key.0, &key.1);
+            let bytes_of = |wanted: &PodEntries| wanted.stored_bytes(&key.0, &key.1);
             let bytes = wanted.as_ref().map_or(0, bytes_of);
             let node = self.by_name.entry(name.clone()).or_default();
             let pod = node.pods.entry(key.clone()).or_default();

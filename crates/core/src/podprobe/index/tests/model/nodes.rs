@@ -6,6 +6,7 @@ use leadsman_api::node_pod_probe::PodProbe;
 
 use super::Model;
 use crate::cluster::ObjectName;
+use crate::cluster::go_json::stored_bytes;
 
 impl<'a> Model<'a> {
     /// The entries that the pods of a node want.
@@ -50,7 +51,7 @@ impl<'a> Model<'a> {
     /// No object is too large, and nobody is refused who would fit: in all, and in the three quarters that its
     /// namespace may have of what the others leave.
     fn check_room(&self, node: &str, faults: &mut Vec<String>) {
-        let size = |one: &PodProbe| serde_json::to_string(one).unwrap().len();
+        let size = |one: &PodProbe| stored_bytes(one);
         let (pods, refused) = self.spec(node);
         let total: usize = pods.iter().map(size).sum();
         let most = self.config.node_bytes;
