@@ -12,12 +12,15 @@ use leadsman_api::node_pod_probe::ContainerProbeState;
 use super::probe::State;
 use crate::cluster::{Interner, truncate, whole_seconds};
 
+/// Bytes of the message of a verdict, at most.
+pub(in crate::podprobe) const VERDICT_MESSAGE_BYTES: usize = 1024;
+
 /// The state of one probe of one container, after thresholds.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Verdict {
     /// Whether the probe succeeds.
     pub state: State,
-    /// Why; empty if there is nothing to say.
+    /// Why; empty if there is nothing to say. At most [`VERDICT_MESSAGE_BYTES`], whoever wrote it.
     pub message: Arc<str>,
     /// When the state last changed. None if another agent left it out.
     pub since: Option<Timestamp>,
@@ -50,6 +53,9 @@ impl Verdict {
         strings: &mut Interner<str>,
     ) -> Option<Self> {
         let message = wire.message.as_deref().unwrap_or_default();
+        // The schema has no maximum: it would refuse the status of the whole node where `OpenKruise`'s daemon writes it. But the
+        // message goes into the pod, which must stay small enough for the kubelet to write its status.
+        let message = truncate(message, VERDICT_MESSAGE_BYTES);
         let revision = known.and_then(|known| known.revision.as_ref());
         let container = known.and_then(|known| known.container.as_ref());
         Some(Self {
@@ -62,9 +68,8 @@ impl Verdict {
         })
     }
 
-    /// The form on the wire, under the name of its entry, with at most so many bytes of its message.
-    pub fn to_wire(&self, name: &str, message_bytes: usize) -> ContainerProbeState {
-        let message = truncate(&self.message, message_bytes);
+    /// The form on the wire, under the name of its entry, with this message.
+    pub fn to_wire(&self, name: &str, message: &str) -> ContainerProbeState {
         // What is read back has whole seconds (`metav1.Time`); with a fraction it would differ for
         // ever.
         let time = |time: Option<Timestamp>| time.map(|time| Time(whole_seconds(time)));
@@ -95,7 +100,7 @@ mod tests {
             revision: Some("r".into()),
             container: Some("c".into()),
         };
-        let wire = verdict.to_wire("m#p", 4);
+        let wire = verdict.to_wire("m#p", truncate(&verdict.message, 4));
         assert_eq!(wire.name, "m#p");
         let expected = Verdict {
             message: "éta".into(),
@@ -109,5 +114,19 @@ mod tests {
             ..wire
         };
         assert_eq!(Verdict::from_wire(&other, None, strings), None);
+    }
+
+    // PRB-17, DEF-23
+    #[test]
+    fn a_message_is_read_up_to_its_limit_whoever_wrote_it() {
+        let wire = ContainerProbeState {
+            message: Some("é".repeat(600_000)),
+            ..ContainerProbeState::new("m#p", "Failed")
+        };
+        let strings = &mut Interner::default();
+        let verdict = Verdict::from_wire(&wire, None, strings).unwrap();
+        assert_eq!(*verdict.message, *"é".repeat(512));
+        let known = Verdict::from_wire(&wire, Some(&verdict), strings).unwrap();
+        assert!(Arc::ptr_eq(&known.message, &verdict.message));
     }
 }

@@ -20,11 +20,10 @@ use crate::cluster::{ObjectName, SelectorTerm, nearest, truncate};
 use crate::podprobe::index::{InspectedFit, InspectedMarker, InspectedProbe};
 use crate::podprobe::marker::{Marker, MarkerProbe};
 use crate::podprobe::marks::{self, Mark, Want};
-use crate::podprobe::node::VERDICT_MESSAGE_BYTES;
 use crate::podprobe::pod::FIELD_MANAGER;
 use crate::podprobe::probe::{Handler, Outcome, State};
 use crate::podprobe::status::Pending;
-use crate::podprobe::verdict::Verdict;
+use crate::podprobe::verdict::{VERDICT_MESSAGE_BYTES, Verdict};
 
 /// Causes that say no more than that the marker is new.
 const OF_NEW_MARKERS: &[CauseReason] = &[

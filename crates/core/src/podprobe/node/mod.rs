@@ -20,6 +20,7 @@
 //! | `previous` | verdicts that an earlier agent left in the status |
 //! | `reporter` | when a write of the status is due |
 //! | `status_draft` | the status to write, compared with the one that is there |
+//! | `message_limits` | whose messages are cut while the status is too large |
 
 mod container;
 mod entries;
@@ -27,6 +28,7 @@ mod event;
 mod exec_permits;
 mod key;
 mod machine;
+mod message_limits;
 #[cfg(test)]
 mod model;
 mod previous;
@@ -52,4 +54,3 @@ pub use recent_runs::HistoryLimits;
 pub use reporter::StatusWriteEnd;
 pub use run::{ProbeRun, RunId};
 pub use schedule::SLOT;
-pub(in crate::podprobe) use status_draft::VERDICT_MESSAGE_BYTES;

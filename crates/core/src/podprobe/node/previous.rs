@@ -6,8 +6,8 @@ use leadsman_api::NodePodProbeStatus;
 
 use super::entries::{PlannedProbe, strip_id_scheme};
 use super::key::PodIdentity;
-use super::status_draft::{VERDICT_MESSAGE_BYTES, read_pod};
-use crate::cluster::{Interner, Now, truncate, whole_seconds};
+use super::status_draft::read_pod;
+use crate::cluster::{Interner, Now, whole_seconds};
 use crate::podprobe::verdict::Verdict;
 
 /// Verdicts by pod and probe, without the container: the same probe may be about another one now.
@@ -23,8 +23,6 @@ pub(super) fn previous_verdicts(status: &NodePodProbeStatus, now: Now) -> Verdic
             let Some(mut verdict) = Verdict::from_wire(state, None, &mut strings) else {
                 continue;
             };
-            // Another agent may have written longer messages than ours does.
-            verdict.message = truncate(&verdict.message, VERDICT_MESSAGE_BYTES).into();
             // A verdict with neither time nor container would count as one about an earlier
             // container, and each restart of the agent would turn it Unknown.
             verdict.since.get_or_insert(whole_seconds(now.wall));

@@ -10,10 +10,10 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use leadsman_api::limits;
 
-use super::status_draft::VERDICT_MESSAGE_BYTES;
 use crate::cluster::truncate;
 use crate::podprobe::history::{RecordedRun, RunResult};
 use crate::podprobe::probe::{CannotProbe, Outcome};
+use crate::podprobe::verdict::VERDICT_MESSAGE_BYTES;
 
 /// What a run takes without its output.
 const RUN_BYTES: usize = size_of::<RecentRun>();

@@ -11,8 +11,9 @@ use std::time::Duration;
 use leadsman_api::NodePodProbeStatus;
 
 use super::key::ProbeKey;
+use super::message_limits::MessageLimits;
 use super::status_draft::{
-    MESSAGE_PAUSE, StatusDraft, StatusRow, Unprobed, has_same_unprobed, shows_unprobed,
+    DraftInput, MESSAGE_PAUSE, StatusDraft, StatusRow, Unprobed, has_same_unprobed, shows_unprobed,
 };
 use crate::cluster::Now;
 
@@ -26,6 +27,11 @@ const _: () = assert!(WRITE_PAUSE.as_millis() < MAX_WRITE_PAUSE.as_millis());
 /// The longest `Retry-After` that is obeyed.
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(30);
 
+/// The pause after the API server has refused a status without any message for its size: nothing but a smaller spec helps.
+const PAUSE_WITHOUT_MESSAGES: Duration = Duration::from_mins(1);
+/// How long messages take no more than what was accepted after such a refusal.
+const ROOM_KEPT: Duration = Duration::from_mins(10);
+
 /// How a write of the status ended.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum StatusWriteEnd {
@@ -33,6 +39,11 @@ pub enum StatusWriteEnd {
     Written {
         /// Whether the status in the reply names anything that cannot be probed.
         shows_unprobed: bool,
+    },
+    /// The API server refuses it for its size: the next one is smaller, if it can be.
+    TooLarge {
+        /// From the begin of the failed write to the begin of the next.
+        backoff: Duration,
     },
     /// It is not written, or not known to be.
     Failed {
@@ -64,6 +75,16 @@ struct CannotProbeField {
     is_dropped: bool,
 }
 
+/// What all messages may take where the API server refuses statuses for their size, by its refusals alone.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct MessageRoom {
+    bytes: Option<usize>,
+    /// Whether it has refused the last status.
+    is_refused: bool,
+    /// When whole messages are tried again.
+    until: Duration,
+}
+
 /// The status that the API server shows, and when it is written. Times are since the agent's start.
 #[derive(Debug)]
 pub(super) struct StatusReporter {
@@ -76,6 +97,8 @@ pub(super) struct StatusReporter {
     /// When an entry was last sent with more than a new time.
     sent_at: HashMap<Arc<ProbeKey>, Duration>,
     cannot_probe: CannotProbeField,
+    message_limits: MessageLimits,
+    message_room: MessageRoom,
 }
 
 impl StatusReporter {
@@ -89,6 +112,8 @@ impl StatusReporter {
             overdue_since: None,
             sent_at: HashMap::new(),
             cannot_probe: CannotProbeField::default(),
+            message_limits: MessageLimits::default(),
+            message_room: MessageRoom::default(),
         }
     }
 
@@ -156,7 +181,23 @@ impl StatusReporter {
             sent_at,
             is_dropped,
         } = self.cannot_probe;
-        let mut draft = StatusDraft::new(rows, unprobed, observed, !is_dropped, &self.sent_at, now);
+        if self.message_room.until <= now.monotonic {
+            self.message_room.bytes = None;
+        }
+        let mut draft = StatusDraft::new(DraftInput {
+            rows,
+            unprobed,
+            observed,
+            keeps_unprobed: !is_dropped,
+            sent_at: &self.sent_at,
+            limits: &self.message_limits,
+            message_room: self.message_room.bytes,
+            is_refused: self.message_room.is_refused,
+            now,
+        });
+        self.message_room.bytes = draft.message_room;
+        self.message_room.is_refused = false;
+        self.message_limits = std::mem::take(&mut draft.limits);
         let is_news = !has_same_unprobed(&draft.status, observed);
         if is_news && !is_dropped {
             let at = sent_at.map_or(Duration::ZERO, |sent_at| sent_at + MESSAGE_PAUSE);
@@ -204,6 +245,17 @@ impl StatusReporter {
                 // The time that the write took stands for what it costs the API server.
                 let took = now.saturating_sub(since);
                 since + (took * PAUSE_PER_LENGTH).clamp(WRITE_PAUSE, MAX_WRITE_PAUSE)
+            }
+            StatusWriteEnd::TooLarge { backoff } => {
+                let is_smallest = self.message_room.bytes == Some(0);
+                self.message_room.is_refused = !is_smallest;
+                self.message_room.until = now + ROOM_KEPT;
+                let least = if is_smallest {
+                    PAUSE_WITHOUT_MESSAGES
+                } else {
+                    WRITE_PAUSE
+                };
+                (since + backoff).max(now + least)
             }
             StatusWriteEnd::Failed {
                 backoff,

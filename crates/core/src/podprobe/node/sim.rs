@@ -12,6 +12,7 @@ use super::reporter::StatusWriteEnd;
 use super::{ContainerName, PodIdentity, RuntimeContainer, RuntimeContainers, RuntimeState};
 use super::{ExecLimits, NodeAction, NodeEvent, NodeProbes, ProbeRun, RunId, VerdictChange};
 use crate::cluster::Now;
+use crate::cluster::go_json::stored_bytes;
 use crate::podprobe::probe::{CannotProbe, Outcome, State};
 
 pub(super) const LIMITS: ExecLimits = ExecLimits {
@@ -48,6 +49,10 @@ pub(super) struct Sim {
     /// Writes to come that fail.
     pub(super) failures: usize,
     failed_in_a_row: u32,
+    /// A larger status, as it is stored, is refused for its size.
+    pub(super) most_bytes: usize,
+    /// The sizes of those that were.
+    pub(super) too_large: Vec<usize>,
     /// How long a write takes.
     pub(super) write_takes: Duration,
     /// Writes wait for [`Sim::end_write`].
@@ -81,6 +86,8 @@ impl Sim {
             writes: 0,
             failures: 0,
             failed_in_a_row: 0,
+            most_bytes: usize::MAX,
+            too_large: Vec::new(),
             write_takes: Duration::from_millis(5),
             holds_writes: false,
             in_flight: None,
@@ -236,6 +243,11 @@ impl Sim {
         let end = if self.failures > 0 {
             self.failures -= 1;
             self.failed_write()
+        } else if stored_bytes(&status) > self.most_bytes {
+            self.too_large.push(stored_bytes(&status));
+            StatusWriteEnd::TooLarge {
+                backoff: Duration::from_millis(150),
+            }
         } else {
             self.store_status(status);
             self.show_object();

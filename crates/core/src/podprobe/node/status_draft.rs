@@ -6,26 +6,24 @@ use std::time::Duration;
 
 use jiff::SignedDuration;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use leadsman_api::NodePodProbeStatus;
+use leadsman_api::limits::{CANNOT_PROBE, CANNOT_PROBE_MESSAGE, CANNOT_PROBE_NAME};
 use leadsman_api::node_pod_probe::{CannotProbeEntry, ContainerProbeState, PodProbeStatus};
-use leadsman_api::{NodePodProbeStatus, limits};
 
 use super::key::{PodIdentity, ProbeKey};
+use super::message_limits::{MESSAGE_LIMITS, MessageLimits, MessageSizes};
+use crate::cluster::go_json::stored_bytes;
 use crate::cluster::{Now, truncate};
 use crate::podprobe::verdict::Verdict;
 
-/// Bytes of a message in a status, at most.
-pub(in crate::podprobe) const VERDICT_MESSAGE_BYTES: usize = 1024;
-/// Limits of the bytes of each message: while the status is too large, all messages of the node get the next limit.
-const MESSAGE_LIMITS: [usize; 4] = [VERDICT_MESSAGE_BYTES, 256, 64, 0];
-const _: () = assert!(
-    MESSAGE_LIMITS[0] > MESSAGE_LIMITS[1]
-        && MESSAGE_LIMITS[1] > MESSAGE_LIMITS[2]
-        && MESSAGE_LIMITS[2] > MESSAGE_LIMITS[3],
-    "each limit makes the status smaller than the one before"
-);
-/// Maximum size of a status as JSON. etcd takes 1.5 MiB for the whole object (`--max-request-bytes`), the spec
-/// included.
+/// Maximum size of a status as the API server stores it. etcd takes 1.5 MiB for the whole object (`--max-request-bytes`),
+/// the spec included.
 const STATUS_BYTES: usize = 512 * 1024;
+/// What all messages may take however much the verdicts do: there is room for it between this limit, that of the spec and
+/// etcd's.
+const LEAST_MESSAGE_ROOM: usize = 64 * 1024;
+/// Where the API server refuses a status for its size, the messages of the next take a quarter of what they took.
+const REFUSED_PART: usize = 4;
 /// The time between two writes that change only the message of an entry, or what cannot be probed.
 pub(super) const MESSAGE_PAUSE: Duration = Duration::from_secs(10);
 /// The time between two writes that change only `lastProbeTime`.
@@ -54,6 +52,10 @@ pub(super) struct Unprobed {
 /// A status that could be written.
 pub(super) struct StatusDraft {
     pub(super) status: NodePodProbeStatus,
+    /// The limits of its messages.
+    pub(super) limits: MessageLimits,
+    /// What all messages may take, if the API server has refused a status for its size.
+    pub(super) message_room: Option<usize>,
     /// Entries that differ in more than `lastProbeTime`.
     pub(super) changed: Vec<Arc<ProbeKey>>,
     pub(super) is_due: bool,
@@ -79,42 +81,158 @@ type PodRef<'a> = (&'a str, &'a str, &'a str);
 /// States by pod and probe.
 type StatesByProbe<'a> = HashMap<(PodRef<'a>, &'a str), &'a ContainerProbeState>;
 
+/// What a status is drafted from.
+#[derive(Clone, Copy)]
+pub(super) struct DraftInput<'a> {
+    pub(super) rows: &'a [StatusRow<'a>],
+    pub(super) unprobed: &'a [Unprobed],
+    pub(super) observed: &'a NodePodProbeStatus,
+    /// Whether the API server keeps the field for what cannot be probed.
+    pub(super) keeps_unprobed: bool,
+    /// When an entry was last sent with more than a new time.
+    pub(super) sent_at: &'a HashMap<Arc<ProbeKey>, Duration>,
+    /// The limits of the draft before.
+    pub(super) limits: &'a MessageLimits,
+    /// What all messages may take, if the API server has refused a status for its size.
+    pub(super) message_room: Option<usize>,
+    /// Whether it has refused the status before this one for its size.
+    pub(super) is_refused: bool,
+    pub(super) now: Now,
+}
+
 impl StatusDraft {
-    /// The status of these rows, with messages as long as fit. `keeps_unprobed` is whether the API server keeps the
-    /// field for what cannot be probed; `sent_at` is when an entry was last sent with more than a new time.
-    pub(super) fn new(
-        rows: &[StatusRow<'_>],
-        unprobed: &[Unprobed],
-        observed: &NodePodProbeStatus,
-        keeps_unprobed: bool,
-        sent_at: &HashMap<Arc<ProbeKey>, Duration>,
-        now: Now,
-    ) -> Self {
-        let observed = ShownStatus::new(observed, rows.len());
-        let names: Vec<String> = rows.iter().map(|row| row.key.id.to_string()).collect();
-        let with_limit = |limit: usize| {
-            let differences = rows.iter().zip(&names).map(|(row, name)| {
-                let Some(state) = observed.shown_state_of(row, name) else {
-                    return Difference::Due;
-                };
-                let sent_at = sent_at.get(row.key).copied();
-                compare_row(row, state, limit, observed.keeps_fields, sent_at, now)
-            });
-            let differences: Vec<Difference> = differences.collect();
-            let mut draft = compose_draft(rows, &names, &observed, &differences, limit);
-            let pods = &mut draft.status.pod_probe_statuses;
-            add_unprobed(pods, unprobed, limit, keeps_unprobed);
-            draft
+    /// The status of these rows, with messages as long as fit.
+    pub(super) fn new(input: DraftInput<'_>) -> Self {
+        let names = input.rows.iter().map(|row| row.key.id.to_string());
+        let comparison = Comparison {
+            input,
+            names: names.collect(),
+            observed: ShownStatus::new(input.observed, input.rows.len()),
         };
-        let mut draft = with_limit(MESSAGE_LIMITS[0]);
-        // One limit for all: if messages were cut one by one, which of them are whole would depend on their order.
-        for limit in &MESSAGE_LIMITS[1..] {
-            if json_bytes(&draft.status) <= STATUS_BYTES {
-                break;
-            }
-            draft = with_limit(*limit);
+        let mut draft = comparison.compose_draft(&MessageLimits::default());
+        let is_limited =
+            !input.limits.is_empty() || input.message_room.is_some() || input.is_refused;
+        if is_limited || stored_bytes(&draft.status) > STATUS_BYTES {
+            draft = comparison.fit_draft();
         }
-        draft.is_due |= leaves_empty_pod(observed.pods, &draft.status.pod_probe_statuses);
+        let pods = &draft.status.pod_probe_statuses;
+        draft.is_due |= leaves_empty_pod(comparison.observed.pods, pods);
+        draft
+    }
+}
+
+/// What is to be shown, beside what is shown.
+struct Comparison<'a> {
+    input: DraftInput<'a>,
+    /// Of the entries of the rows.
+    names: Vec<String>,
+    observed: ShownStatus<'a>,
+}
+
+impl<'a> Comparison<'a> {
+    /// The draft with the limits by which it fits.
+    fn fit_draft(&self) -> StatusDraft {
+        let DraftInput {
+            limits,
+            mut message_room,
+            ..
+        } = self.input;
+        let sizes = self.measure_messages();
+        if self.input.is_refused {
+            message_room = Some(sizes.total(limits) / REFUSED_PART);
+        }
+        let without = self.compose_draft(&MessageLimits::none_for(&sizes));
+        let left = STATUS_BYTES.saturating_sub(stored_bytes(&without.status));
+        let room = left.max(LEAST_MESSAGE_ROOM);
+        let room = message_room.map_or(room, |most| most.min(room));
+        StatusDraft {
+            message_room,
+            ..self.compose_draft(&limits.fit_room(&sizes, room))
+        }
+    }
+
+    /// The bytes of all messages for each limit. Of one that pauses the longer of what is shown and what follows it counts:
+    /// by what is shown alone, a cut would seem to be needed no more.
+    fn measure_messages(&self) -> MessageSizes<'a> {
+        let mut sizes = MessageSizes::default();
+        for (row, name) in self.input.rows.iter().zip(&self.names) {
+            let bytes = MESSAGE_LIMITS.map(|limit| {
+                let (_, message) = self.compare_row(row, name, limit);
+                let next = truncate(&row.verdict.message, limit);
+                message_bytes(message).max(message_bytes(next))
+            });
+            sizes.add_message(&row.key.pod.namespace, bytes);
+        }
+        for one in self.input.unprobed {
+            let bytes = MESSAGE_LIMITS.map(|limit| message_bytes(obstacle_message(one, limit)));
+            sizes.add_message(&one.pod.namespace, bytes);
+        }
+        sizes
+    }
+
+    /// How a row differs from what is shown, and the message to be written with it.
+    fn compare_row<'b>(
+        &'b self,
+        row: &'b StatusRow<'_>,
+        name: &str,
+        limit: usize,
+    ) -> (Difference, &'b str) {
+        let message = truncate(&row.verdict.message, limit);
+        let Some(state) = self.observed.shown_state_of(row, name) else {
+            return (Difference::Due, message);
+        };
+        let difference = compare_row(row, state, limit, self.observed.keeps_fields, &self.input);
+        match difference {
+            // Its pause holds although the write is due for others: a message is sent at most once in it.
+            Difference::Message { .. } => {
+                (difference, state.message.as_deref().unwrap_or_default())
+            }
+            _ => (difference, message),
+        }
+    }
+
+    fn compose_draft(&self, limits: &MessageLimits) -> StatusDraft {
+        let rows = self.input.rows.iter().zip(&self.names);
+        let rows: Vec<_> = rows
+            .map(|(row, name)| {
+                let limit = limits.limit_of(&row.key.pod.namespace);
+                (row, name, self.compare_row(row, name, limit))
+            })
+            .collect();
+        // All times are refreshed together, so that they become due together again.
+        let refresh = rows
+            .iter()
+            .any(|(.., (difference, _))| *difference == Difference::ProbeTime);
+        let mut draft = StatusDraft {
+            status: NodePodProbeStatus::default(),
+            limits: limits.clone(),
+            message_room: None,
+            changed: Vec::new(),
+            is_due: self.observed.has_others || refresh,
+            due_at: None,
+        };
+        for (row, name, (difference, message)) in rows {
+            let mut state = row.verdict.to_wire(name, message);
+            if let Some(shown) = self.observed.shown_state_of(row, name)
+                && difference != Difference::Due
+                && !refresh
+            {
+                state.last_probe_time.clone_from(&shown.last_probe_time);
+            }
+            match difference {
+                Difference::Due => {
+                    draft.is_due = true;
+                    draft.changed.push(row.key.clone());
+                }
+                Difference::None { until } | Difference::Message { until } => {
+                    draft.due_at = Some(draft.due_at.map_or(until, |due_at| due_at.min(until)));
+                }
+                Difference::ProbeTime => {}
+            }
+            add_state(&mut draft.status.pod_probe_statuses, row.key, state);
+        }
+        let pods = &mut draft.status.pod_probe_statuses;
+        add_unprobed(pods, &self.input, limits);
         draft
     }
 }
@@ -180,10 +298,9 @@ fn compare_row(
     state: &ContainerProbeState,
     limit: usize,
     keeps_fields: bool,
-    sent_at: Option<Duration>,
-    now: Now,
+    input: &DraftInput<'_>,
 ) -> Difference {
-    let verdict = &row.verdict;
+    let (verdict, now) = (&row.verdict, input.now);
     let has_equal_fields = !keeps_fields
         || (state.revision.as_deref() == verdict.revision.as_deref()
             && state.container_id.as_deref() == verdict.container.as_deref());
@@ -196,10 +313,12 @@ fn compare_row(
     {
         return Difference::Due;
     }
-    if state.message.as_deref().unwrap_or_default() != truncate(&verdict.message, limit) {
-        let until = sent_at.map_or(Duration::ZERO, |sent_at| sent_at + MESSAGE_PAUSE);
-        // A status that is too large is written at once.
-        return if limit == VERDICT_MESSAGE_BYTES && until > now.monotonic {
+    let message = state.message.as_deref().unwrap_or_default();
+    if message != truncate(&verdict.message, limit) {
+        let sent_at = input.sent_at.get(row.key);
+        let until = sent_at.map_or(Duration::ZERO, |sent_at| *sent_at + MESSAGE_PAUSE);
+        // What is longer than it may be is cut at once.
+        return if message.len() <= limit && until > now.monotonic {
             Difference::Message { until }
         } else {
             Difference::Due
@@ -218,48 +337,6 @@ fn compare_row(
     }
 }
 
-fn compose_draft(
-    rows: &[StatusRow<'_>],
-    names: &[String],
-    observed: &ShownStatus<'_>,
-    differences: &[Difference],
-    limit: usize,
-) -> StatusDraft {
-    // All times are refreshed together, so that they become due together again.
-    let refresh = differences.contains(&Difference::ProbeTime);
-    let mut draft = StatusDraft {
-        status: NodePodProbeStatus::default(),
-        changed: Vec::new(),
-        is_due: observed.has_others || refresh,
-        due_at: None,
-    };
-    for ((row, name), difference) in rows.iter().zip(names).zip(differences) {
-        let mut state = row.verdict.to_wire(name, limit);
-        if let Some(shown) = observed.shown_state_of(row, name) {
-            if *difference != Difference::Due && !refresh {
-                state.last_probe_time.clone_from(&shown.last_probe_time);
-            }
-            // Its pause holds although the write is due for others: a message is sent at most once
-            // in it.
-            if matches!(difference, Difference::Message { .. }) {
-                state.message.clone_from(&shown.message);
-            }
-        }
-        match difference {
-            Difference::Due => {
-                draft.is_due = true;
-                draft.changed.push(row.key.clone());
-            }
-            Difference::None { until } | Difference::Message { until } => {
-                draft.due_at = Some(draft.due_at.map_or(*until, |due_at| due_at.min(*until)));
-            }
-            Difference::ProbeTime => {}
-        }
-        add_state(&mut draft.status.pod_probe_statuses, row.key, state);
-    }
-    draft
-}
-
 /// The rows of a pod are adjacent, so only the last pod is compared.
 fn add_state(pods: &mut Vec<PodProbeStatus>, key: &ProbeKey, state: ContainerProbeState) {
     match pods.last_mut() {
@@ -272,24 +349,19 @@ fn add_state(pods: &mut Vec<PodProbeStatus>, key: &ProbeKey, state: ContainerPro
     }
 }
 
-/// Adds what cannot be probed to the pods that have verdicts, and the other pods after those, if `adds_pods`.
-fn add_unprobed(
-    pods: &mut Vec<PodProbeStatus>,
-    unprobed: &[Unprobed],
-    limit: usize,
-    adds_pods: bool,
-) {
-    if unprobed.is_empty() {
+/// Adds what cannot be probed to the pods that have verdicts, and the other pods after those, if the API server keeps it.
+fn add_unprobed(pods: &mut Vec<PodProbeStatus>, input: &DraftInput<'_>, limits: &MessageLimits) {
+    if input.unprobed.is_empty() {
         return;
     }
     let mut indices: HashMap<PodIdentity, usize> = HashMap::new();
     for (index, pod) in pods.iter().enumerate() {
         indices.insert(read_pod(pod), index);
     }
-    for one in unprobed {
+    for one in input.unprobed {
         let index = match indices.get(&one.pod) {
             Some(index) => *index,
-            None if adds_pods => {
+            None if input.keeps_unprobed => {
                 pods.push(write_pod(&one.pod));
                 indices.insert(one.pod.clone(), pods.len() - 1);
                 pods.len() - 1
@@ -300,13 +372,26 @@ fn add_unprobed(
         let of_pod = &mut pods[index].cannot_probe;
         // The limits are those of the CRD: beyond them the API server refuses the whole status, the
         // verdicts of all pods included.
-        if of_pod.len() < limits::CANNOT_PROBE {
+        if of_pod.len() < CANNOT_PROBE {
+            let limit = limits.limit_of(&one.pod.namespace);
             of_pod.push(CannotProbeEntry {
-                name: one.probe.chars().take(limits::CANNOT_PROBE_NAME).collect(),
-                message: truncate(&one.why, limit.min(limits::CANNOT_PROBE_MESSAGE)).to_owned(),
+                name: one.probe.chars().take(CANNOT_PROBE_NAME).collect(),
+                message: obstacle_message(one, limit).to_owned(),
             });
         }
     }
+}
+
+fn obstacle_message(unprobed: &Unprobed, limit: usize) -> &str {
+    truncate(&unprobed.why, limit.min(CANNOT_PROBE_MESSAGE))
+}
+
+/// What a message adds to a status.
+fn message_bytes(message: &str) -> usize {
+    if message.is_empty() {
+        return 0;
+    }
+    r#","message":"#.len() + stored_bytes(message)
 }
 
 pub(super) fn read_pod(pod: &PodProbeStatus) -> PodIdentity {
@@ -345,20 +430,5 @@ fn unprobed_of(status: &NodePodProbeStatus) -> BTreeSet<(PodRef<'_>, &str, &str)
         .collect()
 }
 
-fn json_bytes(status: &NodePodProbeStatus) -> usize {
-    // A status of hundreds of kilobytes is measured up to four times for a write, so it is counted
-    // and not built.
-    struct Count(usize);
-    impl std::io::Write for Count {
-        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-            self.0 += bytes.len();
-            Ok(bytes.len())
-        }
-        fn flush(&mut self) -> std::io::Result<()> {
-            Ok(())
-        }
-    }
-    let mut count = Count(0);
-    serde_json::to_writer(&mut count, status).expect("strings and times always serialise");
-    count.0
-}
+#[cfg(test)]
+mod tests;

@@ -15,10 +15,10 @@ use super::recent_runs::{ProbeHistoryLimits, RecentRuns, RunTimes};
 use super::run::RunId;
 use super::schedule::{TimeSlot, Weight, next_due};
 use super::streak::ResultStreak;
-use crate::cluster::{Now, whole_seconds};
+use crate::cluster::{Now, truncate, whole_seconds};
 use crate::podprobe::history::ResultsInARow;
 use crate::podprobe::probe::{CannotProbe, Handler, Outcome, State};
-use crate::podprobe::verdict::Verdict;
+use crate::podprobe::verdict::{VERDICT_MESSAGE_BYTES, Verdict};
 
 /// Attempts at one run that cannot be carried out (`maxProbeRetries` in `pkg/kubelet/prober/prober.go`).
 const MAX_ATTEMPTS: u32 = 3;
@@ -482,6 +482,8 @@ impl Worker {
         container: Option<&Arc<str>>,
         now: Now,
     ) {
+        // Cut here, where it is kept: executors read ten times as much, and none of that is ever sent.
+        let message = truncate(message, VERDICT_MESSAGE_BYTES);
         let old = self.verdict.take();
         let kept = old.as_ref().filter(|old| old.state == state);
         if state != State::Unknown {

@@ -2,6 +2,17 @@
 
 use super::*;
 
+// PRB-17, DEF-23
+#[test]
+fn a_verdict_keeps_no_more_of_its_message_than_is_ever_sent() {
+    let mut sim = Sim::new();
+    sim.plan_and_show(&[("m#p", tcp_probe())]);
+    sim.set_container(Some(("a", running_state())));
+    sim.pass_time_with_results(SECOND, false, &"é".repeat(5_000));
+    let lengths: Vec<_> = sim.changes.iter().map(|one| one.message.len()).collect();
+    assert_eq!(lengths, [1024]);
+}
+
 // PRB-10, PRB-11
 #[test]
 fn a_previous_verdict_is_kept_until_containers_were_listed() {

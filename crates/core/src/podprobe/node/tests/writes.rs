@@ -189,6 +189,52 @@ fn messages_are_cut_together_while_the_status_is_too_large() {
     assert_eq!(sim.first_shown_message().len(), 1_024);
 }
 
+// PRB-17, DEF-23
+#[test]
+fn a_status_that_is_refused_for_its_size_is_written_with_less_of_its_messages() {
+    let mut sim = Sim::new();
+    let names: Vec<String> = (0..20).map(|n| format!("m#p{n}")).collect();
+    let probes: Vec<_> = names
+        .iter()
+        .map(|name| (name.as_str(), tcp_probe()))
+        .collect();
+    sim.plan_and_show(&probes);
+    sim.set_container(Some(("a", running_state())));
+    sim.most_bytes = 16 * 1024;
+    sim.pass_time_with_results(5 * SECOND, false, &"<".repeat(1024));
+    assert_eq!(sim.shown_states().len(), 20);
+    assert_eq!(sim.first_shown_message().len(), 64);
+    assert!(
+        sim.too_large.is_sorted_by(|one, next| one > next),
+        "{:?}",
+        sim.too_large
+    );
+    // What is accepted now is what is written from now on.
+    let refused = sim.too_large.len();
+    sim.pass_time_with_results(5 * SECOND, true, &"<".repeat(1024));
+    assert_eq!(sim.shown_states()["m#p7"], "Succeeded");
+    assert_eq!(sim.too_large.len(), refused);
+    // The object has become smaller.
+    sim.most_bytes = usize::MAX;
+    sim.pass_time_with_results(20 * 60 * SECOND, true, &"<".repeat(1024));
+    assert_eq!(sim.first_shown_message().len(), 1024);
+}
+
+#[test]
+fn a_status_that_is_too_large_without_messages_is_sent_once_in_a_minute() {
+    let mut sim = sim_with_succeeding_probe();
+    sim.most_bytes = 10;
+    sim.pass_time_with_results(600 * SECOND, false, "down");
+    assert!(
+        (10..15).contains(&sim.too_large.len()),
+        "{:?}",
+        sim.too_large
+    );
+    sim.most_bytes = usize::MAX;
+    sim.pass_time_with_results(60 * SECOND, false, "down");
+    assert_eq!(sim.shown_states()["m#p"], "Failed");
+}
+
 #[test]
 fn without_an_object_no_write_is_overdue() {
     let mut sim = sim_with_succeeding_probe();
