@@ -2,6 +2,7 @@
 //!
 //! Which markers are looked at for a pod is not decided here; the index narrows them down by [`Selector::pairs`] first.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement};
@@ -22,7 +23,7 @@ struct Requirement {
     operator: Operator,
 }
 
-/// What is required of a label.
+/// What is required of a label. Values are sorted and unique, whatever their order in the object.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Operator {
     /// It has one of these values.
@@ -52,8 +53,9 @@ impl Operator {
     /// Whether a label with this value fulfils it; None is an absent label. That one is in no set, as in Kubernetes:
     /// `NotIn` and `DoesNotExist` match it.
     pub fn matches(&self, value: Option<&str>) -> bool {
-        let is_in =
-            |values: &[Arc<str>]| value.is_some_and(|v| values.iter().any(|one| **one == *v));
+        let is_in = |values: &[Arc<str>]| {
+            value.is_some_and(|value| values.binary_search_by(|one| (**one).cmp(value)).is_ok())
+        };
         match self {
             Self::In(values) => is_in(values),
             Self::NotIn(values) => !is_in(values),
@@ -190,7 +192,8 @@ impl Requirement {
                 .index(index)
                 .check(names::label_value(value));
         }
-        let shared = || values.iter().map(|value| value.as_str().into()).collect();
+        let sorted: BTreeSet<_> = values.iter().map(String::as_str).collect();
+        let shared = || sorted.iter().map(|value| (*value).into()).collect();
         let operator = match expression.operator.as_str() {
             "In" => Operator::In(shared()),
             "NotIn" => Operator::NotIn(shared()),

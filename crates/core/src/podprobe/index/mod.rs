@@ -45,7 +45,7 @@ mod situation;
 mod tests;
 mod undecodable;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
@@ -72,6 +72,9 @@ use crate::cluster::{Effects, Now, ObjectName, Watches};
 /// The settings of the index.
 #[derive(Clone, Debug)]
 pub struct Config {
+/// Of more markers that are restarted at once, the pods that they match are not looked for one by one.
+const RESTARTED_ONE_BY_ONE: usize = 8;
+
     /// Whose defaults fill a probe's timing.
     pub compatibility: Compatibility,
     /// Namespace of the agents' pods.
@@ -249,8 +252,22 @@ impl Index {
 
     /// Stops the markers that close a loop.
     fn break_loops(&mut self) {
-        for change in self.markers.break_loops(&mut self.cx) {
-            self.plan_pods_of(&change);
+        let mut changes = self.markers.break_loops(&mut self.cx);
+        let restarted = changes.iter_mut().filter(|change| change.selects_others);
+        let restarted: Vec<_> = restarted.collect();
+        // An edit may restart many markers, each of which would look at all pods of its namespace.
+        if restarted.len() > RESTARTED_ONE_BY_ONE {
+            let mut namespaces = BTreeSet::new();
+            for change in restarted {
+                change.selects_others = false;
+                namespaces.insert(change.name.namespace.clone());
+            }
+            for namespace in namespaces {
+                self.affect_namespace(&namespace);
+            }
+        }
+        for change in &changes {
+            self.plan_pods_of(change);
         }
     }
 

@@ -239,7 +239,7 @@ impl Index {
     }
 
     /// Marks the pods of a namespace for planning.
-    fn affect_namespace(&mut self, namespace: &str) {
+    pub(super) fn affect_namespace(&mut self, namespace: &str) {
         // `Synced` plans all pods.
         if self.cx.synced {
             let pods = self.pods.in_namespace(namespace);

@@ -12,12 +12,14 @@
 //! | module | holds |
 //! |---|---|
 //! | `selectors` | markers by the labels that they require |
+//! | `label_uses` | which labels markers set and read, and which markers can feed each other |
 //! | `loops` | markers that set the labels that each other selects by |
 //! | `releases` | markers whose labels make a workload release its pods |
 //! | `write` | what is to be written of a marker |
 //! | `finalizers` | how long a marker that is being deleted is held |
 
 mod finalizers;
+mod label_uses;
 mod loops;
 mod releases;
 mod selectors;
@@ -32,7 +34,9 @@ use std::time::Duration;
 use leadsman_api::{PodProbeMarker, PodProbeMarkerStatus};
 
 pub use self::finalizers::FINALIZER;
-use self::loops::LabelUses;
+use self::label_uses::LabelUses;
+#[cfg(test)]
+pub(super) use self::label_uses::comparisons;
 use self::releases::Releases;
 use self::selectors::SelectorIndex;
 use super::context::{Contributions, IndexContext, MarkerName, PodName, Timer};
@@ -287,6 +291,7 @@ impl Markers {
     /// Replaces the phase of a marker that was not edited.
     fn replace_phase(
         &mut self,
+        self.labels.observe_marker(&name, None, false);
         name: &MarkerName,
         phase: MarkerPhase,
         cx: &mut IndexContext,
@@ -308,10 +313,9 @@ impl Markers {
 
     /// Inserts a marker that is not there.
     fn insert_marker(&mut self, name: &MarkerName, state: MarkerState) {
-        if let Some(marker) = state.phase.loop_member() {
-            let is_stopped = matches!(state.phase, MarkerPhase::Stopped(..));
-            self.labels.insert_marker(name, marker, is_stopped);
-        }
+        let is_stopped = matches!(state.phase, MarkerPhase::Stopped(..));
+        let labels = &mut self.labels;
+        labels.observe_marker(name, state.phase.loop_member(), is_stopped);
         if let Some(marker) = state.phase.as_active() {
             self.selectors.insert_marker(name, &marker.selector);
             note_change(&mut self.changed, name);
@@ -320,7 +324,8 @@ impl Markers {
         self.by_name.insert(name.clone(), state);
     }
 
-    /// Removes a marker, and returns it with the pods that are counted in its tally.
+    /// Removes a marker, and returns it with the pods that are counted in its tally. Its label uses stay: it is inserted
+    /// again, or they are removed too.
     fn remove_with_counted_pods(
         &mut self,
         name: &MarkerName,
@@ -336,9 +341,6 @@ impl Markers {
         if let Some(marker) = state.phase.as_active() {
             self.selectors.remove_marker(name, &marker.selector);
             note_change(&mut self.changed, name);
-        }
-        if let Some(marker) = state.phase.loop_member() {
-            self.labels.remove_marker(name, marker);
         }
         let pods = std::mem::take(&mut state.pods);
         Some((state, pods))

@@ -14,7 +14,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::loops::label_keys_set_by;
+use super::label_uses::label_keys_set_by;
 use super::{MarkerChange, Markers, StopReason};
 use crate::podprobe::index::context::{IndexContext, MarkerName, PodName};
 use crate::podprobe::pod::IndexedPod;

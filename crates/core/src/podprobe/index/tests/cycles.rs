@@ -1,6 +1,7 @@
 //! Markers that would never let the cluster come to rest.
 
 use jiff::SignedDuration;
+use leadsman_api::PodProbeMarker;
 use serde_json::{Value, json};
 
 use super::cluster::name;
@@ -9,6 +10,7 @@ use super::proof::marker;
 use super::scene::{app_x, exec, p0, plain};
 use super::world::World;
 use crate::podprobe::event::WatchedKind;
+use crate::podprobe::index::markers::comparisons;
 
 /// A probe that sets this label.
 fn sets(label: &str) -> Value {
@@ -272,9 +274,7 @@ fn a_search_for_loops_compares_only_markers_that_share_a_label() {
         world.drain();
     };
     (1..MARKERS).for_each(|place| marks(&mut world, place));
-    let before = world.index.markers.compared_pairs("a");
-    marks(&mut world, MARKERS);
-    let compared = world.index.markers.compared_pairs("a") - before;
+    let (compared, _) = world.cost_of(|world| marks(world, MARKERS));
     assert!((1..=4 * MARKERS).contains(&compared), "{compared}");
     // The whole chain closes.
     world.settle();
@@ -289,4 +289,88 @@ fn a_search_for_loops_compares_only_markers_that_share_a_label() {
         assert!(message.contains(text), "{message}");
     }
     assert!(!message.contains("m98"), "{message}");
+}
+
+/// A marker that reads one label and sets another, with 14 further requirements of so many values, of which one is common
+/// to all markers: the expensive case for whoever compares them.
+fn many_values(reads: &str, label: &str, own: usize, values: usize) -> PodProbeMarker {
+    let mut expressions = vec![json!({ "key": reads, "operator": "Exists" })];
+    expressions.extend((0..14).map(|key| {
+        let mut values: Vec<_> = (1..values)
+            .map(|value| format!("{label}{own}-{value}"))
+            .collect();
+        values.push("zz".to_owned());
+        json!({ "key": format!("k{key}"), "operator": "In", "values": values })
+    }));
+    marker(&json!({ "matchExpressions": expressions }), &[sets(label)])
+}
+
+impl World {
+    /// Half of the markers read what the other half sets.
+    fn with_sides(markers: usize, values: usize) -> Self {
+        let mut world = Self::with_pod();
+        for own in 0..markers {
+            world.put_side(own, values);
+        }
+        world
+    }
+
+    fn put_side(&mut self, own: usize, values: usize) {
+        let (reads, label) = if own % 2 == 0 { ("a", "b") } else { ("b", "a") };
+        let marker = many_values(reads, label, own, values);
+        self.cluster
+            .put_marker(&name("a", &format!("m{own:03}")), marker);
+        self.drain();
+    }
+
+    fn cost_of(&mut self, change: impl FnOnce(&mut Self)) -> (usize, usize) {
+        let before = comparisons::counts();
+        change(self);
+        let after = comparisons::counts();
+        (after.0 - before.0, after.1 - before.1)
+    }
+}
+
+// PPM-20
+#[rstest::rstest]
+// Values beyond the bound are not compared at all.
+#[case(100, 256, 0)]
+#[case(100, 16, 100 * 14 * 32)]
+#[case(400, 256, 0)]
+#[case(400, 16, 256 * 14 * 32)]
+fn an_edit_among_markers_that_feed_each_other_compares_only_the_edited_one(
+    #[case] markers: usize,
+    #[case] values: usize,
+    #[case] compared_values: usize,
+) {
+    let mut world = World::with_sides(markers, values);
+    assert_eq!(world.ready("m000").0, "Probing");
+    assert_eq!(world.ready("m001").0, "Cycle");
+    let last = world.ready(&format!("m{:03}", markers - 1)).1;
+    let is_surplus = last.contains("more than 128 markers of this namespace");
+    assert_eq!(is_surplus, markers > 128, "{last}");
+
+    let (pairs, compared) = world.cost_of(|world| world.put_side(0, values - 1));
+    assert_eq!(pairs > 0, values == 16);
+    assert!(pairs <= 256, "{pairs}");
+    assert!(compared <= compared_values, "{compared}");
+    // Nothing that is read of the marker has changed.
+    let mut edited = many_values("b", "a", 1, values);
+    edited.spec.probes[0].container_name = "another".to_owned();
+    let (pairs, compared) = world.cost_of(|world| {
+        world.cluster.put_marker(&name("a", "m001"), edited);
+        world.drain();
+    });
+    assert_eq!((pairs, compared), (0, 0));
+
+    // A start compares each pair of those that are compared at all.
+    let kinds = [
+        WatchedKind::Marker,
+        WatchedKind::Pod,
+        WatchedKind::Node,
+        WatchedKind::NodePodProbe,
+    ];
+    let (pairs, compared) = world.cost_of(|world| world.restart(kinds));
+    assert!(pairs <= 128 * 128, "{pairs}");
+    assert!(compared <= pairs * 14 * 32, "{compared}");
 }
