@@ -16,6 +16,10 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use leadsman_api::marker::{PodContainerProbe, ProbeMarkerPolicy};
 use leadsman_api::{PodProbeMarker, limits};
 
+/// Markers of which the probes are run for one pod, at most: of more that match it, the oldest. Anybody who may create
+/// markers decides how many there are, and each event of the pod costs as much as all that are resolved for it.
+pub const MARKERS_PER_POD: usize = 64;
+
 /// A marker that can be acted on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Marker {

@@ -110,6 +110,9 @@ pub enum Gap {
     PortNotFound(Arc<str>),
     /// The container's startup probe has not passed yet.
     NotStarted,
+    /// More markers than [`MARKERS_PER_POD`](super::marker::MARKERS_PER_POD) match the pod, and this is not one of the
+    /// oldest.
+    TooManyMarkers,
 }
 
 impl Entry {

@@ -12,6 +12,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use leadsman_api::PodProbeMarkerStatus;
 use leadsman_api::marker::ProbeSummary;
 
+use super::marker::MARKERS_PER_POD;
 use super::probe::State;
 use crate::cluster::{truncate, whole_seconds};
 
@@ -50,7 +51,8 @@ pub enum Trouble {
         /// The probe.
         probe: Arc<str>,
     },
-    /// No space is left in a node's `NodePodProbe` or in the annotation of a pod on a virtual node.
+    /// More than [`MARKERS_PER_POD`] match a pod, or no space is left in a node's `NodePodProbe` or in the annotation of a
+    /// pod on a virtual node.
     TooManyProbes,
     /// The `NodePodProbe` of a matching pod's node cannot be written: the API server rejects it, or a finalizer holds
     /// it.
@@ -121,7 +123,7 @@ impl Trouble {
                 "probe {probe}: podConditionType is required on virtual nodes, whose provider reports by conditions only; set it (pods {subjects})"
             ),
             Self::TooManyProbes => format!(
-                "no space is left in the NodePodProbe of the pod's node (512 KiB, of which each namespace has a share), or on a virtual node in the pod's annotations (128 KiB, or what the others leave of 224 KiB); probe fewer pods, spread them over more nodes or shorten their annotations: {subjects}"
+                "more than {MARKERS_PER_POD} markers match the pod, or no space is left in the NodePodProbe of the pod's node (512 KiB, of which each namespace has a share), or on a virtual node in the pod's annotations (128 KiB, or what the others leave of 224 KiB); merge markers, probe fewer pods, spread them over more nodes or shorten their annotations: {subjects}"
             ),
             Self::Refused => format!(
                 "the NodePodProbe of the pod's node cannot be written; check for an admission webhook, a policy, an outdated CRD or a finalizer: {subjects}"

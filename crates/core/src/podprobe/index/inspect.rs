@@ -10,7 +10,7 @@ use leadsman_api::PodProbeMarkerStatus;
 use super::Index;
 use super::markers::MarkerPhase;
 use super::nodes::AgentState;
-use super::pod_plan::{InspectedProbe, PlannedEntries};
+use super::pod_plan::{InspectedProbe, PlannedEntries, markers_of_pod};
 use crate::cluster::{Now, ObjectName};
 use crate::podprobe::marker::Marker;
 use crate::podprobe::marks::{self, Conflict, Mark, ProbePosition, Wants};
@@ -100,7 +100,7 @@ impl Index {
             Vec::new()
         };
         let marks = compared.into_iter().map(|compared| InspectedMark {
-            setter: marks::find_setter(&markers, pod, &compared.key),
+            setter: marks::find_setter(&markers_of_pod(&matching), pod, &compared.key),
             differs: compared.differs,
             mark: compared.key,
         });

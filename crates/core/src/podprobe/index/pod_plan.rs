@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use super::context::{Contributions, IndexContext, MarkerName};
 use super::nodes::NodeView;
 use super::situation::{PodSituation, ProbedBy};
-use crate::podprobe::marker::{Marker, MarkerProbe};
+use crate::podprobe::marker::{MARKERS_PER_POD, Marker, MarkerProbe};
 use crate::podprobe::marks::{self, Conflict, Mark, ProbePosition, Wants};
 use crate::podprobe::plan::{Entry, Gap, PodEntries};
 use crate::podprobe::pod::IndexedPod;
@@ -31,7 +31,10 @@ impl PlannedEntries {
         matching: &Matching<'_>,
         observed: Option<&PodEntries>,
     ) -> Self {
-        let plans = matching.iter().map(|(_, marker)| {
+        let plans = matching.iter().enumerate().map(|(place, (_, marker))| {
+            if place >= MARKERS_PER_POD {
+                return vec![Err(Gap::TooManyMarkers); marker.probes.len()];
+            }
             let probes = marker.probes.iter();
             let entries = probes.map(|probe| Entry::plan_entry(pod, probe, observed));
             entries.collect()
@@ -101,7 +104,7 @@ impl Observations<'_> {
         matching: &Matching<'_>,
         PlannedEntries(entries): &PlannedEntries,
     ) -> PlannedMarks {
-        let markers: Vec<_> = matching.iter().map(|(_, marker)| *marker).collect();
+        let markers = markers_of_pod(matching);
         let provided = self.provided_probes(&markers);
         let provided = provided.as_ref();
         let verdict_at = |place| self.verdict_at(place, entries, provided);
@@ -109,6 +112,7 @@ impl Observations<'_> {
         let situation = PodSituation::new(self.pod, self.node, self.refused_object);
         let mut contributions = Contributions::with_capacity(matching.len());
         let mut last_transition = None;
+        let (matching, surplus) = matching.split_at(markers.len());
         for (first, ((name, marker), entries)) in matching.iter().zip(entries).enumerate() {
             let mut contribution = PodContribution::default();
             for (second, (entry, probe)) in entries.iter().zip(&marker.probes).enumerate() {
@@ -129,6 +133,12 @@ impl Observations<'_> {
             contribution.troubles.dedup();
             contributions.push(((*name).clone(), contribution));
         }
+        // Without a look at their probes: there may be any number of them.
+        let surplus = surplus.iter().map(|(name, marker)| {
+            let contribution = situation.surplus_contribution(marker);
+            ((*name).clone(), contribution)
+        });
+        contributions.extend(surplus);
         PlannedMarks {
             wants,
             contributions,
@@ -215,7 +225,7 @@ impl Observations<'_> {
         matching: &Matching<'_>,
         PlannedEntries(entries): &PlannedEntries,
     ) -> InspectedPlan {
-        let markers: Vec<_> = matching.iter().map(|(_, marker)| *marker).collect();
+        let markers = markers_of_pod(matching);
         let provided = self.provided_probes(&markers);
         let provided = provided.as_ref();
         let (wants, conflicts) = self.desired_marks(&markers, entries, provided);
@@ -232,8 +242,8 @@ impl Observations<'_> {
                 verdict,
             }
         };
-        let probes = markers.iter().zip(entries).enumerate();
-        let probes = probes.map(|(first, (marker, entries))| {
+        let probes = matching.iter().zip(entries).enumerate();
+        let probes = probes.map(|(first, ((_, marker), entries))| {
             let pairs = entries.iter().zip(&marker.probes).enumerate();
             let probes =
                 pairs.map(|(second, (entry, probe))| inspect((first, second), entry, probe));
@@ -261,6 +271,12 @@ impl Observations<'_> {
         });
         contested.chain(refused)
     }
+}
+
+/// The markers of which the probes are run: the first ones of those that match.
+pub(super) fn markers_of_pod<'a>(matching: &Matching<'a>) -> Vec<&'a Marker> {
+    let markers = matching.iter().take(MARKERS_PER_POD);
+    markers.map(|(_, marker)| *marker).collect()
 }
 
 /// Who runs the probe at this place.

@@ -16,6 +16,7 @@ use super::pod_plan::ObservedTransition;
 use crate::cluster::{Now, ObjectName, ResourceVersion, Selector};
 use crate::podprobe::contest::Contests;
 use crate::podprobe::event::{Write, WriteTarget};
+use crate::podprobe::marker::MARKERS_PER_POD;
 use crate::podprobe::marks::{self, ComparedMark, Mark, Wants};
 use crate::podprobe::pod::IndexedPod;
 
@@ -196,13 +197,14 @@ impl Pods {
         })
     }
 
-    /// When a pod was first seen, and the markers in whose tallies it is counted.
+    /// When a pod was first seen, and the markers in whose tallies it is counted and of which it may have marks.
     pub(super) fn first_seen_and_counting_markers(
         &self,
         name: &ObjectName,
     ) -> Option<(Duration, Vec<MarkerName>)> {
         let state = self.by_name.get(name)?;
-        let markers = state.contributions.iter().map(|(marker, _)| marker.clone());
+        let markers = state.contributions.iter().take(MARKERS_PER_POD);
+        let markers = markers.map(|(marker, _)| marker.clone());
         Some((state.since, markers.collect()))
     }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::nodes::{Absence, AgentState, NodeView};
-use crate::podprobe::marker::MarkerProbe;
+use crate::podprobe::marker::{MARKERS_PER_POD, Marker, MarkerProbe};
 use crate::podprobe::plan::{Entry, Gap};
 use crate::podprobe::pod::IndexedPod;
 use crate::podprobe::probe::{Handler, State};
@@ -72,6 +72,20 @@ impl<'a> PodSituation<'a> {
         contribution.troubles.extend(trouble);
     }
 
+    /// What the pod adds to the tally of a marker beyond those of which the probes are run.
+    pub(super) fn surplus_contribution(&self, marker: &Marker) -> PodContribution {
+        PodContribution {
+            probes: vec![ProbeContribution::default(); marker.probes.len()],
+            troubles: vec![(Trouble::TooManyProbes, self.surplus_subject())],
+            pending: Some(Pending::TooManyProbes),
+        }
+    }
+
+    fn surplus_subject(&self) -> Arc<str> {
+        let pod = &self.pod.name.name;
+        format!("{pod} (matched by {MARKERS_PER_POD} older markers)").into()
+    }
+
     /// Why a probe has no verdict, or none that anybody keeps up to date.
     pub(super) fn pending_cause(
         &self,
@@ -79,6 +93,10 @@ impl<'a> PodSituation<'a> {
         entry: &Result<Entry, Gap>,
         (prober, state): (ProbedBy<'_>, Option<State>),
     ) -> Option<Pending> {
+        // Whoever would run it.
+        if let Err(Gap::TooManyMarkers) = entry {
+            return Some(Pending::TooManyProbes);
+        }
         match (prober, state) {
             (ProbedBy::Provider(obstacle), None) => Some(pending_at_provider(obstacle)),
             (ProbedBy::Provider(_), Some(_)) => None,
@@ -100,6 +118,7 @@ impl<'a> PodSituation<'a> {
             Err(Gap::PortNotFound(_)) => return Pending::PortNotFound,
             // Whatever the state of the node's agent: the kubelet runs startup probes.
             Err(Gap::NotStarted) => return Pending::StartupProbe,
+            Err(Gap::TooManyMarkers) => return Pending::TooManyProbes,
             Ok(entry) => entry,
         };
         // From the outside in: while the object cannot have the entry, it does not matter what the
@@ -166,7 +185,15 @@ impl<'a> PodSituation<'a> {
                 };
                 (trouble, pod)
             }
-            Pending::TooManyProbes => (Trouble::TooManyProbes, pod),
+            Pending::TooManyProbes => {
+                let is_surplus = matches!(entry, Err(Gap::TooManyMarkers));
+                let subject = if is_surplus {
+                    self.surplus_subject()
+                } else {
+                    pod
+                };
+                (Trouble::TooManyProbes, subject)
+            }
             Pending::Refused => (Trouble::Refused, self.object_refusal(node)?),
             Pending::NoNode => (Trouble::NoNode, format!("{pod} on {node}").into()),
             Pending::VirtualNode => (Trouble::VirtualNode, pod),

@@ -8,7 +8,7 @@ use leadsman_api::slim;
 use super::{MARKERS, PROBES, ProviderProbes};
 use crate::cluster::{Interners, ObjectName};
 use crate::podprobe::injected;
-use crate::podprobe::marker::Marker;
+use crate::podprobe::marker::{MARKERS_PER_POD, Marker};
 use crate::podprobe::pod::IndexedPod;
 
 /// The annotations to change, each with its new value; None removes it.
@@ -68,7 +68,8 @@ impl ProviderMarkers {
         let markers = self.namespaces.get(namespace).into_iter();
         let markers = markers.flat_map(|markers| markers.iter());
         let matching = markers.filter(|marker| marker.selector.matches(label));
-        let matching: Vec<_> = matching.map(|marker| &**marker).collect();
+        let matching = matching.map(|marker| &**marker).take(MARKERS_PER_POD);
+        let matching: Vec<_> = matching.collect();
         let wanted = ProviderProbes::plan_probes(&matching, &seen).annotations;
         let [probes, markers] = [PROBES, MARKERS].map(|key| annotation_value(pod, key));
         match wanted {

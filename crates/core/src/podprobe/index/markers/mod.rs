@@ -27,7 +27,7 @@ mod selectors;
 mod tests;
 mod write;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -426,14 +426,12 @@ impl Markers {
     pub(super) fn count_contributions(
         &mut self,
         pod: &PodName,
-        mut before: Contributions,
+        before: Contributions,
         after: &Contributions,
         cx: &mut IndexContext,
     ) {
         for (name, contribution) in after {
-            // By name and not by place: the order of precedence may have changed between the two plans.
-            let place = before.iter().position(|(known, _)| known == name);
-            let old = place.map(|place| before.swap_remove(place).1);
+            let old = before.remove(name);
             if old.as_ref() == Some(contribution) {
                 continue;
             }
@@ -441,6 +439,8 @@ impl Markers {
                 continue;
             };
             match old {
+        // By name and not by place: the order of precedence may have changed between the two plans.
+        let mut before: BTreeMap<_, _> = before.into_iter().collect();
                 Some(old) => marker.tally.remove_pod(&old),
                 None => {
                     marker.pods.insert(pod.clone());

@@ -6,9 +6,12 @@ use serde_json::{Value, json};
 use super::cluster::name;
 use super::pod::{Owner, SimPod, mark};
 use super::proof::marker;
-use super::scene::{app_x, idle, p0, plain};
+use super::scene::{app_x, exec, idle, p0, plain, probe};
 use super::world::World;
 use crate::podprobe::event::{WatchedKind, WriteTarget};
+use crate::podprobe::index::InspectedFit;
+use crate::podprobe::marker::MARKERS_PER_POD;
+use crate::podprobe::status::Pending;
 
 // PPM-1
 #[rstest]
@@ -110,4 +113,45 @@ fn pods_that_end_are_probed_no_more_and_written_no_more(#[case] end: fn(&mut Sim
     assert_eq!(world.pod_writes().len(), 0);
     let now = world.now();
     assert_eq!(world.index.due(&WriteTarget::PodMarks(p0()), now), None);
+}
+
+// PPM-1
+#[test]
+fn of_more_markers_than_a_pod_can_have_the_oldest_are_acted_on() {
+    let mut world = World::bare();
+    let pod = SimPod::new("u0", "n0", &[("app", "x")]);
+    world.cluster.put_pod(&p0(), pod);
+    let own = |number: usize| format!("m{number:03}");
+    for number in 0..MARKERS_PER_POD + 2 {
+        world.mark(
+            &own(number),
+            &[probe(&format!("l{number}"), "main", exec("/idle"))],
+        );
+    }
+    assert_eq!(world.entries().len(), MARKERS_PER_POD);
+    assert_eq!(world.ready(&own(MARKERS_PER_POD - 1)).0, "Probing");
+    let surplus = own(MARKERS_PER_POD + 1);
+    let (reason, message) = world.ready(&surplus);
+    assert_eq!(reason, "TooManyProbes");
+    let text = "p0 (matched by 64 older markers); 0 of 1 matching pods have their verdicts";
+    assert!(message.contains(text), "{message}");
+    let pod = world.index.inspect_pod(&p0(), world.now()).unwrap();
+    let marker = pod
+        .markers
+        .iter()
+        .find(|one| one.name.name == surplus)
+        .unwrap();
+    let InspectedFit::Matches(_, probes) = &marker.fit else {
+        panic!("{marker:?}");
+    };
+    assert_eq!(probes[0].cause, Some(Pending::TooManyProbes));
+
+    // One that is deleted makes room for the next.
+    world
+        .cluster
+        .delete(WatchedKind::Marker, &name("a", &own(3)));
+    world.settle();
+    assert_eq!(world.entries().len(), MARKERS_PER_POD);
+    assert_eq!(world.ready(&own(MARKERS_PER_POD)).0, "Probing");
+    assert_eq!(world.ready(&surplus).0, "TooManyProbes");
 }
