@@ -112,6 +112,9 @@ impl<R: Rules> Feature<R> {
         self.follow_leadership();
         loop {
             let looked = self.begin_writes();
+            // Neither events nor what rules have left for later may keep the thread to themselves: the Lease is renewed and
+            // health checks are answered on it too.
+            tokio::task::yield_now().await;
             // Only a write can be due then; a process that may not write is woken by the change of leadership.
             let wake = self.queue.next_wake(looked).filter(|_| self.may_write());
             // Not biased: however many events arrive, writes are ended and leadership is followed.

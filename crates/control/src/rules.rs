@@ -38,7 +38,8 @@ pub trait Rules: Sized + Send + 'static {
     /// process may have written. Returns all targets that may have to be written, since none from before was kept.
     fn synced(&mut self, now: Now) -> Effects<Self::Target>;
 
-    /// The deadline of the last [`Effects`] has passed.
+    /// The deadline of the last [`Effects`] has passed. Rules that have more to do than events should wait for return a
+    /// deadline that has passed already, and go on here.
     fn deadline_passed(&mut self, now: Now) -> Effects<Self::Target>;
 
     /// The request that is due for a target, if any is. It will be sent.
@@ -46,11 +47,11 @@ pub trait Rules: Sized + Send + 'static {
 
     /// The class of a target.
     fn class_index(target: &Self::Target) -> usize;
-}
 
     /// The namespace of a target's object; none if it belongs to the whole cluster. The targets of a class are taken in
     /// turn by namespace.
     fn namespace(target: &Self::Target) -> Option<&str>;
+}
 
 /// Rules that observe objects of a kind. Several features may observe one kind: it is watched and decoded once.
 pub trait Observe<K>: Rules {

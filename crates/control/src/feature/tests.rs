@@ -347,3 +347,19 @@ async fn a_term_between_two_looks_at_the_lease_is_noticed() {
     assert_eq!(bench.server.seconds("secrets").len(), 1);
     assert_eq!(bench.server.seconds("a").len(), before + 1);
 }
+
+// PPM-20
+#[tokio::test(start_paused = true)]
+async fn rules_that_go_on_after_an_event_leave_the_thread_to_others() {
+    const TURNS: usize = 1000;
+    let bench = bench();
+    *bench.script.turns.lock().unwrap() = TURNS;
+    bench.due("a").await;
+    let mut others = 0;
+    while *bench.script.turns.lock().unwrap() > 0 {
+        tokio::task::yield_now().await;
+        others += 1;
+        assert!(others <= 2 * TURNS, "no turn was taken");
+    }
+    assert!(others >= TURNS / 2, "{others}");
+}

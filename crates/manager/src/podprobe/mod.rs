@@ -96,7 +96,7 @@ impl Rules for PodProbeRules {
 
     fn observe_event(&mut self, event: Event, now: Now) -> Effects<WriteTarget> {
         let lists_markers = matches!(event, Event::Listed(event::WatchedKind::Marker, ..));
-        let effects = self.index.observe(event, now);
+        let effects = self.index.observe_in_turns(event, now);
         self.metrics.publish_totals(self.index.status_totals());
         if let Some(injection) = &mut self.injection {
             injection.take_over_changes(&mut self.index, lists_markers);

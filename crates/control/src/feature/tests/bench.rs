@@ -107,6 +107,14 @@ pub(super) struct Script {
     pub(super) due: Arc<Mutex<BTreeSet<String>>>,
     pub(super) refused: Arc<Mutex<Vec<(String, String)>>>,
     pub(super) synced: bool,
+    /// How often it goes on after an event.
+    pub(super) turns: Arc<Mutex<usize>>,
+}
+
+impl Script {
+    fn next_turn(&self, now: Now) -> Option<Duration> {
+        (*self.turns.lock().unwrap() > 0).then_some(now.monotonic)
+    }
 }
 
 #[derive(Debug)]
@@ -152,9 +160,12 @@ impl Rules for Script {
     type Event = Event;
     type Target = String;
 
-    fn observe_event(&mut self, event: Event, _now: Now) -> Effects<String> {
+    fn observe_event(&mut self, event: Event, now: Now) -> Effects<String> {
         let mut due = self.due.lock().unwrap();
-        let mut effects = Effects::default();
+        let mut effects = Effects {
+            dirty: Vec::new(),
+            deadline: self.next_turn(now),
+        };
         match event {
             Event::Wanted(name) => {
                 due.insert(name.clone());
@@ -180,8 +191,12 @@ impl Rules for Script {
         }
     }
 
-    fn deadline_passed(&mut self, _now: Now) -> Effects<String> {
-        Effects::default()
+    fn deadline_passed(&mut self, now: Now) -> Effects<String> {
+        *self.turns.lock().unwrap() -= 1;
+        Effects {
+            dirty: Vec::new(),
+            deadline: self.next_turn(now),
+        }
     }
 
     fn due_request(&mut self, name: &String, _now: Now) -> Option<Request<Event>> {
@@ -206,6 +221,10 @@ impl Rules for Script {
     fn class_index(_: &String) -> usize {
         0
     }
+
+    fn namespace(_: &String) -> Option<&str> {
+        None
+    }
 }
 
 /// The Lease, long enough for any of these tests.
@@ -221,10 +240,6 @@ pub(super) struct Bench {
     pub(super) metrics: leadsman_process::Metrics,
     pub(super) running: tokio::task::JoinHandle<()>,
     pub(super) start: Instant,
-
-    fn namespace(_: &String) -> Option<&str> {
-        None
-    }
 }
 
 /// The first leader.

@@ -22,6 +22,7 @@
 //! | `situation` | why a probe has no verdict |
 //! | `observe` | events on their way into the machines |
 //! | `inspect` | what the machines know of a pod, for those who explain it |
+//! | `turns` | whose pods are planned next |
 //! | `context` | what the machines share: the time, timers, and the list of what an event affects |
 //! | `refusals` | writes that the API server refused |
 //! | `undecodable` | objects that do not decode |
@@ -43,6 +44,7 @@ mod refusals;
 mod situation;
 #[cfg(test)]
 mod tests;
+mod turns;
 mod undecodable;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -50,7 +52,7 @@ use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
 
-use self::context::{Affected, DueWrite, IndexContext, PodName, Sent, Timer, pod_key};
+use self::context::{Affected, DueWrite, IndexContext, MarkerName, PodName, Sent, Timer, pod_key};
 pub use self::inspect::{InspectedFit, InspectedMark, InspectedMarker, InspectedPod};
 pub use self::markers::FINALIZER;
 use self::markers::{MarkerChange, MarkerReflection, Markers};
@@ -60,6 +62,7 @@ pub use self::pod_plan::{InspectedProbe, ObservedTransition};
 use self::pod_plan::{Observations, PlannedEntries, PlannedMarks};
 use self::pods::{Planned, PodPlan, Pods};
 use self::refusals::RefusedWrites;
+use self::turns::Turns;
 use self::undecodable::Undecodable;
 use super::compatibility::Compatibility;
 use super::event::{Event, WatchedKind, Write, WriteTarget};
@@ -69,12 +72,12 @@ use super::pod::IndexedPod;
 use super::totals::StatusTotals;
 use crate::cluster::{Effects, Now, ObjectName, Watches};
 
-/// The settings of the index.
-#[derive(Clone, Debug)]
-pub struct Config {
 /// Of more markers that are restarted at once, the pods that they match are not looked for one by one.
 const RESTARTED_ONE_BY_ONE: usize = 8;
 
+/// The settings of the index.
+#[derive(Clone, Debug)]
+pub struct Config {
     /// Whose defaults fill a probe's timing.
     pub compatibility: Compatibility,
     /// Namespace of the agents' pods.
@@ -122,6 +125,7 @@ pub struct Index {
     markers: Markers,
     nodes: Nodes,
     pods: Pods,
+    turns: Turns,
     undecodable: Undecodable,
     refusals: RefusedWrites,
     watches: Watches<WatchedKind>,
@@ -137,6 +141,7 @@ impl Index {
             markers: Markers::new(config.compatibility, config.serverless),
             nodes: Nodes::new(config.node_bytes, config.silent_after),
             pods: Pods::default(),
+            turns: Turns::default(),
             undecodable: Undecodable::default(),
             refusals: RefusedWrites::default(),
             watches: Watches::default(),
@@ -146,16 +151,32 @@ impl Index {
         }
     }
 
-    /// Takes in what happened at `now`.
+    /// Takes in what happened at `now`, and all that follows from it.
     pub fn observe(&mut self, event: Event, now: Now) -> Effects<WriteTarget> {
+        let mut effects = self.observe_in_turns(event, now);
+        while !self.turns.are_over() {
+            let more = self.observe_in_turns(Event::Deadline, now);
+            effects.dirty.extend(more.dirty);
+            effects.deadline = more.deadline;
+        }
+        effects
+    }
+
+    /// Takes in what happened at `now`, in a time that no namespace decides. If more follows from it, the deadline has
+    /// passed already, and each [`Event::Deadline`] is another turn.
+    pub fn observe_in_turns(&mut self, event: Event, now: Now) -> Effects<WriteTarget> {
         self.cx.now = now;
+        let is_turn = matches!(event, Event::Deadline);
+        if is_turn {
+            self.turns.begin_turn();
+        }
         // Before the timers: one that the event cancels or moves must not fire.
         self.dispatch_event(event);
         while let Some(timer) = self.cx.timers.pop_due(now.monotonic) {
             self.handle_timer(timer);
         }
         if self.cx.synced {
-            self.recompute_affected();
+            self.recompute_affected(is_turn);
         } else {
             // A standby answers the webhook too: it must know which markers are stopped.
             if self.markers_listed {
@@ -164,16 +185,27 @@ impl Index {
             // `Synced` affects everything anyway.
             self.cx.affected = Affected::default();
         }
+        if self.turns.is_first_round() {
+            return Effects {
+                dirty: Vec::new(),
+                deadline: Some(now.monotonic),
+            };
+        }
         let due = std::mem::take(&mut self.cx.affected.due);
+        let deadline = self.cx.timers.deadline();
         Effects {
             dirty: due.into_iter().collect(),
-            deadline: self.cx.timers.deadline(),
+            deadline: if self.turns.are_over() {
+                deadline
+            } else {
+                Some(now.monotonic)
+            },
         }
     }
 
     /// The write that is due for a target, if there is one. It counts as sent.
     pub fn due(&mut self, target: &WriteTarget, now: Now) -> Option<Write> {
-        if !self.cx.synced {
+        if !self.cx.synced || self.turns.is_first_round() {
             return None;
         }
         // Built when there is room to send it and not when an event came: a target that changed ten times meanwhile is
@@ -232,6 +264,12 @@ impl Index {
         match target {
             WriteTarget::PodMarks(name) => self.pods.due_write(name, now),
             WriteTarget::NodePodProbe(name) => self.nodes.due_write(name, now.monotonic),
+            // While pods wait for their turn, the marker is not compared either ([`Index::compare_markers`]).
+            WriteTarget::MarkerStatus(name) | WriteTarget::MarkerFinalizer(name)
+                if self.turns.is_waiting(&name.namespace) =>
+            {
+                None
+            }
             WriteTarget::MarkerStatus(name) => {
                 self.markers.due_status(name, self.reflection_of(name), now)
             }
@@ -271,12 +309,23 @@ impl Index {
         }
     }
 
-    /// Recomputes everything affected until nothing new is.
-    fn recompute_affected(&mut self) {
+    /// Recomputes everything affected until nothing new is, or what is left has to wait.
+    fn recompute_affected(&mut self, is_turn: bool) {
         // Before any pod is planned, since a stopped marker matches none.
         self.break_loops();
+        while let Some(pod) = self.turns.next_of_first_round() {
+            self.plan_pod(&pod);
+        }
+        if self.turns.is_first_round() {
+            return;
+        }
         loop {
             while let Some(pod) = self.cx.affected.pods.pop_first() {
+                if self.turns.may_plan(&pod) {
+                    self.plan_pod(&pod);
+                }
+            }
+            while is_turn && let Some(pod) = self.turns.next_waiting() {
                 self.plan_pod(&pod);
             }
             // Room before comparison: a pod that gets none has no entries in the object, and is planned again to say
@@ -295,11 +344,27 @@ impl Index {
                 break;
             }
         }
-        for name in std::mem::take(&mut self.cx.affected.markers) {
-            // Last, because a status counts what all pods of the marker have added by now.
-            let reflection = self.reflection_of(&name);
-            self.markers.compare_marker(&name, reflection, &mut self.cx);
+        self.compare_markers();
+    }
+
+    /// Compares the affected markers. Last, because a status counts what all pods of the marker have added: where some
+    /// wait for their turn, it is compared after the last one.
+    fn compare_markers(&mut self) {
+        for namespace in self.turns.take_drained() {
+            let markers = self.markers.marker_names();
+            let markers = markers.filter(|name| name.namespace == namespace);
+            self.cx.affected.markers.extend(markers.cloned());
         }
+        for name in std::mem::take(&mut self.cx.affected.markers) {
+            if !self.turns.is_waiting(&name.namespace) {
+                self.compare_marker(&name);
+            }
+        }
+    }
+
+    fn compare_marker(&mut self, name: &MarkerName) {
+        let reflection = self.reflection_of(name);
+        self.markers.compare_marker(name, reflection, &mut self.cx);
     }
 
     /// Marks everything as affected. Deferred until every kind is listed: otherwise each object would be recomputed
@@ -342,7 +407,8 @@ impl Index {
             }
             return;
         };
-        let matching = self.markers.markers_matching(pod);
+        let (matching, work) = self.markers.match_markers(pod);
+        self.turns.count_work(name, turns::POD + work);
         // What the object has now is an input: an entry remembers for which container the startup probe has passed.
         let observed = self.nodes.view_of_pod(pod).observed_entries();
         let entries = PlannedEntries::new(pod, &matching, observed);
@@ -468,6 +534,7 @@ impl Index {
     #[cfg(test)]
     fn waits_for_nothing(&self) -> bool {
         self.refusals.is_empty()
+            && self.turns.are_over()
             && self.pods.waits_for_nothing()
             && self.nodes.waits_for_nothing()
             && self.markers.waits_for_nothing()

@@ -47,6 +47,8 @@ impl Index {
                 self.nodes.forget_contests();
                 self.markers.forget_contests();
                 self.affect_all();
+                let all = std::mem::take(&mut self.cx.affected.pods);
+                self.turns.begin_first_round(all);
             }
             Event::FieldsKept(WatchedKind::Marker, kept) => {
                 self.markers.set_keeps_summaries(kept, cx);
@@ -249,6 +251,7 @@ impl Index {
 
     /// Marks a target for comparison with what its write led to.
     fn observe_written(&mut self, target: &WriteTarget) {
+        self.compare_waiting_target(target);
         let now = self.cx.now.monotonic;
         let is_undone = match target {
             WriteTarget::PodMarks(name) => self.pods.note_written(name, now),
@@ -258,6 +261,25 @@ impl Index {
         };
         if is_undone {
             self.mark_for_recomputing(target);
+        }
+    }
+
+    /// Compares the target of a write that waits for its turn with what the write led to, before the write counts as
+    /// carried out.
+    fn compare_waiting_target(&mut self, target: &WriteTarget) {
+        match target {
+            WriteTarget::PodMarks(name) => {
+                let name = self.pods.get(name).map(|pod| pod.name.clone());
+                if let Some(name) = name.filter(|name| self.turns.take_waiting(name)) {
+                    self.plan_pod(&name);
+                }
+            }
+            WriteTarget::MarkerStatus(name) | WriteTarget::MarkerFinalizer(name) => {
+                if self.turns.is_waiting(&name.namespace) {
+                    self.compare_marker(&Arc::new(name.clone()));
+                }
+            }
+            WriteTarget::NodePodProbe(_) => {}
         }
     }
 

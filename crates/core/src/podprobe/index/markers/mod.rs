@@ -43,7 +43,7 @@ use super::context::{Contributions, IndexContext, MarkerName, PodName, Timer};
 use crate::cluster::{Invalid, ObjectName, ResourceVersion, Selector};
 use crate::podprobe::Compatibility;
 use crate::podprobe::contest::Contest;
-use crate::podprobe::marker::Marker;
+use crate::podprobe::marker::{MARKERS_PER_POD, Marker};
 use crate::podprobe::pod::IndexedPod;
 use crate::podprobe::status::{Tally, Trouble};
 use crate::podprobe::totals::StatusTotals;
@@ -175,11 +175,18 @@ impl Markers {
 
     /// The markers that match a pod, in order of precedence: the older first, then by name.
     pub(super) fn markers_matching(&self, pod: &IndexedPod) -> Vec<(&MarkerName, &Marker)> {
+        self.match_markers(pod).0
+    }
+
+    /// The markers that match a pod, and how much work it is to find them and to plan their probes: about as many
+    /// comparisons of selectors and probes.
+    pub(super) fn match_markers(&self, pod: &IndexedPod) -> (Vec<(&MarkerName, &Marker)>, usize) {
         if !pod.is_target() {
-            return Vec::new();
+            return (Vec::new(), 0);
         }
+        let mut work = 0;
         let label = |key: &str| pod.labels.get(key).map(|value| &**value);
-        let candidates = self.selectors.candidates_for(pod);
+        let candidates = self.selectors.candidates_for(pod).inspect(|_| work += 1);
         let active = candidates.filter_map(|name| Some((name, self.active_marker(name)?)));
         let mut found: Vec<_> = active
             .filter(|(_, marker)| marker.selector.matches(label))
@@ -188,7 +195,11 @@ impl Markers {
         found.sort_by(|(name, marker), (other_name, other)| {
             (marker.created, name).cmp(&(other.created, other_name))
         });
-        found
+        let resolved = found.iter().take(MARKERS_PER_POD);
+        work += resolved
+            .map(|(_, marker)| marker.probes.len())
+            .sum::<usize>();
+        (found, work)
     }
 
     /// A marker that is acted on.
@@ -280,6 +291,7 @@ impl Markers {
         let (name, _) = self.by_name.get_key_value(name)?;
         let name = name.clone();
         let (state, uncounted) = self.remove_with_counted_pods(&name, cx)?;
+        self.labels.observe_marker(&name, None, false);
         let change = MarkerChange {
             name,
             uncounted,
@@ -291,7 +303,6 @@ impl Markers {
     /// Replaces the phase of a marker that was not edited.
     fn replace_phase(
         &mut self,
-        self.labels.observe_marker(&name, None, false);
         name: &MarkerName,
         phase: MarkerPhase,
         cx: &mut IndexContext,
@@ -430,6 +441,8 @@ impl Markers {
         after: &Contributions,
         cx: &mut IndexContext,
     ) {
+        // By name and not by place: the order of precedence may have changed between the two plans.
+        let mut before: BTreeMap<_, _> = before.into_iter().collect();
         for (name, contribution) in after {
             let old = before.remove(name);
             if old.as_ref() == Some(contribution) {
@@ -439,8 +452,6 @@ impl Markers {
                 continue;
             };
             match old {
-        // By name and not by place: the order of precedence may have changed between the two plans.
-        let mut before: BTreeMap<_, _> = before.into_iter().collect();
                 Some(old) => marker.tally.remove_pod(&old),
                 None => {
                     marker.pods.insert(pod.clone());

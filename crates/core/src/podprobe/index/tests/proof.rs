@@ -179,12 +179,19 @@ fn assert_few_writes(world: &mut World) {
     assert!(many.is_empty(), "written without end: {many:?}");
 }
 
-fn prove(node_bytes: usize, drops_extensions: bool, serverless: bool, steps: &[Step]) {
+fn prove(
+    node_bytes: usize,
+    (drops_extensions, serverless): (bool, bool),
+    turn: Option<usize>,
+    steps: &[Step],
+) {
     let mut world = World::new(Config {
         node_bytes,
         serverless,
         ..Config::default()
     });
+    world.turn = turn;
+    world.restart(KINDS);
     world.drop_extensions(drops_extensions);
     world.cluster.put_node("n0", serverless);
     let pod = |pod| Step::PutPod {
@@ -254,8 +261,11 @@ proptest! {
         small in 0..4u8,
         drops in 0..6u8,
         serverless in proptest::bool::weighted(0.3),
+        // So little that most pods wait for their turn.
+        turn in proptest::option::of(1..60_usize),
         steps in any_steps(),
     ) {
-        prove(if small == 0 { 900 } else { 512 * 1024 }, drops == 0, serverless, &steps);
+        let bytes = if small == 0 { 900 } else { 512 * 1024 };
+        prove(bytes, (drops == 0, serverless), turn, &steps);
     }
 }

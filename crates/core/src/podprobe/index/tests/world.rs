@@ -22,6 +22,8 @@ pub(super) struct World {
     pub(super) cluster: Cluster,
     pub(super) index: Index,
     pub(super) config: Config,
+    /// The work of one turn, if not as usual.
+    pub(super) turn: Option<usize>,
     pub(super) dirty: BTreeSet<WriteTarget>,
     pub(super) monotonic: Duration,
     /// By how much the manager's time of day is ahead of the API server's.
@@ -85,6 +87,7 @@ impl World {
             cluster: Cluster::new(),
             index: Index::new(config.clone()),
             config,
+            turn: None,
             dirty: BTreeSet::new(),
             monotonic: Duration::ZERO,
             clock_error: SignedDuration::ZERO,
@@ -108,6 +111,9 @@ impl World {
     /// A new manager that lists the kinds in this order. What the old one had under way may still get there.
     pub(super) fn restart(&mut self, kinds: [WatchedKind; 4]) {
         self.index = Index::new(self.config.clone());
+        if let Some(size) = self.turn {
+            self.index.turns.set_size(size);
+        }
         self.dirty.clear();
         self.agents_left.clear();
         self.retries.clear();
@@ -145,7 +151,7 @@ impl World {
         let known = version(self);
         self.note_list(&event);
         let before = self.known_agents();
-        let Effects { dirty, deadline } = self.index.observe(event, self.now());
+        let Effects { dirty, deadline } = self.index.observe_in_turns(event, self.now());
         let after = self.known_agents();
         if let (Some(known), Some(now)) = (known, version(self)) {
             let is_back = known.is_later_than(now);
@@ -336,12 +342,22 @@ impl World {
     /// Until nothing is left to see or to write.
     pub(super) fn drain(&mut self) {
         for _ in 0..2000 {
-            if !self.deliver() && !self.fly(0, Fate::Answered) && !self.work() {
+            if !self.deliver() && !self.fly(0, Fate::Answered) && !self.work() && !self.take_turn()
+            {
                 return;
             }
         }
         let last: Vec<_> = self.writes.iter().rev().take(6).collect();
         panic!("the writes have no end: {last:#?}");
+    }
+
+    /// Plans pods that wait for their turn.
+    pub(super) fn take_turn(&mut self) -> bool {
+        let waits = !self.index.turns.are_over();
+        if waits {
+            self.observe(Event::Deadline);
+        }
+        waits
     }
 
     /// Whether nothing is put off.

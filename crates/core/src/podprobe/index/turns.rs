@@ -1,0 +1,261 @@
+//! Whose pods are planned next, and how many of them before the process may do something else.
+//!
+//! What a pod costs is decided by the markers that match it, and how often by whoever changes it: both are authors of one
+//! namespace. So a namespace has a share of the work between two turns; what goes beyond it waits, and is planned in
+//! turns of the namespaces. A pod that changes while it waits is planned once. Between the turns the process takes in
+//! events, writes, and renews its Lease.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ops::Bound;
+
+use super::context::PodName;
+
+/// The work of one turn: about as many probes and comparisons of selectors, which are milliseconds.
+const TURN: usize = 4096;
+/// What each pod costs at least, in the same unit.
+pub(super) const POD: usize = 16;
+/// All namespaces together do so many times the work of one before the rest waits.
+const NAMESPACES: usize = 4;
+
+/// The pods that wait to be planned.
+#[derive(Debug)]
+pub(super) struct Turns {
+    /// The work of one turn.
+    size: usize,
+    spent: HashMap<String, usize>,
+    spent_by_all: usize,
+    waiting: BTreeMap<String, BTreeSet<PodName>>,
+    /// The namespace of which pods were taken last.
+    last: String,
+    /// Namespaces of which no pod waits any more since they were last taken.
+    drained: Vec<String>,
+    /// The pods that were there when writing began. All are planned before anything is written: what no pod wants yet
+    /// would be removed.
+    first_round: BTreeSet<PodName>,
+}
+
+impl Default for Turns {
+    fn default() -> Self {
+        Self {
+            size: TURN,
+            spent: HashMap::new(),
+            spent_by_all: 0,
+            waiting: BTreeMap::new(),
+            last: String::new(),
+            drained: Vec::new(),
+            first_round: BTreeSet::new(),
+        }
+    }
+}
+
+impl Turns {
+    /// Begins anew with these pods, which are all.
+    pub(super) fn begin_first_round(&mut self, pods: BTreeSet<PodName>) {
+        self.begin_turn();
+        self.waiting.clear();
+        self.first_round = pods;
+    }
+
+    /// Whether pods of the first round are left.
+    pub(super) fn is_first_round(&self) -> bool {
+        !self.first_round.is_empty()
+    }
+
+    /// The next pod of the first round, if this turn has work left.
+    pub(super) fn next_of_first_round(&mut self) -> Option<PodName> {
+        let has_work = self.spent_by_all < NAMESPACES * self.size;
+        has_work.then(|| self.first_round.pop_first()).flatten()
+    }
+
+    /// Whether a pod may be planned at once. If not, it waits.
+    pub(super) fn may_plan(&mut self, pod: &PodName) -> bool {
+        let namespace = pod.namespace.as_str();
+        if let Some(waiting) = self.waiting.get_mut(namespace) {
+            waiting.insert(pod.clone());
+            return false;
+        }
+        let may = self.has_work_left(namespace) && self.spent_by_all < NAMESPACES * self.size;
+        if !may {
+            self.waiting
+                .insert(namespace.to_owned(), [pod.clone()].into());
+        }
+        may
+    }
+
+    fn has_work_left(&self, namespace: &str) -> bool {
+        self.spent
+            .get(namespace)
+            .is_none_or(|spent| *spent < self.size)
+    }
+
+    /// Counts the work that a pod was.
+    pub(super) fn count_work(&mut self, pod: &PodName, work: usize) {
+        self.spent_by_all += work;
+        match self.spent.get_mut(&pod.namespace) {
+            Some(spent) => *spent += work,
+            None => {
+                self.spent.insert(pod.namespace.clone(), work);
+            }
+        }
+    }
+
+    /// Begins a turn: every namespace has its share again.
+    pub(super) fn begin_turn(&mut self) {
+        self.spent.clear();
+        self.spent_by_all = 0;
+    }
+
+    /// The next waiting pod, if this turn has work left.
+    pub(super) fn next_waiting(&mut self) -> Option<PodName> {
+        while self.spent_by_all < self.size {
+            let after = (Bound::Excluded(self.last.clone()), Bound::Unbounded);
+            let current = self.waiting.get_key_value(&self.last);
+            // A namespace goes on until its share of this turn is spent, and not in the next turn.
+            let has_begun = |namespace: &str| self.spent.contains_key(namespace);
+            let current = current
+                .filter(|(namespace, _)| has_begun(namespace) && self.has_work_left(namespace));
+            let next = current.or_else(|| self.waiting.range::<String, _>(after).next());
+            let next = next.or_else(|| self.waiting.first_key_value());
+            let namespace = next?.0.clone();
+            let pods = self.waiting.get_mut(&namespace)?;
+            let pod = pods.pop_first();
+            if pods.is_empty() {
+                self.waiting.remove(&namespace);
+                self.drained.push(namespace.clone());
+            }
+            self.last = namespace;
+            if pod.is_some() {
+                return pod;
+            }
+        }
+        None
+    }
+
+    /// Takes a pod that waits out of its turn. Returns whether it did wait.
+    pub(super) fn take_waiting(&mut self, pod: &PodName) -> bool {
+        let Some(pods) = self.waiting.get_mut(&pod.namespace) else {
+            return false;
+        };
+        let waited = pods.remove(pod);
+        if pods.is_empty() {
+            self.waiting.remove(&pod.namespace);
+            self.drained.push(pod.namespace.clone());
+        }
+        waited
+    }
+
+    /// Whether a pod of a namespace waits.
+    pub(super) fn is_waiting(&self, namespace: &str) -> bool {
+        self.waiting.contains_key(namespace)
+    }
+
+    /// The namespaces of which no pod waits any more.
+    pub(super) fn take_drained(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.drained)
+    }
+
+    /// Whether no pod waits.
+    pub(super) fn are_over(&self) -> bool {
+        self.waiting.is_empty() && self.first_round.is_empty()
+    }
+
+    /// So that a few pods are more than one turn.
+    #[cfg(test)]
+    pub(super) fn set_size(&mut self, size: usize) {
+        self.size = size;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::cluster::ObjectName;
+
+    fn pod(namespace: &str, own: &str) -> PodName {
+        Arc::new(ObjectName {
+            namespace: namespace.to_owned(),
+            name: own.to_owned(),
+        })
+    }
+
+    /// Each pod is half a turn.
+    fn turns() -> Turns {
+        Turns {
+            size: 2,
+            ..Turns::default()
+        }
+    }
+
+    fn plan_at_once(turns: &mut Turns, pod: &PodName) -> bool {
+        let may = turns.may_plan(pod);
+        if may {
+            turns.count_work(pod, 1);
+        }
+        may
+    }
+
+    /// The pods of one turn, by namespace.
+    fn take_turn(turns: &mut Turns) -> Vec<String> {
+        turns.begin_turn();
+        let next = || {
+            let pod = turns.next_waiting()?;
+            turns.count_work(&pod, 1);
+            Some(pod.namespace.clone())
+        };
+        std::iter::from_fn(next).collect()
+    }
+
+    // PPM-20
+    #[test]
+    fn pods_of_a_busy_namespace_wait_and_those_of_others_do_not() {
+        let mut turns = turns();
+        for number in 0..6 {
+            let at_once = plan_at_once(&mut turns, &pod("busy", &number.to_string()));
+            assert_eq!(at_once, number < 2);
+        }
+        assert!(plan_at_once(&mut turns, &pod("quiet", "p")));
+        assert!(turns.is_waiting("busy") && !turns.is_waiting("quiet"));
+        // Whatever changes of a pod while it waits, it is planned once.
+        assert!(!plan_at_once(&mut turns, &pod("busy", "5")));
+        let taken = [take_turn(&mut turns), take_turn(&mut turns)];
+        assert_eq!(taken, [["busy", "busy"], ["busy", "busy"]]);
+        assert!(turns.are_over());
+        assert_eq!(turns.take_drained(), ["busy"]);
+        turns.begin_turn();
+        assert!(plan_at_once(&mut turns, &pod("busy", "0")));
+    }
+
+    // PPM-20
+    #[test]
+    fn many_busy_namespaces_have_a_turn_each() {
+        let mut turns = turns();
+        for round in ["0", "1", "2", "3"] {
+            for namespace in ["a", "b", "c", "d", "e"] {
+                plan_at_once(&mut turns, &pod(namespace, round));
+            }
+        }
+        // Four times two were planned at once, and `e` waits like the others.
+        let taken: Vec<_> = (0..6).flat_map(|_| take_turn(&mut turns)).collect();
+        assert_eq!(taken.concat(), "aabbccddeede");
+        assert!(turns.are_over());
+    }
+
+    #[test]
+    fn what_was_there_at_the_beginning_comes_first_and_in_pieces() {
+        let mut turns = turns();
+        turns.begin_first_round((0..10).map(|own| pod("a", &own.to_string())).collect());
+        let mut pieces = Vec::new();
+        while turns.is_first_round() {
+            turns.begin_turn();
+            let mut taken = 0;
+            while let Some(pod) = turns.next_of_first_round() {
+                turns.count_work(&pod, 1);
+                taken += 1;
+            }
+            pieces.push(taken);
+        }
+        assert_eq!(pieces, [8, 2]);
+    }
+}
