@@ -267,6 +267,8 @@ fn apart() -> Vec<Case<Installation>> {
         case!(apart sidecarset_webhook::a_pod_right_after_its_namespace_gets_its_sidecars),
         case!(apart sidecarset_webhook::once_in_force_a_set_is_injected_by_a_replica_that_does_not_lead),
         case!(apart sidecarset_webhook::without_a_manager_pods_are_refused_by_sets_that_ask_and_else_found_later),
+        case!(apart sidecarset_webhook::with_a_standing_rule_a_set_is_injected_once_the_manager_has_seen_it),
+        case!(apart sidecarset_webhook::an_invalid_set_that_asks_to_fail_refuses_its_pods),
         case!(apart sidecarset_scope::the_longest_conditions_are_accepted_and_cost_no_call),
         case!(apart sidecarset_review::what_no_schema_can_say_is_refused_with_its_field),
         case!(apart sidecarset_review::what_was_wrong_before_keeps_nobody_from_another_edit),

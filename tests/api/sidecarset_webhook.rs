@@ -1,6 +1,7 @@
 //! The webhook of `SidecarSet`: pods in, pods with sidecars out, by a real API server. What a roll-out does with them
 //! afterwards is tested elsewhere.
 
+mod failure_policy;
 mod recorded;
 mod rotation;
 
@@ -28,6 +29,10 @@ use crate::SIDECAR_SET_GATE;
 use crate::stage::PLACES;
 use crate::{Installation, get};
 
+pub(crate) use failure_policy::{
+    an_invalid_set_that_asks_to_fail_refuses_its_pods,
+    with_a_standing_rule_a_set_is_injected_once_the_manager_has_seen_it,
+};
 pub(crate) use recorded::a_new_pod_is_what_openkruise_made_of_it;
 pub(crate) use rotation::certificates_rotate_while_pods_of_sets_are_created;
 
@@ -39,7 +44,7 @@ const FEW: usize = TIMES / 8;
 /// A control plane, and a manager that injects.
 pub(crate) struct Injecting {
     pub(crate) installation: Installation,
-    flags: [String; 5],
+    flags: Vec<String>,
     _place: SemaphorePermit<'static>,
 }
 
@@ -56,13 +61,19 @@ fn flags(listens: SocketAddr, called: SocketAddr) -> [String; 5] {
 
 impl Injecting {
     pub(crate) async fn raise() -> Result<Self> {
+        Self::raise_with(&[]).await
+    }
+
+    async fn raise_with(further: &[&str]) -> Result<Self> {
         let [address] = free_addresses()?;
-        let raised = Self::raise_idle(flags(address, address)).await?;
+        let mut flags = flags(address, address).to_vec();
+        flags.extend(further.iter().map(ToString::to_string));
+        let raised = Self::raise_idle(flags).await?;
         raised.start().await?;
         Ok(raised)
     }
 
-    async fn raise_idle(flags: [String; 5]) -> Result<Self> {
+    async fn raise_idle(flags: Vec<String>) -> Result<Self> {
         let place = PLACES.acquire().await?;
         let installation = Installation::raise_idle().await?;
         installation.grant_webhooks().await?;
@@ -75,7 +86,7 @@ impl Injecting {
     }
 
     pub(crate) async fn start(&self) -> Result<()> {
-        let flags = self.flags.each_ref().map(String::as_str);
+        let flags: Vec<_> = self.flags.iter().map(String::as_str).collect();
         self.installation.start_manager_with(&flags).await
     }
 
@@ -475,7 +486,7 @@ pub(crate) async fn once_in_force_a_set_is_injected_by_a_replica_that_does_not_l
     _: Arc<Installation>,
 ) -> Result<()> {
     let [leader, standby] = free_addresses()?;
-    let bed = Injecting::raise_idle(flags(leader, standby)).await?;
+    let bed = Injecting::raise_idle(flags(leader, standby).to_vec()).await?;
     bed.start().await?;
     bed.installation
         .wait_for_log(0, "initial lists complete")

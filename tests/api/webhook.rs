@@ -67,7 +67,7 @@ impl Reviewer for Annotate {
         };
         Mutation {
             patch: vec![addition],
-            warnings: Vec::new(),
+            ..Mutation::default()
         }
     }
 }

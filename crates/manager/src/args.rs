@@ -3,6 +3,7 @@
 use clap::ValueEnum;
 use leadsman_core::podprobe::Compatibility;
 use leadsman_core::sidecarset::render::{ContainerOrder, RenderOptions};
+use leadsman_core::sidecarset::set::FailurePolicy;
 
 use crate::gates::Gates;
 
@@ -12,7 +13,8 @@ use crate::gates::Gates;
 /// that `leadsman manifests` prints, and waits for them.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
-    /// Whose defaults fill timing fields that a probe leaves out; openkruise also sets its finalizer on every marker
+    /// Whose defaults fill timing fields that a probe leaves out; openkruise also sets its finalizer on every marker, and
+    /// --sidecarset-standing-rule
     #[arg(
         long,
         env = "LEADSMAN_COMPATIBILITY",
@@ -62,6 +64,16 @@ pub struct Args {
         value_delimiter = ','
     )]
     pub former_field_managers: Vec<String>,
+    /// Whether API servers call the webhook of `SidecarSet`s for all pods.
+    #[arg(
+        long,
+        env = "LEADSMAN_SIDECARSET_STANDING_RULE",
+        value_name = "RULE",
+        help = "Whether API servers call the webhook of SidecarSets for all pods that are created outside of kube-system and of this \
+                manager's namespace, so that a new set is in force as soon as the manager has seen it, or only for pods that a set \
+                selects [default: none; with --compatibility=openkruise: fail]"
+    )]
+    pub sidecarset_standing_rule: Option<StandingRule>,
     /// Where the API server finds the webhooks.
     #[command(flatten)]
     pub admission: leadsman_admission::Args,
@@ -77,6 +89,31 @@ pub enum CompatibleWith {
     Kubernetes,
     /// Those of OpenKruise: initial delay 1 s, period 1 s, failure threshold 1
     Openkruise,
+}
+
+/// Whether there is a rule for all pods, and what becomes of them while no webhook answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum StandingRule {
+    /// Calls only for pods that a set could select
+    None,
+    /// Calls for all pods; while no webhook answers, they are created
+    Ignore,
+    /// Calls for all pods; while no webhook answers, they are refused, as by OpenKruise
+    Fail,
+}
+
+impl Args {
+    /// What becomes of a pod without an answer, if API servers call for all pods.
+    pub(crate) fn standing_rule(&self) -> Option<FailurePolicy> {
+        // OpenKruise has one rule for all pods, with `Fail` since 1.5 (`pkg/webhook/pod/mutating/webhooks.go`).
+        let of_openkruise =
+            (self.compatibility == CompatibleWith::Openkruise).then_some(StandingRule::Fail);
+        match self.sidecarset_standing_rule.or(of_openkruise)? {
+            StandingRule::None => None,
+            StandingRule::Ignore => Some(FailurePolicy::Ignore),
+            StandingRule::Fail => Some(FailurePolicy::Fail),
+        }
+    }
 }
 
 impl From<CompatibleWith> for Compatibility {
@@ -98,5 +135,34 @@ impl From<CompatibleWith> for RenderOptions {
             },
             ..Self::default()
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+    use rstest::rstest;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    // SDF-61
+    #[rstest]
+    #[case(&[], None)]
+    #[case(&["--compatibility=openkruise"], Some(FailurePolicy::Fail))]
+    #[case(&["--compatibility=openkruise", "--sidecarset-standing-rule=none"], None)]
+    #[case(&["--compatibility=openkruise", "--sidecarset-standing-rule=ignore"], Some(FailurePolicy::Ignore))]
+    #[case(&["--sidecarset-standing-rule=fail"], Some(FailurePolicy::Fail))]
+    fn there_is_a_standing_rule_as_by_openkruise_unless_the_flag_says_otherwise(
+        #[case] flags: &[&str],
+        #[case] expected: Option<FailurePolicy>,
+    ) {
+        let flags = ["manager"].iter().chain(flags);
+        assert_eq!(Line::parse_from(flags).args.standing_rule(), expected);
     }
 }

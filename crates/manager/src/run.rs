@@ -85,6 +85,7 @@ fn add_features(
                 CompatibleWith::Openkruise => WhenWritten::Always,
             },
             render: args.compatibility.into(),
+            standing_rule: args.standing_rule(),
         };
         let rules = SidecarSetRules::new(config, metrics);
         let injection = rules.injection_webhook();

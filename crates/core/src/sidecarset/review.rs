@@ -80,6 +80,7 @@ pub fn judge(
             matches!(fault.objection, Some(Objection::RevisionMissing(_)))
         }));
     }
+    let is_new = before.is_none() && faults.is_empty();
     let remarks = remarks.into_iter();
     let mut warnings: Vec<_> = remarks.map(|fault| fault.invalid.to_string()).collect();
     if let Some((wire, (former, former_errors))) = &before
@@ -90,6 +91,7 @@ pub fn judge(
     {
         warnings.extend(recreation(wire, former, &set));
     }
+    warnings.extend(is_new.then(|| not_in_force_yet(&set, known)).flatten());
     Judgement {
         depends_on_others: faults.iter().any(|fault| fault.objection.is_some()),
         errors: faults.into_iter().map(|fault| fault.invalid).collect(),
@@ -249,6 +251,19 @@ fn forbidden_edits<'a>(
                 }
             })
         })
+}
+
+/// That pods which are created at once with a set do not get it, if so, and what to wait for. The API server cuts a warning
+/// after 256 characters, and a name has at most 63.
+fn not_in_force_yet(set: &SidecarSet, known: &Snapshot) -> Option<String> {
+    if known.standing_rule.is_some() || set.is_injection_paused {
+        return None;
+    }
+    let name = &set.name;
+    Some(format!(
+        "pods that are created before API servers call the webhook for this set do not get it: first run \
+         `kubectl wait --for=condition=Ready sidecarset/{name}`"
+    ))
 }
 
 /// That the pods of a set will not be upgraded in place after an edit, if so.

@@ -36,7 +36,7 @@ pub struct ScopeCall {
     pub namespaces: LabelSelector,
     /// What stands for the `namespaceSelector` of their sets, if these select namespaces by labels ([`namespaces_tag`]).
     pub tag: Option<u16>,
-    /// The CEL condition for a call, over `request` and `object`. None if it would be too long.
+    /// The CEL condition for a call, over `request` and `object`. None if it would be too long, and for all pods.
     pub expression: Option<String>,
 }
 
@@ -52,7 +52,7 @@ struct ScopePart<'a> {
 type Groups<'a> = BTreeMap<String, Vec<ScopePart<'a>>>;
 
 impl SetScope {
-    /// How many calls of each policy there may be.
+    /// How many calls of each policy there may be, beside a standing one.
     pub const CALLS: usize = 8;
     /// Maximum number of namespaces that are named: the configuration must remain far below the limit of etcd.
     pub const NAMESPACES: usize = 1000;
@@ -66,7 +66,15 @@ impl SetScope {
     pub fn new(snapshot: &Snapshot, protected: &[String]) -> Self {
         let sets = snapshot.sets.iter().map(|known| &*known.set);
         let sets: Vec<_> = sets.filter(|set| !set.is_injection_paused).collect();
-        let mut scope = Self::default();
+        let standing = snapshot.standing_rule;
+        let mut scope = Self {
+            calls: standing
+                .map(|policy| ScopeCall::standing(policy, protected))
+                .into_iter()
+                .collect(),
+            ..Self::default()
+        };
+        let most_failing = Self::CALLS + scope.calls.len();
         let asks_to_fail = |set: &&&SidecarSet| set.failure_policy == FailurePolicy::Fail;
         // Those that are invalid ask for nothing else: a call that refuses nothing has nothing to inject.
         let refusing = snapshot.refusing.iter().map(|known| &*known.set);
@@ -74,7 +82,7 @@ impl SetScope {
         let failing = failing.map(|set| ScopePart { set, within: None });
         for (_, parts) in group(failing) {
             let call = ScopeCall::refusing(&parts, protected);
-            match call.filter(|_| scope.calls.len() < Self::CALLS) {
+            match call.filter(|_| scope.calls.len() < most_failing) {
                 Some(call) => scope.calls.push(call),
                 None => scope
                     .not_failing
@@ -84,10 +92,10 @@ impl SetScope {
         let others = sets.iter().filter_map(|set| {
             let fails =
                 set.failure_policy == FailurePolicy::Fail && !scope.not_failing.contains(&set.name);
-            // In the protected namespaces such a set is injected like others, by a call that
-            // refuses nothing.
-            let within = fails.then_some(protected);
-            let has_some = !fails || set.namespaces.may_contain_one_of(protected);
+            // In the protected namespaces such a set is injected like others, by a call that refuses
+            // nothing. A standing rule leaves them out as well.
+            let within = (fails || standing.is_some()).then_some(protected);
+            let has_some = within.is_none_or(|within| set.namespaces.may_contain_one_of(within));
             has_some.then_some(ScopePart { set, within })
         });
         let mut groups = group(others);
@@ -112,6 +120,23 @@ impl SetScope {
 }
 
 impl ScopeCall {
+    /// A call for all pods, whatever the sets. Without it those of sets that have just been made are not asked about until every
+    /// API server has seen another configuration. The protected namespaces have no part in it: what is down must not keep
+    /// itself from coming back.
+    fn standing(failure_policy: FailurePolicy, protected: &[String]) -> Self {
+        let but_for = requirement(NAMESPACE_NAME, "NotIn", protected.to_vec());
+        Self {
+            failure_policy,
+            namespaces: LabelSelector {
+                match_expressions: Some(vec![but_for]),
+                ..LabelSelector::default()
+            },
+            // Which sets select the namespace is not known by a call for all of them.
+            tag: None,
+            expression: None,
+        }
+    }
+
     /// A call without which pods are refused: for exactly those of the sets, or none.
     fn refusing(parts: &[ScopePart<'_>], protected: &[String]) -> Option<Self> {
         let expression = expression(parts, Detail::All, None)?;

@@ -14,7 +14,7 @@ use super::revision::RevisionOwners;
 use super::scope::namespaces_tag;
 use super::selection::check_selected;
 use super::selection::{NewPod, NotOffered, SetHistory, offer};
-use super::set::{FAILURE_POLICY_ANNOTATION, SidecarSet};
+use super::set::{FAILURE_POLICY_ANNOTATION, FailurePolicy, SidecarSet};
 use crate::cluster::{Invalid, ResourceVersion, SortedMap, truncate};
 use crate::workload::JsonObject;
 use crate::workload::object::{inner, text};
@@ -52,6 +52,8 @@ pub struct Snapshot {
     pub own_namespace: Arc<str>,
     /// How sets are injected.
     pub options: RenderOptions,
+    /// What becomes of a pod without an answer, if the API server calls for all pods, and not for those of the sets alone.
+    pub standing_rule: Option<FailurePolicy>,
 }
 
 /// How new a snapshot is: the newest version of each kind that an injection depends on. Versions of two kinds are not

@@ -113,12 +113,13 @@ impl Rules for SidecarSetRules {
                 | Event::Deleted(WatchedKind::Set, ..)
         );
         let effects = self.index.observe(event, now);
-        if is_of_sets {
-            self.metrics.publish_totals(&self.index.set_totals());
-        }
         if let Some(snapshot) = self.index.take_changed_snapshot() {
             self.review.publish_snapshot(snapshot.clone());
             self.injection.publish_snapshot(snapshot);
+        }
+        // Then: a set that is counted is injected.
+        if is_of_sets {
+            self.metrics.publish_totals(&self.index.set_totals());
         }
         effects
     }

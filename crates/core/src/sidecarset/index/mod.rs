@@ -64,7 +64,7 @@ use super::condition::WhenWritten;
 use super::event::{Event, WatchedKind, Write, WriteTarget};
 use super::metadata::{AllowedKeys, Whitelist};
 use super::render::RenderOptions;
-use super::set::SidecarSet;
+use super::set::{FailurePolicy, SidecarSet};
 use super::snapshot::NamespaceLabels;
 use crate::cluster::{Effects, Interners, Invalid, Now, ObjectName, ResourceVersion, Watches};
 
@@ -79,6 +79,8 @@ pub struct Config {
     pub condition: WhenWritten,
     /// How sets are injected.
     pub render: RenderOptions,
+    /// What becomes of a pod without an answer, if API servers call for all pods, and not for those of the sets alone.
+    pub standing_rule: Option<FailurePolicy>,
 }
 
 impl Default for Config {
@@ -88,6 +90,7 @@ impl Default for Config {
             allows_unlisted_metadata: false,
             condition: WhenWritten::default(),
             render: RenderOptions::default(),
+            standing_rule: None,
         }
     }
 }

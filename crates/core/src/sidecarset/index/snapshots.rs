@@ -79,6 +79,7 @@ impl Index {
             revisions: changes.last_owners.clone(),
             own_namespace: self.config.namespace.as_str().into(),
             options: self.config.render,
+            standing_rule: self.config.standing_rule,
         }))
     }
 }

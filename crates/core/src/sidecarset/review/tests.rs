@@ -6,7 +6,9 @@ use serde_json::{Value, json};
 use super::*;
 use crate::sidecarset::metadata::Whitelist;
 use crate::sidecarset::selection::SetHistory;
-use crate::sidecarset::set::{FAILURE_POLICY_ANNOTATION, MIN_READY_SECONDS_ANNOTATION};
+use crate::sidecarset::set::{
+    FAILURE_POLICY_ANNOTATION, FailurePolicy, MIN_READY_SECONDS_ANNOTATION,
+};
 use crate::sidecarset::snapshot::{SnapshotSet, SnapshotVersion};
 
 const NEW_REVISION: &str = "log-new";
@@ -102,6 +104,41 @@ fn patch(policy: &str, annotations: &Value) -> Value {
 fn hot(kind: &str) -> Value {
     let strategy = json!({"upgradeType": kind, "hotUpgradeEmptyImage": "empty:1"});
     json!({"spec": {"containers": [{"name": "log", "image": "log:1", "upgradeStrategy": strategy}]}})
+}
+
+// SDF-62
+#[test]
+fn who_makes_a_set_is_told_what_to_wait_for_unless_a_standing_rule_calls_for_all_pods() {
+    let set = wire(&json!({}));
+    let long = wire(&json!({"metadata": {"name": "l".repeat(63)}}));
+    let paused = wire(&json!({"spec": {"injectionStrategy": {"paused": true}}}));
+    let other_image = json!({"spec": {"containers": [{"name": "log", "image": "log:2"}]}});
+    let warnings = |after: &SidecarSetWire, before: Option<&SidecarSetWire>, standing_rule| {
+        let known = Snapshot {
+            standing_rule,
+            ..alone()
+        };
+        judge(after, before, &known).warnings
+    };
+    let [warning] = &warnings(&long, None, None)[..] else {
+        panic!("not one warning")
+    };
+    let command = format!(
+        "`kubectl wait --for=condition=Ready sidecarset/{}`",
+        "l".repeat(63)
+    );
+    assert!(
+        warning.contains(&command) && warning.len() <= 256,
+        "{warning}"
+    );
+    for (after, before, standing_rule) in [
+        (&set, None, Some(FailurePolicy::Ignore)),
+        (&set, None, Some(FailurePolicy::Fail)),
+        (&paused, None, None),
+        (&wire(&other_image), Some(&set), None),
+    ] {
+        assert_eq!(warnings(after, before, standing_rule), [] as [&str; 0]);
+    }
 }
 
 // SCS-70, SCS-73, SCS-74, SCS-78, SDF-17, SDF-18, SDF-24, SDF-26

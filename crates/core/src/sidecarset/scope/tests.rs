@@ -30,8 +30,16 @@ fn set(name: &str, policy: &str, spec: &Value) -> SnapshotSet {
 }
 
 fn scope(sets: impl IntoIterator<Item = SnapshotSet>) -> SetScope {
+    standing_scope(None, sets)
+}
+
+fn standing_scope(
+    standing_rule: Option<FailurePolicy>,
+    sets: impl IntoIterator<Item = SnapshotSet>,
+) -> SetScope {
     let snapshot = Snapshot {
         sets: Arc::new(sets.into_iter().collect()),
+        standing_rule,
         ..Snapshot::default()
     };
     SetScope::new(&snapshot, &protected())
@@ -141,6 +149,35 @@ fn a_set_that_asks_for_it_refuses_only_its_pods_and_none_of_the_system() {
         calls(&two),
         [fail("", &app("'a'")), ignore("", &expression)]
     );
+}
+
+// SDF-61, SDF-53
+#[rstest]
+#[case(FailurePolicy::Fail)]
+#[case(FailurePolicy::Ignore)]
+fn a_standing_rule_is_for_all_pods_but_those_of_the_system(#[case] policy: FailurePolicy) {
+    let but_for = "kubernetes.io/metadata.name NotIn kube-system,leadsman-system";
+    let standing = (policy, but_for.to_owned(), String::new());
+    let found = |sets| calls(&standing_scope(Some(policy), sets));
+    assert_eq!(found(Vec::new()), [standing.clone()]);
+    // In the others a pod is asked about as without it, and never refused.
+    let own = "kubernetes.io/metadata.name In kube-system,leadsman-system";
+    let in_own = "request.namespace in ['kube-system', 'leadsman-system']";
+    let lenient = set("a", "Ignore", &json!({}));
+    let in_own = |app_in: &str| format!("{in_own} && ({})", app(app_in));
+    let expected = [standing.clone(), ignore(own, &in_own("'a'"))];
+    assert_eq!(found(vec![lenient]), expected);
+    let elsewhere = set("a", "Ignore", &json!({"namespace": "shop"}));
+    assert_eq!(found(vec![elsewhere]), [standing.clone()]);
+    // One that asks for it keeps its call, which tells its namespaces, and refuses without an answer.
+    let tier = json!({"namespaceSelector": {"matchLabels": {"tier": "1"}}});
+    let strict = set("b", "Fail", &tier);
+    let expected = [
+        standing,
+        fail("tier In 1", &app("'b'")),
+        ignore("tier In 1", &in_own("'b'")),
+    ];
+    assert_eq!(found(vec![strict]), expected);
 }
 
 // SCS-81

@@ -5,7 +5,6 @@ use serde_json::{Value, json};
 use super::*;
 use crate::sidecarset::recorded;
 use crate::sidecarset::scope::{ScopeCall, SetScope};
-use crate::sidecarset::set::FailurePolicy;
 
 const NOW: &str = "2026-11-22T01:58:33Z";
 
