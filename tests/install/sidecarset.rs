@@ -18,7 +18,7 @@ use crate::{Room, install, marked_pods};
 /// The set, its only container, and the namespace of its pods.
 const NAME: &str = "gate-of-sets";
 /// What the chart and the manager have only with the gate. The set and its CRD stay.
-const OURS: [&str; 8] = [
+const OURS: [&str; 9] = [
     "mutatingwebhookconfiguration/leadsman",
     "validatingwebhookconfiguration/leadsman",
     "clusterrole/leadsman-manager-sidecarset",
@@ -27,6 +27,7 @@ const OURS: [&str; 8] = [
     "validatingadmissionpolicy/leadsman-manager-pods",
     "validatingadmissionpolicy/leadsman-manager-sidecarsets",
     "validatingadmissionpolicy/leadsman-manager-revisions",
+    "validatingadmissionpolicy/leadsman-manager-secrets",
 ];
 
 /// How many of [`OURS`] there are.

@@ -1,15 +1,16 @@
-//! What the manager may write of sets, of their revisions and of webhook configurations: its policies, asked by the API
-//! server.
+//! What the manager may write of sets, of their revisions, of webhook configurations and of Secrets: its policies, asked by
+//! the API server.
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::admissionregistration::v1::{
     MutatingWebhookConfiguration, ValidatingWebhookConfiguration,
 };
 use k8s_openapi::api::apps::v1::ControllerRevision;
+use k8s_openapi::api::core::v1::Secret;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client, Config, Error};
-use leadsman_admission::CONFIGURATION;
+use leadsman_admission::{CONFIGURATION, OWNER, SECRET};
 use leadsman_api::SidecarSet;
 use leadsman_testkit::leadsman::{MANAGER, NAMESPACE};
 use leadsman_tests::wait_for_answer;
@@ -269,6 +270,66 @@ impl Clients {
         for (name, part) in [("own", ""), ("foreign", foreign)] {
             let answer = of_manager.delete(name, &delete_dry()).await;
             is_expected(&json!(name), &told(answer)?, part)?;
+    async fn check_secrets(&self) -> Result<()> {
+        const NAME: &str = "this one has another name";
+        const TYPE: &str = "its type is kubernetes.io/tls or Opaque";
+        const OWNED: &str = "its only owner is the Role";
+        let tls = json!({"tls.crt": "", "tls.key": ""});
+        let owner = |kind: &str, name: &str| json!([{"apiVersion": "rbac.authorization.k8s.io/v1", "kind": kind, "name": name, "uid": "u"}]);
+        let secret = |name: &str, kind: &str, owner: &Value| -> Result<Secret> {
+            let metadata = json!({"name": name, "ownerReferences": owner, "annotations": {
+                "kubernetes.io/service-account.name": "default",
+            }});
+            let object = json!({"metadata": metadata, "type": kind, "data": tls});
+            Ok(serde_json::from_value(object)?)
+        };
+        let tls_type = "kubernetes.io/tls";
+        let (role, none) = (owner("Role", OWNER), json!([]));
+        let table = [
+            ("other", tls_type, &role, NAME),
+            (SECRET, "kubernetes.io/service-account-token", &none, TYPE),
+            (SECRET, "example.com/any", &none, TYPE),
+            (SECRET, tls_type, &owner("Role", "other"), OWNED),
+            (SECRET, tls_type, &owner("ClusterRole", OWNER), OWNED),
+            (SECRET, tls_type, &role, ""),
+            (SECRET, tls_type, &none, ""),
+            (SECRET, "Opaque", &role, ""),
+        ];
+        let secrets = |client: &Client| Api::<Secret>::namespaced(client.clone(), NAMESPACE);
+        let of_manager = secrets(&self.manager);
+        let create = async |(name, kind, owner, _): &(&str, &str, &Value, &str)| {
+            let secret = secret(name, kind, owner)?;
+            told(of_manager.create(&post_dry(), &secret).await)
+        };
+        wait_for_answer("the policy on Secrets is in force", || async {
+            Ok(create(&table[0]).await?.contains(NAME).then_some(()))
+        })
+        .await?;
+        for row in &table {
+            is_expected(&json!(row), &create(row).await?, row.3)?;
+        }
+        let elsewhere: Api<Secret> = Api::namespaced(self.manager_of_all_rights.clone(), "default");
+        let answer = elsewhere
+            .create(&post_dry(), &secret(SECRET, tls_type, &role)?)
+            .await;
+        is_expected(&json!("in another namespace"), &told(answer)?, NAME)?;
+        // One that somebody else has made keeps its owners.
+        let theirs = owner("Role", "theirs");
+        let of_others = secrets(&self.administrator);
+        of_others
+            .create(&PostParams::default(), &secret(SECRET, tls_type, &theirs)?)
+            .await?;
+        let gone = owner("ConfigMap", "gone");
+        for (owner, part) in [(&theirs, ""), (&none, ""), (&role, ""), (&gone, OWNED)] {
+            let answer = of_manager
+                .replace(SECRET, &post_dry(), &secret(SECRET, tls_type, owner)?)
+                .await;
+            is_expected(owner, &told(answer)?, part)?;
+        }
+        of_others.delete(SECRET, &DeleteParams::default()).await?;
+        Ok(())
+    }
+
         }
         Ok(())
     }

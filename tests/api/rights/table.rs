@@ -348,7 +348,7 @@ pub(crate) const TABLE: &[Row] = &[
         resource: "secrets",
         verbs: &[("create", NoSecret)],
         given: Given::WithWebhooks,
-        needed_to: "make that Secret (RBAC cannot restrict `create` to a name)",
+        needed_to: "make that Secret (RBAC cannot restrict `create` to a name), and no other, by the policy `leadsman-manager-secrets`",
         named_in: NamedIn::Log,
         ..OF_MANAGER
     },

@@ -42,6 +42,7 @@ pub(super) fn access_objects(namespace: &str, gates: Gates, aggregate_to_edit: b
     objects.extend(policies::own_node_policy(namespace));
     if gates.serve_webhooks() {
         objects.extend(policies::mutating_webhooks_policy(namespace));
+        objects.extend(policies::secrets_policy(namespace));
     }
     if gates.sidecar_set {
         objects.extend(roles_on_sets());

@@ -1,7 +1,7 @@
 //! What a role cannot say: policies by which the API server itself restricts accounts of leadsman
 //! (`ValidatingAdmissionPolicy`, KEP-3488).
 
-use leadsman_admission::{OWNER, VALIDATING_OWNER};
+use leadsman_admission::{OWNER, SECRET, VALIDATING_OWNER};
 use leadsman_api::{GROUP, VERSION, limits};
 use serde_json::{Value, json};
 
@@ -11,6 +11,7 @@ const OWN_NODE: &str = "leadsman-agent-own-node";
 const PODS: &str = "leadsman-manager-pods";
 const SETS: &str = "leadsman-manager-sidecarsets";
 const REVISIONS: &str = "leadsman-manager-revisions";
+const SECRETS: &str = "leadsman-manager-secrets";
 /// Each is named as the role that grants the rights.
 const WEBHOOKS: &str = OWNER;
 const VALIDATING_WEBHOOKS: &str = VALIDATING_OWNER;
@@ -168,6 +169,45 @@ pub(super) fn revisions_policy(namespace: &str) -> [Value; 2] {
                 "annotations, owners and finalizers stay as they are, but for sidecarset.leadsman.io/newest-since",
             ),
             forbid_foreign_changes(MAY, "labels stay as they are, but for the custom version"),
+/// The policy by which the manager writes the Secret with the certificates of its webhooks alone: RBAC cannot restrict `create`
+/// to a name. Of another type it could be a token: the API server writes that of any account of the namespace into a Secret of
+/// type `kubernetes.io/service-account-token` (`TokensController`, `pkg/controller/serviceaccount/tokens_controller.go`). And an
+/// owner that does not exist would have the garbage collector delete the one that is there, which makes room for such a one.
+pub(super) fn secrets_policy(namespace: &str) -> [Value; 2] {
+    const MAY: &str =
+        "the manager of leadsman may write the Secret with the certificates of its webhooks: ";
+    let owners = format!(
+        "(oldObject != null && object.metadata.?ownerReferences == oldObject.metadata.?ownerReferences) || \
+         object.metadata.?ownerReferences.orValue([]).all(r, \
+         r.apiVersion.startsWith('rbac.authorization.k8s.io/') && r.kind == 'Role' && r.name == '{OWNER}')"
+    );
+    let name = format!(
+        "request.namespace == '{namespace}' && object.metadata.?name.orValue('') == '{SECRET}'"
+    );
+    let policy = AdmissionPolicy {
+        name: SECRETS,
+        account: MANAGER,
+        component: "manager",
+        rule: json!({
+            "apiGroups": [""],
+            "apiVersions": ["v1"],
+            "operations": ["CREATE", "UPDATE"],
+            "resources": ["secrets"],
+        }),
+        variables: Vec::new(),
+        validations: vec![
+            forbid_unless(MAY, &name, "this one has another name"),
+            forbid_unless(
+                MAY,
+                "object.?type.orValue('Opaque') in ['Opaque', 'kubernetes.io/tls']",
+                "its type is kubernetes.io/tls or Opaque",
+            ),
+            forbid_unless(MAY, &owners, &format!("its only owner is the Role {OWNER}")),
+        ],
+    };
+    policy.to_objects(namespace)
+}
+
         ],
     };
     policy.to_objects(namespace)

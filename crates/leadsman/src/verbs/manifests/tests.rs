@@ -323,6 +323,7 @@ fn the_right_to_patch_pods_comes_with_its_gate_and_with_the_policy_on_it() {
     let policies = [
         "leadsman-manager-sidecarsets",
         "leadsman-manager-revisions",
+        "leadsman-manager-secrets",
         "leadsman-manager-webhooks",
         "leadsman-manager-validating-webhooks",
     ];
