@@ -2,6 +2,8 @@
 
 use clap::ValueEnum;
 use leadsman_core::podprobe::Compatibility;
+use leadsman_core::sidecarset::condition::WhenWritten;
+use leadsman_core::sidecarset::index as sidecarset;
 use leadsman_core::sidecarset::render::{ContainerOrder, RenderOptions};
 use leadsman_core::sidecarset::set::FailurePolicy;
 
@@ -13,8 +15,8 @@ use crate::gates::Gates;
 /// that `leadsman manifests` prints, and waits for them.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
-    /// Whose defaults fill timing fields that a probe leaves out; openkruise also sets its finalizer on every marker, and
-    /// --sidecarset-standing-rule
+    /// Whose defaults fill timing fields that a probe leaves out; openkruise also sets its finalizer on every marker and
+    /// --sidecarset-standing-rule, and upgrades pods that were injected with a pinned revision
     #[arg(
         long,
         env = "LEADSMAN_COMPATIBILITY",
@@ -80,6 +82,23 @@ pub struct Args {
     /// What both processes share.
     #[command(flatten)]
     pub process: leadsman_process::Args,
+}
+
+impl Args {
+    /// What the manager does with `SidecarSet`s.
+    pub fn sidecar_set_config(&self) -> sidecarset::Config {
+        sidecarset::Config {
+            namespace: self.namespace.clone(),
+            allows_unlisted_metadata: self.feature_gates.unlisted_metadata,
+            condition: match self.compatibility {
+                CompatibleWith::Kubernetes => WhenWritten::OnceNotUpgradable,
+                CompatibleWith::Openkruise => WhenWritten::Always,
+            },
+            render: self.compatibility.into(),
+            standing_rule: self.standing_rule(),
+            upgrades_pinned: self.compatibility == CompatibleWith::Openkruise,
+        }
+    }
 }
 
 /// Whose defaults hold.

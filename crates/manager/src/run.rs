@@ -5,8 +5,6 @@ use std::pin::pin;
 use leadsman_admission::{Admission, AdmissionError, Webhook};
 use leadsman_control::{Control, ControlError, FeatureRights, Rules, rights_of_feature};
 use leadsman_core::podprobe::Config;
-use leadsman_core::sidecarset::condition::WhenWritten;
-use leadsman_core::sidecarset::index as sidecarset;
 use leadsman_lease::{Leadership, Shutdown};
 use leadsman_process::traces::Tracer;
 use leadsman_process::{Component, Process, RunError};
@@ -14,7 +12,7 @@ use tokio::sync::watch;
 use tokio::task::JoinError;
 use tokio_util::sync::CancellationToken;
 
-use crate::args::{Args, CompatibleWith};
+use crate::args::Args;
 use crate::gates::Gates;
 use crate::leader;
 use crate::metrics::LeadershipMetrics;
@@ -77,16 +75,7 @@ fn add_features(
         control.add_feature(rules);
     }
     if args.feature_gates.sidecar_set {
-        let config = sidecarset::Config {
-            namespace: args.namespace.clone(),
-            allows_unlisted_metadata: args.feature_gates.unlisted_metadata,
-            condition: match args.compatibility {
-                CompatibleWith::Kubernetes => WhenWritten::OnceNotUpgradable,
-                CompatibleWith::Openkruise => WhenWritten::Always,
-            },
-            render: args.compatibility.into(),
-            standing_rule: args.standing_rule(),
-        };
+        let config = args.sidecar_set_config();
         let rules = SidecarSetRules::new(config, metrics);
         let injection = rules.injection_webhook();
         let barriers = barrier_events(injection.barrier_in_force());

@@ -34,6 +34,7 @@ pub(super) async fn check_writes_of_own_objects(installation: &Installation) -> 
     };
     clients.check_sets().await?;
     clients.check_revisions().await?;
+    clients.check_secrets().await?;
     clients
         .check_configurations::<MutatingWebhookConfiguration>(
             "MutatingWebhookConfiguration",
@@ -234,11 +235,6 @@ impl Clients {
                 json!({"metadata": {"labels": {"apps.kruise.io/sidecarset-custom-version": "c"}}}),
                 "",
             ),
-            (
-                "own",
-                json!({"revision": 7, "metadata": {"annotations": {"sidecarset.leadsman.io/newest-since": "x"}}}),
-                "",
-            ),
             ("own", json!({"revision": 7}), ""),
         ];
         wait_for_answer("the policy on revisions is in force", || async {
@@ -270,6 +266,10 @@ impl Clients {
         for (name, part) in [("own", ""), ("foreign", foreign)] {
             let answer = of_manager.delete(name, &delete_dry()).await;
             is_expected(&json!(name), &told(answer)?, part)?;
+        }
+        Ok(())
+    }
+
     async fn check_secrets(&self) -> Result<()> {
         const NAME: &str = "this one has another name";
         const TYPE: &str = "its type is kubernetes.io/tls or Opaque";
@@ -327,10 +327,6 @@ impl Clients {
             is_expected(owner, &told(answer)?, part)?;
         }
         of_others.delete(SECRET, &DeleteParams::default()).await?;
-        Ok(())
-    }
-
-        }
         Ok(())
     }
 

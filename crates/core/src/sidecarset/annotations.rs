@@ -61,6 +61,10 @@ pub fn is_ours(key: &str) -> bool {
         || key.starts_with(OTHER_VERSION)
 }
 
+/// A field of ours in a set's entry of hashes, gone with the first upgrade: the newest revision, where a pin gave the pod
+/// another one. `OpenKruise` skips it (`SidecarSetUpgradeSpec`, `pkg/control/sidecarcontrol/util.go`).
+const NEWEST_REVISION: &str = "newestRevision";
+
 const HASH_ENTRY: &[Field] = &[
     always("updateTimestamp", "null"),
     always("hash", "\"\""),
@@ -109,6 +113,8 @@ pub struct HashEntry<'a> {
     pub revision: Option<Cow<'a, str>>,
     /// When the containers were last changed.
     pub since: Option<Timestamp>,
+    /// The revision that was the newest at the injection, where a pin gave the pod another one.
+    pub newest: Option<Cow<'a, str>>,
 }
 
 impl<'a> HashEntry<'a> {
@@ -121,14 +127,22 @@ impl<'a> HashEntry<'a> {
                 hash,
                 revision: None,
                 since: Some(Timestamp::UNIX_EPOCH),
+                newest: None,
             });
         }
-        let names = ["hash", "controllerRevision", "updateTimestamp"];
-        let [hash, revision, since] = fields(entry.get(), names)?.map(|value| text_of(value?));
+        let names = [
+            "hash",
+            "controllerRevision",
+            "updateTimestamp",
+            NEWEST_REVISION,
+        ];
+        let found = fields(entry.get(), names)?.map(|value| text_of(value?));
+        let [hash, revision, since, newest] = found;
         Some(Self {
             hash: hash.unwrap_or_default(),
             revision: revision.filter(|revision| !revision.is_empty()),
             since: since.and_then(|since| since.parse().ok()),
+            newest,
         })
     }
 }
@@ -160,6 +174,7 @@ impl HashEntries {
             hash: text(object, "hash").unwrap_or_default().into(),
             revision: text(object, "controllerRevision").map(Into::into),
             since: since.and_then(|since| since.parse().ok()),
+            newest: text(object, NEWEST_REVISION).map(Into::into),
         })
     }
 
@@ -201,7 +216,14 @@ impl HashEntries {
             "controllerRevision".to_owned(),
             revision.unwrap_or_default().into(),
         );
+        object.remove(NEWEST_REVISION);
         self.0.insert(set.to_owned(), object);
+    }
+
+    /// Records of a set's containers, which have just been written, that a pin has kept the pod from the newest revision.
+    pub fn set_pinned(&mut self, set: &str, newest: &str) {
+        let object = self.0.entry(set.to_owned()).or_default();
+        object.insert(NEWEST_REVISION.to_owned(), newest.into());
     }
 
     /// The annotation.

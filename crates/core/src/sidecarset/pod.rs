@@ -274,11 +274,6 @@ impl Progress {
     }
 }
 
-/// Whether a set has upgraded a pod, by the annotation with what its containers were before.
-pub fn was_upgraded(pod: &ObservedPod, set: &str) -> bool {
-    matches!(in_place_state(pod, set), InPlaceState::Of(_))
-}
-
 /// What a set has recorded of its last upgrade of a pod.
 pub fn in_place_state<'a>(pod: &'a ObservedPod, set: &str) -> InPlaceState<'a> {
     let text = pod.annotations.get(IN_PLACE_STATE);

@@ -128,6 +128,7 @@ impl World {
             template: &self.set.template,
             hashes: &self.set.hashes,
             revision: "r",
+            newest: None,
             allowed_keys: whitelist.allowed_keys(|_| None, true),
             missing_pin: None,
         };

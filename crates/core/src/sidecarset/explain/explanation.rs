@@ -315,6 +315,8 @@ impl Context<'_> {
         let fields = || names(&differs);
         let mut causes = Vec::new();
         match member.state.version {
+            // Whatever else differs: a pod that is created again gets the same.
+            _ if member.hold == Some(&Hold::Pinned) => causes.push(of_hold(&Hold::Pinned)),
             PodVersion::Updated if !member.state.is_consistent() => causes.push(self.in_progress(known)),
             PodVersion::Updated if differs.is_empty() => {}
             PodVersion::Updated => causes.push(cause(
@@ -516,7 +518,7 @@ fn of_hold(hold: &Hold) -> SetCause {
         ),
         Hold::Pinned => cause(
             SetReason::Pinned,
-            "it has the revision that new pods are pinned to (injectionStrategy.revision), as intended",
+            "it has the revision that new pods are pinned to (injectionStrategy.revision), as intended; change or remove the pin to upgrade it",
         ),
     }
 }

@@ -142,6 +142,7 @@ impl KnownSet {
             template: &self.set.template,
             hashes: &self.set.hashes,
             revision: &self.history.newest,
+            newest: None,
             allowed_keys,
             missing_pin: None,
         }

@@ -15,9 +15,7 @@ use crate::sidecarset::annotations::{
 };
 use crate::sidecarset::container::{SetContainer, TransferSource, hot_names};
 use crate::sidecarset::event::WriteTarget;
-use crate::sidecarset::pod::{
-    PodState, PodVersion, fresh_until, in_place_state, settles_at, was_upgraded,
-};
+use crate::sidecarset::pod::{PodState, PodVersion, fresh_until, in_place_state, settles_at};
 use crate::sidecarset::rollout::queue::RollingCandidate;
 use crate::sidecarset::set::SidecarSet;
 use crate::workload::pod::ObservedPod;
@@ -129,8 +127,7 @@ impl Index {
                 *state
             };
             let hash = hashes.and_then(|hashes| HashEntry::of_set(hashes, &set.name));
-            let revision = hash.and_then(|hash| hash.revision);
-            let revision = revision.as_deref();
+            let revision = hash.as_ref().and_then(|hash| hash.revision.as_deref());
             let hold = if state.version == PodVersion::Updated {
                 None
             } else {
@@ -138,7 +135,7 @@ impl Index {
                 self.refused_upgrade(entry, set)
                     .or_else(|| self.hold_by_older_set(set, &sets))
                     .or_else(|| state.is_former().then_some(Hold::Former))
-                    .or_else(|| self.hold_as_pinned((set, set_entry), entry, revision))
+                    .or_else(|| self.hold_as_pinned(set_entry, hash.as_ref()))
             };
             let can_be_upgraded = assumed.is_candidate() && hold.is_none();
             Membership {
@@ -189,22 +186,16 @@ impl Index {
         Some(Hold::Conflict(winner.name.clone()))
     }
 
-    /// Whether the pod was injected with the revision that new pods are pinned to, when a later one was there already.
-    fn hold_as_pinned(
-        &self,
-        (set, set_entry): (&SidecarSet, &SetEntry),
-        entry: &PodEntry,
-        revision: Option<&str>,
-    ) -> Option<Hold> {
+    /// Whether the pod was injected with the revision that new pods are pinned to, in place of the one that is the newest. Its
+    /// entry of hashes says so: a time of the pod and one of a revision tell nothing within a second.
+    fn hold_as_pinned(&self, set_entry: &SetEntry, hash: Option<&HashEntry<'_>>) -> Option<Hold> {
         let pinned = set_entry.history.pinned.as_ref()?;
-        let newest = self.revisions.get(set_entry.history.newest_name())?;
-        // A pod from before has the pinned revision because that was the newest then, and is upgraded like all others. Times
-        // are in whole seconds: a pod of the same second counts as one from before, which costs a restart of its sidecar.
-        // The other way round it would keep an old image, and nothing would upgrade it before the next edit.
-        let is_later = entry.pod.created > newest.newest_since();
-        let is_pinned = revision == Some(&pinned.revision.name)
-            && is_later
-            && !was_upgraded(&entry.pod, &set.name);
+        let HashEntry {
+            revision, newest, ..
+        } = hash?;
+        let is_pinned = !self.config.upgrades_pinned
+            && revision.as_deref() == Some(&*pinned.revision.name)
+            && newest.as_deref() == Some(set_entry.history.newest_name());
         is_pinned.then_some(Hold::Pinned)
     }
 

@@ -81,6 +81,8 @@ pub struct Config {
     pub render: RenderOptions,
     /// What becomes of a pod without an answer, if API servers call for all pods, and not for those of the sets alone.
     pub standing_rule: Option<FailurePolicy>,
+    /// Whether pods that a pin has kept from the newest revision are upgraded like others, as `OpenKruise` does.
+    pub upgrades_pinned: bool,
 }
 
 impl Default for Config {
@@ -91,6 +93,7 @@ impl Default for Config {
             condition: WhenWritten::default(),
             render: RenderOptions::default(),
             standing_rule: None,
+            upgrades_pinned: false,
         }
     }
 }

@@ -193,10 +193,8 @@ impl Index {
         let kinds = [WatchedKind::Set, WatchedKind::Revision];
         let is_initial = !kinds.iter().all(|kind| self.changes.listed.contains(kind));
         if let Some(entry) = self.sets.get_mut(name) {
-            // Which pods are as pinned depends on since when the newest is that, which its number tells.
             let is_same = entry.history.pinned == history.pinned
-                && entry.history.newest_name() == history.newest_name()
-                && (history.pinned.is_none() || entry.history.newest == history.newest);
+                && entry.history.newest_name() == history.newest_name();
             if !is_same {
                 let pods = entry.members.pods.iter().cloned();
                 self.cx.affected.pods.extend(pods);

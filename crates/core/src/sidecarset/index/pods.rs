@@ -84,7 +84,7 @@ pub enum Hold {
     Conflict(Arc<str>),
     /// It was injected by an earlier set of the same name.
     Former,
-    /// It was injected with the revision that new pods are pinned to, when the set had moved on already.
+    /// It was injected with the revision that new pods are pinned to, in place of the newest.
     Pinned,
 }
 

@@ -25,6 +25,8 @@ pub enum Reason {
     NotUpgradablePods,
     /// Pods were injected by an earlier set of its name.
     FormerPods,
+    /// Pods keep the revision that new pods are pinned to.
+    PinnedPods,
     /// It does what it says.
     InForce,
 }
@@ -47,7 +49,7 @@ pub struct ReasonFacts {
 }
 
 /// What is to be known of each, in their order.
-const TABLE: [ReasonFacts; 10] = [
+const TABLE: [ReasonFacts; 11] = [
     ReasonFacts {
         reason: Reason::InvalidSpec,
         name: "InvalidSpec",
@@ -119,6 +121,14 @@ const TABLE: [ReasonFacts; 10] = [
         is_told: true,
         meaning: "pods are of an earlier set of this name, and are not upgraded",
         action: "annotate the set with `sidecarset.leadsman.io/adopt-pods: \"true\"` to take them over",
+    },
+    ReasonFacts {
+        reason: Reason::PinnedPods,
+        name: "PinnedPods",
+        is_ready: true,
+        is_told: false,
+        meaning: "pods were injected with the pinned revision in place of the newest, and keep it as intended",
+        action: "nothing; to upgrade them, change or remove `injectionStrategy.revision`",
     },
     ReasonFacts {
         reason: Reason::InForce,

@@ -3,21 +3,16 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
-use jiff::Timestamp;
 use leadsman_api::SidecarSet as SidecarSetWire;
 use leadsman_api::slim::revision::ControllerRevision;
 use serde_json::{Value, json};
 
-use crate::cluster::{ObjectName, ResourceVersion, whole_seconds};
+use crate::cluster::{ObjectName, ResourceVersion};
 use crate::sidecarset::event::Write;
 use crate::sidecarset::revision::{self, RevisionOwner, RevisionOwners, SET_LABEL, SetRevision};
 use crate::sidecarset::set::{CUSTOM_VERSION_LABEL, PinnedRevision, SidecarSet};
 use crate::workload::go_json::{FieldOrder, Form, GoValue};
 use crate::workload::revision::{Newest, Revision, RevisionChange, newest, revision_hash, surplus};
-
-/// Annotation of a revision, ours: when it got the highest number once more. Pods that were injected with the pinned revision
-/// after that are as they are meant to be.
-const NEWEST_SINCE: &str = "sidecarset.leadsman.io/newest-since";
 
 /// A revision as it is kept: its template is read where a new pod gets it.
 #[derive(Debug)]
@@ -73,18 +68,6 @@ impl StoredRevision {
 
     pub(super) fn data(&self) -> &Value {
         &self.object.data
-    }
-
-    /// Since when it is the newest, if it is that: since its creation, or since it got the highest number once more.
-    pub(super) fn newest_since(&self) -> Option<Timestamp> {
-        let meta = &self.object.identity;
-        let created = meta.creation_timestamp.as_ref().map(|time| time.0);
-        let renumbered = meta
-            .annotations
-            .as_ref()
-            .and_then(|all| all.get(NEWEST_SINCE));
-        let renumbered = renumbered.and_then(|since| since.parse().ok());
-        created.max(renumbered)
     }
 }
 
@@ -248,7 +231,7 @@ impl Revisions {
         (set, wire): (&SidecarSet, &SidecarSetWire),
         history: &History,
         used: impl Iterator<Item = Arc<str>>,
-        (namespace, now): (&str, Timestamp),
+        namespace: &str,
     ) -> Option<Write> {
         let newest = history.newest.as_ref()?;
         if let RevisionChange::Create { number, hash } = &newest.change {
@@ -267,7 +250,7 @@ impl Revisions {
         };
         let version = set.custom_version.as_deref();
         if number.is_some() || stored.label_value(CUSTOM_VERSION_LABEL) != version {
-            return Some(stored.patch_request(number, version, (namespace, now)));
+            return Some(stored.patch_request(number, version, namespace));
         }
         let pinned = history.pinned.as_ref();
         let pinned = pinned.map(|pinned| pinned.revision.name.clone());
@@ -289,19 +272,12 @@ impl StoredRevision {
         }
     }
 
-    fn patch_request(
-        &self,
-        number: Option<i64>,
-        version: Option<&str>,
-        (namespace, now): (&str, Timestamp),
-    ) -> Write {
+    fn patch_request(&self, number: Option<i64>, version: Option<&str>, namespace: &str) -> Write {
         let meta = &self.object.identity;
         let mut patch =
             json!({"metadata": {"uid": meta.uid, "resourceVersion": meta.resource_version}});
         if let Some(number) = number {
             patch["revision"] = number.into();
-            let now = whole_seconds(now).to_string();
-            patch["metadata"]["annotations"] = json!({NEWEST_SINCE: now});
         }
         if self.label_value(CUSTOM_VERSION_LABEL) != version {
             patch["metadata"]["labels"] = json!({CUSTOM_VERSION_LABEL: version});

@@ -63,6 +63,7 @@ pub(super) struct SetMembers {
     pub(super) not_upgradable: BTreeSet<PodName>,
     pub(super) refused: BTreeSet<PodName>,
     pub(super) former: BTreeSet<PodName>,
+    pub(super) pinned: BTreeSet<PodName>,
     /// Those that lack a variable which the set transfers.
     pub(super) without_variable: BTreeSet<PodName>,
 }
@@ -126,6 +127,7 @@ impl SetMembers {
             (_, PodVersion::Updated) => None,
             (Some(Hold::Refused(_)), _) => Some(&mut self.refused),
             (Some(Hold::Former), _) => Some(&mut self.former),
+            (Some(Hold::Pinned), _) => Some(&mut self.pinned),
             (_, PodVersion::NotUpgradable) => Some(&mut self.not_upgradable),
             _ => None,
         }

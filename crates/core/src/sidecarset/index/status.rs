@@ -162,7 +162,8 @@ impl Index {
             .or_else(|| lacking_problem(entry))
             .or_else(|| not_in_force(entry))
             .or_else(|| self.not_upgradable(set, entry))
-            .or_else(|| former_pods_problem(entry));
+            .or_else(|| former_pods_problem(entry))
+            .or_else(|| pinned_pods(entry));
         let (reason, mut message) = found.unwrap_or_else(|| (Reason::InForce, in_force(set)));
         if reason.is_ready() {
             message.push_str(&drifted_pods_note(entry));
@@ -370,6 +371,19 @@ fn former_pods_problem(entry: &SetEntry) -> Option<(Reason, String)> {
         count_of_pods(former.len())
     );
     Some((Reason::FormerPods, message))
+}
+
+/// The pods that keep the pinned revision.
+fn pinned_pods(entry: &SetEntry) -> Option<(Reason, String)> {
+    let pods = &entry.members.pinned;
+    let (first, pinned) = (pods.first()?, entry.history.pinned.as_ref()?);
+    let message = format!(
+        "{} injected with the pinned revision {}, {first} among them, not upgraded: change or remove injectionStrategy.revision to \
+         upgrade them",
+        count_of_pods(pods.len()),
+        pinned.revision.name
+    );
+    Some((Reason::PinnedPods, message))
 }
 
 /// How many pods differ in what no upgrade changes and no other count shows.

@@ -213,12 +213,8 @@ impl Index {
         let used = entry.members.revisions.keys();
         let used = used.chain(entry.members.injected.keys()).cloned();
         let namespace = &self.config.namespace;
-        self.revisions.due_write(
-            (set, &entry.wire),
-            &entry.history,
-            used,
-            (namespace, self.cx.now.wall),
-        )
+        self.revisions
+            .due_write((set, &entry.wire), &entry.history, used, namespace)
     }
 
     pub(super) fn due_hash_write(&self, name: &str) -> Option<(Write, Purpose)> {

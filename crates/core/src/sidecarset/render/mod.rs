@@ -52,6 +52,8 @@ pub struct Injection<'a> {
     pub hashes: &'a Hashes,
     /// The name of its revision.
     pub revision: &'a str,
+    /// The newest revision, where a pin gives the pod another one.
+    pub newest: Option<&'a str>,
     /// The annotations that the administrator lets the set patch.
     pub allowed_keys: AllowedKeys<'a>,
     /// The revision that new pods are pinned to, if the set has none such: the pod gets the present one.
@@ -378,6 +380,9 @@ fn injection_records(injections: &[&Injection<'_>], now: Timestamp) -> BTreeMap<
             without_image: other,
         } = injection.hashes;
         hashes.set(name, hash, &sidecars, Some(injection.revision), now);
+        if let Some(newest) = injection.newest {
+            hashes.set_pinned(name, newest);
+        }
         without_image.set(name, other, &sidecars, None, now);
     }
     if injections.is_empty() {

@@ -65,6 +65,7 @@ fn inject_all(
             template: &set.template,
             hashes: &set.hashes,
             revision,
+            newest: None,
             allowed_keys: whitelist.allowed_keys(|_| None, true),
             missing_pin: None,
         })

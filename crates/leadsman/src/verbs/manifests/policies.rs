@@ -142,11 +142,6 @@ pub(super) fn revisions_policy(namespace: &str) -> [Value; 2] {
         "[object, oldObject].all(o, o == null || o.metadata.?ownerReferences.orValue([]).exists(r, \
          r.apiVersion.startsWith('{GROUP}/') && r.kind == 'SidecarSet' && r.?controller.orValue(false)))"
     );
-    // The time from which a revision is the newest again: without it, pods that were created meanwhile would count as
-    // pinned.
-    let same_annotations = "[object, oldObject].all(o, o.metadata.?annotations.orValue({}).all(k, \
-         k == 'sidecarset.leadsman.io/newest-since' || \
-         object.metadata.?annotations[?k] == oldObject.metadata.?annotations[?k]))";
     let policy = AdmissionPolicy {
         name: REVISIONS,
         account: MANAGER,
@@ -162,13 +157,18 @@ pub(super) fn revisions_policy(namespace: &str) -> [Value; 2] {
             forbid_unless(MAY, &of_a_set, "this one is of something else"),
             forbid_unless(
                 MAY,
-                &if_update(&format!(
-                    "{} && {same_annotations}",
-                    fields_unchanged("metadata", &["finalizers", "ownerReferences"])
+                &if_update(&fields_unchanged(
+                    "metadata",
+                    &["annotations", "finalizers", "ownerReferences"],
                 )),
-                "annotations, owners and finalizers stay as they are, but for sidecarset.leadsman.io/newest-since",
+                "annotations, owners and finalizers stay as they are",
             ),
             forbid_foreign_changes(MAY, "labels stay as they are, but for the custom version"),
+        ],
+    };
+    policy.to_objects(namespace)
+}
+
 /// The policy by which the manager writes the Secret with the certificates of its webhooks alone: RBAC cannot restrict `create`
 /// to a name. Of another type it could be a token: the API server writes that of any account of the namespace into a Secret of
 /// type `kubernetes.io/service-account-token` (`TokensController`, `pkg/controller/serviceaccount/tokens_controller.go`). And an
@@ -203,11 +203,6 @@ pub(super) fn secrets_policy(namespace: &str) -> [Value; 2] {
                 "its type is kubernetes.io/tls or Opaque",
             ),
             forbid_unless(MAY, &owners, &format!("its only owner is the Role {OWNER}")),
-        ],
-    };
-    policy.to_objects(namespace)
-}
-
         ],
     };
     policy.to_objects(namespace)

@@ -48,6 +48,7 @@ pub(super) struct World {
     uids: u64,
     containers: u64,
     seconds: i64,
+    pub(super) config: Config,
     pub(super) index: Index,
     /// What the watches have not shown yet.
     late: VecDeque<Event>,
@@ -97,6 +98,7 @@ impl World {
             uids: 0,
             containers: 0,
             seconds: 0,
+            config: Config::default(),
             index: Index::new(Config::default()),
             late: VecDeque::new(),
             dirty: BTreeSet::new(),
@@ -249,7 +251,7 @@ impl World {
 
     /// Another process takes over: it lists everything.
     pub(super) fn restart(&mut self) {
-        self.index = Index::new(Config::default());
+        self.index = Index::new(self.config.clone());
         self.late.clear();
         self.dirty.clear();
         self.in_flight.clear();

@@ -180,6 +180,7 @@ fn the_whitelist_is_asked_at_the_injection_too_and_our_own_annotations_are_no_on
             template: &set.template,
             hashes: &set.hashes,
             revision: "s-1",
+            newest: None,
             allowed_keys: whitelist.allowed_keys(|_| None, without_rules),
             missing_pin: None,
         };

@@ -92,6 +92,7 @@ fn a_pinned_pod_gets_the_revision_with_its_hashes_as_recorded() {
         template: &template,
         hashes: &hashes,
         revision: data["metadata"]["name"].as_str().unwrap(),
+        newest: None,
         allowed_keys: whitelist.allowed_keys(|_| None, true),
         missing_pin: None,
     };

@@ -116,16 +116,70 @@ fn a_pod_that_got_the_pinned_revision_though_a_later_one_was_there_stays() {
     world.edit("log", "/spec/injectionStrategy", &pin);
     world.edit("log", "/spec/containers/0/image", &json!("i:2"));
     world.settle();
-    world.pass(10);
+    // In the second in which the revision became the newest, and later.
     world.create_pod(1, true);
     world.settle();
-    assert_eq!((world.image(0), world.image(1)), ("i:2", "i:1"));
-    assert_eq!(world.counts("log"), [2, 1, 2]);
+    world.pass(10);
+    world.create_pod(2, true);
+    world.settle();
+    assert_eq!([0, 1, 2].map(|pod| world.image(pod)), ["i:2", "i:1", "i:1"]);
+    assert_eq!(world.counts("log"), [3, 1, 3]);
     let pod = &world.index.inspect_pod(&pod_name(1))[0];
     assert_eq!(pod.membership.as_ref().unwrap().hold, Some(&Hold::Pinned));
+    let (status, reason, message) = world.reason("log");
+    assert_eq!((status, reason), ("True", "PinnedPods"));
+    let said = format!("2 pods injected with the pinned revision {first}, shop/web-01 among them");
+    assert!(message.starts_with(&said), "{message}");
+    world.restart();
+    assert_eq!(world.settle(), 0);
     world.edit("log", "/spec/injectionStrategy", &json!({}));
     world.settle();
-    assert_eq!(world.image(1), "i:2");
+    assert_eq!([1, 2].map(|pod| world.image(pod)), ["i:2", "i:2"]);
+    assert_eq!(world.reason("log").1, "InForce");
+}
+
+// SDF-51, SCS-41
+#[test]
+fn a_pinned_pod_is_upgraded_when_the_set_has_yet_another_revision() {
+    let mut world = world(0);
+    let first = world.revisions()[0].1.clone();
+    let pin = json!({"revision": {"revisionName": first}});
+    world.edit("log", "/spec/injectionStrategy", &pin);
+    world.edit("log", "/spec/containers/0/image", &json!("i:2"));
+    world.settle();
+    world.create_pod(0, true);
+    world.settle();
+    assert_eq!(world.image(0), "i:1");
+    world.edit("log", "/spec/containers/0/image", &json!("i:3"));
+    world.settle();
+    assert_eq!(world.image(0), "i:3");
+    // What an upgrade has written was given by no pin.
+    let hashes = world.objects[&pod_key(0)]["metadata"]["annotations"][HASH].as_str();
+    assert!(!hashes.unwrap().contains("newestRevision"), "{hashes:?}");
+}
+
+// SCS-41
+#[test]
+fn a_pinned_pod_is_upgraded_like_others_where_openkruise_did_so() {
+    let mut world = world(0);
+    world.config.upgrades_pinned = true;
+    world.restart();
+    let first = world.revisions()[0].1.clone();
+    let pin = json!({"revision": {"revisionName": first}});
+    world.edit("log", "/spec/injectionStrategy", &pin);
+    world.edit("log", "/spec/updateStrategy/paused", &json!(true));
+    world.edit("log", "/spec/containers/0/image", &json!("i:2"));
+    world.settle();
+    for pod in 0..2 {
+        world.pass(10);
+        world.create_pod(pod, true);
+        world.settle();
+    }
+    assert_eq!([0, 1].map(|pod| world.image(pod)), ["i:1", "i:1"]);
+    assert_eq!(world.counts("log"), [2, 0, 2]);
+    world.edit("log", "/spec/updateStrategy/paused", &json!(false));
+    world.settle();
+    assert_eq!([0, 1].map(|pod| world.image(pod)), ["i:2", "i:2"]);
 }
 
 // SDF-51, SCS-41
