@@ -7,7 +7,7 @@ use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Container, Pod};
 use leadsman_core::podprobe::Config;
 use leadsman_core::podprobe::explain::{ManagerState, Unread};
-use leadsman_core::sidecarset::render::RenderOptions;
+use leadsman_core::sidecarset::index as sidecarset;
 use leadsman_lease::record;
 use leadsman_manager::{LEASE, LEASE_NAMESPACE};
 use serde::de::DeserializeOwned;
@@ -38,10 +38,8 @@ pub(crate) struct Install {
     pub(crate) gate: bool,
     /// Whether it acts on `SidecarSet`s; None if its flags are not known.
     pub(crate) sidecar_set_gate: Option<bool>,
-    /// Whether a `SidecarSet` may patch annotations that no rule of the list is about.
-    pub(crate) allows_unlisted_metadata: bool,
-    /// How it injects sets.
-    pub(crate) render: RenderOptions,
+    /// What it does with them.
+    pub(crate) sidecar_sets: sidecarset::Config,
     /// Why the manager's flags are not known, and defaults are assumed.
     pub(crate) assumed: Option<Unread>,
 }
@@ -79,20 +77,24 @@ impl Reader {
         let pods = managers.as_ref().map_err(Clone::clone);
         // Whoever may not read them gets an answer by the defaults, and is told so.
         let settings = pods.and_then(|pods| read_settings(pods, holder.unwrap_or_default()));
+        let mut sidecar_sets = sidecarset::Config {
+            namespace: namespace.clone(),
+            ..sidecarset::Config::default()
+        };
         let mut config = Config {
             agent_namespace: namespace,
             ..Config::default()
         };
         let mut gate = true;
         let mut sidecar_set_gate = None;
-        let mut allows_unlisted_metadata = false;
-        let mut render = RenderOptions::default();
         let assumed = match settings {
             Ok(Leadsman::Manager(args)) => {
                 gate = args.feature_gates.pod_probe_marker;
                 sidecar_set_gate = Some(args.feature_gates.sidecar_set);
-                allows_unlisted_metadata = args.feature_gates.unlisted_metadata;
-                render = args.compatibility.into();
+                sidecar_sets = sidecarset::Config {
+                    namespace: sidecar_sets.namespace,
+                    ..args.sidecar_set_config()
+                };
                 config.compatibility = args.compatibility.into();
                 config.serverless = args.feature_gates.serverless;
                 config.former_field_managers = args.former_field_managers;
@@ -106,8 +108,7 @@ impl Reader {
             config,
             gate,
             sidecar_set_gate,
-            allows_unlisted_metadata,
-            render,
+            sidecar_sets,
             assumed,
         }
     }

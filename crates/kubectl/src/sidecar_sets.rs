@@ -154,11 +154,10 @@ impl FoundSetObjects {
             // Only where the answer depends on it: reading it takes further rights, in leadsman's own namespace.
             let install = reader.read_install(now).await;
             let namespace = install.config.agent_namespace.as_str();
-            self.objects.render = install.render;
+            self.objects.config = install.sidecar_sets;
             let assumed = install.assumed.filter(|_| has_order);
             self.unread.extend(assumed.map(|Unread(why)| why));
             self.is_gate_off = install.sidecar_set_gate == Some(false);
-            self.objects.allows_unlisted_metadata = install.allows_unlisted_metadata;
             if has_pin {
                 self.read_revisions(reader, namespace).await;
             }

@@ -70,7 +70,7 @@ async fn examine(reader: &Reader) -> Report {
             pod_probe_marker: install.gate,
             sidecar_set: install.sidecar_set_gate == Some(true),
             serverless: install.config.serverless,
-            unlisted_metadata: install.allows_unlisted_metadata,
+            unlisted_metadata: install.sidecar_sets.allows_unlisted_metadata,
         },
         part: InstallPart::Person,
     };

@@ -2,7 +2,7 @@
 
 use leadsman_core::podprobe::Config;
 use leadsman_core::podprobe::explain::{ManagerState, MarkerSummary, Unread};
-use leadsman_core::sidecarset::render::RenderOptions;
+use leadsman_core::sidecarset::index as sidecarset;
 use leadsman_manager::preflight::CheckResult;
 use rstest::rstest;
 use serde::de::DeserializeOwned;
@@ -50,8 +50,7 @@ fn healthy() -> InstallHealth {
             },
             gate: true,
             sidecar_set_gate: Some(false),
-            allows_unlisted_metadata: false,
-            render: RenderOptions::default(),
+            sidecar_sets: sidecarset::Config::default(),
             assumed: None,
         },
         daemon_set: Ok(Some(decode(

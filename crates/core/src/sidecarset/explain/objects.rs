@@ -16,7 +16,6 @@ use crate::cluster::{Now, ObjectName, ResourceVersion, Source};
 use crate::sidecarset::event::{CONFIGURATION, Event, WatchedKind};
 use crate::sidecarset::index::{Config, Index};
 use crate::sidecarset::metadata::{WHITELIST, Whitelist};
-use crate::sidecarset::render::RenderOptions;
 use crate::sidecarset::revision::SetRevision;
 use crate::sidecarset::selection::SetHistory;
 use crate::sidecarset::set::SidecarSet;
@@ -32,10 +31,8 @@ pub struct SetObjects {
     pub namespaces: Vec<Namespace>,
     /// The `ConfigMap` with the administrator's list of annotations; None if it was not read.
     pub configuration: Option<ConfigMap>,
-    /// Whether sets may patch any annotation where no rule of the list applies to them.
-    pub allows_unlisted_metadata: bool,
-    /// How the manager injects.
-    pub render: RenderOptions,
+    /// The manager's settings.
+    pub config: Config,
 }
 
 /// The label by which the API server names each namespace (KEP-2161).
@@ -58,8 +55,8 @@ impl SetObjects {
         let errors = errors.map(|error| format!("ConfigMap {CONFIGURATION}, {WHITELIST}: {error}"));
         let mut known = KnownSets {
             whitelist,
-            is_allowed_without_rules: self.allows_unlisted_metadata,
-            render: self.render,
+            is_allowed_without_rules: self.config.allows_unlisted_metadata,
+            render: self.config.render,
             namespaces: self.namespaces.iter().map(labels_of).collect(),
             ..KnownSets::default()
         };
@@ -86,11 +83,7 @@ impl SetObjects {
 
     /// What the manager would know, were these all pods.
     pub fn index(&self, pods: Vec<Pod>, now: Timestamp) -> Index {
-        let mut index = Index::new(Config {
-            allows_unlisted_metadata: self.allows_unlisted_metadata,
-            render: self.render,
-            ..Config::default()
-        });
+        let mut index = Index::new(self.config.clone());
         let mut observe = |kind: WatchedKind, events: Vec<(ObjectName, Event)>| {
             let now = Now {
                 monotonic: std::time::Duration::ZERO,

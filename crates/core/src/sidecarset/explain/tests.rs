@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::cluster::words_of_tables;
 use crate::sidecarset::annotations::HASH;
+use crate::sidecarset::index::Config;
 use crate::sidecarset::recorded;
 use crate::sidecarset::revision::{SetRevision, create};
 use crate::sidecarset::selection::{NewPod, offer};
@@ -95,6 +96,7 @@ struct Cluster {
     sets: Vec<Value>,
     pods: Vec<Value>,
     revisions: Vec<Value>,
+    config: Config,
 }
 
 /// When the sets of a cluster were created, when they came into force, and when its pods were created.
@@ -161,6 +163,7 @@ impl Cluster {
                 .iter()
                 .map(|one| serde_json::from_value(one.clone()).unwrap())
                 .collect(),
+            config: self.config.clone(),
             ..SetObjects::default()
         }
     }

@@ -289,16 +289,19 @@ fn a_set_that_is_gone_or_was_made_again_is_told() {
 }
 
 // SDF-51
-#[test]
-fn a_pod_of_the_pinned_revision_is_as_it_is_meant() {
-    let cluster = Cluster::default().set("log", &json!({}));
+#[rstest]
+#[case("leadsman-system")]
+#[case("kruise-system")]
+fn a_pod_of_the_pinned_revision_is_as_it_is_meant(#[case] namespace: &str) {
+    let mut cluster = Cluster::default().set("log", &json!({}));
+    cluster.config.namespace = namespace.to_owned();
     let (sets, _) = cluster.objects().parse();
     let former = &sets.valid[0];
     let meta = serde_json::from_value(json!({"name": "log"})).unwrap();
     let mut revisions = Vec::new();
     let of = |known: &KnownSet, number: i64| {
         let name = known.history.newest.to_string();
-        let mut revision = create(&known.set, &meta, "leadsman-system", (&name, "h", number));
+        let mut revision = create(&known.set, &meta, namespace, (&name, "h", number));
         revision["metadata"]["creationTimestamp"] = json!(TIMES[1]);
         revision["metadata"]["resourceVersion"] = json!("1");
         revision
