@@ -92,6 +92,7 @@ impl Sidecars {
             hashes: &self.set.hashes,
             revision: &self.revision,
             allowed_keys: whitelist.allowed_keys(|_| None, false),
+            newest: None,
             missing_pin: None,
         };
         let now = whole_seconds(clock::now());

@@ -224,6 +224,7 @@ impl Place {
             hashes: &parsed.hashes,
             revision: revision.unwrap_or_default(),
             allowed_keys: whitelist.allowed_keys(|_| None, true),
+            newest: None,
             missing_pin: None,
             set: &parsed,
         };
