@@ -12,7 +12,7 @@ use futures::StreamExt;
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
 use jiff::Timestamp;
-use leadsman_core::cluster::{Effects, Now};
+use leadsman_core::cluster::{Effects, Now, Refusal};
 use leadsman_lease::Leadership;
 use leadsman_process::reply::{Disposition, RetryCause};
 use leadsman_process::shutdown::DEFAULT_GRACE_SECONDS;
@@ -334,8 +334,8 @@ impl<R: Rules> Feature<R> {
             self.observe_event(outcome.written);
         }
         let retried = self.release_target(target.clone(), write_result(&disposition, shows));
-        if let Some(reason) = report_unwritten(&target, kind, disposition, retried) {
-            self.observe_event((outcome.refused)(reason));
+        if let Some(refusal) = report_unwritten(&target, kind, disposition, retried) {
+            self.observe_event((outcome.refused)(refusal));
         }
     }
 
@@ -413,6 +413,7 @@ fn write_result(disposition: &Disposition, shows: bool) -> WriteResult {
         | Disposition::Gone { .. }
         | Disposition::Expired { .. }
         | Disposition::Refused { .. }
+        | Disposition::TooLarge { .. }
         // Admission has denied this request only: another one need not wait.
         | Disposition::Retry { cause: RetryCause::Denied, .. } => WriteResult::Over,
         // The object was read back and observed, so something else may be due now.
@@ -433,7 +434,7 @@ fn report_unwritten<T: std::fmt::Display>(
     kind: RequestKind,
     disposition: Disposition,
     retried: Retried,
-) -> Option<String> {
+) -> Option<Refusal> {
     // By the names and values of the labels of the metric `leadsman_writes_total`.
     let (write, result) = (kind.label, disposition.as_label());
     let explained = disposition.explain_reason();
@@ -456,7 +457,11 @@ fn report_unwritten<T: std::fmt::Display>(
         )
         | (Disposition::Retry { reason, .. }, Retried::GivenUp) => {
             tracing::warn!(object = %target, write, result, reason, "the API server refuses a write");
-            return Some(reason);
+            return Some(Refusal::Forbidden(reason));
+        }
+        (Disposition::TooLarge { reason }, _) => {
+            tracing::warn!(object = %target, write, result, reason, "the API server refuses a write for its size");
+            return Some(Refusal::TooLarge(reason));
         }
         (Disposition::Retry { cause, reason, .. }, Retried::Yes) => match cause {
             // A conflict is no fault, and of a missing right the readiness check warns, with what to do about it.

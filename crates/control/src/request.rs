@@ -6,6 +6,7 @@ use http::Method;
 use http::request::Request as HttpRequest;
 use jiff::Timestamp;
 use kube::core::request::Error as BuildError;
+use leadsman_core::cluster::Refusal;
 use leadsman_lease::Leadership;
 use leadsman_process::metrics::LatencyHistogram;
 use leadsman_process::reply::{Disposition, RetryCause, Verb};
@@ -51,7 +52,7 @@ pub struct Request<E> {
     /// The event that it was carried out, which follows the event of the reply.
     pub written: E,
     /// The event that the API server refused it for good, with the reason.
-    pub refused: Box<dyn FnOnce(String) -> E + Send>,
+    pub refused: Box<dyn FnOnce(Refusal) -> E + Send>,
 }
 
 /// When another process made the change that a request carries out, and the histogram of the time from then until it is
@@ -76,7 +77,7 @@ pub(crate) struct RequestOutcome<E> {
     /// The object as the last successful reply showed it.
     pub(crate) observed: Option<E>,
     pub(crate) written: E,
-    pub(crate) refused: Box<dyn FnOnce(String) -> E + Send>,
+    pub(crate) refused: Box<dyn FnOnce(Refusal) -> E + Send>,
 }
 
 /// Sends a request and waits for the answer: [`TIMEOUT`] for all its steps, but no longer than the Lease lasts.

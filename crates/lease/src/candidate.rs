@@ -254,6 +254,7 @@ fn interpret_reply(request: &LeaseRequest, disposition: Disposition, body: &[u8]
         (
             _,
             Disposition::Refused { .. }
+            | Disposition::TooLarge { .. }
             | Disposition::Retry {
                 cause: RetryCause::NoRight | RetryCause::Denied | RetryCause::NoSuchKind,
                 ..

@@ -71,6 +71,11 @@ pub enum Disposition {
         /// The reply's message.
         reason: String,
     },
+    /// Likewise: the object would be too large for the API server or for its store. A smaller one may not be.
+    TooLarge {
+        /// The reply's message.
+        reason: String,
+    },
 }
 
 /// Why a request is to be repeated.
@@ -84,7 +89,7 @@ pub enum RetryCause {
     Unavailable,
     /// No reply in time, or no connection.
     NoAnswer,
-    /// The API server failed on it (500). Objects that are too large for etcd end like this as well.
+    /// The API server failed on it (500).
     InternalError,
     /// The API server does not serve the kind, or the namespace does not exist. Somebody has to create it.
     NoSuchKind,
@@ -143,7 +148,7 @@ impl Disposition {
             Self::Done => "done",
             Self::AlreadyExists { .. } => "already_exists",
             Self::Gone { .. } | Self::Expired { .. } => "gone",
-            Self::Refused { .. } => "refused",
+            Self::Refused { .. } | Self::TooLarge { .. } => "refused",
             Self::Retry { cause, .. } => match cause {
                 RetryCause::Conflict => "conflict",
                 RetryCause::Throttled => "throttled",
@@ -166,7 +171,8 @@ impl Disposition {
             | Self::Gone { reason }
             | Self::Expired { reason }
             | Self::Retry { reason, .. }
-            | Self::Refused { reason } => Some(reason),
+            | Self::Refused { reason }
+            | Self::TooLarge { reason } => Some(reason),
         }
     }
 
@@ -252,6 +258,8 @@ fn judge_failure(
         (500, _) if status.is_some_and(|status| status.reason == "ServerTimeout") => {
             RetryCause::Unavailable
         }
+        (413, _) => return Disposition::TooLarge { reason },
+        (500, _) if is_too_large_for_store(&reason) => return Disposition::TooLarge { reason },
         (500, _) => RetryCause::InternalError,
         (408 | 501..=599, _) => RetryCause::Unavailable,
         _ => return Disposition::Refused { reason },
@@ -332,6 +340,13 @@ fn is_version_too_large(status: &Status) -> bool {
     causes
         .into_iter()
         .any(|cause| cause.reason == "ResourceVersionTooLarge")
+}
+
+/// Whether etcd takes no object of this size, or the API server's client of etcd sends none (`isTooLargeError`,
+/// `k8s.io/apiserver/pkg/endpoints/handlers/rest.go`). The API server passes both on as a 500 without a reason of its own.
+fn is_too_large_for_store(reason: &str) -> bool {
+    reason.contains("etcdserver: request is too large")
+        || reason.contains("trying to send message larger than max")
 }
 
 /// What the authorizer denied: `User "…" cannot list resource "pods" in API group "" at the cluster scope`

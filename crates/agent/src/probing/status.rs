@@ -86,12 +86,18 @@ pub(crate) fn shows_unprobed(object: &NodePodProbe) -> bool {
 
 /// The end of a write that has failed so many times in a row.
 pub(crate) fn failed_write(error: &StatusWriteError, failures: u32) -> StatusWriteEnd {
+    let backoff = BACKOFF.delay(failures, fastrand::f64());
     let retry_after = match error {
+        // However often it is sent, it stays too large.
+        StatusWriteError::Failed {
+            disposition: Disposition::TooLarge { .. },
+            ..
+        } => return StatusWriteEnd::TooLarge { backoff },
         StatusWriteError::Failed { disposition, .. } => disposition.retry_after(),
         StatusWriteError::Undecodable { .. } | StatusWriteError::Lost(_) => None,
     };
     StatusWriteEnd::Failed {
-        backoff: BACKOFF.delay(failures, fastrand::f64()),
+        backoff,
         retry_after,
     }
 }

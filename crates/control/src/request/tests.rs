@@ -48,7 +48,7 @@ fn creation(steps: usize) -> Request<String> {
         read_back: Some(http(Method::GET)),
         measured: None,
         written: "written".to_owned(),
-        refused: Box::new(|reason| reason),
+        refused: Box::new(Refusal::into_reason),
     }
 }
 

@@ -7,6 +7,7 @@
 //! | `object` | an object's name and resourceVersion, where a snapshot of it comes from |
 //! | `watches` | how far each watch has come, which objects were deleted: whether a snapshot shows anything new |
 //! | `effects` | which writes an event may make due, and when to look again |
+//! | `refusal` | why a write is refused |
 //! | `time`, `timers` | a moment by both clocks, times in whole seconds; what is reconsidered later |
 //! | `selector`, `selector_terms` | label selectors, parsed; their requirements one by one, for people |
 //! | `cel` | selectors as the API server evaluates them for a webhook |
@@ -25,6 +26,7 @@ mod interner;
 mod invalid;
 pub mod names;
 mod object;
+mod refusal;
 mod selector;
 mod selector_terms;
 mod sorted_map;
@@ -41,6 +43,7 @@ pub use interner::{Interner, Interners};
 pub use invalid::{FieldErrors, Invalid};
 pub(crate) use object::PodName;
 pub use object::{ObjectName, ResourceVersion, Source};
+pub use refusal::Refusal;
 pub use selector::{Operator, Selector};
 pub use selector_terms::SelectorTerm;
 pub use sorted_map::SortedMap;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use leadsman_api::slim::{Node, Pod};
 use leadsman_api::{NodePodProbe, PodProbeMarker, PodProbeMarkerStatus};
 
-use crate::cluster::{ObjectName, ResourceVersion, Source};
+use crate::cluster::{ObjectName, Refusal, ResourceVersion, Source};
 
 /// A kind that the index needs watched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -57,8 +57,9 @@ pub enum Event {
     /// before. If the object still lacks what was written, another client or an admission webhook undid it.
     Written(WriteTarget),
     /// The API server rejected this write for good, for this reason. It is not repeated until
-    /// another write is due, the spec of the `NodePodProbe` has changed, or some minutes have passed.
-    Refused(WriteTarget, Box<Write>, String),
+    /// another write is due, the spec of the `NodePodProbe` has changed, or some minutes have passed. A `NodePodProbe` that
+    /// is too large gets fewer entries instead.
+    Refused(WriteTarget, Box<Write>, Refusal),
     /// The deadline of the last [`Effects`](crate::cluster::Effects) has passed.
     Deadline,
 }

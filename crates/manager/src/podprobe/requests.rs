@@ -87,7 +87,7 @@ pub(super) fn build_request(target: WriteTarget, write: Write) -> Request<Event>
         read_back: read_back_request(&write),
         measured: None,
         written: Event::Written(target.clone()),
-        refused: Box::new(move |reason| Event::Refused(target, Box::new(write), reason)),
+        refused: Box::new(move |refusal| Event::Refused(target, Box::new(write), refusal)),
     }
 }
 

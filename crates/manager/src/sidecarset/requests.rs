@@ -87,7 +87,9 @@ pub(super) fn build_request(
         read_back: read_back_request(&write, namespace),
         measured: None,
         written: Event::Written(target.clone()),
-        refused: Box::new(move |reason| Event::Refused(target, Box::new(write), reason)),
+        refused: Box::new(move |refusal| {
+            Event::Refused(target, Box::new(write), refusal.into_reason())
+        }),
     }
 }
 

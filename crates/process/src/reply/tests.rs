@@ -26,6 +26,7 @@ fn word(disposition: &Disposition) -> (String, u64) {
         Disposition::Gone { .. } => ("Gone".into(), 0),
         Disposition::Expired { .. } => ("Expired".into(), 0),
         Disposition::Refused { .. } => ("Refused".into(), 0),
+        Disposition::TooLarge { .. } => ("TooLarge".into(), 0),
     }
 }
 
@@ -124,7 +125,32 @@ fn each_reply_to_an_update_has_its_disposition() {
         (404, None, String::new(), "NotApiServer", 0),
         (404, None, "{}".to_owned(), "NotApiServer", 0),
         (409, None, status("Conflict", "no", &none), "Conflict", 0),
-        (413, None, String::new(), "Refused", 0),
+        (413, None, String::new(), "TooLarge", 0),
+        (
+            500,
+            None,
+            status("", "etcdserver: request is too large", &none),
+            "TooLarge",
+            0,
+        ),
+        (
+            500,
+            None,
+            status(
+                "",
+                "rpc error: code = ResourceExhausted desc = trying to send message larger than max (2099005 vs. 2097152)",
+                &none,
+            ),
+            "TooLarge",
+            0,
+        ),
+        (
+            500,
+            None,
+            status("", "etcdserver: mvcc: database space exceeded", &none),
+            "InternalError",
+            0,
+        ),
         (422, None, status("Invalid", "uid", &uid), "Gone", 0),
         (422, None, status("Invalid", "label", &label), "Refused", 0),
         (429, None, "Too many requests".to_owned(), "Throttled", 0),

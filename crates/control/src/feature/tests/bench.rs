@@ -214,7 +214,7 @@ impl Rules for Script {
             read_back: None,
             measured: None,
             written: Event::Other,
-            refused: Box::new(|reason| Event::Refused(name, reason)),
+            refused: Box::new(|refusal| Event::Refused(name, refusal.into_reason())),
         })
     }
 

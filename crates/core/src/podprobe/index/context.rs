@@ -67,6 +67,8 @@ pub(super) enum Timer {
     SpecContest(NodeName),
     /// The status or the finalizers of a marker that are contested.
     MarkerContest(MarkerName),
+    /// The room of a node whose object was too large for the API server.
+    Room(NodeName),
     /// The state of a node's agent, which may change by the passing of time.
     Agent(NodeName),
     /// A marker that is being deleted and that our finalizer no longer holds.

@@ -86,7 +86,7 @@ pub struct Config {
     pub agent_labels: BTreeMap<String, String>,
     /// For agents without a pod: a node counts as silent after this time without a sign of life of its agent.
     pub silent_after: SignedDuration,
-    /// Maximum size of the spec of a `NodePodProbe`, in bytes.
+    /// Maximum size of the spec of a `NodePodProbe`, in bytes as the API server stores it.
     pub node_bytes: usize,
     /// Whether providers run the probes of pods on virtual nodes.
     pub serverless: bool,
@@ -505,6 +505,7 @@ impl Index {
             Timer::PodContest(name) => self.pods.end_contest_wait(name, cx),
             Timer::SpecContest(name) => self.nodes.end_contest_wait(name, cx),
             Timer::MarkerContest(name) => self.markers.end_contest_wait(name, cx),
+            Timer::Room(name) => self.nodes.restore_room(&name),
             Timer::Agent(name) => self.nodes.judge_agent_in_time(&name, cx),
             Timer::Deletion(name) => {
                 cx.affected.markers.insert(name);

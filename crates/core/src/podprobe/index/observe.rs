@@ -9,7 +9,7 @@ use leadsman_api::slim;
 use leadsman_api::{NodePodProbe, PodProbeMarker};
 
 use super::Index;
-use crate::cluster::{CompleteList, ObjectName, ResourceVersion, Source};
+use crate::cluster::{CompleteList, ObjectName, Refusal, ResourceVersion, Source};
 use crate::podprobe::event::{Event, WatchedKind, Write, WriteTarget};
 use crate::podprobe::pod::IndexedPod;
 
@@ -58,8 +58,8 @@ impl Index {
             }
             Event::FieldsKept(WatchedKind::Pod | WatchedKind::Node, _) | Event::Deadline => {}
             Event::Written(target) => self.observe_written(&target),
-            Event::Refused(target, write, reason) => {
-                self.observe_refused(&target, *write, &reason);
+            Event::Refused(target, write, refusal) => {
+                self.observe_refused(&target, *write, refusal);
             }
         }
     }
@@ -283,17 +283,27 @@ impl Index {
         }
     }
 
-    /// Remembers the refusal of a write, unless another write of the target is due by now, which is tried.
-    fn observe_refused(&mut self, target: &WriteTarget, write: Write, reason: &str) {
+    /// Remembers the refusal of a write, unless another write of the target is due by now, which is tried. Of an object that
+    /// is too large, a smaller one becomes due.
+    fn observe_refused(&mut self, target: &WriteTarget, write: Write, refusal: Refusal) {
         // The refusal answers a request of some time ago; what is due now may be another one.
         let due = self.due_write(target, self.cx.now).map(|due| due.write);
+        let is_too_large = matches!(refusal, Refusal::TooLarge(_));
         let (now, timers) = (self.cx.now.monotonic, &mut self.cx.timers);
-        let is_kept = self
-            .refusals
-            .remember_if_due(target, (write, due), reason, now, timers);
-        if is_kept {
-            self.mark_for_recomputing(target);
+        let is_kept = self.refusals.remember_if_due(
+            target,
+            (write, due),
+            &refusal.into_reason(),
+            now,
+            timers,
+        );
+        if !is_kept {
+            return;
         }
+        if let (true, WriteTarget::NodePodProbe(name)) = (is_too_large, target) {
+            self.nodes.shrink_room(name, &mut self.cx);
+        }
+        self.mark_for_recomputing(target);
     }
 
     fn forget_marker_refusals(&mut self, name: &ObjectName) {

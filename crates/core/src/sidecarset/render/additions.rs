@@ -202,7 +202,8 @@ impl ListAdditions {
     }
 }
 
-/// The bytes of an object as JSON.
+/// The bytes of an object as JSON, without the escapes of custom resources (`cluster::go_json`): the API server stores pods as
+/// protobuf.
 pub(super) fn json_bytes(object: &JsonObject) -> usize {
     struct Counter(usize);
 

@@ -4,7 +4,7 @@ use leadsman_api::{NodePodProbeSpec, PodProbeMarkerStatus};
 use serde_json::{Value, json};
 
 use super::*;
-use leadsman_core::cluster::ObjectName;
+use leadsman_core::cluster::{ObjectName, Refusal};
 
 fn name(name: &str) -> ObjectName {
     ObjectName {
@@ -253,12 +253,13 @@ fn a_write_and_its_request_are_of_the_same_kind() {
     let request = build_request(WriteTarget::NodePodProbe("node-1".into()), write.clone());
     assert_eq!(request.kind, DELETE_NODE_POD_PROBE);
     assert!(request.reply.is_none(), "the watch tells of its end");
-    let Event::Refused(WriteTarget::NodePodProbe(name), refused, reason) =
-        (request.refused)("no".into())
+    let Event::Refused(WriteTarget::NodePodProbe(name), refused, refusal) =
+        (request.refused)(Refusal::TooLarge("no".into()))
     else {
         panic!("the event of a refusal");
     };
-    assert_eq!((&*name, *refused, &*reason), ("node-1", write, "no"));
+    let expected = Refusal::TooLarge("no".into());
+    assert_eq!((&*name, *refused, refusal), ("node-1", write, expected));
 }
 
 #[test]

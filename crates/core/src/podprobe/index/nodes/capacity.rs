@@ -1,17 +1,25 @@
 //! The allocation of the room in a node's object, whose size is limited, to the pods of the node.
 //!
-//! A pod that has room keeps it, unless its entries have grown. Free room goes to the namespace that uses the least. A
-//! namespace gets at most three quarters of what the others leave, so that some room is left for a namespace that comes
-//! later.
+//! A pod that has room keeps it. Free room goes to the namespace that uses the least. A namespace gets at most three
+//! quarters of what the others leave, so that some room is left for a namespace that comes later. Entries that grow
+//! beyond that stay while they fit: they are lent the room, and are the first to lose it.
+//!
+//! Where the API server takes less than expected, the namespaces that use the most lose room.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
 
-use super::pod::PodOnNode;
+use super::pod::{PodOnNode, Room};
 use super::{NodeState, Nodes};
-use crate::podprobe::index::context::{IndexContext, NodeName, PodKey};
+use crate::podprobe::index::context::{IndexContext, NodeName, PodKey, Timer};
 
 /// The largest part of the room that a namespace may have of what the others leave: three quarters.
 const NAMESPACE_SHARE: (usize, usize) = (3, 4);
+
+/// How long a node's object stays smaller after the API server has refused it for its size.
+const SHRUNK: Duration = Duration::from_mins(30);
+/// What is left then of the room that was used: three quarters.
+const SHRUNK_PART: (usize, usize) = (3, 4);
 
 fn namespace_share(bytes: usize) -> usize {
     bytes / NAMESPACE_SHARE.1 * NAMESPACE_SHARE.0
@@ -22,7 +30,7 @@ pub(super) struct Allocation<'a> {
     max_bytes: usize,
     used: usize,
     by_namespace: BTreeMap<&'a str, usize>,
-    admitted: BTreeSet<PodKey>,
+    admitted: BTreeMap<PodKey, Room>,
 }
 
 impl<'a> Allocation<'a> {
@@ -31,7 +39,7 @@ impl<'a> Allocation<'a> {
             max_bytes,
             used: 0,
             by_namespace: BTreeMap::new(),
-            admitted: BTreeSet::new(),
+            admitted: BTreeMap::new(),
         }
     }
 
@@ -45,30 +53,48 @@ impl<'a> Allocation<'a> {
         own + bytes <= namespace_share(left_by_others)
     }
 
-    fn admit_pod(&mut self, key: &'a PodKey, bytes: usize) {
-        self.used += bytes;
-        *self.by_namespace.entry(&key.0.namespace).or_default() += bytes;
-        self.admitted.insert(key.clone());
+    fn has_room_for(&self, _namespace: &str, bytes: usize) -> bool {
+        self.used + bytes <= self.max_bytes
     }
 
     /// Admits pods that have room already, in the order of their rank.
-    pub(super) fn admit_present(&mut self, mut present: Vec<(Rank, &'a PodKey, usize)>) {
+    pub(super) fn admit_present(&mut self, present: &[(Rank, &'a PodKey, usize)]) {
         // What this process has decided counts before what the object shows, which may be older.
-        present.sort();
-        for (_, key, bytes) in present {
-            if self.used + bytes <= self.max_bytes {
-                self.admit_pod(key, bytes);
-            }
+        for rank in [Rank::Admitted, Rank::Observed] {
+            let of_rank = present.iter().filter(|(one, ..)| *one == rank);
+            let pods = of_rank.map(|(_, key, bytes)| (*key, *bytes));
+            self.admit_in_turn(pods, Self::has_room_for, Room::Given);
         }
     }
 
-    /// Admits pods that wait for room, those of the namespace that uses least first.
-    pub(super) fn admit_waiting(
+    /// Admits pods that wait for room, or for more than they have, as far as the shares of their namespaces go.
+    pub(super) fn admit_waiting(&mut self, waiting: impl IntoIterator<Item = (&'a PodKey, usize)>) {
+        self.admit_in_turn(waiting, Self::has_share_for, Room::Given);
+    }
+
+    /// Lends room to pods that have grown and were not admitted.
+    pub(super) fn lend_room(&mut self, grown: impl IntoIterator<Item = (&'a PodKey, usize)>) {
+        let grown: Vec<_> = grown
+            .into_iter()
+            .filter(|(key, _)| !self.admitted.contains_key(*key))
+            .collect();
+        self.admit_in_turn(grown, Self::has_room_for, Room::Lent);
+    }
+
+    /// The room of each pod that has some.
+    pub(super) fn into_rooms(self) -> BTreeMap<PodKey, Room> {
+        self.admitted
+    }
+
+    /// Admits pods, those of the namespace that uses least first.
+    fn admit_in_turn(
         &mut self,
-        waiting: impl IntoIterator<Item = (&'a PodKey, usize)>,
-    ) -> &BTreeSet<PodKey> {
+        pods: impl IntoIterator<Item = (&'a PodKey, usize)>,
+        fits: fn(&Self, &str, usize) -> bool,
+        room: Room,
+    ) {
         let mut queues: BTreeMap<&str, VecDeque<(&PodKey, usize)>> = BTreeMap::new();
-        for (key, bytes) in waiting {
+        for (key, bytes) in pods {
             let queue = queues.entry(&key.0.namespace).or_default();
             queue.push_back((key, bytes));
         }
@@ -76,8 +102,10 @@ impl<'a> Allocation<'a> {
         while let Some(namespace) = queues.keys().min_by_key(|one| self.used_by(one)).copied() {
             match queues.get_mut(namespace).and_then(VecDeque::pop_front) {
                 Some((key, bytes)) => {
-                    if self.has_share_for(namespace, bytes) {
-                        self.admit_pod(key, bytes);
+                    if fits(self, namespace, bytes) {
+                        self.used += bytes;
+                        *self.by_namespace.entry(namespace).or_default() += bytes;
+                        self.admitted.insert(key.clone(), room);
                     }
                 }
                 None => {
@@ -85,12 +113,11 @@ impl<'a> Allocation<'a> {
                 }
             }
         }
-        &self.admitted
     }
 }
 
 /// The order among pods that have room already.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Rank {
     /// This process admitted it.
     Admitted,
@@ -108,17 +135,17 @@ impl Nodes {
             return false;
         };
         if let Some(node) = self.by_name.get(&name)
-            && let Some(admitted) = choose_admitted_pods(node, &had, self.max_bytes)
+            && let Some(rooms) = allocate_rooms(node, &had, self.max_bytes)
         {
-            self.refuse_all_but(&name, &admitted, cx);
+            self.set_rooms(&name, &rooms, cx);
         }
         true
     }
 
-    fn refuse_all_but(
+    fn set_rooms(
         &mut self,
         name: &NodeName,
-        admitted: &BTreeSet<PodKey>,
+        rooms: &BTreeMap<PodKey, Room>,
         cx: &mut IndexContext,
     ) {
         let Some(node) = self.by_name.get_mut(name) else {
@@ -126,9 +153,15 @@ impl Nodes {
         };
         let mut changed = Vec::new();
         for (key, pod) in &mut node.pods {
-            // A pod that wants nothing lacks nothing; with the flag it would be reported as waiting for room.
-            let lacks_room = pod.wanted.is_some() && !admitted.contains(key);
-            if std::mem::replace(&mut pod.lacks_room, lacks_room) != lacks_room {
+            let room = match rooms.get(key) {
+                Some(room) => *room,
+                // A pod that wants nothing lacks nothing; otherwise it would be reported as waiting for room.
+                None if pod.wanted.is_none() => Room::Given,
+                None => Room::Lacking,
+            };
+            let lacked = pod.lacks_room();
+            pod.room = room;
+            if pod.lacks_room() != lacked {
                 changed.push(key.clone());
             }
         }
@@ -138,33 +171,65 @@ impl Nodes {
             cx.affected.pods.insert(key.0);
         }
     }
+
+    /// Gives the pods of a node less room than they use: the API server has refused the object for its size.
+    pub(in crate::podprobe::index) fn shrink_room(&mut self, name: &str, cx: &mut IndexContext) {
+        let Some((name, node)) = self.by_name.get_key_value(name) else {
+            return;
+        };
+        let name = name.clone();
+        let pods = node.pods.values().filter(|pod| !pod.lacks_room());
+        let used: usize = pods.map(|pod| pod.bytes).sum();
+        if let Some(node) = self.by_name.get_mut(&name) {
+            node.shrunk_room = Some(used / SHRUNK_PART.1 * SHRUNK_PART.0);
+            let until = cx.now.monotonic.saturating_add(SHRUNK);
+            let timer = || Timer::Room(name.clone());
+            cx.timers.reset(&mut node.room_timer, Some(until), timer);
+        }
+        self.resized.entry(name).or_default();
+    }
+
+    /// Ends what [`Nodes::shrink_room`] began: the object may have been too large for something that has passed.
+    pub(in crate::podprobe::index) fn restore_room(&mut self, name: &NodeName) {
+        if let Some(node) = self.by_name.get_mut(name) {
+            (node.shrunk_room, node.room_timer) = (None, None);
+            self.resized.entry(name.clone()).or_default();
+        }
+    }
 }
 
-/// The pods whose entries an object has room for. `had` is the room of each changed pod before this event. None if
-/// there is room for all, and was before.
-fn choose_admitted_pods(
+/// The room of each pod of a node that has some. `had` is the room of each changed pod before this event. None if there
+/// is room for all, and was before.
+fn allocate_rooms(
     node: &NodeState,
     had: &BTreeMap<PodKey, usize>,
     max_bytes: usize,
-) -> Option<BTreeSet<PodKey>> {
+) -> Option<BTreeMap<PodKey, Room>> {
+    let max_bytes = node
+        .shrunk_room
+        .map_or(max_bytes, |most| most.min(max_bytes));
     let mut pods = node.pods.values();
     // Within one namespace's share of an empty object all fit, however the bytes are divided among
     // namespaces.
-    if node.wanted_bytes <= namespace_share(max_bytes) && pods.all(|pod| !pod.lacks_room) {
+    if node.wanted_bytes <= namespace_share(max_bytes) && pods.all(|pod| pod.room == Room::Given) {
         return None;
     }
-    let mut present = Vec::new();
-    let mut waiting = Vec::new();
+    let (mut present, mut grown, mut waiting) = (Vec::new(), Vec::new(), Vec::new());
     for (key, pod) in &node.pods {
         match rank_and_bytes_before(key, pod, had) {
             _ if pod.wanted.is_none() => {}
-            Some((rank, had)) if pod.bytes <= had => present.push((rank, key, pod.bytes)),
-            _ => waiting.push((key, pod.bytes)),
+            Some((rank, had)) if pod.bytes <= had && pod.room != Room::Lent => {
+                present.push((rank, key, pod.bytes));
+            }
+            Some(_) => grown.push((key, pod.bytes)),
+            None => waiting.push((key, pod.bytes)),
         }
     }
     let mut allocation = Allocation::new(max_bytes);
-    allocation.admit_present(present);
-    Some(allocation.admit_waiting(waiting).clone())
+    allocation.admit_present(&present);
+    allocation.admit_waiting(grown.iter().copied().chain(waiting));
+    allocation.lend_room(grown);
+    Some(allocation.into_rooms())
 }
 
 /// The room that a pod had before. What this process decided ranks before what the object shows, which counts after a
@@ -176,14 +241,12 @@ fn rank_and_bytes_before(
 ) -> Option<(Rank, usize)> {
     let decided = match had.get(key) {
         Some(had) => *had,
-        None if pod.lacks_room => 0,
+        None if pod.lacks_room() => 0,
         None => pod.bytes,
     };
     if decided > 0 {
         return Some((Rank::Admitted, decided));
     }
-    Some((
-        Rank::Observed,
-        pod.observed.as_ref()?.stored_bytes(&key.0, &key.1),
-    ))
+    let observed = pod.observed.as_ref()?.stored_bytes(&key.0, &key.1);
+    Some((Rank::Observed, observed))
 }

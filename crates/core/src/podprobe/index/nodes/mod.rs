@@ -72,6 +72,9 @@ struct NodeState {
     differing: usize,
     /// Bytes of all entries that are wanted.
     wanted_bytes: usize,
+    /// What the wanted entries may take, where the API server has refused the object for its size.
+    shrunk_room: Option<usize>,
+    room_timer: Option<Duration>,
     /// Incremented whenever the wanted entries may have changed.
     wanted_revision: u64,
     contest: Contest,
@@ -145,7 +148,7 @@ impl NodeState {
     fn desired_entries(&self, key: &PodKey) -> Option<&PodEntries> {
         let pod = self.pods.get(key)?;
         let wanted = pod.wanted.as_ref()?;
-        (self.is_served() && !pod.lacks_room).then_some(wanted)
+        (self.is_served() && !pod.lacks_room()).then_some(wanted)
     }
 
     /// The pods that want entries here.
@@ -322,7 +325,7 @@ impl Nodes {
             let node = self.by_name.entry(name.clone()).or_default();
             let pod = node.pods.entry(key.clone()).or_default();
             // Only the first change in an event counts: the room that a pod had before decides whether it keeps it.
-            let had = if pod.lacks_room { 0 } else { pod.bytes };
+            let had = if pod.lacks_room() { 0 } else { pod.bytes };
             let resized = self.resized.entry(name.clone()).or_default();
             resized.entry(key.clone()).or_insert(had);
             node.wanted_bytes = node.wanted_bytes - pod.bytes + bytes;
@@ -428,6 +431,7 @@ impl Nodes {
                 "without pods nothing differs, and nothing is wanted"
             );
             let timers = &mut cx.timers;
+            timers.reset(&mut node.room_timer, None, || Timer::Room(name.clone()));
             timers.reset(&mut node.agent_timer, None, || Timer::Agent(name.clone()));
             timers.reset(&mut node.contest_timer, None, || {
                 Timer::SpecContest(name.clone())
@@ -439,6 +443,6 @@ impl Nodes {
     #[cfg(test)]
     pub(super) fn waits_for_nothing(&self) -> bool {
         let mut nodes = self.by_name.values();
-        nodes.all(|node| node.contest_timer.is_none())
+        nodes.all(|node| node.contest_timer.is_none() && node.room_timer.is_none())
     }
 }

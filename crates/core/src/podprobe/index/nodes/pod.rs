@@ -18,14 +18,25 @@ pub(super) struct PodOnNode {
     pub(super) wanted: Option<PodEntries>,
     /// Size of the wanted entries in the object, in bytes.
     pub(super) bytes: usize,
-    /// Whether the object has no room for them.
-    pub(super) lacks_room: bool,
+    pub(super) room: Room,
     pub(super) observed: Option<PodEntries>,
     /// The verdicts by entry, `<marker>#<probe>`.
     pub(super) verdicts: Box<[(Arc<str>, Verdict)]>,
     pub(super) obstacles: Box<[Obstacle]>,
     /// The markers whose entries differ from what is wanted. None if all are equal.
     pub(super) differs: Option<Box<[MarkerName]>>,
+}
+
+/// The room for the entries of a pod in its node's object.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Room {
+    /// The pod keeps it.
+    #[default]
+    Given,
+    /// The entries have grown beyond the share of their namespace: they stay until somebody within a share wants the room.
+    Lent,
+    /// There is none.
+    Lacking,
 }
 
 /// What is observed of one pod on a node.
@@ -46,6 +57,11 @@ pub(super) struct Obstacle {
 }
 
 impl PodOnNode {
+    /// Whether the object has no room for the wanted entries.
+    pub(super) fn lacks_room(&self) -> bool {
+        self.room == Room::Lacking
+    }
+
     /// Whether the agent says anything of the pod.
     pub(super) fn is_reported(&self) -> bool {
         !self.verdicts.is_empty() || !self.obstacles.is_empty()
@@ -96,7 +112,7 @@ impl Nodes {
         };
         cx.affected.nodes.insert(name.clone());
         // Whether a lack of room counts depends on whether the node is served.
-        let lacking = node.pods.iter().filter(|(_, pod)| pod.lacks_room);
+        let lacking = node.pods.iter().filter(|(_, pod)| pod.lacks_room());
         let lacking = lacking.map(|(key, _)| key.0.clone());
         cx.affected.pods.extend(lacking);
         let keys: Vec<_> = node.pods.keys().cloned().collect();

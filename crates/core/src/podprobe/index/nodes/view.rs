@@ -67,7 +67,7 @@ impl<'a> NodeView<'a> {
     ) -> Option<&'a Verdict> {
         let on_node = self.pod?;
         // What such an object still has is about to be removed, and its verdicts with it.
-        if !self.node?.is_served() || on_node.lacks_room {
+        if !self.node?.is_served() || on_node.lacks_room() {
             return None;
         }
         on_node.wanted.as_ref()?.entry_named(&entry.name)?;
@@ -88,7 +88,7 @@ impl<'a> NodeView<'a> {
         if node.is_virtual {
             return Some(Absence::VirtualNode);
         }
-        if self.pod.is_some_and(|pod| pod.lacks_room) {
+        if self.pod.is_some_and(|pod| pod.lacks_room()) {
             return Some(Absence::NoRoom);
         }
         // Its replacement has to wait until it is gone.

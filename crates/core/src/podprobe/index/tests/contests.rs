@@ -9,7 +9,7 @@ use super::cluster::{Admission, name};
 use super::pod::SimPod;
 use super::scene::{exec, idle, p0, probe};
 use super::world::{Fate, World};
-use crate::cluster::Source;
+use crate::cluster::{Refusal, Source};
 use crate::podprobe::event::{Event, WatchedKind, WriteTarget};
 
 /// Somebody takes label `role` away until it is put back a minute later only.
@@ -247,8 +247,8 @@ fn a_refusal_is_of_the_write_that_was_sent() {
         .cluster
         .edit_pod(&p0(), |pod| drop(pod.labels.remove("idle")));
     while world.deliver() {}
-    let reason = "no such value".to_owned();
-    world.observe(Event::Refused(marks, Box::new(sent), reason));
+    let refusal = Refusal::Forbidden("no such value".to_owned());
+    world.observe(Event::Refused(marks, Box::new(sent), refusal));
     world.drain();
     assert_eq!(world.pod().labels["idle"].value, "false");
     assert_eq!(world.ready("way").0, "Probing");

@@ -6,6 +6,7 @@ use serde_json::json;
 use super::cluster::name;
 use super::scene::{idle, p0};
 use super::world::World;
+use crate::cluster::Refusal;
 use crate::podprobe::event::{Event, PodMarks, Write, WriteTarget};
 
 // PPM-8, PPM-13
@@ -75,7 +76,8 @@ fn a_refusal_of_a_known_object_is_remembered_and_its_message_is_bounded() {
         apply: Some(json!({})),
     };
     let write = Box::new(Write::PodMarks(Box::new(marks)));
-    world.observe(Event::Refused(gone, write, "no".to_owned()));
+    let refusal = Refusal::Forbidden("no".to_owned());
+    world.observe(Event::Refused(gone, write, refusal));
     world.drain();
     assert_eq!(world.ready("way").0, "Probing");
     world.verdict("way#idle", "Succeeded", "");

@@ -12,7 +12,7 @@ use super::proof::marker;
 use super::scene::{app_x, exec, idle, probe};
 use super::world::World;
 use crate::cluster::ObjectName;
-use crate::podprobe::event::{Event, WatchedKind, WriteTarget};
+use crate::podprobe::event::{WatchedKind, WriteTarget};
 use crate::podprobe::index::Config;
 
 const KINDS: [WatchedKind; 4] = [
@@ -346,9 +346,7 @@ fn a_refused_spec_is_reported_and_not_repeated_with_each_verdict() {
     let marker = marker(&app_x(), &[idle(), probe("p", "main", exec("a"))]);
     world.cluster.put_marker(&name("a", "way"), marker);
     while world.deliver() {}
-    let write = world.index.due(&node, world.now()).unwrap();
-    let refused = Event::Refused(node, Box::new(write), "quota exceeded".to_owned());
-    world.observe(refused);
+    world.refuse(&node, "quota exceeded");
     world.drain();
     let (reason, message) = world.ready("way");
     assert_eq!(reason, "Refused");

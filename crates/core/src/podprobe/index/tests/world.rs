@@ -7,7 +7,7 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 
 use super::cluster::{Cluster, Reply, at};
-use crate::cluster::{Effects, Now, ObjectName, ResourceVersion, Source};
+use crate::cluster::{Effects, Now, ObjectName, Refusal, ResourceVersion, Source};
 use crate::podprobe::event::{Event, WatchedKind, Write, WriteTarget};
 use crate::podprobe::index::{Config, Index};
 
@@ -278,7 +278,8 @@ impl World {
             (None, Fate::Refused) => {
                 let write = Box::new(flight.write.clone());
                 self.end(&object, &flight, false);
-                self.observe(Event::Refused(object, write, "no".to_owned()));
+                let refusal = Refusal::Forbidden("no".to_owned());
+                self.observe(Event::Refused(object, write, refusal));
             }
             _ => self.retry(object),
         }
@@ -465,11 +466,14 @@ impl World {
 
     /// The API server refuses the write that is due on an object.
     pub(super) fn refuse(&mut self, object: &WriteTarget, reason: &str) {
+        self.refuse_due(object, Refusal::Forbidden(reason.to_owned()));
+    }
+
+    /// Refuses the write of a target that is due. Returns it.
+    pub(super) fn refuse_due(&mut self, object: &WriteTarget, refusal: Refusal) -> Write {
         let write = self.index.due(object, self.now()).unwrap();
-        self.observe(Event::Refused(
-            object.clone(),
-            Box::new(write),
-            reason.to_owned(),
-        ));
+        let refused = Box::new(write.clone());
+        self.observe(Event::Refused(object.clone(), refused, refusal));
+        write
     }
 }
