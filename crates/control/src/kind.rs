@@ -46,8 +46,8 @@ pub(crate) type SubscribeKind<R> =
 pub(crate) type Relist<E> = fn(ApiServer, ListTarget) -> BoxStream<'static, Vec<E>>;
 
 impl<R: Rules> Kind<R> {
-    /// A kind, listed and re-listed in pages of so many objects. A page is in memory about four times (received, in one piece, as
-    /// text, decoded), so the size of a page determines the peak of memory at a start.
+    /// A kind, listed and re-listed in pages of so many objects, and of fewer where they are large. A page is in memory twice, as
+    /// text and decoded, so its size determines the peak of memory at a start.
     pub const fn new<K: Watchable>(page: u32) -> Self
     where
         R: Observe<K>,

@@ -15,7 +15,7 @@ use futures::stream::{self, BoxStream, unfold};
 use kube::Resource as _;
 use leadsman_api::Guarded;
 use leadsman_core::cluster::{ObjectName, ResourceVersion, Source};
-use leadsman_process::list::{ListPage, ListTarget};
+use leadsman_process::list::{ListPage, ListTarget, Paging};
 use leadsman_process::reply::{Disposition, RetryCause};
 use leadsman_process::{ApiServer, Backoff};
 use tokio::time::sleep;
@@ -85,6 +85,7 @@ fn to_observations<K: Watchable>(objects: Vec<Guarded<K>>) -> Vec<Observation<K>
 struct Listing {
     /// The continue token of the next page; the first has none.
     token: Option<String>,
+    paging: Paging,
     /// The names of the pages so far, also of what does not decode; no more than there are objects.
     names: BTreeSet<ObjectName>,
 }
@@ -96,10 +97,10 @@ impl Listing {
         server: &ApiServer,
         target: &ListTarget,
     ) -> ListPage<Guarded<K>> {
-        let (mut failures, mut late) = (0, 0);
+        let mut failures = 0;
         loop {
             let page = target
-                .read_page(server, self.token.clone(), &mut late)
+                .read_page(server, self.token.clone(), &mut self.paging)
                 .await;
             let failed = match page {
                 Ok(page) => {
@@ -116,12 +117,12 @@ impl Listing {
                     retry_in = retry_in.max(after.unwrap_or_default());
                     // The token may be the cause, and a new list needs none.
                     if matches!(cause, RetryCause::InternalError | RetryCause::Conflict) {
-                        *self = Self::default();
+                        self.start_over();
                     }
                 }
                 // A continue token is good for minutes only, and another API server may refuse it. Another list begins, of
                 // a later version.
-                _ => *self = Self::default(),
+                _ => self.start_over(),
             }
             let resource = GroupResource::of::<K>().full_name();
             tracing::warn!(
@@ -132,6 +133,13 @@ impl Listing {
             );
             sleep(retry_in).await;
         }
+    }
+
+    fn start_over(&mut self) {
+        *self = Self {
+            paging: self.paging,
+            ..Self::default()
+        };
     }
 }
 

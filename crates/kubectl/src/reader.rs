@@ -214,20 +214,26 @@ impl Reader {
         let refused = |error: &dyn std::fmt::Display| Disposition::Refused {
             reason: error.to_string(),
         };
-        let params = ListParams {
+        let mut params = ListParams {
             label_selector: selection.labels.clone(),
             field_selector: selection.fields.clone(),
             limit: Some(selection.page),
             continue_token: token,
             ..ListParams::default()
         };
-        let request = Request::new(resource.objects_path(selection.namespace)).list(&params);
-        let request = request.map_err(|error| refused(&error))?;
-        let reply = self.send_request(Verb::ListOrWatch, request).await;
-        if reply.disposition != Disposition::Done {
-            return Err(reply.disposition);
+        loop {
+            let request = Request::new(resource.objects_path(selection.namespace)).list(&params);
+            let request = request.map_err(|error| refused(&error))?;
+            let reply = self.send_request(Verb::ListOrWatch, request).await;
+            if reply.disposition != Disposition::Done {
+                return Err(reply.disposition);
+            }
+            // One object always fits (`LONGEST_BODY`).
+            match params.limit {
+                Some(limit @ 2..) if reply.is_too_long => params.limit = Some(limit / 2),
+                _ => return serde_json::from_slice(&reply.body).map_err(|error| refused(&error)),
+            }
         }
-        serde_json::from_slice(&reply.body).map_err(|error| refused(&error))
     }
 }
 

@@ -1,4 +1,8 @@
-//! A page of a list, with a deadline.
+//! A page of a list, with a deadline and a limit in bytes.
+//!
+//! A page is asked for by a number of objects, whose sizes nobody knows before: what one namespace puts into its objects would
+//! decide how much memory and time all others' list takes. So a page that is longer than a body may be, or comes too late, is
+//! asked for again with half as many objects, from the same place, down to one, which always fits ([`LONGEST_BODY`]).
 
 use std::fmt::Display;
 use std::time::Duration;
@@ -10,7 +14,7 @@ use serde::de::DeserializeOwned;
 
 use crate::clock;
 use crate::reply::{Disposition, RetryCause, Verb};
-use crate::server::ApiServer;
+use crate::server::{ApiServer, LONGEST_BODY};
 
 /// The deadlines for a page, after no, one, two … pages in a row whose deadline passed. The last one is the API
 /// server's own (`--request-timeout`, one minute by default: `RequestTimeout` in
@@ -31,6 +35,40 @@ pub struct ListTarget {
     pub(crate) fields: Option<String>,
     pub(crate) labels: Option<String>,
     page: u32,
+}
+
+/// What the pages so far say about the next one: how long it may take, and how many objects it may have.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Paging {
+    /// Pages in a row whose deadline passed. A refused connection does not count: it says nothing about how long a list takes.
+    pub timeouts: usize,
+    /// How often the number of objects of a page is halved.
+    halvings: u32,
+}
+
+impl Paging {
+    fn deadline(self) -> Duration {
+        DEADLINES[self.timeouts.min(DEADLINES.len() - 1)]
+    }
+
+    /// How many objects are asked for where a page has `page` by rights.
+    fn limit(self, page: u32) -> u32 {
+        page.checked_shr(self.halvings).unwrap_or(0).max(1)
+    }
+
+    fn halve(&mut self, page: u32) {
+        if self.limit(page) > 1 {
+            self.halvings += 1;
+        }
+    }
+
+    /// Notes a page that came. Where one of twice the size would still have had room and time to spare, the next has it.
+    fn note_page(&mut self, bytes: usize, took: Duration) {
+        self.timeouts = 0;
+        if 4 * bytes <= LONGEST_BODY && 4 * took <= DEADLINES[0] {
+            self.halvings = self.halvings.saturating_sub(1);
+        }
+    }
 }
 
 /// One page of a list.
@@ -96,49 +134,20 @@ impl ListTarget {
         Self { page, ..self }
     }
 
-    /// Reads the first page, or the one of a continue token. `timeouts` counts the pages in a row whose deadline
-    /// passed. A refused connection does not count: it says nothing about how long a list takes.
+    /// Reads the first page, or the one of a continue token.
     pub async fn read_page<K: DeserializeOwned + Clone>(
         &self,
         server: &ApiServer,
         token: Option<String>,
-        timeouts: &mut usize,
+        paging: &mut Paging,
     ) -> Result<ListPage<K>, Disposition> {
-        // Without a resourceVersion the list is at least as new as every write that was answered before it began; a
-        // new leader depends on that. With 0 it may come from a cache that is behind, and the limit would be ignored
-        // (`tools/cache/reflector.go` in client-go).
-        let params = ListParams {
-            field_selector: self.fields.clone(),
-            label_selector: self.labels.clone(),
-            limit: Some(self.page),
-            continue_token: token,
-            ..ListParams::default()
-        };
-        let request = Request::new(&self.path).list(&params);
-        let request = request.map_err(|error| unreadable_body(&error))?;
-        let (began, deadline) = (
-            clock::monotonic(),
-            DEADLINES[(*timeouts).min(DEADLINES.len() - 1)],
-        );
-        let reply = server
-            .send_request(Verb::ListOrWatch, request, deadline)
-            .await;
-        if reply.disposition != Disposition::Done {
-            let no_answer = matches!(
-                &reply.disposition,
-                Disposition::Retry {
-                    cause: RetryCause::NoAnswer,
-                    ..
-                }
-            );
-            if no_answer && clock::monotonic() >= began + deadline {
-                *timeouts += 1;
+        let body = loop {
+            if let Some(body) = self.read_page_body(server, token.clone(), paging).await? {
+                break body;
             }
-            return Err(reply.disposition);
-        }
-        *timeouts = 0;
+        };
         let list: ObjectList<K> =
-            serde_json::from_slice(&reply.body).map_err(|error| unreadable_body(&error))?;
+            serde_json::from_slice(&body).map_err(|error| unreadable_body(&error))?;
         // The list of a custom resource has `continue: ""` on its last page (`UnstructuredList.SetContinue`,
         // `k8s.io/apimachinery/pkg/apis/meta/v1/unstructured/unstructured_list.go`).
         let filled = |text: Option<String>| text.filter(|text| !text.is_empty());
@@ -151,6 +160,67 @@ impl ListTarget {
             version: version.ok_or_else(|| unreadable_body(&"a list without a resourceVersion"))?,
         })
     }
+
+    /// The text of a page; None if it is too long, and is to be asked for again with fewer objects.
+    async fn read_page_body(
+        &self,
+        server: &ApiServer,
+        token: Option<String>,
+        paging: &mut Paging,
+    ) -> Result<Option<Vec<u8>>, Disposition> {
+        let limit = paging.limit(self.page);
+        // Without a resourceVersion the list is at least as new as every write that was answered before it began; a
+        // new leader depends on that. With 0 it may come from a cache that is behind, and the limit would be ignored
+        // (`tools/cache/reflector.go` in client-go).
+        let params = ListParams {
+            field_selector: self.fields.clone(),
+            label_selector: self.labels.clone(),
+            limit: Some(limit),
+            continue_token: token,
+            ..ListParams::default()
+        };
+        let request = Request::new(&self.path).list(&params);
+        let request = request.map_err(|error| unreadable_body(&error))?;
+        let (began, deadline) = (clock::monotonic(), paging.deadline());
+        let reply = server
+            .send_request(Verb::ListOrWatch, request, deadline)
+            .await;
+        let took = clock::monotonic() - began;
+        if reply.disposition != Disposition::Done {
+            let no_answer = matches!(
+                &reply.disposition,
+                Disposition::Retry {
+                    cause: RetryCause::NoAnswer,
+                    ..
+                }
+            );
+            if no_answer && took >= deadline {
+                paging.timeouts += 1;
+                paging.halve(self.page);
+            }
+            return Err(reply.disposition);
+        }
+        if !reply.is_too_long {
+            paging.note_page(reply.body.len(), took);
+            return Ok(Some(reply.body));
+        }
+        let resource = &self.resource;
+        if limit == 1 {
+            // It is not left out: what a complete list lacks counts as deleted.
+            return Err(unreadable_body(&format!(
+                "one of the {resource} has more than {LONGEST_BODY} bytes, which no API server sends while etcd runs with its \
+                 default --max-request-bytes"
+            )));
+        }
+        tracing::info!(
+            resource,
+            objects = limit,
+            bytes = LONGEST_BODY,
+            "a page of a list is too long, asking for half of its objects"
+        );
+        paging.halve(self.page);
+        Ok(None)
+    }
 }
 
 /// The disposition of a success whose body cannot be decoded.
@@ -159,3 +229,6 @@ pub(crate) fn unreadable_body(error: &dyn Display) -> Disposition {
         reason: format!("the reply cannot be decoded: {error}"),
     }
 }
+
+#[cfg(test)]
+mod tests;

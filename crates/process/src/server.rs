@@ -6,6 +6,7 @@ use std::time::Duration;
 use http::HeaderValue;
 use http::header::DATE;
 use http::request::Request;
+use http_body_util::BodyExt;
 use kube::Client;
 use kube::client::Body;
 use tokio::time::sleep;
@@ -14,6 +15,19 @@ use crate::clock;
 use crate::metrics::ClientMetrics;
 use crate::reach::Reachability;
 use crate::reply::{self, Disposition, Verb};
+
+/// The most bytes that are read of a reply: a namespace can have objects enough to make any page of a list larger than the
+/// memory of this process. One object always fits. etcd stores no more than [`STORED`] of it, and JSON is at most six times as
+/// long as what is stored as protobuf: Go writes `<`, `>`, `&` and control characters as `\u003c` (`appendString`,
+/// `encoding/json/encode.go`), and the names of fields add less than that to the smallest of messages.
+pub const LONGEST_BODY: usize = 16 << 20;
+/// The default of etcd's `--max-request-bytes` (`DefaultMaxRequestBytes`, `server/embed/config.go`).
+const STORED: usize = 3 << 19;
+
+const _: () = assert!(
+    LONGEST_BODY > 6 * STORED,
+    "a page of one object must fit, or its list would never end"
+);
 
 /// A client of the API server. Clones share connections and the record of outages.
 #[derive(Clone)]
@@ -31,8 +45,10 @@ pub struct ApiServer {
 pub struct Reply {
     /// Its meaning for the request.
     pub disposition: Disposition,
-    /// The body; empty if none came.
+    /// The body; empty if none came, or one of more than [`LONGEST_BODY`].
     pub body: Vec<u8>,
+    /// Whether the body was longer than [`LONGEST_BODY`]. The disposition follows from the status alone.
+    pub is_too_long: bool,
     /// The API server's time of day, in the header `Date` (RFC 9110, section 6.6.1).
     pub date: Option<HeaderValue>,
 }
@@ -60,9 +76,9 @@ impl ApiServer {
         let exchange = async {
             let response = self.client.send(request.map(Body::from)).await?;
             let (head, body) = response.into_parts();
-            Ok::<_, kube::Error>((head, body.collect_bytes().await?))
+            Ok::<_, kube::Error>((head, read_body(body).await?))
         };
-        let (mut status, mut date) = (None, None);
+        let (mut status, mut date, mut is_too_long) = (None, None, false);
         let (disposition, body) = tokio::select! {
             // The deadline is polled first: a process that was suspended for longer than its Lease must not send a
             // write that it had begun as the leader.
@@ -72,8 +88,10 @@ impl ApiServer {
                 Ok((head, body)) => {
                     status = Some(head.status);
                     date = head.headers.get(DATE).cloned();
+                    is_too_long = body.is_none();
+                    let body = body.unwrap_or_default();
                     let disposition = reply::judge_reply(verb, head.status, &head.headers, &body);
-                    (disposition, Vec::from(body))
+                    (disposition, body)
                 }
                 Err(error) => (reply::no_reply(&error), Vec::new()),
             },
@@ -84,7 +102,23 @@ impl ApiServer {
         Reply {
             disposition,
             body,
+            is_too_long,
             date,
         }
     }
+}
+
+/// Reads a body; None, as soon as that is known, if it is longer than [`LONGEST_BODY`].
+pub(crate) async fn read_body(mut body: Body) -> kube::Result<Option<Vec<u8>>> {
+    let mut read = Vec::new();
+    while let Some(frame) = body.frame().await {
+        let Ok(data) = frame?.into_data() else {
+            continue;
+        };
+        if read.len() + data.len() > LONGEST_BODY {
+            return Ok(None);
+        }
+        read.extend_from_slice(&data);
+    }
+    Ok(Some(read))
 }

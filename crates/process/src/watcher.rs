@@ -29,7 +29,7 @@ use tokio::time::{Instant, sleep};
 use self::lines::{LineStream, read_event};
 use crate::backoff::Backoff;
 use crate::clock;
-use crate::list::{ListTarget, unreadable_body};
+use crate::list::{ListTarget, Paging, unreadable_body};
 use crate::metrics::WatchMetrics;
 use crate::reach::RecoveryListener;
 use crate::reply::{Disposition, RetryCause, judge_watch_error, timed_out};
@@ -156,7 +156,7 @@ where
         state: WatchState::Unlisted,
         failures: 0,
         expired: 0,
-        timeouts: 0,
+        paging: Paging::default(),
         delay: None,
     };
     unfold(watch, async |mut watch| {
@@ -176,8 +176,7 @@ struct Watch<K> {
     failures: u32,
     /// How many of them were expired versions or tokens.
     expired: u32,
-    /// Pages in a row whose deadline passed.
-    timeouts: usize,
+    paging: Paging,
     /// Until the next attempt.
     delay: Option<Duration>,
 }
@@ -286,7 +285,7 @@ where
         };
         let read = self
             .target
-            .read_page(&self.server, token.clone(), &mut self.timeouts);
+            .read_page(&self.server, token.clone(), &mut self.paging);
         let page = unless_stalled(read, &mut self.recoveries, STALLED_PAGE).await;
         match page.and_then(|page| page) {
             // The items are delivered one by one before the next page is read, so that no more than one is held.
@@ -331,8 +330,8 @@ where
     /// Asks for one object, with which the version of the whole list comes. The watch goes on unless that is an earlier one.
     async fn check_version(&mut self, version: String) -> Option<WatchEvent<K>> {
         let target = self.target.clone().with_page_size(1);
-        let mut timeouts = 0;
-        let read = target.read_page::<IgnoredAny>(&self.server, None, &mut timeouts);
+        let mut paging = Paging::default();
+        let read = target.read_page::<IgnoredAny>(&self.server, None, &mut paging);
         let page = unless_stalled(read, &mut self.recoveries, STALLED_PAGE).await;
         let stored = page.and_then(|page| page).ok().map(|page| page.version);
         let number = |text: &str| text.parse::<u64>().ok();

@@ -1,8 +1,9 @@
 //! The `--feature-gates` that an `OpenKruise` manager runs with, as its pod shows them.
 
 use k8s_openapi::api::core::v1::{Pod, PodSpec};
-use kube::api::ListParams;
-use kube::{Api, Client};
+use kube::Client;
+use leadsman_process::ApiServer;
+use leadsman_process::list::{ListTarget, Paging};
 
 use super::manager::GateState;
 use crate::gates::openkruise_acts_on_markers;
@@ -17,20 +18,29 @@ pub const GATES_FLAG: &str = "--feature-gates";
 /// # Errors
 /// When the API server does not show the pods.
 pub async fn read_gates(client: &Client, namespace: &str, holder: &str) -> kube::Result<GateState> {
-    let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
+    let pods = || ListTarget::in_namespace::<Pod>(namespace);
     let name = holder.rsplit_once('_').map_or(holder, |(name, _)| name);
     // Anybody may write to a Lease: a holder that is no valid name of a pod is not put into a selector.
     let is_name = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '-' | '.');
     if !name.is_empty() && name.chars().all(is_name) {
         // A list of one: the manager has no right to get pods, and needs none.
-        let holder = ListParams::default().fields(&format!("metadata.name={name}"));
-        let holder = pods.list(&holder).await?.items;
+        let holder = read_first_page(client, pods().only_named(name)).await?;
         if !holder.is_empty() {
             return Ok(gate_state_of_pods(&holder));
         }
     }
-    let managers = ListParams::default().labels(super::PODS).limit(100);
-    Ok(gate_state_of_pods(&pods.list(&managers).await?.items))
+    let managers = pods().with_label_selector(super::PODS.to_owned());
+    let managers = read_first_page(client, managers.with_page_size(100)).await?;
+    Ok(gate_state_of_pods(&managers))
+}
+
+/// The first of these pods: as many as a page has, and fewer where they are large.
+async fn read_first_page(client: &Client, target: ListTarget) -> kube::Result<Vec<Pod>> {
+    let server = ApiServer::new(client.clone());
+    let mut paging = Paging::default();
+    let page = target.read_page(&server, None, &mut paging).await;
+    let page = page.map_err(|failure| kube::Error::Service(failure.explain_reason().into()))?;
+    Ok(page.objects)
 }
 
 /// Off if it is off in all pods.

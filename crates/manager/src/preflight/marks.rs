@@ -7,7 +7,7 @@ use leadsman_api::slim::{FieldOwner, Pod};
 use leadsman_api::{Guarded, PodProbeMarker};
 use leadsman_core::podprobe::{Compatibility, Marker, index::FINALIZER};
 use leadsman_process::ApiServer;
-use leadsman_process::list::ListTarget;
+use leadsman_process::list::{ListTarget, Paging};
 use leadsman_process::reply::{Disposition, RetryCause};
 use serde::de::DeserializeOwned;
 
@@ -94,11 +94,11 @@ async fn read_pages<K: Resource + DeserializeOwned + Clone>(
     mut observe: impl FnMut(K),
 ) -> Result<(), Disposition> {
     let target = target.with_page_size(PAGE);
-    let mut token = None;
+    let (mut token, mut paging) = (None, Paging::default());
     loop {
         // Of the deadlines of a page the second: nothing is asked again here, and the whole has about as long.
-        let mut timeouts = 1;
-        let page = target.read_page(server, token, &mut timeouts).await?;
+        paging.timeouts = 1;
+        let page = target.read_page(server, token, &mut paging).await?;
         page.objects.into_iter().for_each(&mut observe);
         token = page.token;
         if token.is_none() {

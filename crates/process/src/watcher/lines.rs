@@ -9,11 +9,10 @@ use serde::de::DeserializeOwned;
 
 use crate::clock;
 use crate::reply::{Disposition, Verb, judge_reply, no_reply};
-use crate::server::ApiServer;
+use crate::server::{ApiServer, LONGEST_BODY, read_body};
 
-/// A line is an object, and no API server stores larger ones than a few megabytes
-/// (`--max-request-bytes` of etcd, and 3 MiB for a request body).
-const LONGEST_LINE: usize = 16 << 20;
+/// A line is one object, which always fits into a body.
+const LONGEST_LINE: usize = LONGEST_BODY;
 
 /// How the text of an object is read that a watch delivers.
 pub type ReadObject<K> = fn(&str) -> serde_json::Result<K>;
@@ -40,13 +39,13 @@ impl LineStream {
         let (head, body) = response.map_err(|error| no_reply(&error))?.into_parts();
         if !head.status.is_success() {
             // The deadline of the caller covers this body too.
-            let body = body.collect_bytes().await;
+            let body = read_body(body).await;
             let body = body.map_err(|error| no_reply(&error))?;
             return Err(judge_reply(
                 Verb::ListOrWatch,
                 head.status,
                 &head.headers,
-                &body,
+                &body.unwrap_or_default(),
             ));
         }
         let received = Vec::new();
