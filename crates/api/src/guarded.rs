@@ -25,9 +25,14 @@ pub enum Guarded<K> {
     },
 }
 
+/// The longest metadata that is decoded of an object that is undecodable itself; of longer ones the names are. Whoever makes
+/// an object may fill it with labels, which take many times their length.
+const LONGEST_METADATA: usize = 64 * 1024;
+
 #[derive(Deserialize)]
-struct MetadataOnly {
-    metadata: ObjectMeta,
+struct MetadataOnly<'a> {
+    #[serde(borrow)]
+    metadata: &'a RawValue,
 }
 
 #[derive(Default, Deserialize)]
@@ -58,13 +63,17 @@ impl<K: DeserializeOwned> Guarded<K> {
             Ok(object) => return Ok(Self::Decoded(Box::new(object))),
             Err(error) => error.to_string(),
         };
-        let metadata = match serde_json::from_str::<MetadataOnly>(text) {
-            Ok(object) => object.metadata,
-            Err(_) => names_only(text)?,
-        };
-        let metadata = Box::new(metadata);
+        let metadata = Box::new(read_metadata(text).map_or_else(|| names_only(text), Ok)?);
         Ok(Self::Undecodable { metadata, error })
     }
+}
+
+/// The metadata, unless it is undecodable or too long.
+fn read_metadata(text: &str) -> Option<ObjectMeta> {
+    let object: MetadataOnly<'_> = serde_json::from_str(text).ok()?;
+    let metadata = object.metadata.get();
+    let metadata = Some(metadata).filter(|metadata| metadata.len() <= LONGEST_METADATA)?;
+    serde_json::from_str(metadata).ok()
 }
 
 /// The name and the resourceVersion, whatever the rest of the metadata looks like: the name says which object it is, and
@@ -143,6 +152,35 @@ mod tests {
         assert_eq!(decoded, expected);
         let version = list.items[3].meta().resource_version.as_deref();
         assert_eq!(version, Some("6"));
+    }
+
+    /// Labels that are kept take many times their text: of 60 pods with 100,000 each nothing may be kept but names.
+    // PPM-11
+    #[test]
+    fn of_a_pod_with_too_many_labels_its_names_are_kept() {
+        let labels = |count: usize| {
+            let labels = (0..count).map(|at| format!("\"big-{at}\":\"\""));
+            let labels: Vec<_> = labels.collect();
+            format!(
+                r#"{{"metadata":{{"name":"big","namespace":"shop","resourceVersion":"7","labels":{{{}}}}}}}"#,
+                labels.join(",")
+            )
+        };
+        let Guarded::Undecodable { metadata, error } =
+            Guarded::<Pod>::parse(&labels(100_000)).unwrap()
+        else {
+            panic!("it is too large");
+        };
+        let names = ObjectMeta {
+            name: Some("big".into()),
+            namespace: Some("shop".into()),
+            resource_version: Some("7".into()),
+            ..ObjectMeta::default()
+        };
+        assert_eq!(*metadata, names);
+        assert!(error.contains("take more than 65536 bytes"), "{error}");
+        let usual = Guarded::<Pod>::parse(&labels(1_000)).unwrap();
+        assert!(matches!(usual, Guarded::Decoded(pod) if pod.labels.len() == 1_000));
     }
 
     #[test]

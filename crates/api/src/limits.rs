@@ -37,6 +37,11 @@ pub const ANNOTATIONS_BYTES: usize = 256 * 1024;
 /// Bytes of a pod as JSON, with what sets add to it. etcd takes requests of 1.5 MiB (`--max-request-bytes`), and needs room for
 /// what the API server and the kubelet add later: defaults, `managedFields`, the status.
 pub const POD_BYTES: usize = 1280 * 1024;
+/// What is kept of a pod's metadata and spec, in bytes. A pod of which more would be kept counts as undecodable. Usual pods have
+/// one to four KiB.
+pub const KEPT_POD_BYTES: usize = 64 * 1024;
+/// What a text costs beyond its length where it is kept.
+pub const KEPT_TEXT_BYTES: usize = 32;
 /// Bytes of the note of an event (`NoteLengthLimit` in `pkg/apis/core/validation/events.go`).
 pub const EVENT_NOTE_BYTES: usize = 1024;
 /// Characters of a DNS label, of a label's value, and of a qualified name after its `/`.

@@ -3,12 +3,14 @@
 //! All other fields are skipped while parsing, so that they take no memory.
 
 use std::borrow::Cow;
+use std::fmt;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use serde::{Deserialize, Deserializer};
 
 use self::config_map::ConfigMap;
 use self::revision::ControllerRevision;
+use crate::limits;
 pub use crate::managed::{FieldOwner, Owned};
 use crate::wire::{null_as_default, pairs};
 
@@ -22,7 +24,7 @@ pub type Pairs = Vec<(String, String)>;
 /// A pod: the fields that matching, planning, marking and upgrades in place read. All features read one type, so that a pod is
 /// decoded once however many of them watch pods.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
-#[serde(from = "PodWire")]
+#[serde(try_from = "PodWire")]
 pub struct Pod {
     /// Name, namespace, uid, resourceVersion, generation, creationTimestamp and deletionTimestamp; all other fields are
     /// empty.
@@ -261,14 +263,69 @@ struct LabelledMetadata {
     labels: Pairs,
 }
 
-impl From<PodWire> for Pod {
-    fn from(wire: PodWire) -> Self {
+/// A pod of which more would be kept than memory allows: Kubernetes bounds labels only by the size of the object, and a manager
+/// keeps pods many times as large as their text.
+struct OversizedPod;
+
+impl fmt::Display for OversizedPod {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "its labels, the keys of its annotations, its containers and their ports take more than {} bytes (each counts {} more \
+             than its text): remove some",
+            limits::KEPT_POD_BYTES,
+            limits::KEPT_TEXT_BYTES,
+        )
+    }
+}
+
+impl PodWire {
+    /// The bytes of what is kept of a pod however many there are: whoever creates a pod decides about them. A status is its
+    /// kubelet's.
+    fn kept_bytes(&self) -> usize {
+        let labels = self.metadata.labels.iter();
+        let labels = labels.map(|(key, value)| key.len() + value.len());
+        // The values of annotations have a bound of their own (`TotalAnnotationSizeLimitB`,
+        // `k8s.io/apimachinery/pkg/api/validation/objectmeta.go`).
+        let annotations = self.metadata.annotations.iter().map(|(key, _)| key.len());
+        let containers = [&self.spec.containers, &self.spec.init_containers];
+        let containers = || containers.into_iter().flatten();
+        let names = containers().map(|one| one.name.len() + one.image.len());
+        let ports = containers().flat_map(|one| &one.ports);
+        let ports = ports.map(|port| port.name.as_ref().map_or(0, String::len));
+        // Which marks are ours is kept too, and a client may write any managedFields. Ours are of applies on the status.
+        let owners = self.metadata.managed_fields.iter();
+        let owners = owners.filter(|one| one.operation == "Apply" && one.subresource == "status");
+        let owned = owners.flat_map(|one| {
+            let owned = [
+                &one.owned.labels,
+                &one.owned.annotations,
+                &one.owned.conditions,
+            ];
+            owned.into_iter().flatten().map(String::len)
+        });
+        let texts = labels
+            .chain(annotations)
+            .chain(names)
+            .chain(ports)
+            .chain(owned);
+        texts.map(|text| text + limits::KEPT_TEXT_BYTES).sum()
+    }
+}
+
+impl TryFrom<PodWire> for Pod {
+    type Error = OversizedPod;
+
+    fn try_from(wire: PodWire) -> Result<Self, OversizedPod> {
+        if wire.kept_bytes() > limits::KEPT_POD_BYTES {
+            return Err(OversizedPod);
+        }
         let metadata = wire.metadata;
         let mut owners = metadata.managed_fields;
         owners.retain(|owner| !owner.is_empty());
         let mut references = metadata.owner_references.into_iter();
         let controller = references.find(|owner| owner.controller == Some(true));
-        Self {
+        Ok(Self {
             identity: ObjectMeta {
                 name: metadata.name,
                 namespace: metadata.namespace,
@@ -285,7 +342,7 @@ impl From<PodWire> for Pod {
             owners,
             spec: wire.spec,
             status: wire.status,
-        }
+        })
     }
 }
 

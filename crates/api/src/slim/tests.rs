@@ -270,3 +270,42 @@ proptest! {
         prop_assert_eq!(owner.owned, owned(&fields));
     }
 }
+
+/// All that whoever creates a pod decides about, and a manager keeps, counts.
+#[test]
+fn what_is_kept_of_a_pod_is_bounded() {
+    let many =
+        |count: usize, one: &dyn Fn(usize) -> Value| -> Value { (0..count).map(one).collect() };
+    let pairs = |count: usize, length: usize| -> Value {
+        let pairs = (0..count).map(|at| (format!("k{at}"), json!("v".repeat(length))));
+        Value::Object(pairs.collect())
+    };
+    let owner = |operation: &str| {
+        let labels: serde_json::Map<_, _> = (0..2_000)
+            .map(|at| (format!("f:k{at}"), json!({})))
+            .collect();
+        let fields = json!({ "f:metadata": { "f:labels": labels } });
+        let owner = json!({ "manager": "m", "operation": operation, "subresource": "status", "fieldsV1": fields });
+        json!({ "metadata": { "managedFields": [owner] } })
+    };
+    let container = |at: usize| json!({ "name": format!("c{at}"), "image": "i" });
+    let port = |at: usize| json!({ "name": format!("p{at}"), "containerPort": 1 });
+    for (case, (pod, is_read)) in [
+        (json!({ "metadata": { "labels": pairs(1_000, 10) } }), true),
+        (json!({ "metadata": { "labels": pairs(1_000, 63) } }), false),
+        (json!({ "metadata": { "annotations": pairs(10, 20_000) } }), true),
+        (json!({ "metadata": { "annotations": pairs(2_000, 0) } }), false),
+        (owner("Update"), true),
+        (owner("Apply"), false),
+        (json!({ "metadata": {}, "spec": { "containers": many(100, &container) } }), true),
+        (json!({ "metadata": {}, "spec": { "containers": many(2_000, &container) } }), false),
+        (json!({ "metadata": {}, "spec": { "initContainers": many(2_000, &container) } }), false),
+        (json!({ "metadata": {}, "spec": { "containers": [{ "name": "c", "ports": many(2_000, &port) }] } }), false),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let read = serde_json::from_str::<Pod>(&pod.to_string());
+        assert_eq!(read.is_ok(), is_read, "case {case}");
+    }
+}
