@@ -321,7 +321,7 @@ impl<R: Rules> Feature<R> {
         self.shared
             .permissions
             .note_reply(R::NAME, kind, &disposition);
-        let shows = outcome.observed.is_some();
+        let shown = outcome.observed.is_some().then_some(outcome.reply_bytes);
         // In this order: the rules judge that the write was carried out by the object that its reply shows, and the
         // target is released last, so that what the reply made dirty is reconsidered with it.
         if let Some(observed) = outcome.observed {
@@ -333,7 +333,7 @@ impl<R: Rules> Feature<R> {
         if disposition == Disposition::Done {
             self.observe_event(outcome.written);
         }
-        let retried = self.release_target(target.clone(), write_result(&disposition, shows));
+        let retried = self.release_target(target.clone(), write_result(&disposition, shown));
         if let Some(refusal) = report_unwritten(&target, kind, disposition, retried) {
             self.observe_event((outcome.refused)(refusal));
         }
@@ -404,10 +404,12 @@ fn write_prerequisites<R: Rules>() -> BTreeSet<Prerequisite> {
     prerequisites.flatten().collect()
 }
 
-/// The meaning of a reply for the queue. `shows` says whether the reply contained the object.
-fn write_result(disposition: &Disposition, shows: bool) -> WriteResult {
+/// The meaning of a reply for the queue. `shown` are the bytes of the object that the reply contained, if it did.
+fn write_result(disposition: &Disposition, shown: Option<usize>) -> WriteResult {
+    if let (Disposition::Done, Some(bytes)) = (disposition, shown) {
+        return WriteResult::Written { bytes };
+    }
     match disposition {
-        Disposition::Done if shows => WriteResult::Written,
         // Without an object in the reply, the watch shows the result.
         Disposition::Done
         | Disposition::Gone { .. }

@@ -12,6 +12,9 @@
 //! request is begun before the time that was asked for, and then one at a time until one of them is answered otherwise.
 //! The other classes go on. A `Retry-After` is about a flow of requests and not about an object (API priority and
 //! fairness, `apiserver/pkg/server/filters/priority-and-fairness.go`).
+//!
+//! A target whose object is large rests after each write for a time that grows with its size: what others wait while it is
+//! read is a constant share of the time.
 
 mod turns;
 
@@ -29,6 +32,9 @@ use crate::rules::{After, Class, Target};
 /// After this many internal errors in a row, which take at least four seconds, a write counts as refused. Fewer may
 /// mean that the API server's store is electing a leader.
 const INTERNAL_ERRORS: u32 = 6;
+/// From this size on, an object of a class that is paced by size is written at most so often that its replies have about as
+/// many bytes a second. A usual pod has a twentieth of it, and each change of its verdict is written at once.
+const PACED_BYTES: usize = 256 * 1024;
 /// Room for so many targets is kept, whether there are any or not.
 const KEPT_ROOM: usize = 1024;
 
@@ -93,8 +99,11 @@ struct Failures {
 pub(crate) enum WriteResult {
     /// There was nothing to write.
     NothingDue,
-    /// It was carried out, and the reply showed the object as it is now.
-    Written,
+    /// It was carried out, and the reply showed the object as it is now, in so many bytes.
+    Written {
+        /// The bytes of the reply.
+        bytes: usize,
+    },
     /// It is finished: the object is gone, the answer is final, or the watch shows the result.
     Over,
     /// It failed and may succeed later.
@@ -258,11 +267,14 @@ impl<T: Target> WriteQueue<T> {
                 }
             }
             // The state in the reply may no longer be the wanted one.
-            WriteResult::Written if queue.class.spacing.is_zero() => self.mark_dirty(target),
-            WriteResult::Written => {
-                // From beginning to beginning, so that slow answers do not lower the rate.
-                let until = began + queue.class.spacing;
-                self.wait_until(target, until, Failures::default());
+            WriteResult::Written { bytes } => {
+                let spacing = queue.class.spacing_after(bytes);
+                if spacing.is_zero() {
+                    self.mark_dirty(target);
+                } else {
+                    // From beginning to beginning, so that slow answers do not lower the rate.
+                    self.wait_until(target, began + spacing, Failures::default());
+                }
             }
             WriteResult::Failed { cause, after } => {
                 failures.add_failure(cause);
@@ -388,6 +400,21 @@ impl<T: Target> WriteQueue<T> {
                 queue.ready.push(target);
             }
         }
+    }
+}
+
+impl Class {
+    /// How long after the beginning of a write, whose reply had so many bytes, the next one begins. Each costs its text twice on
+    /// the thread that all share: in the reply, and in the event of the watch. The reply is not asked for as metadata alone,
+    /// since what is due next depends on the status too: once the version of the reply is known, an event from before it, which
+    /// has what others changed meanwhile, is passed over.
+    fn spacing_after(&self, bytes: usize) -> Duration {
+        if !self.is_paced_by_size || bytes < PACED_BYTES {
+            return self.spacing;
+        }
+        let rest = Duration::from_secs(1)
+            .saturating_mul(u32::try_from(bytes / PACED_BYTES).unwrap_or(u32::MAX));
+        self.spacing.max(rest)
     }
 }
 

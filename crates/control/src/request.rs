@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use http::Method;
+use http::header::ACCEPT;
 use http::request::Request as HttpRequest;
+use http::{HeaderValue, Method};
 use jiff::Timestamp;
 use kube::core::request::Error as BuildError;
 use leadsman_core::cluster::Refusal;
@@ -19,6 +20,12 @@ use crate::selection::RightScope;
 
 /// The deadline of all steps of a request together. After it the watch shows whether the request was carried out.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Asks for the metadata of the object that a reply has, and for a `Status` as it is, of which there is nothing less
+/// (`NegotiateOutputMediaType`, `k8s.io/apiserver/pkg/endpoints/handlers/negotiation/negotiate.go`).
+const METADATA_ONLY: HeaderValue = HeaderValue::from_static(
+    "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1, application/json",
+);
 
 /// What a request does, for rights, metrics and logs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -76,6 +83,8 @@ pub(crate) struct RequestOutcome<E> {
     pub(crate) disposition: Disposition,
     /// The object as the last successful reply showed it.
     pub(crate) observed: Option<E>,
+    /// The bytes of all replies.
+    pub(crate) reply_bytes: usize,
     pub(crate) written: E,
     pub(crate) refused: Box<dyn FnOnce(Refusal) -> E + Send>,
 }
@@ -89,6 +98,7 @@ pub(crate) async fn send_request<E>(
     let mut outcome = RequestOutcome {
         disposition: Disposition::Done,
         observed: None,
+        reply_bytes: 0,
         written: request.written,
         refused: request.refused,
     };
@@ -101,8 +111,13 @@ pub(crate) async fn send_request<E>(
         }
     };
     let deadline = clock::monotonic() + TIMEOUT;
-    for step in steps {
+    for mut step in steps {
+        // Nobody reads it, and only of objects can there be less than the whole.
+        if request.reply.is_none() {
+            step.headers_mut().insert(ACCEPT, METADATA_ONLY);
+        }
         let (disposition, body) = send_step(server, step, leadership, deadline).await;
+        outcome.reply_bytes += body.len();
         outcome.disposition = disposition;
         if outcome.disposition != Disposition::Done {
             break;

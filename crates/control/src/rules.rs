@@ -105,6 +105,7 @@ pub struct Class {
     pub(crate) name: &'static str,
     pub(crate) spacing: Duration,
     pub(crate) after: Option<After>,
+    pub(crate) is_paced_by_size: bool,
 }
 
 /// Precedence of another class.
@@ -125,7 +126,16 @@ impl Class {
             name,
             spacing: Duration::ZERO,
             after: None,
+            is_paced_by_size: false,
         }
+    }
+
+    /// A target whose object is large is written less often: such objects are their author's, and the thread that reads the
+    /// replies is everybody's.
+    #[must_use]
+    pub const fn paced_by_size(mut self) -> Self {
+        self.is_paced_by_size = true;
+        self
     }
 
     /// A target is written at most once in this time.

@@ -24,7 +24,7 @@ impl fmt::Display for Lamp {
 
 /// The classes of markers: the statuses wait for the specs, and are spaced.
 const CLASSES: [Class; 3] = [
-    Class::new("marks"),
+    Class::new("marks").paced_by_size(),
     Class::new("specs"),
     Class::new("statuses")
         .spacing(Duration::from_secs(2))
@@ -33,6 +33,7 @@ const CLASSES: [Class; 3] = [
             at_most: HELD,
         }),
 ];
+const WRITTEN: WriteResult = WriteResult::Written { bytes: 10_000 };
 const HELD: Duration = Duration::from_secs(10);
 
 /// A queue with its places.
@@ -164,8 +165,8 @@ fn each_result_leads_where_it_should() {
         (true, WriteResult::NothingDue, true),
         (false, WriteResult::Over, false),
         (true, WriteResult::Over, true),
-        (false, WriteResult::Written, true),
-        (true, WriteResult::Written, true),
+        (false, WRITTEN, true),
+        (true, WRITTEN, true),
         (false, failed(RetryCause::Conflict), false),
         (true, failed(RetryCause::Conflict), false),
     ];
@@ -205,7 +206,7 @@ fn a_failure_waits_longer_each_time_and_success_forgets_it() {
         assert!(*wait <= longest && *wait >= longest / 2, "{n}: {wait:?}");
     }
     queue.take(now);
-    queue.end(mark("a"), WriteResult::Written, now);
+    queue.end(mark("a"), WRITTEN, now);
     queue.take(now);
     queue.end(mark("a"), failed(RetryCause::Unavailable), now);
     assert!(queue.next_wake(now).unwrap() - now <= Duration::from_millis(250));
@@ -313,13 +314,41 @@ fn a_given_up_target_that_was_marked_meanwhile_is_tried_again() {
     assert_eq!(queue.take(now), Some(mark("a")));
 }
 
+/// A pod of 8 MB that flaps each second would keep the thread that all share busy with its replies.
+// PPM-11
+#[test]
+fn a_large_object_is_written_less_often_and_a_usual_one_is_not_held_up() {
+    for (bytes, seconds) in [(200 << 10, 0), (256 << 10, 1), (8 << 20, 32)] {
+        let (mut queue, began) = (queue(8), start());
+        queue.mark_dirty(mark("large"));
+        assert_eq!(queue.take(began), Some(mark("large")));
+        queue.end(mark("large"), WriteResult::Written { bytes }, began);
+        queue.mark_dirty(mark("usual"));
+        let others = if seconds == 0 { 2 } else { 1 };
+        let at_once: Vec<_> = std::iter::from_fn(|| queue.take(began)).collect();
+        assert_eq!(at_once.len(), others, "{bytes}");
+        let rest = (seconds > 0).then(|| began + seconds * SECOND);
+        assert_eq!(queue.next_wake(began), rest, "{bytes}");
+    }
+    // Specs have the entries of all namespaces.
+    let (mut queue, began) = (queue(8), start());
+    let spec = Lamp {
+        class: 1,
+        name: "node".to_owned(),
+    };
+    queue.mark_dirty(spec.clone());
+    queue.take(began);
+    queue.end(spec.clone(), WriteResult::Written { bytes: 1 << 20 }, began);
+    assert_eq!(queue.take(began), Some(spec));
+}
+
 // PPM-11
 #[test]
 fn a_markers_status_is_written_at_once_and_then_every_two_seconds() {
     let (mut queue, began) = (queue(8), start());
     queue.mark_dirty(status("m"));
     assert_eq!(queue.take(began), Some(status("m")));
-    queue.end(status("m"), WriteResult::Written, began + SECOND / 2);
+    queue.end(status("m"), WRITTEN, began + SECOND / 2);
     queue.mark_dirty(status("m"));
     assert_eq!(queue.take(began + SECOND), None);
     assert_eq!(queue.next_wake(began), Some(began + 2 * SECOND));
@@ -381,7 +410,7 @@ fn whatever_happens_the_counts_hold_and_everything_comes_to_rest() {
                 let object = flying.swap_remove(random.usize(..flying.len()));
                 let result = match random.u8(0..4) {
                     0 if busy => failed(causes[random.usize(..causes.len())]),
-                    1 if busy => WriteResult::Written,
+                    1 if busy => WRITTEN,
                     2 => WriteResult::Over,
                     _ => WriteResult::NothingDue,
                 };

@@ -102,6 +102,32 @@ async fn a_step_is_sent_only_after_the_one_before_has_succeeded() {
     assert_eq!(methods.len(), 2);
 }
 
+/// A pod may have 8 MB, which nobody would read.
+#[tokio::test(start_paused = true)]
+async fn of_a_reply_that_is_not_read_metadata_is_asked_for() {
+    for (is_read, expected) in [(true, None), (false, Some(METADATA_ONLY))] {
+        let accepted = Arc::new(Mutex::new(None));
+        let seen = Arc::clone(&accepted);
+        let service = tower::service_fn(move |request: HttpRequest<Body>| {
+            *seen.lock().unwrap() = request.headers().get(ACCEPT).cloned();
+            let response = http::Response::new(Body::from(br#""a""#.to_vec()));
+            std::future::ready(Ok::<_, Infallible>(response))
+        });
+        let server = ApiServer::new(kube::Client::new(service, "default"));
+        let leads = Leadership::Leads {
+            term: 1,
+            after_others: false,
+            until: clock::monotonic() + MINUTE,
+        };
+        let (_sender, leadership) = watch::channel(leads);
+        let request = creation(1);
+        let reply = request.reply.filter(|_| is_read);
+        let outcome = send_request(&server, Request { reply, ..request }, &leadership).await;
+        assert_eq!(outcome.observed.is_some(), is_read);
+        assert_eq!(*accepted.lock().unwrap(), expected);
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn nothing_is_sent_when_the_lease_is_about_to_end() {
     let lasts = Duration::from_millis(100);

@@ -78,17 +78,18 @@ impl Rules for PodProbeRules {
     const KINDS: &'static [Kind<Self>] = kinds::KINDS;
     const REQUESTS: &'static [RequestKind] = requests::ALL;
     const CLASSES: &'static [Class] = &[
-        Class::new("pod_marks"),
+        Class::new("pod_marks").paced_by_size(),
         Class::new("nodepodprobes"),
         // A marker's status changes with every pod. It says that specs are written: written before them, it would be
         // written twice. But specs may come without end.
         Class::new("marker_status")
+            .paced_by_size()
             .spacing(Duration::from_secs(2))
             .after(After {
                 class: SPECS,
                 at_most: Duration::from_secs(10),
             }),
-        Class::new("marker_finalizers"),
+        Class::new("marker_finalizers").paced_by_size(),
     ];
 
     type Event = Event;

@@ -88,8 +88,8 @@ impl Rules for SidecarSetRules {
     const REQUESTS: &'static [RequestKind] = requests::ALL;
     const CLASSES: &'static [Class] = &[
         Class::new("sidecarset_revisions"),
-        Class::new("sidecarset_pods"),
-        Class::new("sidecarset_conditions"),
+        Class::new("sidecarset_pods").paced_by_size(),
+        Class::new("sidecarset_conditions").paced_by_size(),
         Class::new("sidecarset_hashes"),
         // A status counts the pods and names the newest revision: written before that exists, it would be written twice.
         Class::new("sidecarset_status")
