@@ -31,6 +31,7 @@ mod sidecarset_review;
 mod sidecarset_schema;
 mod sidecarset_scope;
 mod sidecarset_webhook;
+mod sizes;
 mod stage;
 mod status;
 mod traces;
@@ -255,6 +256,7 @@ fn apart() -> Vec<Case<Installation>> {
         case!(apart sidecarset_flows::generated_flows_end_as_the_model_says),
         case!(apart outages::after_64_seconds_without_an_api_server_marks_are_right_at_once),
         case!(apart restore::after_etcd_was_restored_pods_get_the_sets_that_are_stored),
+        case!(apart sizes::large_objects_of_one_namespace_keep_no_manager_from_marking),
         case!(apart outages::after_25_seconds_without_an_api_server_marks_are_right_at_once),
         case!(apart webhook::certificates_rotate_while_pods_are_created),
         case!(apart sidecarset_webhook::certificates_rotate_while_pods_of_sets_are_created),
