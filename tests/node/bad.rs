@@ -174,6 +174,72 @@ pub(crate) async fn a_hung_child_fails_and_delays_nobody(cluster: Arc<Cluster>) 
     Ok(())
 }
 
+// PRB-13, PRB-27
+pub(crate) async fn servers_that_hang_in_one_namespace_delay_nobody(
+    cluster: Arc<Cluster>,
+) -> Result<()> {
+    let room = Room::new(&cluster, "hanging").await?;
+    let beside = Room::new(&cluster, "beside-hanging").await?;
+    for room in [&room, &beside] {
+        room.pod("one", json!({})).await?;
+    }
+    room.pod("two", json!({})).await?;
+    // 16 times 32 probes of two pods: four times as many runs as their namespace may have.
+    for marker in 0..8 {
+        let hanging = (0..32).map(|number| {
+            let get = json!({"path": "/hang", "port": 8080});
+            let name = format!("hanging-{marker}-{number}");
+            probe(&name, json!({"httpGet": get, "timeoutSeconds": 600}))
+        });
+        let hanging: Vec<_> = hanging.collect();
+        let name = format!("m{marker}");
+        room.scene.marker(&name, json!(hanging)).await?;
+    }
+    let node = cluster.bed.node_name();
+    wait_for_object(&room.scene.probes(), node, "all entries", |probes| {
+        let pods = probes.spec.pod_probes.iter();
+        let of_room = pods.filter(|pod| pod.namespace == "hanging");
+        let entries: usize = of_room.map(|pod| pod.probes.len()).sum();
+        ensure!(entries == 512, "{entries}");
+        Ok(())
+    })
+    .await?;
+    let get = json!({"path": "/healthz", "port": 8080});
+    let up = probe("up", json!({"httpGet": get}));
+    beside.scene.marker("m", json!([up])).await?;
+    let is_up = |up: &str| json!({"conditions": {"t.io/up": up}});
+    beside.scene.wait_for_marks("one", is_up("True")).await?;
+    let mut flips = Vec::new();
+    for (status, shown) in [(503, "False"), (200, "True"), (503, "False"), (200, "True")] {
+        beside.set("one", &format!("healthz={status}")).await?;
+        let flipped = Instant::now();
+        beside.scene.wait_for_marks("one", is_up(shown)).await?;
+        flips.push(flipped.elapsed());
+    }
+    eprintln!("flips beside 512 probes of servers that hang took {flips:?}");
+    let history = History::of(&cluster.client, "beside-hanging").await?;
+    // Messages are written every ten seconds, so this one comes after as many runs.
+    beside.set("one", "body=later").await?;
+    wait_for_object(&beside.scene.pods(), "one", "the new message", |pod| {
+        let status = pod.status.clone().unwrap_or_default();
+        let mut conditions = status.conditions.into_iter().flatten();
+        let up = conditions.find(|c| c.type_ == "t.io/up").context("gone")?;
+        ensure!(up.message.as_deref() == Some("later"), "{up:?}");
+        Ok(())
+    })
+    .await?;
+    history
+        .never("the neighbour's probe wavered", |pod| {
+            let conditions = pod.status.as_ref().and_then(|s| s.conditions.as_ref());
+            let mut conditions = conditions.into_iter().flatten();
+            conditions.any(|c| c.type_ == "t.io/up" && c.status != "True")
+        })
+        .await?;
+    flips.sort();
+    ensure!(flips[2] < Duration::from_secs(3), "flips took {flips:?}");
+    Ok(())
+}
+
 // PRB-25
 pub(crate) async fn an_agent_writes_for_its_own_node_only(cluster: Arc<Cluster>) -> Result<()> {
     // Another node's object; no manager drives it long, since no such node exists, so the write is a dry run.

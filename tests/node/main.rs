@@ -43,6 +43,7 @@ fn cases() -> Vec<Case<Cluster>> {
         case!(examples::clients_follow_the_main_instance),
         case!(alone examples::a_worker_with_work_in_flight_is_not_removed),
         case!(alone bad::a_hung_child_fails_and_delays_nobody),
+        case!(alone bad::servers_that_hang_in_one_namespace_delay_nobody),
         case!(bad::an_agent_writes_for_its_own_node_only),
         case!(explain::probes_that_cannot_succeed_are_explained),
         case!(explain::recent_runs_say_how_long_each_took_and_why_it_failed),

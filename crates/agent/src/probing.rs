@@ -47,7 +47,7 @@ use self::container_list::{ContainerLists, PolledContainers, poll_containers};
 use self::events::EventSender;
 use self::metrics::{ProbingMetrics, cause_label};
 use self::plan::{Plan, PlanEvent, PlanFollower, watch_plan};
-use self::prober::{FinishedRun, Prober};
+use self::prober::{FinishedRun, Prober, RunEnd};
 use self::status::{StatusWrite, disposition_of, failed_write, shows_unprobed, write_status};
 use self::targets::ProbeTargets;
 use self::traces::{TracedRun, VerdictTraces};
@@ -176,7 +176,7 @@ impl Probing {
                     self.follow_plan(event.ok_or(ProbingError::WatchEnded)?);
                 }
                 list = lists.recv() => self.observe_list(list.ok_or(ProbingError::PollEnded)?),
-                run = self.prober.next_finished() => self.finish_runs(run),
+                run = self.prober.next_ended() => self.end_runs(run),
                 Some(written) = self.writes.join_next() => self.end_write(written),
                 Some(question) = questions.recv() => {
                     // Who asked may have gone.
@@ -221,6 +221,8 @@ impl Probing {
                     }
                 }
             }
+        self.metrics.set_connections(self.node.count_connections());
+        self.metrics.set_loop_lag(self.node.loop_lag());
         }
         self.metrics.set_execs(self.node.count_execs());
     }
@@ -274,24 +276,28 @@ impl Probing {
         }
     }
 
-    /// Applies this run and all others that have ended: most runs of a slot end together.
-    fn finish_runs(&mut self, first: FinishedRun) {
-        self.finish_run(first);
-        while let Some(finished) = self.prober.try_next_finished() {
-            self.finish_run(finished);
+    /// Applies the end of this run and of all others that have ended: most runs of a slot end together.
+    fn end_runs(&mut self, first: RunEnd) {
+        self.end_run(first);
+        while let Some(ended) = self.prober.try_next_ended() {
+            self.end_run(ended);
         }
     }
 
-    fn finish_run(&mut self, finished: FinishedRun) {
+    fn end_run(&mut self, ended: RunEnd) {
         let FinishedRun {
             run,
             handler,
             result,
             took,
-        } = finished;
+        } = match ended {
+            RunEnd::Finished(finished) => finished,
+            RunEnd::Aborted(run) => return self.apply_event(NodeEvent::RunAborted { run }),
+        };
+        let now = self.now_since_start();
         // Before it is counted: whether a timeout is a failure of the probe depends on what the runtime has answered
-        // since.
-        let result = self.node.classify_result(run, result);
+        // since, and on how late the agent was.
+        let result = self.node.classify_result(run, result, took, now);
         self.metrics.count_run(handler, &result, took);
         self.apply_event(NodeEvent::RunFinished { run, result, took });
     }

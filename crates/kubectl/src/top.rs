@@ -1,6 +1,6 @@
 //! `kubectl leadsman top`: what probes cost and how they fail, over all nodes.
 //!
-//! What is known of a run is how long it took, and how long its command waited for a permit. Its CPU time is not: a
+//! What is known of a run is how long it took, and how long it waited for a permit. Its CPU time is not: a
 //! command's is its container's, what the container runtime adds is the runtime's, and neither is counted by probe. The
 //! time in which a probe runs, of each second, is the nearest that can be said honestly.
 

@@ -2,6 +2,7 @@
 //!
 //! A run costs a few additions here: the metrics of each handler are looked up when the agent starts.
 
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use leadsman_core::podprobe::node::ProbeRun;
@@ -67,7 +68,11 @@ pub(crate) struct ProbingMetrics {
     execs: Gauge,
     execs_waiting: Gauge,
     exec_wait: Histogram,
+    connections: Gauge,
+    connections_waiting: Gauge,
+    connection_wait: Histogram,
     lag: Histogram,
+    loop_lag: Counter<f64, AtomicU64>,
 }
 
 /// The metrics of the runs of one kind of handler.
@@ -135,7 +140,11 @@ impl ProbingMetrics {
             execs: Gauge::default(),
             execs_waiting: Gauge::default(),
             exec_wait: seconds(),
+            connections: Gauge::default(),
+            connections_waiting: Gauge::default(),
+            connection_wait: seconds(),
             lag: seconds(),
+            loop_lag: Counter::default(),
         };
         metrics.register_metrics(registry);
         metrics.writes.declare_write(STATUS);
@@ -166,8 +175,18 @@ impl ProbingMetrics {
             r.register("execs_waiting", help, self.execs_waiting.clone());
             let help = "Time that exec probes waited because of --exec-concurrency";
             r.register_with_unit("exec_wait", help, Unit::Seconds, self.exec_wait.clone());
+            let help = "httpGet, tcpSocket and grpc probes that are under way";
+            r.register("connections_running", help, self.connections.clone());
+            let help = "httpGet, tcpSocket and grpc probes that wait because of the limits of a pod, a namespace or the node";
+            let waiting = self.connections_waiting.clone();
+            r.register("connections_waiting", help, waiting);
+            let help = "Time that httpGet, tcpSocket and grpc probes waited because of the limits of a pod, a namespace or the node";
+            let wait = self.connection_wait.clone();
+            r.register_with_unit("connection_wait", help, Unit::Seconds, wait);
             let help = "Delay between a probe's due time and its start";
             r.register_with_unit("probe_lag", help, Unit::Seconds, self.lag.clone());
+            let help = "Time by which the agent itself was late while probes were under way; a probe that times out meanwhile has not failed";
+            r.register_with_unit("loop_lag", help, Unit::Seconds, self.loop_lag.clone());
         });
     }
 
@@ -175,7 +194,11 @@ impl ProbingMetrics {
     pub(crate) fn observe_start(&self, run: &ProbeRun) {
         self.lag.observe(run.lag.as_secs_f64());
         if !run.waited.is_zero() {
-            self.exec_wait.observe(run.waited.as_secs_f64());
+            let wait = match run.probe.handler {
+                Handler::Exec { .. } => &self.exec_wait,
+                _ => &self.connection_wait,
+            };
+            wait.observe(run.waited.as_secs_f64());
         }
     }
 
@@ -190,6 +213,19 @@ impl ProbingMetrics {
     pub(crate) fn set_execs(&self, (running, waiting): (usize, usize)) {
         self.execs.set(gauge_value(running));
         self.execs_waiting.set(gauge_value(waiting));
+    }
+
+    pub(crate) fn set_connections(&self, (running, waiting): (usize, usize)) {
+        self.connections.set(gauge_value(running));
+        self.connections_waiting.set(gauge_value(waiting));
+    }
+
+    /// Brings the counter up to this time since the agent's start.
+    pub(crate) fn set_loop_lag(&self, total: Duration) {
+        let more = total.as_secs_f64() - self.loop_lag.get();
+        if more > 0.0 {
+            self.loop_lag.inc_by(more);
+        }
     }
 
     pub(crate) fn count_run(

@@ -9,7 +9,7 @@ use leadsman_core::podprobe::node::{ProbeRun, RunId};
 use leadsman_core::podprobe::{CannotProbe, Outcome};
 use leadsman_probe::{EXEC_SLACK, Exec, ProbeTarget};
 use leadsman_process::clock;
-use tokio::task::{AbortHandle, JoinSet};
+use tokio::task::{AbortHandle, Id, JoinError, JoinSet};
 
 use super::metrics::{HandlerKind, result_label};
 
@@ -27,12 +27,21 @@ pub(crate) struct FinishedRun {
     pub(crate) took: Duration,
 }
 
+/// The end of a run.
+pub(crate) enum RunEnd {
+    Finished(FinishedRun),
+    /// It was cancelled, and did not end within its grace.
+    Aborted(RunId),
+}
+
 /// The runs under way. Dropping this aborts them.
 pub(crate) struct Prober<E> {
     exec: E,
     runs: JoinSet<FinishedRun>,
     /// The tasks of those that have not ended and are not cancelled.
     tasks: HashMap<RunId, AbortHandle>,
+    /// Those that are cancelled and have not ended.
+    cancelled: HashMap<Id, RunId>,
 }
 
 impl<E: Exec + Clone + Send + Sync + 'static> Prober<E> {
@@ -41,6 +50,7 @@ impl<E: Exec + Clone + Send + Sync + 'static> Prober<E> {
             exec,
             runs: JoinSet::new(),
             tasks: HashMap::new(),
+            cancelled: HashMap::new(),
         }
     }
 
@@ -78,6 +88,7 @@ impl<E: Exec + Clone + Send + Sync + 'static> Prober<E> {
     /// Ends a run soon, whose result is not wanted.
     pub(crate) fn cancel(&mut self, run: RunId) {
         if let Some(task) = self.tasks.remove(&run) {
+            self.cancelled.insert(task.id(), run);
             tokio::spawn(async move {
                 tokio::time::sleep(GRACE).await;
                 task.abort();
@@ -86,14 +97,13 @@ impl<E: Exec + Clone + Send + Sync + 'static> Prober<E> {
     }
 
     /// Waits for the next run to end, for ever if none is under way.
-    pub(crate) async fn next_finished(&mut self) -> FinishedRun {
+    pub(crate) async fn next_ended(&mut self) -> RunEnd {
         loop {
-            match self.runs.join_next().await {
-                Some(Ok(finished)) => return self.finished(finished),
-                // Its grace was over, and nobody waits for its result.
-                Some(Err(error)) if error.is_cancelled() => {}
-                Some(Err(error)) => {
-                    tracing::error!(%error, "the task of a probe run ended without a result, which is a bug in leadsman");
+            match self.runs.join_next_with_id().await {
+                Some(ended) => {
+                    if let Some(end) = self.forget_task(ended) {
+                        return end;
+                    }
                 }
                 None => std::future::pending().await,
             }
@@ -101,24 +111,32 @@ impl<E: Exec + Clone + Send + Sync + 'static> Prober<E> {
     }
 
     /// A run that has ended already.
-    pub(crate) fn try_next_finished(&mut self) -> Option<FinishedRun> {
+    pub(crate) fn try_next_ended(&mut self) -> Option<RunEnd> {
         loop {
-            match self.runs.try_join_next()? {
-                Ok(finished) => return Some(self.finished(finished)),
-                Err(error) if error.is_cancelled() => {}
-                Err(error) => {
-                    tracing::error!(%error, "the task of a probe run ended without a result, which is a bug in leadsman");
-                }
+            let ended = self.runs.try_join_next_with_id()?;
+            if let Some(end) = self.forget_task(ended) {
+                return Some(end);
             }
         }
     }
 }
 
 impl<E> Prober<E> {
-    /// Forgets the task of a run that has ended.
-    fn finished(&mut self, finished: FinishedRun) -> FinishedRun {
-        self.tasks.remove(&finished.run);
-        finished
+    fn forget_task(&mut self, ended: Result<(Id, FinishedRun), JoinError>) -> Option<RunEnd> {
+        match ended {
+            Ok((id, finished)) => {
+                if self.tasks.remove(&finished.run).is_none() {
+                    self.cancelled.remove(&id);
+                }
+                Some(RunEnd::Finished(finished))
+            }
+            Err(error) => {
+                if !error.is_cancelled() {
+                    tracing::error!(%error, "the task of a probe run ended without a result, which is a bug in leadsman");
+                }
+                self.cancelled.remove(&error.id()).map(RunEnd::Aborted)
+            }
+        }
     }
 }
 
@@ -206,11 +224,11 @@ mod tests {
         let run = long_run();
         let id = run.id;
         prober.start_run(run, Some(ProbeTarget::new(&[], "c")));
-        let early = tokio::time::timeout(GRACE, prober.next_finished()).await;
+        let early = tokio::time::timeout(GRACE, prober.next_ended()).await;
         assert!(early.is_err() && prober.runs.len() == 1);
         prober.cancel(id);
-        let result = tokio::time::timeout(2 * GRACE, prober.next_finished()).await;
-        assert!(result.is_err(), "it has no result");
-        assert!(prober.runs.is_empty() && prober.tasks.is_empty());
+        let ended = tokio::time::timeout(2 * GRACE, prober.next_ended()).await;
+        assert!(matches!(ended, Ok(RunEnd::Aborted(run)) if run == id));
+        assert!(prober.runs.is_empty() && prober.tasks.is_empty() && prober.cancelled.is_empty());
     }
 }

@@ -111,7 +111,7 @@ pub struct RecordedRun {
     pub time: MicroTime,
     /// How long it took.
     pub duration_seconds: f64,
-    /// How long its command had waited for a permit before.
+    /// How long it had waited for a permit before.
     #[serde(default)]
     pub waited_seconds: f64,
     /// Its result.

@@ -25,8 +25,7 @@ pub enum NodeEvent<'a> {
         /// The containers; `None` if they equal those of the list before.
         containers: Option<RuntimeContainers>,
     },
-    /// A run has ended. Exactly one of these follows each [`NodeAction::StartRun`], or at most one after a
-    /// [`NodeAction::CancelRun`].
+    /// A run has ended. Exactly one of these follows each [`NodeAction::StartRun`], unless the run was aborted.
     RunFinished {
         /// [`ProbeRun::id`].
         run: RunId,
@@ -34,6 +33,11 @@ pub enum NodeEvent<'a> {
         result: Result<Outcome, CannotProbe>,
         /// How long the executor took.
         took: Duration,
+    },
+    /// A run has ended without a result, soon after [`NodeAction::CancelRun`].
+    RunAborted {
+        /// [`ProbeRun::id`].
+        run: RunId,
     },
     /// The time of [`NodeProbes::next_tick_at`](super::NodeProbes::next_tick_at) has come.
     Tick,
@@ -47,7 +51,8 @@ pub enum NodeAction {
     /// Run a probe.
     StartRun(ProbeRun),
     /// End a run whose result is not wanted any more: its probe was edited or removed, or its container replaced. Otherwise
-    /// each edit of a probe whose target hangs would leave another connection open, until its timeout.
+    /// each edit of a probe whose target hangs would leave another connection open, until its timeout. The run has its
+    /// permit until it has ended: [`NodeEvent::RunFinished`] or [`NodeEvent::RunAborted`] must follow.
     CancelRun(RunId),
     /// Log and count a change of a verdict, and send an event if [`VerdictChange::send_event`].
     VerdictChanged(VerdictChange),

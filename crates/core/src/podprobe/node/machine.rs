@@ -1,7 +1,7 @@
 //! The state machine of a node: events in, actions out.
 //!
 //! It connects its parts and decides little itself: a worker decides about one probe, the schedule knows which workers
-//! are due, [`Runs`] which commands may start, and [`StatusReporter`] what is written and when.
+//! are due, [`Runs`] which runs may start, and [`StatusReporter`] what is written and when.
 
 mod plan;
 
@@ -15,8 +15,8 @@ use leadsman_api::NodePodProbeStatus;
 use super::container::{ContainerName, RuntimeContainers};
 use super::entries::MalformedEntry;
 use super::event::{NodeAction, NodeEvent, VerdictChange};
-use super::exec_permits::ExecPermits;
 use super::key::{PodIdentity, ProbeKey};
+use super::permits::RunPermits;
 use super::recent_runs::HistoryLimits;
 use super::reporter::StatusReporter;
 use super::run::{ProbeRun, RunId};
@@ -85,7 +85,7 @@ impl NodeProbes {
             probing_since: Duration::ZERO,
             has_unobserved_workers: false,
             schedule: Schedule::new(limits.per_slot, most_per_slot),
-            runs: Runs::new(ExecPermits::new(limits.per_pod, limits.per_node)),
+            runs: Runs::new(RunPermits::new(limits.per_pod, limits.per_node)),
             added: 0,
             has_had_plan: false,
             states_of_deleted: HashMap::new(),
@@ -97,6 +97,7 @@ impl NodeProbes {
     /// Applies an event. The actions are to be carried out in their order.
     pub fn apply_event(&mut self, event: NodeEvent<'_>, now: Now) -> Vec<NodeAction> {
         let mut actions = Vec::new();
+        self.runs.observe_time(now.monotonic);
         match event {
             NodeEvent::Plan(object) => self.apply_plan(object, now, &mut actions),
             NodeEvent::ContainersListed { began, containers } => {
@@ -105,12 +106,19 @@ impl NodeProbes {
             NodeEvent::RunFinished { run, result, took } => {
                 self.finish_run(run, result, took, now, &mut actions);
             }
+            NodeEvent::RunAborted { run } => {
+                if let Some(run) = self.runs.end_run(run) {
+                    self.runs.release_permit(&run);
+                    self.start_waiting_runs(now, &mut actions);
+                }
+            }
             NodeEvent::Tick => {}
             NodeEvent::StatusWritten(end) => self.reporter.end_write(end, now),
         }
         // After each event, not only after a tick: an event may have queued a run in the slot of
         // now.
         self.start_due_runs(now, &mut actions);
+        self.runs.plan_next_look(now.monotonic);
         #[cfg(debug_assertions)]
         assert!(self.runs.is_balanced(), "{:?}", self.runs);
         actions
@@ -120,7 +128,9 @@ impl NodeProbes {
     /// Since the agent's start; may be in the past.
     pub fn next_tick_at(&self) -> Option<Duration> {
         let run_at = self.schedule.next_slot().map(TimeSlot::start_time);
-        run_at.into_iter().chain(self.write_at()).min()
+        let look_at = self.runs.lag().look_at();
+        let all = run_at.into_iter().chain(self.write_at());
+        all.chain(look_at).min()
     }
 
     /// When to call [`NodeProbes::begin_due_write`] next. Since the agent's start; may be in the past.
@@ -194,18 +204,33 @@ impl NodeProbes {
     }
 
     /// The meaning of a run's result, before it is counted and passed to [`NodeEvent::RunFinished`]: a command that
-    /// hangs beyond our own deadline has failed by its timeout, if the runtime has answered since.
+    /// hangs beyond our own deadline has failed by its timeout, if the runtime has answered since; and no run that was
+    /// late because the agent was has failed.
     pub fn classify_result(
-        &self,
+        &mut self,
         run: RunId,
         result: Result<Outcome, CannotProbe>,
+        took: Duration,
+        now: Now,
     ) -> Result<Outcome, CannotProbe> {
-        self.runs.classify_result(run, result, self.last_list_began)
+        self.runs.observe_time(now.monotonic);
+        let began = self.last_list_began;
+        self.runs.classify_result(run, result, took, began)
+    }
+
+    /// The time by which the loop was late so far while runs were under way.
+    pub fn loop_lag(&self) -> Duration {
+        self.runs.lag().total()
     }
 
     /// The numbers of commands that run and that wait for a permit.
     pub fn count_execs(&self) -> (usize, usize) {
         self.runs.count_execs()
+    }
+
+    /// The numbers of connections under way, and of those that wait for a permit.
+    pub fn count_connections(&self) -> (usize, usize) {
+        self.runs.count_connections()
     }
 
     /// Verdicts, each with its state and its container.
@@ -280,8 +305,7 @@ impl NodeProbes {
         actions: &mut Vec<NodeAction>,
     ) {
         // While the run is still known: its start and its timeout decide what a deadline means.
-        let result = self.classify_result(id, result);
-        // A run that was given up and cancelled may end all the same.
+        let result = self.classify_result(id, result, took, now);
         let Some(run) = self.runs.end_run(id) else {
             return;
         };
@@ -314,7 +338,7 @@ impl NodeProbes {
         }
         // Not before the worker has decided: a retry keeps the permit.
         self.runs.release_permit(&run);
-        self.start_waiting_execs(now, actions);
+        self.start_waiting_runs(now, actions);
     }
 
     /// The run again, for a retry.
@@ -446,7 +470,7 @@ impl NodeProbes {
         }
     }
 
-    fn start_waiting_execs(&mut self, now: Now, actions: &mut Vec<NodeAction>) {
+    fn start_waiting_runs(&mut self, now: Now, actions: &mut Vec<NodeAction>) {
         while let Some(run) = self.runs.start_waiting(now.monotonic) {
             actions.push(NodeAction::StartRun(run));
         }

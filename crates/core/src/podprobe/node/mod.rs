@@ -14,8 +14,9 @@
 //! | `streak` | thresholds: counting equal results in a row |
 //! | `schedule` | due times, on a grid of slots |
 //! | `run` | one run, as an executor gets it |
-//! | `runs` | the runs under way, and the commands that wait for a permit |
-//! | `exec_permits` | how many commands may run at once, and which one is next |
+//! | `runs` | the runs under way, and those that wait for a permit |
+//! | `permits` | how many runs may be under way at once, and which one is next |
+//! | `loop_lag` | how late the agent is, by which a timeout is judged |
 //! | `recent_runs` | the last runs of each probe, kept for people who ask |
 //! | `previous` | verdicts that an earlier agent left in the status |
 //! | `reporter` | when a write of the status is due |
@@ -25,12 +26,13 @@
 mod container;
 mod entries;
 mod event;
-mod exec_permits;
 mod key;
+mod loop_lag;
 mod machine;
 mod message_limits;
 #[cfg(test)]
 mod model;
+mod permits;
 mod previous;
 mod recent_runs;
 mod reporter;
@@ -53,4 +55,5 @@ pub use machine::{ExecLimits, NodeProbes};
 pub use recent_runs::HistoryLimits;
 pub use reporter::StatusWriteEnd;
 pub use run::{ProbeRun, RunId};
+pub use runs::MAX_CONNECTIONS;
 pub use schedule::SLOT;

@@ -24,6 +24,6 @@ pub struct ProbeRun {
     pub container: Arc<str>,
     /// Time from the begin of the run's slot to the call that started it, without [`ProbeRun::waited`].
     pub lag: Duration,
-    /// Time that a command waited for a permit.
+    /// Time that the run waited for a permit.
     pub waited: Duration,
 }

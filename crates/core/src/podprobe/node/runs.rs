@@ -1,18 +1,25 @@
-//! The runs that are under way, and the commands that wait for a permit.
+//! The runs that are under way, and those that wait for a permit.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::exec_permits::ExecPermits;
 use super::key::{PodIdentity, ProbeKey};
+use super::loop_lag::LoopLag;
+use super::permits::RunPermits;
 use super::recent_runs::RunTimes;
 use super::run::{ProbeRun, RunId};
 use super::schedule::Weight;
 use crate::cluster::Now;
 use crate::podprobe::probe::{CannotProbe, Outcome, Probe};
 
-/// A run that was started. A command keeps its permit until it ends, also when its result is not wanted any more.
+/// Connections of probes at once on a node. What each may hold of the agent's memory is bounded in `leadsman_probe`, and
+/// so is what all hold. A node has 110 pods by default, so no namespace of it waits for its first one.
+pub const MAX_CONNECTIONS: usize = 256;
+/// Connections at once to one pod: as many as one marker has probes.
+const MAX_CONNECTIONS_PER_POD: usize = 32;
+
+/// A run that was started. It keeps its permit until it ends, also when its result is not wanted any more.
 #[derive(Debug)]
 pub(super) struct ActiveRun {
     pub(super) key: Arc<ProbeKey>,
@@ -22,6 +29,8 @@ pub(super) struct ActiveRun {
     started: Duration,
     /// [`ProbeRun::waited`].
     waited: Duration,
+    /// [`LoopLag::total`] when it was started.
+    lag_before: Duration,
 }
 
 impl ActiveRun {
@@ -35,10 +44,11 @@ impl ActiveRun {
     }
 }
 
-/// A command that waits for a permit.
+/// A run that waits for a permit.
 #[derive(Debug)]
-struct WaitingExec {
+struct WaitingRun {
     run: ProbeRun,
+    weight: Weight,
     /// Since the agent's start.
     since: Duration,
 }
@@ -47,17 +57,21 @@ struct WaitingExec {
 #[derive(Debug)]
 pub(super) struct Runs {
     active: HashMap<RunId, ActiveRun>,
-    waiting: HashMap<RunId, WaitingExec>,
-    permits: ExecPermits<RunId>,
+    waiting: HashMap<RunId, WaitingRun>,
+    execs: RunPermits<RunId>,
+    connections: RunPermits<RunId>,
+    lag: LoopLag,
     next_id: u64,
 }
 
 impl Runs {
-    pub(super) fn new(permits: ExecPermits<RunId>) -> Self {
+    pub(super) fn new(execs: RunPermits<RunId>) -> Self {
         Self {
             active: HashMap::new(),
             waiting: HashMap::new(),
-            permits,
+            execs,
+            connections: RunPermits::new(MAX_CONNECTIONS_PER_POD, MAX_CONNECTIONS),
+            lag: LoopLag::default(),
             next_id: 0,
         }
     }
@@ -68,34 +82,45 @@ impl Runs {
         id
     }
 
-    /// Starts a run; a command for which there is no permit waits, and is returned by [`Runs::start_waiting`] later.
+    fn permits_for(&mut self, weight: Weight) -> &mut RunPermits<RunId> {
+        if weight.is_exec() {
+            &mut self.execs
+        } else {
+            &mut self.connections
+        }
+    }
+
+    /// Starts a run; one for which there is no permit waits, and is returned by [`Runs::start_waiting`] later.
     pub(super) fn start_or_queue(
         &mut self,
         run: ProbeRun,
         weight: Weight,
         now: Duration,
     ) -> Option<ProbeRun> {
-        if weight.is_exec() && !self.permits.acquire_or_wait(&run.key.pod, run.id) {
-            self.waiting.insert(run.id, WaitingExec { run, since: now });
+        let permits = self.permits_for(weight);
+        if !permits.acquire_or_wait(&run.key.pod, run.id) {
+            let (id, since) = (run.id, now);
+            self.waiting.insert(id, WaitingRun { run, weight, since });
             return None;
         }
         Some(self.activate_run(run, weight, now))
     }
 
-    /// Starts a command that has waited, if there is a permit for one.
+    /// Starts a run that has waited, if there is a permit for one.
     pub(super) fn start_waiting(&mut self, now: Duration) -> Option<ProbeRun> {
-        let id = self.permits.grant_next()?;
-        let WaitingExec { mut run, since } = self
-            .waiting
-            .remove(&id)
-            .expect("a run waits here as long as it waits for a permit");
+        let granted = self.execs.grant_next();
+        let id = granted.or_else(|| self.connections.grant_next())?;
+        let waited = self.waiting.remove(&id);
+        let WaitingRun {
+            mut run,
+            weight,
+            since,
+        } = waited.expect("a run waits here as long as it waits for a permit");
         run.waited = now.saturating_sub(since);
-        // Only commands need permits, so whatever has waited for one is a command.
-        let weight = Weight::of_exec(run.probe.period());
         Some(self.activate_run(run, weight, now))
     }
 
-    /// Starts a run again that [`Runs::end_run`] has returned. A command still has its permit.
+    /// Starts a run again that [`Runs::end_run`] has returned, which still has its permit.
     pub(super) fn restart_with_permit(
         &mut self,
         run: ProbeRun,
@@ -112,6 +137,7 @@ impl Runs {
             probe: run.probe.clone(),
             started: now,
             waited: run.waited,
+            lag_before: self.lag.total(),
         };
         let other = self.active.insert(run.id, active);
         debug_assert!(other.is_none(), "a run ends before it is started again");
@@ -123,68 +149,117 @@ impl Runs {
         self.active.remove(&id)
     }
 
-    /// Releases the permit of a run that has ended, if it had one.
+    /// Releases the permit of a run that has ended.
     pub(super) fn release_permit(&mut self, ended: &ActiveRun) {
-        if ended.weight.is_exec() {
-            self.permits.release_permit(&ended.key.pod);
-        }
+        let permits = self.permits_for(ended.weight);
+        permits.release_permit(&ended.key.pod);
     }
 
-    /// Gives up a run whose result is not wanted any more. A command that waits leaves the queue; one that runs keeps its
-    /// permit until it ends, since the runtime may not end it. Returns whether the run is to be cancelled.
+    /// Gives up a run whose result is not wanted any more. One that waits leaves the queue; one under way keeps its permit
+    /// until it ends, since the runtime may not end a command, and a connection takes a second to close. Returns whether
+    /// the run is to be cancelled.
     pub(super) fn give_up(&mut self, id: RunId) -> bool {
-        if self.waiting.remove(&id).is_some() {
-            self.permits.cancel_waiting(&id);
+        if let Some(waiting) = self.waiting.remove(&id) {
+            self.permits_for(waiting.weight).cancel_waiting(&id);
             return false;
         }
         let is_connection = |run: &ActiveRun| !run.weight.is_exec();
-        self.active.get(&id).is_some_and(is_connection) && self.active.remove(&id).is_some()
+        self.active.get(&id).is_some_and(is_connection)
     }
 
-    /// Divides the permits among the pods that have commands. Afterwards a waiting command may get one.
-    pub(super) fn divide_permits<'a>(&mut self, pods: impl Iterator<Item = &'a PodIdentity>) {
-        let mut by_namespace: HashMap<Arc<str>, HashSet<&PodIdentity>> = HashMap::new();
-        for pod in pods {
-            // Pods and not probes: many commands do not enlarge a pod's share.
-            let of_namespace = by_namespace.entry(pod.namespace.clone()).or_default();
-            of_namespace.insert(pod);
-        }
-        let counts = by_namespace.into_iter();
-        self.permits
-            .set_pods(counts.map(|(name, pods)| (name, pods.len())).collect());
+    /// Divides the permits among the pods that have probes of these weights. Afterwards a waiting run may get one.
+    pub(super) fn divide_permits<'a>(
+        &mut self,
+        pods: impl Iterator<Item = (&'a PodIdentity, Weight)> + Clone,
+    ) {
+        let with_execs = pods.clone().filter(|(_, weight)| weight.is_exec());
+        self.execs.set_pods(count_pods(with_execs));
+        let with_connections = pods.filter(|(_, weight)| !weight.is_exec());
+        self.connections.set_pods(count_pods(with_connections));
     }
 
-    /// Turns our own deadline of a command into a failure by timeout if the runtime was alive when it should have ended
-    /// the command: a list that began after the timeout has succeeded, so the command hangs. An earlier list proves
-    /// nothing, since the runtime may have hung afterwards.
+    /// Notes that the loop has come this far, before what has happened is applied.
+    pub(super) fn observe_time(&mut self, now: Duration) {
+        self.lag.observe_time(now);
+    }
+
+    /// Decides when the loop is to look at the clock next, after what has happened was applied.
+    pub(super) fn plan_next_look(&mut self, now: Duration) {
+        self.lag.plan_next_look(!self.active.is_empty(), now);
+    }
+
+    pub(super) fn lag(&self) -> &LoopLag {
+        &self.lag
+    }
+
+    /// What a result means that came at the run's deadline.
+    ///
+    /// If the agent itself was late by half of the timeout meanwhile, it says nothing about the container. Otherwise our
+    /// own deadline of a command is a failure by timeout if the runtime was alive when it should have ended the command: a
+    /// list that began after the timeout has succeeded, so the command hangs. An earlier list proves nothing, since the
+    /// runtime may have hung afterwards.
     pub(super) fn classify_result(
         &self,
         id: RunId,
         result: Result<Outcome, CannotProbe>,
+        took: Duration,
         last_list_began: Option<Duration>,
     ) -> Result<Outcome, CannotProbe> {
-        match self.active.get(&id) {
-            Some(run)
-                if result == Err(CannotProbe::Deadline)
-                    && run.weight.is_exec()
-                    && last_list_began > Some(run.started + run.probe.timeout()) =>
-            {
-                Ok(Outcome::timed_out(run.probe.timeout()))
-            }
-            _ => result,
+        let Some(run) = self.active.get(&id) else {
+            return result;
+        };
+        let (is_exec, timeout) = (run.weight.is_exec(), run.probe.timeout());
+        let is_late = match &result {
+            Err(CannotProbe::Deadline) => true,
+            // Whether a command was in time, the runtime says.
+            Ok(Outcome::Failed(_)) => !is_exec && took >= timeout,
+            _ => false,
+        };
+        let lag = self.lag.total().saturating_sub(run.lag_before);
+        if is_late && lag >= timeout / 2 {
+            return Err(CannotProbe::Local(format!(
+                "it was late by {lag:?} during a run with a timeout of {timeout:?}; see leadsman_loop_lag_seconds_total"
+            )));
         }
+        if result == Err(CannotProbe::Deadline)
+            && is_exec
+            && last_list_began > Some(run.started + timeout)
+        {
+            return Ok(Outcome::timed_out(timeout));
+        }
+        result
     }
 
     /// The numbers of commands that run and that wait.
     pub(super) fn count_execs(&self) -> (usize, usize) {
-        (self.permits.taken_permits(), self.permits.queued_commands())
+        (self.execs.taken_permits(), self.execs.queued_runs())
     }
 
-    /// Whether each command under way has its permit, and no permit is without a command.
+    /// The numbers of connections under way, and of those that wait.
+    pub(super) fn count_connections(&self) -> (usize, usize) {
+        let permits = &self.connections;
+        (permits.taken_permits(), permits.queued_runs())
+    }
+
+    /// Whether each run under way has its permit, and no permit is without a run.
     #[cfg(debug_assertions)]
     pub(super) fn is_balanced(&self) -> bool {
-        let execs = self.active.values().filter(|run| run.weight.is_exec());
-        (execs.count(), self.waiting.len())
-            == (self.permits.taken_permits(), self.permits.queued_commands())
+        let (execs, connections) = (self.count_execs(), self.count_connections());
+        let active = self.active.values().filter(|run| run.weight.is_exec());
+        (active.count(), self.active.len(), self.waiting.len())
+            == (execs.0, execs.0 + connections.0, execs.1 + connections.1)
     }
+}
+
+fn count_pods<'a>(
+    pods: impl Iterator<Item = (&'a PodIdentity, Weight)>,
+) -> HashMap<Arc<str>, usize> {
+    let mut by_namespace: HashMap<Arc<str>, HashSet<&PodIdentity>> = HashMap::new();
+    for (pod, _) in pods {
+        // Pods and not probes: many probes do not enlarge a pod's share.
+        let of_namespace = by_namespace.entry(pod.namespace.clone()).or_default();
+        of_namespace.insert(pod);
+    }
+    let counts = by_namespace.into_iter();
+    counts.map(|(name, pods)| (name, pods.len())).collect()
 }

@@ -1,6 +1,6 @@
 //! A node to play with: a clock that jumps, an API server that keeps one object, runs that end when the test says so.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -38,8 +38,8 @@ pub(super) struct Sim {
     pub(super) object: NodePodProbe,
     pub(super) containers: RuntimeContainers,
     pub(super) runs: BTreeMap<RunId, ProbeRun>,
-    /// Those of them that were cancelled; they may end all the same.
-    pub(super) cancelled: BTreeSet<RunId>,
+    /// When those of them that were cancelled were. They may end all the same, and are aborted a second later.
+    pub(super) cancelled: BTreeMap<RunId, Duration>,
     pub(super) changes: Vec<VerdictChange>,
     pub(super) dropped: usize,
     /// Dropped runs that none was dropped before.
@@ -78,7 +78,7 @@ impl Sim {
             object: NodePodProbe::new("node", NodePodProbeSpec::default()),
             containers: RuntimeContainers::new(),
             runs: BTreeMap::new(),
-            cancelled: BTreeSet::new(),
+            cancelled: BTreeMap::new(),
             changes: Vec::new(),
             dropped: 0,
             first_drops: 0,
@@ -169,7 +169,8 @@ impl Sim {
                 }
                 NodeAction::CancelRun(run) => {
                     assert!(self.runs.contains_key(&run), "it is not on its way");
-                    assert!(self.cancelled.insert(run), "it is cancelled once");
+                    let before = self.cancelled.insert(run, self.now);
+                    assert_eq!(before, None, "it is cancelled once");
                 }
                 NodeAction::VerdictChanged(change) => self.changes.push(change),
                 NodeAction::RunDropped { first, .. } => {
@@ -189,10 +190,25 @@ impl Sim {
         self.apply_event(NodeEvent::RunFinished { run, result, took });
     }
 
-    /// Ends all runs that are on their way.
+    /// Time passes in which the node is not called.
+    pub(super) fn stall(&mut self, time: Duration) {
+        self.now += time;
+    }
+
+    fn abort_cancelled_runs(&mut self) {
+        let over = |at: Duration| self.now.saturating_sub(at) >= Duration::from_secs(1);
+        let runs = self.cancelled.iter().filter(|(_, at)| over(**at));
+        for run in runs.map(|(run, _)| *run).collect::<Vec<_>>() {
+            self.runs.remove(&run).expect("it is on its way");
+            self.cancelled.remove(&run);
+            self.begun.remove(&run);
+            self.apply_event(NodeEvent::RunAborted { run });
+        }
+    }
+
+    /// Ends all runs that are on their way, and those that have waited for them.
     pub(super) fn finish_all_runs(&mut self, succeed: bool, message: &str) {
-        let runs: Vec<RunId> = self.runs.keys().copied().collect();
-        for run in runs {
+        while let Some(run) = self.runs.keys().next().copied() {
             self.finish_run(run, Ok(outcome_of(succeed, message)));
         }
     }
@@ -208,6 +224,7 @@ impl Sim {
         let mut idle = 0;
         loop {
             then(self);
+            self.abort_cancelled_runs();
             self.perform_due_write();
             let next = self.node.next_tick_at().map(|next| self.start + next);
             let Some(next) = next.filter(|next| *next <= end) else {

@@ -61,10 +61,9 @@ impl NodeProbes {
         // After all workers are added and removed, since each of them changes the share.
         self.schedule.set_even_share(self.even_execs_per_slot());
         let workers = self.workers.iter();
-        let with_commands = workers.filter(|(_, worker)| worker.weight().is_exec());
         self.runs
-            .divide_permits(with_commands.map(|(key, _)| &key.pod));
-        self.start_waiting_execs(now, actions);
+            .divide_permits(workers.map(|(key, worker)| (&key.pod, worker.weight())));
+        self.start_waiting_runs(now, actions);
         // Last, so that the rows which are compared with the status are those of the same object.
         self.reporter.observe_status(status);
     }

@@ -74,7 +74,10 @@ fn a_connection_that_nobody_waits_for_is_cancelled_and_a_command_keeps_its_permi
         sim.pass_time(SECOND);
     }
     let open = |sim: &Sim| {
-        let open = sim.runs.keys().filter(|run| !sim.cancelled.contains(run));
+        let open = sim
+            .runs
+            .keys()
+            .filter(|run| !sim.cancelled.contains_key(run));
         open.count()
     };
     let execs = super::super::sim::LIMITS.per_pod;
@@ -123,21 +126,25 @@ fn execs_are_bounded_and_none_is_forgotten() {
     assert_eq!(sim.node.count_execs(), (0, 0));
 }
 
-// PRB-14
-#[test]
-fn commands_that_hang_in_one_namespace_delay_no_others() {
-    let mut sim = Sim::new();
-    let probe = |n: usize| json!({"name": format!("m#p{n}"), "containerName": "main", "probe": exec_probe()});
+/// Runs of four pods of one namespace hang for a minute, each with so many probes, beside a pod of another namespace
+/// with one, and one of a third that comes later: when the runs of these two began.
+fn runs_beside_a_hostile_namespace(
+    sim: &mut Sim,
+    probe: &serde_json::Value,
+    probes: usize,
+) -> BTreeMap<String, Vec<u128>> {
+    let entry =
+        |n: usize| json!({"name": format!("m#p{n}"), "containerName": "main", "probe": probe});
     let pod = |namespace: &str, name: &str, probes: usize| {
-        let probes: Vec<_> = (0..probes).map(probe).collect();
+        let probes: Vec<_> = (0..probes).map(entry).collect();
         json!({"name": name, "namespace": namespace, "uid": name, "IP": "", "probes": probes})
     };
-    let hung = ["h0", "h1", "h2", "h3"].map(|name| pod("hostile", name, 6));
-    let mut pods = hung.to_vec();
+    let hostile = ["h0", "h1", "h2", "h3"];
+    let mut pods = hostile.map(|name| pod("hostile", name, probes)).to_vec();
     // There from the beginning, and to come.
     let (fine, late) = (pod("fine", "f", 1), pod("late", "l", 1));
     pods.push(fine);
-    let hostile = ["h0", "h1", "h2", "h3"].map(|name| ("hostile", name));
+    let hostile = hostile.map(|name| ("hostile", name));
     for (namespace, name) in hostile.into_iter().chain([("fine", "f"), ("late", "l")]) {
         let pod = PodIdentity {
             namespace: namespace.into(),
@@ -171,11 +178,93 @@ fn commands_that_hang_in_one_namespace_delay_no_others() {
             }
         });
     }
+    begun
+}
+
+fn assert_on_time(begun: &BTreeMap<String, Vec<u128>>) {
     assert_eq!(begun.keys().collect::<Vec<_>>(), ["f", "l"]);
     for (name, begun) in begun {
         let apart = begun.windows(2).map(|pair| pair[1] - pair[0]).max();
         assert!(apart <= Some(1_200), "{name}: {apart:?}");
         assert!(begun.len() >= 27, "{name}: {}", begun.len());
+    }
+}
+
+// PRB-14
+#[test]
+fn commands_that_hang_in_one_namespace_delay_no_others() {
+    let mut sim = Sim::new();
+    assert_on_time(&runs_beside_a_hostile_namespace(&mut sim, &exec_probe(), 6));
+}
+
+// PRB-27
+#[test]
+fn connections_that_hang_in_one_namespace_are_bounded_and_delay_no_others() {
+    let mut sim = Sim::new();
+    assert_on_time(&runs_beside_a_hostile_namespace(
+        &mut sim,
+        &tcp_probe(),
+        100,
+    ));
+    assert_eq!(sim.node.count_connections(), (128, 272));
+    assert_eq!(sim.runs.len(), 128);
+    let of_one = sim.runs.values().filter(|run| &*run.key.pod.name == "h0");
+    assert_eq!(of_one.count(), 32);
+    // Whoever has waited says so.
+    let id = *sim.runs.keys().next().unwrap();
+    sim.finish_run(id, Ok(outcome_of(true, "")));
+    let waited = sim.runs.values().map(|run| run.waited).max();
+    assert!(waited > Some(50 * SECOND), "{waited:?}");
+}
+
+// PRB-27
+#[test]
+fn a_cancelled_connection_has_its_permit_until_it_is_closed() {
+    let mut sim = Sim::new();
+    sim.set_container(Some(("a", running_state())));
+    for edit in 0..100 {
+        let path = |n: usize| json!({"httpGet": {"port": 80, "path": format!("/{edit}/{n}")}});
+        let probes: Vec<_> = (0..32).map(|n| (format!("m#p{n}"), path(n))).collect();
+        let probes: Vec<_> = probes
+            .iter()
+            .map(|(name, p)| (&**name, p.clone()))
+            .collect();
+        sim.plan_and_show(&probes);
+        assert!(sim.runs.len() <= 32, "{}", sim.runs.len());
+    }
+    sim.pass_time(2 * SECOND);
+    assert_eq!(sim.node.count_connections(), (32, 0));
+    assert_eq!((sim.runs.len(), sim.cancelled.len()), (32, 0));
+}
+
+// PRB-13
+#[test]
+fn a_run_that_timed_out_because_the_agent_was_late_has_not_failed() {
+    for (probe, result) in [
+        (tcp_probe(), Ok(outcome_of(false, "no answer within 1s"))),
+        (exec_probe(), Err(CannotProbe::Deadline)),
+    ] {
+        for (late, expected) in [(400, "Failed"), (500, "Succeeded"), (2_000, "Succeeded")] {
+            let mut sim = Sim::new();
+            sim.plan_and_show(&[("m#p", probe.clone())]);
+            sim.set_container(Some(("a", running_state())));
+            sim.pass_time_with_results(2 * SECOND, true, "");
+            sim.pass_time(SECOND);
+            for _ in 0..3 {
+                let Some(run) = sim.runs.keys().next().copied() else {
+                    break;
+                };
+                sim.pass_time(SECOND);
+                // The loop comes no further for a time.
+                sim.stall(millis(100 + late));
+                sim.list_containers();
+                sim.finish_run(run, result.clone());
+            }
+            sim.pass_time(millis(100));
+            assert_eq!(sim.shown_states()["m#p"], expected, "{late} {result:?}");
+            let lag = sim.node.loop_lag();
+            assert!(lag >= millis(late), "{lag:?}");
+        }
     }
 }
 
