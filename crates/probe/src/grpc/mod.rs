@@ -11,7 +11,6 @@
 mod health;
 #[cfg(test)]
 mod tests;
-mod tracked_stream;
 
 use std::net::SocketAddr;
 use std::pin::pin;
@@ -28,10 +27,10 @@ use percent_encoding::percent_decode;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tonic::Code;
 
+use crate::bounded_stream::BoundedStream;
 use crate::dial::Dial;
 use crate::message::{MAX_OUTPUT, lossy_text};
 use crate::socket::{EarlyEnd, close_gracefully, connect_timed_out, connect_within, error_chain};
-use tracked_stream::TrackedStream;
 
 /// Most bytes of a response's headers, after decompression.
 const MAX_HEAD: u32 = 16 * 1024;
@@ -46,7 +45,7 @@ pub(crate) async fn run<D: Dial>(
     // Outside of the timeout, so that its end can tell how far the run has come.
     let mut stream = None;
     let checked = tokio::time::timeout(timeout, async {
-        let stream = stream.insert(TrackedStream::new(connect_within(dialer, address).await?));
+        let stream = stream.insert(BoundedStream::new(connect_within(dialer, address).await?));
         call(stream, address, service, timeout).await
     })
     .await;
@@ -85,7 +84,7 @@ fn judge(status: i32) -> Outcome {
 
 /// Calls the service over a connection, which is left to be closed; returns the serving status.
 async fn call<S: AsyncRead + AsyncWrite + Unpin>(
-    stream: &mut TrackedStream<S>,
+    stream: &mut BoundedStream<S>,
     address: SocketAddr,
     service: &str,
     timeout: Duration,

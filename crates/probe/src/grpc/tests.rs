@@ -231,6 +231,34 @@ async fn a_server_with_last_words_is_not_reset() {
     assert_eq!(server.await.unwrap(), [End::Closed]);
 }
 
+// PRB-27
+#[tokio::test]
+async fn a_server_that_pings_without_end_is_given_up() {
+    let (listener, address) = listen_on_any_port("127.0.0.1").await;
+    let script = async |stream: TcpStream| {
+        // Reads as well, or the connection would be at a stand when the answers have filled it.
+        let (mut reader, mut writer) = stream.into_split();
+        let read = async { tokio::io::copy(&mut reader, &mut tokio::io::sink()).await };
+        let write = async {
+            // Empty SETTINGS, then PING (RFC 9113, 6.5 and 6.7).
+            let settings = writer.write_all(&[0, 0, 0, 4, 0, 0, 0, 0, 0]).await;
+            let ping = [0, 0, 8, 6, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8];
+            let mut sent = settings;
+            while sent.is_ok() {
+                sent = writer.write_all(&ping.repeat(100)).await;
+            }
+        };
+        let _ended = tokio::join!(read, write);
+    };
+    let server = serve_scripts(listener, vec![script]);
+    let outcome = probe_loopback(grpc(address, ""), address, AMPLE).await;
+    let Outcome::Failed(message) = outcome else {
+        panic!("not failed: {outcome:?}");
+    };
+    assert!(message.contains("has sent more than 256 KiB"), "{message}");
+    server.await.unwrap();
+}
+
 #[tokio::test]
 async fn an_answer_without_end_is_given_up() {
     let reply = Reply::message(&vec![0; 200_000], &[("grpc-status", "0")]);

@@ -20,12 +20,14 @@ use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
+use crate::bounded_stream::BoundedStream;
 use crate::socket::{CLOSE_TIMEOUT, close_gracefully};
 
 /// A connection.
 pub(super) enum HttpConnection<S> {
-    Plain(S),
-    Tls(Box<TlsStream<S>>),
+    Plain(BoundedStream<S>),
+    // Below TLS, whose records are work as well.
+    Tls(Box<TlsStream<BoundedStream<S>>>),
 }
 
 /// The versions of HTTP that a request can be sent in.
@@ -46,6 +48,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> HttpConnection<S> {
         versions: HttpVersions,
         address: SocketAddr,
     ) -> io::Result<Self> {
+        let stream = BoundedStream::new(stream);
         let connector = match (scheme, versions) {
             (Scheme::Http, _) => return Ok(Self::Plain(stream)),
             (Scheme::Https, HttpVersions::Any) => &CONNECTOR,
@@ -67,11 +70,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> HttpConnection<S> {
     /// Closes the connection without a reset.
     pub(super) async fn close(self) {
         match self {
-            Self::Plain(stream) => close_gracefully(stream).await,
+            Self::Plain(stream) => close_gracefully(stream.into_stream()).await,
             Self::Tls(mut stream) => {
                 // With TLS's close_notify (RFC 8446, 6.1). What the other side still sends need not be decrypted.
                 let _ = tokio::time::timeout(CLOSE_TIMEOUT, stream.shutdown()).await;
-                close_gracefully(stream.into_inner().0).await;
+                close_gracefully(stream.into_inner().0.into_stream()).await;
             }
         }
     }

@@ -11,6 +11,7 @@ use http_body_util::{BodyExt, Empty};
 use hyper::body::{Bytes, Incoming};
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
+use leadsman_core::podprobe::node::MAX_CONNECTIONS;
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::connection::HttpConnection;
@@ -19,7 +20,15 @@ use super::{AfterResponse, HttpPhase, RunProgress, judge, request};
 use crate::socket::EarlyEnd;
 
 /// Most bytes of a response's headers.
-const MAX_HEAD: u32 = 64 * 1024;
+const MAX_HEAD: u32 = 16 * 1024;
+
+/// Most bytes that a run holds while its server stalls: the head as received and as decoded, the window of HTTP/2 (RFC
+/// 9113, 6.9.2), a handshake message of TLS (64 KiB at most in rustls) with a record in either direction, the message.
+const MAX_HELD: usize = 2 * MAX_HEAD as usize + (64 + 64 + 2 * 17 + 10) * 1024;
+const _: () = assert!(
+    MAX_CONNECTIONS * MAX_HELD <= 64 * 1024 * 1024,
+    "all runs of a node take half of the agent's memory at most, which is 128 MiB in the chart"
+);
 
 /// Most headers of a response over HTTP/1.1. hyper allocates room for all of them with each response, hence not as many as
 /// fit in the bytes.

@@ -41,6 +41,10 @@ const MAX_REQUESTS: usize = 10;
 /// other (`maxProbeRetries`, `pkg/kubelet/prober/prober.go`). All attempts share the probe's timeout.
 const MAX_ATTEMPTS: usize = 3;
 
+/// Requests of all attempts together: each may cost a handshake of TLS, and a server may redirect nine times and then break
+/// the body off. So all redirects are followed once, or a short chain three times.
+const MAX_REQUESTS_OF_RUN: usize = MAX_REQUESTS + MAX_ATTEMPTS - 1;
+
 /// Runs a probe once.
 pub(crate) async fn run<D: Dial>(
     get: &HttpGet,
@@ -51,6 +55,7 @@ pub(crate) async fn run<D: Dial>(
     let mut progress = RunProgress {
         address: SocketAddr::new(ip, get.port.get()),
         phase: HttpPhase::Connecting,
+        requests_left: MAX_REQUESTS_OF_RUN,
     };
     match tokio::time::timeout(timeout, attempt(get, ip, dialer, &mut progress)).await {
         Ok(Ok((outcome, connection))) => {
@@ -67,6 +72,7 @@ pub(crate) async fn run<D: Dial>(
 struct RunProgress {
     address: SocketAddr,
     phase: HttpPhase,
+    requests_left: usize,
 }
 
 #[derive(Clone, Copy)]
@@ -145,7 +151,8 @@ async fn follow<D: Dial>(
     let mut host = request::host_header(&get.headers);
     let versions = request::http_versions(&get.headers);
     let mut url = HttpUrl::from_probe(get);
-    for _ in 0..MAX_REQUESTS {
+    for _ in 0..MAX_REQUESTS.min(progress.requests_left) {
+        progress.requests_left -= 1;
         let address = SocketAddr::new(ip, url.port.get());
         let request = request::build_request(&url.path, &get.headers, host, address)
             .map_err(EarlyEnd::Failed)?;
@@ -172,10 +179,12 @@ async fn follow<D: Dial>(
             }
         }
     }
-    Err(EarlyEnd::Failed(format!(
-        "GET from {}: stopped after {MAX_REQUESTS} redirects",
-        progress.address
-    )))
+    let address = progress.address;
+    Err(EarlyEnd::Failed(if progress.requests_left == 0 {
+        format!("GET from {address}: stopped after {MAX_REQUESTS_OF_RUN} requests")
+    } else {
+        format!("GET from {address}: stopped after {MAX_REQUESTS} redirects")
+    }))
 }
 
 /// Judges a response, and reads its body if it succeeded.

@@ -297,10 +297,31 @@ async fn many_headers_are_read(#[case] count: usize) {
     assert_eq!(outcome, succeeded("ok"));
 }
 
+// PRB-27
+#[tokio::test]
+async fn a_server_that_never_comes_to_its_answer_is_closed_on() {
+    let script = async |mut stream: TcpStream| {
+        read_head(&mut stream).await;
+        let mut sent = 0;
+        while stream.write_all(b"HTTP/1.1 103 \r\n\r\n").await.is_ok() {
+            sent += 1;
+        }
+        sent
+    };
+    let (outcome, sent, address) = once(script).await;
+    let Outcome::Failed(message) = outcome else {
+        panic!("not failed: {outcome:?}");
+    };
+    let start = format!("GET from {address}: ");
+    assert!(message.starts_with(&start), "{message}");
+    assert!(message.contains("has sent more than 256 KiB"), "{message}");
+    assert!(sent > 1_000, "{sent}");
+}
+
 #[tokio::test]
 async fn a_head_without_end_fails() {
     let line = format!("X: {}\r\n", "x".repeat(1000));
-    let response = format!("HTTP/1.1 200 OK\r\n{}", line.repeat(99));
+    let response = format!("HTTP/1.1 200 OK\r\n{}", line.repeat(20));
     let (outcome, _, address) = once(|stream| answer_once(stream, response)).await;
     let Outcome::Failed(message) = outcome else {
         panic!("not failed: {outcome:?}");

@@ -108,3 +108,19 @@ async fn a_redirect_to_another_host_is_not_followed(#[case] host: &str) {
     );
     assert_eq!(server.await.unwrap().len(), 1);
 }
+
+// PRB-19, PRB-20
+#[tokio::test]
+async fn redirects_are_not_followed_again_for_each_attempt_without_end() {
+    let (listener, address) = listen_on_any_port("127.0.0.1").await;
+    let responses = (0..12).map(|number| match number {
+        9 => CUT_BODY.to_owned(),
+        _ => moved("/"),
+    });
+    let scripts = responses.map(|response| |stream| answer_once(stream, response));
+    let server = serve_scripts(listener, scripts.collect());
+    let outcome = probe_loopback(plain(address), address, AMPLE).await;
+    let message = format!("GET from {address}: stopped after 12 requests");
+    assert_eq!(outcome, failed(&message));
+    assert_eq!(server.await.unwrap().len(), 12);
+}
