@@ -11,11 +11,13 @@
 //! | `prober` | the runs under way |
 //! | `status` | one write of the status |
 //! | `events` | events on pods |
+//! | `event_queue` | the events that wait, of which each namespace has its share |
 //! | `event_spam_filter` | the limit of a pod's events |
 //! | `metrics` | the metrics of all this |
 //! | `traces` | the agent's part of the trace of a verdict |
 
 mod container_list;
+mod event_queue;
 mod event_spam_filter;
 mod events;
 mod metrics;
@@ -146,7 +148,7 @@ impl Probing {
             writes: JoinSet::new(),
             write_failures: 0,
             write_health,
-            events: EventSender::start_sender(server.clone(), node_name, &metrics),
+            events: EventSender::start_sender(server.clone(), node_name.clone(), &metrics),
             metrics,
             traces: VerdictTraces::new(context.tracer.clone(), context.node_name.clone()),
             context: context.clone(),

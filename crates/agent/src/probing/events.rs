@@ -4,7 +4,7 @@
 //! event are updated, as long as the API server keeps it (`--event-ttl`, an hour by default).
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -21,8 +21,9 @@ use leadsman_core::podprobe::node::{ProbeKey, VerdictChange};
 use leadsman_process::reply::{Disposition, RetryCause};
 use leadsman_process::{ApiServer, Backoff, clock};
 use serde_json::json;
-use tokio::sync::mpsc::{Receiver, Sender, channel, error::TrySendError};
+use tokio::sync::Notify;
 
+use super::event_queue::{EventQueue, NextEvent, QUEUE, QueuedEvent};
 use super::event_spam_filter::EventSpamFilter;
 use super::metrics::{EventResult, ProbingMetrics};
 use crate::request::{self, FIELD_MANAGER};
@@ -31,115 +32,159 @@ use crate::request::{self, FIELD_MANAGER};
 const COMPONENT: &str = "kruise-daemon-podprobe";
 /// Bytes of the pod's name in an event's name, which may have 253: a dot, the time and a random number follow.
 const POD_NAME_BYTES: usize = 253 - 34;
-/// Events in the queue.
-const QUEUE: usize = 256;
 /// The number of events whose counts are remembered.
 const MAX_SERIES: usize = 1024;
 /// Attempts at one event (`maxTriesPerEvent` in `k8s.io/client-go/tools/record/event.go`).
 const MAX_ATTEMPTS: u32 = 12;
-/// Between attempts, unless the API server asks for longer. All events wait, since it would refuse each.
+/// Between attempts, unless the API server asks for longer.
 const BACKOFF: Backoff = Backoff::new(Duration::from_millis(250), Duration::from_secs(10));
 
-/// The verdict that an event is about, and when it changed.
-type QueuedChange = (VerdictChange, Timestamp);
-
-/// The queue of events.
+/// Queues events, and sends them by a task of its own.
 pub(crate) struct EventSender {
-    queue: Sender<QueuedChange>,
+    node_name: Arc<str>,
+    spam_filter: EventSpamFilter,
+    queue: Arc<SharedQueue>,
     metrics: ProbingMetrics,
+}
+
+/// The queue, as both tasks see it.
+#[derive(Default)]
+struct SharedQueue {
+    state: Mutex<QueueState>,
+    changed: Notify,
+}
+
+#[derive(Default)]
+struct QueueState {
+    events: EventQueue,
+    /// Nobody adds any more.
+    is_closed: bool,
+}
+
+impl SharedQueue {
+    fn lock(&self) -> MutexGuard<'_, QueueState> {
+        // No change is left half-made by a panic but a wrong count, which the next events even out.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits for the next event that may be sent; none when the queue is empty and closed.
+    async fn next(&self) -> Option<QueuedEvent> {
+        loop {
+            let next = {
+                let mut state = self.lock();
+                match state.events.take_next(clock::monotonic()) {
+                    NextEvent::Due(queued) => return Some(*queued),
+                    NextEvent::Empty if state.is_closed => return None,
+                    NextEvent::Empty => None,
+                    NextEvent::At(at) => Some(at),
+                }
+            };
+            match next {
+                None => self.changed.notified().await,
+                Some(at) => {
+                    // Another namespace may have an event meanwhile.
+                    let _ = tokio::time::timeout_at(at, self.changed.notified()).await;
+                }
+            }
+        }
+    }
 }
 
 impl EventSender {
     /// Starts the task that sends; it ends when this is dropped and the queue is empty.
     pub(crate) fn start_sender(
         server: ApiServer,
-        node_name: &str,
+        node_name: Arc<str>,
         metrics: &ProbingMetrics,
     ) -> Self {
-        let (queue, queued) = channel(QUEUE);
-        tokio::spawn(send_all(
-            server,
-            node_name.to_owned(),
-            queued,
-            metrics.clone(),
-        ));
+        let queue = Arc::<SharedQueue>::default();
+        tokio::spawn(send_all(server, queue.clone(), metrics.clone()));
         Self {
+            node_name,
+            spam_filter: EventSpamFilter::default(),
             queue,
             metrics: metrics.clone(),
         }
     }
 
-    /// Queues the event of a verdict; drops it if the queue is full.
-    pub(crate) fn enqueue_change(&self, change: VerdictChange, at: Timestamp) {
-        if let Err(TrySendError::Full((change, _))) = self.queue.try_send((change, at)) {
+    /// Queues the event of a verdict, if its pod may have one more.
+    pub(crate) fn enqueue_change(&mut self, change: VerdictChange, at: Timestamp) {
+        // Before it is queued: pods that flap have used up their events soon, and none of them takes the room of another
+        // pod's.
+        if !self
+            .spam_filter
+            .take_token(&change.key.pod, clock::monotonic())
+        {
+            self.metrics.count_event(EventResult::Suppressed);
+            tracing::debug!(probe = %change.key, "event dropped: the pod has had 25 events, and gets one more every 5 minutes");
+            return;
+        }
+        let event = build_event(&self.node_name, &change, at);
+        let dropped = self.queue.lock().events.push(QueuedEvent {
+            change,
+            event,
+            failures: 0,
+        });
+        self.queue.changed.notify_one();
+        if let Some(QueuedEvent { change, .. }) = dropped {
             self.metrics.count_event(EventResult::Overflowed);
-            tracing::warn!(probe = %change.key, "event dropped: {QUEUE} events are waiting to be sent already");
+            tracing::warn!(probe = %change.key, "event dropped: {QUEUE} events are waiting to be sent already, most of them of this namespace");
         }
     }
 }
 
-async fn send_all(
-    server: ApiServer,
-    node_name: String,
-    mut queued: Receiver<QueuedChange>,
-    metrics: ProbingMetrics,
-) {
+impl Drop for EventSender {
+    fn drop(&mut self) {
+        self.queue.lock().is_closed = true;
+        self.queue.changed.notify_one();
+    }
+}
+
+async fn send_all(server: ApiServer, queue: Arc<SharedQueue>, metrics: ProbingMetrics) {
     let mut series = EventSeries::default();
-    let mut spam_filter = EventSpamFilter::default();
-    while let Some((change, at)) = queued.recv().await {
-        // Before it is sent, as client-go's correlator does: an event that is refused costs the API server a request
-        // too.
-        if !spam_filter.take_token(&change.key.pod, clock::monotonic()) {
-            metrics.count_event(EventResult::Suppressed);
-            tracing::debug!(probe = %change.key, "event dropped: the pod has had 25 events, and gets one more every 5 minutes");
+    while let Some(mut queued) = queue.next().await {
+        let QueuedEvent { change, event, .. } = &queued;
+        let disposition = send_event(&server, &mut series, change, event).await;
+        queued.failures += 1;
+        if let Some(cause) = retry_cause(&disposition)
+            && queued.failures < MAX_ATTEMPTS
+        {
+            let asked = disposition.retry_after().unwrap_or_default();
+            let delay = asked.max(BACKOFF.delay(queued.failures, fastrand::f64()));
+            // Behind those of other namespaces: a limit may be of one namespace (the admission plugin EventRateLimit has
+            // such, `plugin/pkg/admission/eventratelimit`).
+            let again = clock::monotonic() + delay;
+            queue.lock().events.put_back(queued, again);
+            if cause != RetryCause::Throttled {
+                // It would refuse each.
+                tokio::time::sleep(delay).await;
+            }
             continue;
         }
-        let disposition = send_with_retries(&server, &node_name, &mut series, &change, at).await;
         metrics.count_event(match disposition {
             Disposition::Done => EventResult::Sent,
             _ => EventResult::Failed,
         });
         if disposition != Disposition::Done {
             let error = disposition.explain_reason();
-            tracing::warn!(probe = %change.key, error, "sending the event of a changed verdict failed, dropping the event");
+            tracing::warn!(probe = %queued.change.key, error, "sending the event of a changed verdict failed, dropping the event");
         }
     }
 }
 
-/// Sends an event until it is accepted or refused, or the attempts are used up.
-async fn send_with_retries(
-    server: &ApiServer,
-    node_name: &str,
-    series: &mut EventSeries,
-    change: &VerdictChange,
-    at: Timestamp,
-) -> Disposition {
-    // Built once, with its name: after an attempt whose reply was lost, the next one must not create a second event.
-    let event = build_event(node_name, change, at);
-    let mut failures = 0;
-    loop {
-        let disposition = send_event(server, series, change, &event).await;
-        failures += 1;
-        if failures >= MAX_ATTEMPTS || !may_pass_by_retry(&disposition) {
-            return disposition;
-        }
-        let asked = disposition.retry_after().unwrap_or_default();
-        tokio::time::sleep(asked.max(BACKOFF.delay(failures, fastrand::f64()))).await;
-    }
-}
-
-/// Whether another attempt may succeed by itself. A missing right or namespace must not hold up the other events.
-fn may_pass_by_retry(disposition: &Disposition) -> bool {
+/// Why another attempt may succeed by itself. A missing right or namespace must not hold up the other events.
+fn retry_cause(disposition: &Disposition) -> Option<RetryCause> {
     let Disposition::Retry { cause, .. } = disposition else {
-        return false;
+        return None;
     };
-    matches!(
+    let may_pass = matches!(
         cause,
         RetryCause::Throttled
             | RetryCause::Unavailable
             | RetryCause::NoAnswer
             | RetryCause::InternalError
-    )
+    );
+    may_pass.then_some(*cause)
 }
 
 async fn send_event(
@@ -351,35 +396,113 @@ mod tests {
         assert_eq!(series.sent.len(), MAX_SERIES);
     }
 
-    // PPM-14
-    #[tokio::test(start_paused = true)]
-    async fn an_event_whose_reply_is_lost_is_sent_again_under_its_name() {
-        let names: Arc<std::sync::Mutex<Vec<String>>> = Arc::default();
-        let posted = Arc::clone(&names);
+    type Reply =
+        Result<http::Response<kube::client::Body>, Box<dyn std::error::Error + Send + Sync>>;
+
+    fn reply(status: u16) -> Reply {
+        let reply = http::Response::builder().status(status);
+        Ok(reply.body(kube::client::Body::empty())?)
+    }
+
+    /// An API server that answers by the namespace and the name of an event, and the queue for it.
+    fn sender(
+        answer: impl Fn(&http::Method, &str, &str) -> Reply + Send + Sync + 'static,
+    ) -> EventSender {
+        let answer = Arc::new(answer);
         let service = tower::service_fn(move |request: http::Request<kube::client::Body>| {
-            let posted = Arc::clone(&posted);
+            let answer = Arc::clone(&answer);
             async move {
-                let body = request.into_body().collect_bytes().await?;
-                let event: Event = serde_json::from_slice(&body)?;
-                let name = event.metadata.name.unwrap();
-                let there = posted.lock().unwrap().contains(&name);
-                posted.lock().unwrap().push(name);
-                let reply = http::Response::builder();
-                match posted.lock().unwrap().len() {
-                    1 => Err(Box::<dyn std::error::Error + Send + Sync>::from("reset")),
-                    _ if there => Ok(reply.status(409).body(kube::client::Body::empty())?),
-                    _ => Ok(reply.status(201).body(kube::client::Body::empty())?),
-                }
+                let (head, body) = request.into_parts();
+                let namespace = head.uri.path().split('/').nth(4).unwrap().to_owned();
+                let body = body.collect_bytes().await?;
+                let body: serde_json::Value = serde_json::from_slice(&body)?;
+                let name = body["metadata"]["name"].as_str().unwrap_or_default();
+                answer(&head.method, &namespace, name)
             }
         });
         let server = ApiServer::new(kube::Client::new(service, "default"));
-        let mut series = EventSeries::default();
-        let change = change("p", State::Failed, "no");
+        let metrics = ProbingMetrics::new(&leadsman_process::Metrics::default());
+        EventSender::start_sender(server, "node".into(), &metrics)
+    }
+
+    fn change_in(namespace: &str, pod: &str) -> VerdictChange {
+        let mut change = change("p", State::Failed, "no");
+        let pod = PodIdentity {
+            namespace: namespace.into(),
+            name: pod.into(),
+            uid: "uid".into(),
+        };
+        change.key = Arc::new(ProbeKey {
+            pod,
+            ..ProbeKey::clone(&change.key)
+        });
+        change
+    }
+
+    /// Waits, by the clock of the test, which stands still while anything is to be done.
+    async fn wait_until(is_done: impl Fn() -> bool) {
+        let wait = async {
+            while !is_done() {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        let waited = tokio::time::timeout(Duration::from_secs(600), wait).await;
+        waited.expect("it is done in time");
+    }
+
+    // PPM-14
+    #[tokio::test(start_paused = true)]
+    async fn an_event_whose_reply_is_lost_is_sent_again_under_its_name() {
+        let posted: Arc<Mutex<Vec<(String, String)>>> = Arc::default();
+        let requests = Arc::clone(&posted);
+        let mut sender = sender(move |method, _, name| {
+            let mut requests = requests.lock().unwrap();
+            let there = requests.iter().any(|(_, known)| known == name);
+            requests.push((method.to_string(), name.to_owned()));
+            match requests.len() {
+                1 => Err("reset".into()),
+                _ if there => reply(409),
+                _ => reply(201),
+            }
+        });
         let at = Timestamp::UNIX_EPOCH;
-        let sent = send_with_retries(&server, "node", &mut series, &change, at).await;
-        assert_eq!(sent, Disposition::Done);
-        let names = names.lock().unwrap().clone();
-        assert_eq!(names, vec![names[0].clone(); 2]);
-        assert_eq!(series.next_occurrence(&change), Some((names[0].clone(), 2)));
+        sender.enqueue_change(change_in("ns", "a"), at);
+        wait_until(|| posted.lock().unwrap().len() == 2).await;
+        // It counts as sent: the next one is another of its series.
+        sender.enqueue_change(change_in("ns", "a"), at);
+        wait_until(|| posted.lock().unwrap().len() == 3).await;
+        let posted = posted.lock().unwrap().clone();
+        assert_eq!(posted[0].0, "POST");
+        assert_eq!(posted[0], posted[1]);
+        assert_eq!(posted[2].0, "PATCH");
+    }
+
+    // PPM-14
+    #[tokio::test(start_paused = true)]
+    async fn a_namespace_whose_events_are_throttled_holds_up_no_other() {
+        let posted: Arc<Mutex<Vec<String>>> = Arc::default();
+        let requests = Arc::clone(&posted);
+        let mut sender = sender(move |_, namespace, _| {
+            requests.lock().unwrap().push(namespace.to_owned());
+            reply(if namespace == "throttled" { 429 } else { 201 })
+        });
+        let at = Timestamp::UNIX_EPOCH;
+        for pod in 0..100 {
+            sender.enqueue_change(change_in("throttled", &pod.to_string()), at);
+        }
+        let began = clock::monotonic();
+        for pod in ["a", "b", "c"] {
+            sender.enqueue_change(change_in("fine", pod), at);
+        }
+        let sent = || {
+            posted
+                .lock()
+                .unwrap()
+                .iter()
+                .filter(|of| *of == "fine")
+                .count()
+        };
+        wait_until(|| sent() == 3).await;
+        assert!(clock::monotonic() - began < Duration::from_millis(200));
     }
 }
