@@ -12,7 +12,7 @@
 //! | `status` | one write of the status |
 //! | `events` | events on pods |
 //! | `event_queue` | the events that wait, of which each namespace has its share |
-//! | `event_spam_filter` | the limit of a pod's events |
+//! | `event_spam_filter` | the limit of a pod's events and log lines |
 //! | `metrics` | the metrics of all this |
 //! | `traces` | the agent's part of the trace of a verdict |
 
@@ -34,10 +34,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::{Stream, StreamExt};
-use leadsman_core::cluster::{Now, truncate};
+use leadsman_core::cluster::Now;
+use leadsman_core::podprobe::CannotProbe;
 use leadsman_core::podprobe::node::{
-    ExecLimits, HistoryLimits, NodeAction, NodeEvent, NodeProbes, ProbeRun, StatusWriteEnd,
-    VerdictChange,
+    ExecLimits, HistoryLimits, NodeAction, NodeEvent, NodeProbes, PodIdentity, ProbeKey, ProbeRun,
+    StatusWriteEnd, VerdictChange,
 };
 use leadsman_cri::{Runtime, View};
 use leadsman_process::clock;
@@ -46,6 +47,7 @@ use tokio::task::{JoinError, JoinSet};
 use tokio::time::{Instant, sleep_until};
 
 use self::container_list::{ContainerLists, PolledContainers, poll_containers};
+use self::event_spam_filter::EventSpamFilter;
 use self::events::EventSender;
 use self::metrics::{ProbingMetrics, cause_label};
 use self::plan::{Plan, PlanEvent, PlanFollower, watch_plan};
@@ -57,8 +59,6 @@ use crate::health::Health;
 use crate::history::HistoryRequests;
 use crate::task::{DRAIN, TaskContext};
 
-/// Bytes of a probe's message in the log.
-const LOGGED_BYTES: usize = 256;
 /// The longest time between two ticks.
 const IDLE: Duration = Duration::from_mins(1);
 
@@ -117,6 +117,8 @@ struct Probing {
     write_failures: u32,
     write_health: Health,
     events: EventSender,
+    /// The lines that each pod may still have in the log at info and above.
+    log_lines: EventSpamFilter,
     metrics: ProbingMetrics,
     traces: VerdictTraces,
 }
@@ -149,6 +151,7 @@ impl Probing {
             write_failures: 0,
             write_health,
             events: EventSender::start_sender(server.clone(), node_name.clone(), &metrics),
+            log_lines: EventSpamFilter::default(),
             metrics,
             traces: VerdictTraces::new(context.tracer.clone(), context.node_name.clone()),
             context: context.clone(),
@@ -206,15 +209,8 @@ impl Probing {
                 NodeAction::VerdictChanged(change) => {
                     self.publish_change(change, run.as_ref(), now);
                 }
-                NodeAction::RunDropped {
-                    key,
-                    cause,
-                    first: true,
-                } => {
-                    tracing::warn!(probe = %key, cause = cause_label(&cause), error = %cause, "cannot run a probe, its last verdict stays; retrying each period");
-                }
-                NodeAction::RunDropped { key, cause, .. } => {
-                    tracing::debug!(probe = %key, cause = cause_label(&cause), error = %cause, "still cannot run a probe");
+                NodeAction::RunDropped { key, cause, first } => {
+                    self.log_dropped_run(&key, &cause, first);
                 }
                 NodeAction::MalformedEntries(entries) => {
                     self.metrics.set_malformed(entries.len());
@@ -223,10 +219,10 @@ impl Probing {
                     }
                 }
             }
-        self.metrics.set_connections(self.node.count_connections());
-        self.metrics.set_loop_lag(self.node.loop_lag());
         }
         self.metrics.set_execs(self.node.count_execs());
+        self.metrics.set_connections(self.node.count_connections());
+        self.metrics.set_loop_lag(self.node.loop_lag());
     }
 
     fn start_run(&mut self, run: ProbeRun) {
@@ -235,11 +231,30 @@ impl Probing {
         self.prober.start_run(run, target);
     }
 
+    /// Whether a pod may have one more line in the log: one that flaps each second would turn the log over.
+    fn may_log(&mut self, pod: &PodIdentity) -> bool {
+        self.log_lines.take_token(pod, clock::monotonic())
+    }
+
+    fn log_dropped_run(&mut self, key: &ProbeKey, cause: &CannotProbe, first: bool) {
+        let label = cause_label(cause);
+        if first && self.may_log(&key.pod) {
+            tracing::warn!(probe = %key, cause = label, error = %cause, "cannot run a probe, its last verdict stays; retrying each period");
+        } else {
+            tracing::debug!(probe = %key, cause = label, error = %cause, "still cannot run a probe");
+        }
+    }
+
     fn publish_change(&mut self, change: VerdictChange, run: Option<&TracedRun>, now: Now) {
         let from = change.from.map_or("none", |from| from.as_str());
         let to = change.to.as_str();
-        let message = truncate(&change.message, LOGGED_BYTES).trim_end();
-        tracing::info!(probe = %change.key, from, to, probe_message = message, "verdict changed");
+        // Without its message: whoever reads the log need not be who may read what the pods of all namespaces print. A
+        // run's own line has it, at debug.
+        if self.may_log(&change.key.pod) {
+            tracing::info!(probe = %change.key, from, to, "verdict changed");
+        } else {
+            tracing::debug!(probe = %change.key, from, to, "verdict changed");
+        }
         self.metrics.count_change(change.to);
         self.traces.note_change(&change, run, now.wall);
         if change.send_event {
