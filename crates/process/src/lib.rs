@@ -9,6 +9,7 @@
 //! | `backoff` | delays between attempts, with the one jitter |
 //! | `clock` | the only access to the time of day and to the monotonic clock |
 //! | `client` | the client of the API server, from flags |
+//! | `descriptors` | the limit of open file descriptors |
 //! | `list` | a page of a list |
 //! | `logs` | format and filter of the log |
 //! | `metrics` | the registry and its text form |
@@ -26,6 +27,7 @@
 pub mod backoff;
 pub mod client;
 pub mod clock;
+pub mod descriptors;
 pub mod list;
 pub mod logs;
 pub mod metrics;

@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use tokio_util::sync::CancellationToken;
 
 use crate::client::{self, ClientError};
+use crate::descriptors::raise_descriptor_limit;
 use crate::logs::{self, LogError};
 use crate::metrics::Metrics;
 use crate::readiness::Readiness;
@@ -120,6 +121,9 @@ where
         "leadsman {}",
         component.as_str()
     );
+    if let Err(error) = raise_descriptor_limit() {
+        tracing::warn!(%error, "cannot raise the limit of open files");
+    }
     // Waking up a second thread costs more than it takes over: an agent with two worker threads needs a tenth more
     // CPU for the same probes.
     let runtime = tokio::runtime::Builder::new_current_thread()
