@@ -217,15 +217,18 @@ async fn serve_beside(
     args: &Args,
     process: Process,
 ) -> Result<impl Future<Output = std::io::Error>, ListenError> {
-    let listener = serve::listen_and_log(args.serve.metrics_bind_address).await?;
+    let Process {
+        readiness, metrics, ..
+    } = process;
+    let health = args.serve.listen_for_health().await?;
+    let health = serve::serve_if_any(health, serve::health_router(readiness.clone()));
+    let all = args.serve.listen_for_metrics().await?;
+    let all = serve::serve_if_any(all, serve::metrics_router(readiness, metrics));
+    // A process without its endpoints would look dead to the kubelet, and is ended with a reason instead.
     Ok(async move {
-        let Some(listener) = listener else {
-            return std::future::pending().await;
-        };
-        match serve::serve_endpoints(listener, process.readiness, process.metrics).await {
-            // A process without its endpoints would look dead to the kubelet, and is ended with a reason instead.
-            Ok(()) => std::io::Error::other("the listener closed"),
-            Err(error) => error,
+        tokio::select! {
+            error = health => error,
+            error = all => error,
         }
     })
 }

@@ -2,6 +2,9 @@
 //!
 //! `/healthz` says only that the event loop runs: a liveness probe that depended on the API server would restart the
 //! process in each outage of it.
+//!
+//! The kubelet's own probes may have a listener of their own: whoever reaches the port of `/metrics` may fill its queue of
+//! connections, and the kubelet restarts a process that does not answer it in time.
 
 mod connections;
 
@@ -37,6 +40,27 @@ pub struct Args {
         default_value = ":8080"
     )]
     pub metrics_bind_address: BindAddress,
+    /// Address of /healthz and /readyz alone, for the kubelet's probes, which a flood of connections at the other address
+    /// does not reach: `IP:PORT`, `:PORT` for every address, or 0 for none
+    #[arg(
+        long,
+        env = "LEADSMAN_HEALTH_PROBE_BIND_ADDRESS",
+        value_name = "ADDRESS",
+        default_value = "0"
+    )]
+    pub health_probe_bind_address: BindAddress,
+}
+
+impl Args {
+    pub(crate) async fn listen_for_metrics(&self) -> Result<Option<TcpListener>, ListenError> {
+        let serves = "/metrics, /healthz, /readyz";
+        listen_and_log(self.metrics_bind_address, "--metrics-bind-address", serves).await
+    }
+
+    pub(crate) async fn listen_for_health(&self) -> Result<Option<TcpListener>, ListenError> {
+        let flag = "--health-probe-bind-address";
+        listen_and_log(self.health_probe_bind_address, flag, "/healthz, /readyz").await
+    }
 }
 
 /// An address to listen on.
@@ -107,46 +131,60 @@ impl fmt::Display for BindAddress {
 
 /// The address cannot be listened on.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot listen on {address} (--metrics-bind-address): {source}")]
+#[error("cannot listen on {address} ({flag}): {source}")]
 pub struct ListenError {
     /// The address.
     pub address: BindAddress,
+    /// The flag that names it.
+    pub flag: &'static str,
     /// The error of the operating system.
     pub source: std::io::Error,
 }
 
 /// Listens, and logs the address. `None` for [`BindAddress::Nowhere`].
-pub async fn listen_and_log(address: BindAddress) -> Result<Option<TcpListener>, ListenError> {
-    let listener = address
-        .listen()
-        .await
-        .map_err(|source| ListenError { address, source })?;
+async fn listen_and_log(
+    address: BindAddress,
+    flag: &'static str,
+    serves: &str,
+) -> Result<Option<TcpListener>, ListenError> {
+    let failed = |source| ListenError {
+        address,
+        flag,
+        source,
+    };
+    let listener = address.listen().await.map_err(failed)?;
     if let Some(listener) = &listener {
-        let address = listener
-            .local_addr()
-            .map_err(|source| ListenError { address, source })?;
-        tracing::info!(%address, "serving /metrics, /healthz, /readyz");
+        let address = listener.local_addr().map_err(failed)?;
+        tracing::info!(%address, "serving {serves}");
     }
     Ok(listener)
 }
 
-/// Serves until dropped. Open connections are dropped too: no shutdown waits for a scrape.
-pub async fn serve_endpoints(
-    listener: TcpListener,
-    readiness: Readiness,
-    metrics: Metrics,
-) -> std::io::Result<()> {
+/// Serves until dropped or failed, for ever without a listener. Open connections are dropped too: no shutdown waits for a
+/// scrape.
+pub(crate) async fn serve_if_any(listener: Option<TcpListener>, router: Router) -> std::io::Error {
+    let Some(listener) = listener else {
+        return std::future::pending().await;
+    };
     let listener = BoundedListener::new(listener, CONNECTIONS);
-    axum::serve(listener, endpoints_router(readiness, metrics)).await
+    match axum::serve(listener, router).await {
+        Ok(()) => std::io::Error::other("the listener closed"),
+        Err(error) => error,
+    }
 }
 
-fn endpoints_router(readiness: Readiness, metrics: Metrics) -> Router {
+/// What the kubelet asks for.
+pub(crate) fn health_router(readiness: Readiness) -> Router {
     let ready = async move || readyz_response(&readiness);
-    let scraped = async move || metrics_response(&metrics);
     Router::new()
         .route("/healthz", get(async || Ok::<_, Infallible>("ok\n")))
         .route("/readyz", get(ready))
-        .route("/metrics", get(scraped))
+}
+
+/// All endpoints.
+pub(crate) fn metrics_router(readiness: Readiness, metrics: Metrics) -> Router {
+    let scraped = async move || metrics_response(&metrics);
+    health_router(readiness).route("/metrics", get(scraped))
 }
 
 fn readyz_response(readiness: &Readiness) -> Response {
@@ -170,7 +208,7 @@ mod tests {
     use std::time::Duration;
 
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
-    use tokio::net::TcpStream;
+    use tokio::net::{TcpSocket, TcpStream};
 
     use super::*;
 
@@ -194,6 +232,14 @@ mod tests {
         }
     }
 
+    async fn listen() -> (TcpListener, SocketAddr) {
+        let on = "127.0.0.1:0".parse().unwrap();
+        let listening = listen_and_log(on, "--a", "/a").await;
+        let listener = listening.unwrap().unwrap();
+        let address = listener.local_addr().unwrap();
+        (listener, address)
+    }
+
     async fn get(address: SocketAddr, path: &str) -> String {
         let mut stream = TcpStream::connect(address).await.unwrap();
         let request = format!("GET {path} HTTP/1.0\r\n\r\n");
@@ -205,12 +251,11 @@ mod tests {
 
     #[tokio::test]
     async fn readyz_names_each_check_that_fails() {
-        let listen_on = "127.0.0.1:0".parse().unwrap();
-        let listener = listen_and_log(listen_on).await.unwrap().unwrap();
-        let address = listener.local_addr().unwrap();
+        let (listener, address) = listen().await;
         let readiness = Readiness::default();
         let pods = readiness.add_check("pods", "not listed yet");
-        let served = tokio::spawn(serve_endpoints(listener, readiness, Metrics::default()));
+        let router = metrics_router(readiness, Metrics::default());
+        let served = tokio::spawn(serve_if_any(Some(listener), router));
 
         assert!(
             get(address, "/healthz")
@@ -229,15 +274,34 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn the_kubelet_is_answered_while_the_other_listener_accepts_nobody() {
+        let queue = TcpSocket::new_v4().unwrap();
+        queue.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let flooded = queue.listen(0).unwrap();
+        let flooded_at = flooded.local_addr().unwrap();
+        let brief = Duration::from_millis(300);
+        let mut queued = Vec::new();
+        // Until its queue is full, and the kernel drops what comes.
+        while let Ok(stream) = tokio::time::timeout(brief, TcpStream::connect(flooded_at)).await {
+            queued.push(stream.unwrap());
+        }
+        let (listener, address) = listen().await;
+        let router = health_router(Readiness::default());
+        let served = tokio::spawn(serve_if_any(Some(listener), router));
+        let alive = get(address, "/healthz").await;
+        assert!(alive.starts_with("HTTP/1.0 200 OK"), "{alive}");
+        let unready = get(address, "/readyz").await;
+        assert!(unready.starts_with("HTTP/1.0 503"), "{unready}");
+        let scraped = get(address, "/metrics").await;
+        assert!(scraped.starts_with("HTTP/1.0 404"), "{scraped}");
+        served.abort();
+    }
+
+    #[tokio::test]
     async fn idle_connections_make_room_for_others_the_oldest_first() {
-        let listen_on = "127.0.0.1:0".parse().unwrap();
-        let listener = listen_and_log(listen_on).await.unwrap().unwrap();
-        let address = listener.local_addr().unwrap();
-        let served = tokio::spawn(serve_endpoints(
-            listener,
-            Readiness::default(),
-            Metrics::default(),
-        ));
+        let (listener, address) = listen().await;
+        let router = metrics_router(Readiness::default(), Metrics::default());
+        let served = tokio::spawn(serve_if_any(Some(listener), router));
         let mut idle = Vec::new();
         for _ in 0..=CONNECTIONS {
             let mut stream = TcpStream::connect(address).await.unwrap();
