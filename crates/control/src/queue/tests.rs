@@ -147,7 +147,7 @@ fn a_namespace_waits_for_one_write_of_each_other_one() {
     queue.mark_dirty(mark("quiet/1"));
     assert_eq!(queue.take(now), Some(mark("quiet/0")));
     for target in begun {
-        queue.end(target.clone(), WriteResult::Written, now);
+        queue.end(target.clone(), WriteResult::Written { bytes: 0 }, now);
         queue.mark_dirty(target);
     }
     queue.mark_dirty(mark("calm/0"));
