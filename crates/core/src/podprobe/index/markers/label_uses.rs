@@ -316,7 +316,7 @@ impl NamespaceUses {
                 .get(key)
                 .is_some_and(|uses| !uses.setters.is_empty())
         };
-        let fixed = keys.filter(|(key, _)| !is_set(*key));
+        let fixed = keys.filter(|(key, _)| !is_set(key));
         fixed.fold(0, |fixed, (_, place)| fixed | 1 << place)
     }
 

@@ -316,7 +316,11 @@ impl World {
     }
 
     fn put_side(&mut self, own: usize, values: usize) {
-        let (reads, label) = if own % 2 == 0 { ("a", "b") } else { ("b", "a") };
+        let (reads, label) = if own.is_multiple_of(2) {
+            ("a", "b")
+        } else {
+            ("b", "a")
+        };
         let marker = many_values(reads, label, own, values);
         self.cluster
             .put_marker(&name("a", &format!("m{own:03}")), marker);
