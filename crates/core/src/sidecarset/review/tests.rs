@@ -347,7 +347,8 @@ fn a_set_is_in_no_conflict_with_what_it_was() {
     let edit = json!({"spec": {"containers": [{"name": "log", "image": "log:2"}]}});
     for before in [Some(&before), None] {
         let judgement = judge(&wire(&edit), before, &known);
-        assert_eq!(judgement.errors, Vec::new());
+        assert_eq!(judgement.errors, []);
+        assert!(!judgement.depends_on_others);
         // A new one is told of its pods, and of no other set.
         let warnings = &judgement.warnings;
         assert!(
