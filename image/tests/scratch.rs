@@ -106,10 +106,6 @@ fn main() -> Result<()> {
             agent_reaches,
         ),
         trial("scratch::the_history_of_no_agent_is_an_error", no_agent),
-        trial(
-            "scratch::no_path_of_the_builder_is_in_it",
-            no_path_of_the_builder,
-        ),
     ];
     if why_not.is_none() && !arguments.list {
         container().context("making the root of the image")?;
@@ -240,37 +236,6 @@ fn no_agent() -> Result<()> {
         "{text}"
     );
     Ok(())
-}
-
-/// A path would make the same sources another program in another folder. The workspace and cargo's folder have other names.
-fn no_path_of_the_builder() -> Result<()> {
-    let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).parent();
-    let workspace = workspace.context("the crate is in a workspace")?;
-    let workspace = workspace.display().to_string();
-    for program in PROGRAMS {
-        let named = in_program(program, &["--fixed-strings", &workspace])?;
-        ensure!(named.is_empty(), "{program} names {workspace}");
-        let sources = in_program(program, &["--only-matching", "....../registry/src/"])?;
-        ensure!(!sources.is_empty(), "panics of {program} name their files");
-        for source in sources.lines() {
-            ensure!(
-                source.contains("/cargo/registry"),
-                "{program} names {source}"
-            );
-        }
-    }
-    Ok(())
-}
-
-fn in_program(program: &str, arguments: &[&str]) -> Result<String> {
-    let output = Command::new("grep")
-        .args(["--text", "--max-count=1000"])
-        .args(arguments)
-        .arg(format!("{ROOT}/{program}"))
-        .env("LC_ALL", "C")
-        .output()
-        .context("running grep")?;
-    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
 /// `leadsman preflight` as in a container.
