@@ -263,6 +263,8 @@ impl Index {
     fn due_write(&self, target: &WriteTarget, now: Now) -> Option<DueWrite> {
         match target {
             WriteTarget::PodMarks(name) => self.pods.due_write(name, now),
+            // Its comparison waits for pods.
+            WriteTarget::NodePodProbe(name) if self.cx.affected.nodes.contains(&**name) => None,
             WriteTarget::NodePodProbe(name) => self.nodes.due_write(name, now.monotonic),
             // While pods wait for their turn, the marker is not compared either ([`Index::compare_markers`]).
             WriteTarget::MarkerStatus(name) | WriteTarget::MarkerFinalizer(name)
@@ -332,6 +334,9 @@ impl Index {
             // so.
             if self.nodes.allocate_room(&mut self.cx) {
                 continue;
+            }
+            if self.turns.hold_nodes(self.cx.now.monotonic) {
+                break;
             }
             for name in std::mem::take(&mut self.cx.affected.nodes) {
                 if self.nodes.compare_object(&name, &mut self.cx) {

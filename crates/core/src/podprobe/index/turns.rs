@@ -7,6 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Bound;
+use std::time::Duration;
 
 use super::context::PodName;
 
@@ -16,6 +17,10 @@ const TURN: usize = 4096;
 pub(super) const POD: usize = 16;
 /// All namespaces together do so many times the work of one before the rest waits.
 const NAMESPACES: usize = 4;
+
+/// How long the objects of nodes wait for pods that wait. An edit of a marker affects pods of many nodes: each object is
+/// written once if it waits for all of them, and no namespace whose pods wait all the time may hold up its neighbours.
+const LONGEST_HOLD: Duration = Duration::from_secs(1);
 
 /// The pods that wait to be planned.
 #[derive(Debug)]
@@ -32,6 +37,8 @@ pub(super) struct Turns {
     /// The pods that were there when writing began. All are planned before anything is written: what no pod wants yet
     /// would be removed.
     first_round: BTreeSet<PodName>,
+    /// Until when the objects of nodes wait.
+    held_until: Option<Duration>,
 }
 
 impl Default for Turns {
@@ -44,6 +51,7 @@ impl Default for Turns {
             last: String::new(),
             drained: Vec::new(),
             first_round: BTreeSet::new(),
+            held_until: None,
         }
     }
 }
@@ -144,6 +152,17 @@ impl Turns {
         waited
     }
 
+    /// Whether the objects of nodes wait, because pods do. Asked before each comparison of these objects: if they are not
+    /// held, they are compared, and may be held anew.
+    pub(super) fn hold_nodes(&mut self, now: Duration) -> bool {
+        let until = *self.held_until.get_or_insert(now + LONGEST_HOLD);
+        let holds = !self.waiting.is_empty() && now < until;
+        if !holds {
+            self.held_until = None;
+        }
+        holds
+    }
+
     /// Whether a pod of a namespace waits.
     pub(super) fn is_waiting(&self, namespace: &str) -> bool {
         self.waiting.contains_key(namespace)
@@ -225,6 +244,27 @@ mod tests {
         assert_eq!(turns.take_drained(), ["busy"]);
         turns.begin_turn();
         assert!(plan_at_once(&mut turns, &pod("busy", "0")));
+    }
+
+    #[test]
+    fn objects_of_nodes_wait_for_pods_but_not_for_long() {
+        let mut turns = turns();
+        let at = Duration::from_millis;
+        assert!(!turns.hold_nodes(at(0)));
+        let busy: Vec<_> = (0..6).map(|own| pod("busy", &own.to_string())).collect();
+        for pod in &busy {
+            plan_at_once(&mut turns, pod);
+        }
+        assert!(turns.hold_nodes(at(10)) && turns.hold_nodes(at(1_009)));
+        assert!(
+            !turns.hold_nodes(at(1_010)),
+            "a namespace whose pods wait all the time"
+        );
+        assert!(turns.hold_nodes(at(1_011)));
+        for pod in &busy {
+            turns.take_waiting(pod);
+        }
+        assert!(!turns.hold_nodes(at(1_012)));
     }
 
     // PPM-20
