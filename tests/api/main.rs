@@ -34,6 +34,7 @@ mod sidecarset_webhook;
 mod sizes;
 mod stage;
 mod status;
+mod stored_bytes;
 mod traces;
 mod trial;
 mod watch;
@@ -316,6 +317,7 @@ fn apart() -> Vec<Case<Installation>> {
         case!(apart leadership::after_an_outage_one_manager_writes_all),
         case!(apart leadership::a_leader_that_ends_hands_over_at_once),
         case!(apart deletion::clients_of_openkruise_find_the_finalizer),
+        case!(apart stored_bytes::what_a_pod_prints_keeps_no_status_from_being_written),
         case!(apart traces::a_change_of_a_verdict_is_one_trace_of_both_processes),
     ]
 }
@@ -358,6 +360,7 @@ fn together() -> Vec<Case<Installation>> {
         case!(entries::an_entry_waits_for_the_startup_probe),
         case!(entries::ended_pods_are_left_alone),
         case!(entries::a_pod_recreated_under_its_name_gets_no_old_marks),
+        case!(stored_bytes::what_a_command_takes_when_it_is_stored_keeps_no_neighbour_from_being_probed),
         case!(marks::verdicts_mark_and_unknown_takes_away),
         case!(marks::a_message_alone_keeps_the_transition_time),
         case!(marks::one_policy_alone_marks_one_state),
