@@ -159,7 +159,7 @@ fn a_standing_rule_is_for_all_pods_but_those_of_the_system(#[case] policy: Failu
     let but_for = "kubernetes.io/metadata.name NotIn kube-system,leadsman-system";
     let standing = (policy, but_for.to_owned(), String::new());
     let found = |sets| calls(&standing_scope(Some(policy), sets));
-    assert_eq!(found(Vec::new()), [standing.clone()]);
+    assert_eq!(found(Vec::new()), vec![standing.clone()]);
     // In the others a pod is asked about as without it, and never refused.
     let own = "kubernetes.io/metadata.name In kube-system,leadsman-system";
     let in_own = "request.namespace in ['kube-system', 'leadsman-system']";
@@ -168,7 +168,7 @@ fn a_standing_rule_is_for_all_pods_but_those_of_the_system(#[case] policy: Failu
     let expected = [standing.clone(), ignore(own, &in_own("'a'"))];
     assert_eq!(found(vec![lenient]), expected);
     let elsewhere = set("a", "Ignore", &json!({"namespace": "shop"}));
-    assert_eq!(found(vec![elsewhere]), [standing.clone()]);
+    assert_eq!(found(vec![elsewhere]), vec![standing.clone()]);
     // One that asks for it keeps its call, which tells its namespaces, and refuses without an answer.
     let tier = json!({"namespaceSelector": {"matchLabels": {"tier": "1"}}});
     let strict = set("b", "Fail", &tier);
