@@ -39,6 +39,7 @@ mod traces;
 mod trial;
 mod watch;
 mod webhook;
+mod webhook_readiness;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -261,6 +262,7 @@ fn apart() -> Vec<Case<Installation>> {
         case!(apart outages::after_25_seconds_without_an_api_server_marks_are_right_at_once),
         case!(apart webhook::certificates_rotate_while_pods_are_created),
         case!(apart sidecarset_webhook::certificates_rotate_while_pods_of_sets_are_created),
+        case!(apart webhook_readiness::trouble_of_another_feature_takes_no_replica_from_the_webhook),
         case!(apart webhook::an_edited_or_deleted_configuration_is_repaired),
         case!(apart webhook::without_a_server_pods_are_created_at_once),
         case!(apart sidecarset_webhook::a_new_pod_is_what_openkruise_made_of_it),

@@ -63,7 +63,7 @@ impl Control {
     ) -> Self {
         let check = process
             .readiness
-            .add_check("rights to write", "nothing has been written yet");
+            .add_own_check("rights to write", "nothing has been written yet");
         let shared = FeatureContext {
             server: process.server.clone(),
             own_namespace: own_namespace.into(),
@@ -137,7 +137,7 @@ impl Control {
         let crd = kind.crd_name()?;
         let check = self
             .readiness
-            .add_check(format!("schema of {crd}"), "not read yet");
+            .add_own_check(format!("schema of {crd}"), "not read yet");
         Some(Schema::new(crd, (kind.version)(), fields, check))
     }
 

@@ -30,6 +30,7 @@ pub struct Kind<R: Rules> {
     pub(crate) selection: Selection,
     pub(crate) page: u32,
     pub(crate) if_undecodable: &'static str,
+    pub(crate) is_reviewed_by: bool,
     pub(crate) optional_fields: Option<OptionalFields>,
     pub(crate) fields_kept: fn(bool) -> R::Event,
     pub(crate) subscribe: SubscribeKind<R>,
@@ -58,12 +59,14 @@ impl<R: Rules> Kind<R> {
             selection: Selection::All,
             page,
             if_undecodable: "the last object that could be decoded counts. Correct the object or delete it",
+            is_reviewed_by: false,
             optional_fields: None,
             fields_kept: |kept| R::event_from_observation(Observation::FieldsKept(kept)),
             subscribe: |watches, kind, index, sender| {
                 let subscription =
                     Subscription::<R>::new(index, kind.if_undecodable, sender.clone());
-                watches.subscribe::<K>(kind.selection, kind.page, Box::new(subscription));
+                let on = (kind.selection, kind.page, kind.is_reviewed_by);
+                watches.subscribe::<K>(on, Box::new(subscription));
             },
             relist: None,
             relist_pages: relist::relist_pages::<K, R>,
@@ -96,6 +99,13 @@ impl<R: Rules> Kind<R> {
     #[must_use]
     pub const fn if_undecodable(mut self, consequence: &'static str) -> Self {
         self.if_undecodable = consequence;
+        self
+    }
+
+    /// The feature's webhooks answer by this kind: a replica that does not receive its changes is not to be called.
+    #[must_use]
+    pub const fn reviewed_by(mut self) -> Self {
+        self.is_reviewed_by = true;
         self
     }
 

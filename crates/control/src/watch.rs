@@ -72,8 +72,7 @@ impl WatchesByType {
     /// Subscribes a feature to a kind. The kind is listed in the smallest page size of its subscribers.
     pub(crate) fn subscribe<K: Watchable>(
         &mut self,
-        selection: Selection,
-        page: u32,
+        (selection, page, is_reviewed_by): (Selection, u32, bool),
         subscriber: Box<dyn Subscribe<K>>,
     ) {
         let watch = self.0.entry((TypeId::of::<K>(), selection));
@@ -81,6 +80,7 @@ impl WatchesByType {
             Box::new(KindWatch::<K> {
                 selection,
                 page,
+                is_reviewed_by,
                 fan_out: FanOut::default(),
             })
         });
@@ -89,6 +89,7 @@ impl WatchesByType {
         let watch = watch.expect("a watch is filed under its type");
         // A page is decoded in one piece for all subscribers, so the one that allows the least memory decides.
         watch.page = watch.page.min(page);
+        watch.is_reviewed_by |= is_reviewed_by;
         watch.fan_out.0.push(subscriber);
     }
 
@@ -103,6 +104,7 @@ impl WatchesByType {
 struct KindWatch<K> {
     selection: Selection,
     page: u32,
+    is_reviewed_by: bool,
     fan_out: FanOut<K>,
 }
 
@@ -115,7 +117,14 @@ impl<K: Watchable> Spawn for KindWatch<K> {
             .selection
             .list_target::<K>(own_namespace)
             .with_page_size(self.page);
-        let reception = Reception::new(&resource, &context.readiness);
+        let readiness = &context.readiness;
+        let waiting = "waiting for the first list";
+        let check = if self.is_reviewed_by {
+            readiness.add_check(resource.clone(), waiting)
+        } else {
+            readiness.add_own_check(resource.clone(), waiting)
+        };
+        let reception = Reception::new(&resource, check);
         let follower = Follower::new(&resource, self.fan_out, &context.metrics);
         tasks.spawn(async move {
             let objects = context.watch_once_led(target).await;
@@ -254,10 +263,10 @@ struct Reception {
 }
 
 impl Reception {
-    fn new(resource: &str, readiness: &Readiness) -> Self {
+    fn new(resource: &str, check: ReadinessCheck) -> Self {
         Self {
             resource: resource.to_owned(),
-            check: readiness.add_check(resource.to_owned(), "waiting for the first list"),
+            check,
             // So that the first failure is logged at info.
             is_receiving: true,
         }

@@ -121,20 +121,24 @@ async fn run_without_features(process: &Process) {
 }
 
 async fn run_features(args: &Args, process: Process) -> Result<(), ManagerError> {
+    if args.feature_gates.sidecar_set {
+        // Pods may be refused while no replica is called.
+        process.readiness.expect_calls();
+    }
     let candidate = leader::new_candidate(
         process.server.clone(),
         &args.namespace,
         args.lease_duration,
         process
             .readiness
-            .add_check("leadership", "the Lease has not been read yet"),
+            .add_own_check("leadership", "the Lease has not been read yet"),
         LeadershipMetrics::new(&process.metrics, leader::LEASE),
     );
     let guard = OpenKruiseGuard::new(
         process.server.clone(),
         candidate.subscribe_to_leadership(),
         args.feature_gates,
-        process.readiness.add_check(
+        process.readiness.add_own_check(
             "OpenKruise conflict check",
             "its Lease has not been read yet",
         ),

@@ -2,6 +2,9 @@
 //!
 //! A process is ready while all of them pass, as an API server is (`/readyz?verbose`,
 //! `k8s.io/apiserver/pkg/server/healthz`). Without a check nothing has started yet, and the process is not ready.
+//!
+//! By readiness a Service chooses where calls go. So for a process that others call, a check of what it does by itself counts
+//! only until it has passed or failed for the first time: trouble there must not take away those who answer.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -10,12 +13,38 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// All checks of a process.
 #[derive(Clone, Debug, Default)]
-pub struct Readiness(Arc<Mutex<BTreeMap<Cow<'static, str>, CheckState>>>);
+pub struct Readiness(Arc<Mutex<Checks>>);
+
+#[derive(Debug, Default)]
+struct Checks {
+    by_name: BTreeMap<Cow<'static, str>, Check>,
+    is_called: bool,
+}
+
+#[derive(Debug)]
+struct Check {
+    scope: Scope,
+    state: CheckState,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Scope {
+    /// What answers to calls depend on.
+    Calls,
+    /// What the process does by itself.
+    OwnWork,
+}
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum CheckState {
+    /// It has neither passed nor failed yet.
+    Pending {
+        reason: String,
+    },
     Passes,
-    Fails { reason: String },
+    Fails {
+        reason: String,
+    },
 }
 
 /// The handle that sets a check, which keeps its last state when the handle is dropped.
@@ -32,33 +61,61 @@ impl Readiness {
         name: impl Into<Cow<'static, str>>,
         reason: impl Into<String>,
     ) -> ReadinessCheck {
-        let name = name.into();
-        let reason = reason.into();
-        self.lock_checks()
-            .insert(name.clone(), CheckState::Fails { reason });
+        self.insert_check(name.into(), reason.into(), Scope::Calls)
+    }
+
+    /// Adds a check of what the process does by itself: no answer to a call depends on it.
+    pub fn add_own_check(
+        &self,
+        name: impl Into<Cow<'static, str>>,
+        reason: impl Into<String>,
+    ) -> ReadinessCheck {
+        self.insert_check(name.into(), reason.into(), Scope::OwnWork)
+    }
+
+    /// Records that others call this process, so that it is ready while it can answer them.
+    pub fn expect_calls(&self) {
+        self.lock_checks().is_called = true;
+    }
+
+    fn insert_check(
+        &self,
+        name: Cow<'static, str>,
+        reason: String,
+        scope: Scope,
+    ) -> ReadinessCheck {
+        let state = CheckState::Pending { reason };
+        let check = Check { scope, state };
+        self.lock_checks().by_name.insert(name.clone(), check);
         ReadinessCheck {
             name,
             readiness: self.clone(),
         }
     }
 
-    /// Whether there are checks, and all of them pass.
+    /// Whether there are checks, and all of them pass, as far as they count.
     pub fn is_ready(&self) -> bool {
         let checks = self.lock_checks();
-        !checks.is_empty() && checks.values().all(|state| *state == CheckState::Passes)
+        let is_called = checks.is_called;
+        let mut states = checks.by_name.values();
+        !checks.by_name.is_empty() && states.all(|check| check.permits_calls(is_called))
     }
 
-    /// The body of `/readyz`: a line for each check, with the reason if it fails.
+    /// The body of `/readyz`: a line for each check, with the reason if it fails; `[!]` if the process is ready all the same.
     pub fn to_text(&self) -> String {
         let checks = self.lock_checks();
-        if checks.is_empty() {
+        if checks.by_name.is_empty() {
             return "nothing has started yet\n".to_owned();
         }
         let mut text = String::new();
-        for (name, state) in &*checks {
-            let written = match state {
+        for (name, check) in &checks.by_name {
+            let written = match &check.state {
                 CheckState::Passes => writeln!(text, "[+] {name}"),
-                CheckState::Fails { reason } => writeln!(text, "[-] {name}: {reason}"),
+                CheckState::Pending { reason } | CheckState::Fails { reason } => {
+                    let permits_calls = check.permits_calls(checks.is_called);
+                    let sign = if permits_calls { '!' } else { '-' };
+                    writeln!(text, "[{sign}] {name}: {reason}")
+                }
             };
             written.expect("writing to a String cannot fail");
         }
@@ -68,13 +125,27 @@ impl Readiness {
     /// Sets a check. Returns whether that changed anything.
     fn set_check(&self, name: &str, state: &CheckState) -> bool {
         let mut checks = self.lock_checks();
-        let registered = checks.get_mut(name).filter(|known| *known != state);
-        registered.map(|known| *known = state.clone()).is_some()
+        let registered = checks.by_name.get_mut(name);
+        let registered = registered.filter(|known| known.state != *state);
+        registered
+            .map(|known| known.state = state.clone())
+            .is_some()
     }
 
-    fn lock_checks(&self) -> MutexGuard<'_, BTreeMap<Cow<'static, str>, CheckState>> {
+    fn lock_checks(&self) -> MutexGuard<'_, Checks> {
         // Each change is one insertion, so a panic leaves no half-made state.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Check {
+    /// Whether the process is ready as far as this check is concerned.
+    fn permits_calls(&self, is_called: bool) -> bool {
+        match self.state {
+            CheckState::Passes => true,
+            CheckState::Pending { .. } => false,
+            CheckState::Fails { .. } => is_called && self.scope == Scope::OwnWork,
+        }
     }
 }
 
@@ -119,6 +190,33 @@ mod tests {
             readiness.to_text(),
             "[+] nodes\n[-] pods: the watch failed\n"
         );
+    }
+
+    // SDF-59
+    #[test]
+    fn a_process_that_others_call_is_ready_while_it_can_answer_them() {
+        let readiness = Readiness::default();
+        let sets = readiness.add_check("sets", "not listed yet");
+        let nodes = readiness.add_own_check("nodes", "not listed yet");
+        sets.set_ready();
+        readiness.expect_calls();
+        assert!(!readiness.is_ready(), "it may be about to lead");
+        nodes.set_not_ready("forbidden");
+        assert!(readiness.is_ready());
+        assert_eq!(readiness.to_text(), "[!] nodes: forbidden\n[+] sets\n");
+        sets.set_not_ready("the watch failed");
+        assert!(!readiness.is_ready());
+    }
+
+    #[test]
+    fn a_process_that_nobody_calls_is_ready_while_it_can_do_its_own_work() {
+        let readiness = Readiness::default();
+        let nodes = readiness.add_own_check("nodes", "not listed yet");
+        nodes.set_not_ready("forbidden");
+        assert!(!readiness.is_ready());
+        assert_eq!(readiness.to_text(), "[-] nodes: forbidden\n");
+        nodes.set_ready();
+        assert!(readiness.is_ready());
     }
 
     #[test]

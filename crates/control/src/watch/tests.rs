@@ -92,15 +92,20 @@ fn follower<K: Watchable>(subscribers: &[(u64, usize)]) -> (Follower<K>, Vec<Lin
     (follower, lines)
 }
 
+fn reception_in(readiness: &Readiness) -> Reception {
+    let check = readiness.add_check("pods", "waiting for the first list");
+    Reception::new("pods", check)
+}
+
 fn reception() -> Reception {
-    Reception::new("pods", &Readiness::default())
+    reception_in(&Readiness::default())
 }
 
 /// Runs a watch over these items, each after so many seconds; returns the observations and, after each item and 1 s,
 /// what readiness says.
 async fn follow_items(items: Vec<(u64, Item)>) -> (Vec<String>, Vec<String>) {
     let readiness = Readiness::default();
-    let reception = Reception::new("pods", &readiness);
+    let reception = reception_in(&readiness);
     let (follower, lines) = follower(&[(0, usize::MAX)]);
     let texts = Lines::default();
     let script = stream::iter(items).then(|(seconds, item)| {

@@ -26,6 +26,7 @@ const SET_FIELDS: OptionalFields = OptionalFields {
 /// would otherwise not count those that the last one has just taken down.
 pub(super) const KINDS: &[Kind<SidecarSetRules>] = &[
     Kind::new::<SidecarSet>(50)
+        .reviewed_by()
         .relisted_on_takeover()
         .with_optional_fields(SET_FIELDS)
         .if_undecodable(
@@ -34,12 +35,15 @@ pub(super) const KINDS: &[Kind<SidecarSetRules>] = &[
     Kind::new::<Pod>(150).relisted_on_takeover().if_undecodable(
         "the last pod that could be decoded counts; without one it is not upgraded. Correct the pod or delete it",
     ),
-    Kind::new::<Namespace>(250),
+    Kind::new::<Namespace>(250).reviewed_by(),
     Kind::new::<ControllerRevision>(50)
         .only_labelled(SET_LABEL)
+        .reviewed_by()
         .relisted_on_takeover()
         .if_undecodable("its set has one revision less that new pods can be pinned to. Delete the revision"),
-    Kind::new::<ConfigMap>(1).only_named(CONFIGURATION),
+    Kind::new::<ConfigMap>(1)
+        .only_named(CONFIGURATION)
+        .reviewed_by(),
 ];
 
 impl Observe<SidecarSet> for SidecarSetRules {
