@@ -10,7 +10,7 @@ use kube::api::{DeleteParams, PostParams};
 use leadsman_testkit::leadsman;
 use leadsman_testkit::leadsman::MANAGER as USER;
 use leadsman_tests::document::expect_shown;
-use leadsman_tests::neighbour::remove_lease;
+use leadsman_tests::neighbour::{remove_lease, uninstall};
 use leadsman_tests::{Neighbour, Scene, wait_for_answer};
 use serde_json::{Value, json};
 use tokio::process::Command;
@@ -21,7 +21,7 @@ use crate::marks::{idle, marked};
 use crate::stage::PLACES;
 
 // PPM-19
-pub(crate) async fn nothing_is_written_while_openkruise_acts(
+pub(crate) async fn nothing_is_written_before_openkruise_has_stopped(
     installation: Arc<Installation>,
 ) -> Result<()> {
     let scene = Scene::new(&installation.client, "beside").await?;
@@ -34,7 +34,7 @@ pub(crate) async fn nothing_is_written_while_openkruise_acts(
     installation.start_manager().await?;
     let in_the_way = "featureGates='CloneSetShortHash=true,PodProbeMarkerGate=false'";
     installation.wait_for_log(log, in_the_way).await?;
-    // It leads, knows all and writes nothing.
+    // It leads, knows all and writes nothing; and it is ready.
     installation.wait_for_log(log, "became leader").await?;
     for kind in ["podprobemarkers", "pods", "nodes", "nodepodprobes"] {
         let listed = || installation.plane.audit(start);
@@ -45,6 +45,12 @@ pub(crate) async fn nothing_is_written_while_openkruise_acts(
         })
         .await?;
     }
+    is_ready(&installation).await?;
+    let metrics = installation.get("/metrics").await?;
+    ensure!(
+        metrics.contains("leadsman_openkruise_conflict 1"),
+        "{metrics}"
+    );
     ensure!(
         written(&installation, start)?.is_empty(),
         "{:?}",
@@ -59,44 +65,55 @@ pub(crate) async fn nothing_is_written_while_openkruise_acts(
         .report_verdict("one", "m#Idle", "Succeeded", "")
         .await?;
     scene.wait_for_marks("one", marked("Succeeded")).await?;
-    // And one that does not: it marks the pod from now on.
-    let log = installation.log_length();
+    // And one that does not: who writes goes on writing.
     neighbour.hand_over("kruise-c", "").await?;
-    installation.wait_for_log(log, "kruise-c_").await?;
-    let start = installation.plane.audit_mark()?;
     scene.report_verdict("one", "m#Idle", "Failed", "").await?;
-    scene
-        .marker(
-            "later",
-            json!([{"name": "p", "containerName": "main", "podConditionType": "t.io/later",
-        "probe": {"exec": {"command": ["true"]}}}]),
-        )
-        .await?;
-    let early = written(&installation, start)?;
-    let early = early
-        .iter()
-        .any(|write| !write.ends_with("podprobemarkers m"));
-    ensure!(!early, "{:?}", written(&installation, start)?);
-    let log = installation.log_length();
-    drop(neighbour);
-    installation
-        .wait_for_log(log, "OpenKruise's manager has stopped")
-        .await?;
-    scene
-        .wait_for_entries(&["one/m#Idle", "one/later#p"])
-        .await?;
     scene.wait_for_marks("one", marked("Failed")).await?;
-    // All of it after that end.
-    let log = installation.log_since(log)?;
-    let first = log.find("leader and in sync, writes begin");
+    // The next term begins when that one has stopped.
+    installation.stop_manager().await?;
+    let (start, log) = (installation.plane.audit_mark()?, installation.log_length());
+    installation.start_manager().await?;
+    installation.wait_for_log(log, "kruise-c_").await?;
+    scene
+        .report_verdict("one", "m#Idle", "Succeeded", "")
+        .await?;
+    is_ready(&installation).await?;
     ensure!(
-        first > log.find("OpenKruise's manager has stopped"),
-        "{log}"
+        written(&installation, start)?.is_empty(),
+        "{:?}",
+        written(&installation, start)?
     );
-    ensure!(
-        !written(&installation, start)?.is_empty(),
-        "nothing was written"
-    );
+    drop(neighbour);
+    scene.wait_for_marks("one", marked("Succeeded")).await?;
+    remove_lease(&scene.client).await?;
+    uninstall(&scene.client).await
+}
+
+/// Waits until the manager is ready.
+async fn is_ready(installation: &Installation) -> Result<()> {
+    wait_for_answer("ready", || async {
+        let readyz = installation.get("/readyz").await?;
+        Ok(readyz.starts_with("HTTP/1.0 200").then_some(()))
+    })
+    .await
+}
+
+// PPM-19
+/// Somebody who may make namespaces makes that of OpenKruise, with what a manager of it would have there.
+pub(crate) async fn a_lease_that_a_tenant_makes_stops_nobody(
+    installation: Arc<Installation>,
+) -> Result<()> {
+    let scene = Scene::new(&installation.client, "no-kruise").await?;
+    installation.stop_manager().await?;
+    let neighbour = Neighbour::start(&scene.client, "kruise-f", "").await?;
+    uninstall(&scene.client).await?;
+    scene.pod("one").await?;
+    scene.marker("m", idle()).await?;
+    installation.start_manager().await?;
+    scene.wait_for_entries(&["one/m#Idle"]).await?;
+    let seen = in_the_way(&installation, &[]).await?;
+    ensure!(seen.is_empty(), "{seen:?}");
+    drop(neighbour);
     remove_lease(&scene.client).await
 }
 
@@ -198,6 +215,7 @@ pub(crate) async fn preflight_says_what_is_in_the_way(
     drop(neighbour);
     hooks.delete(WEBHOOKS, &DeleteParams::default()).await?;
     remove_lease(&scene.client).await?;
+    uninstall(&scene.client).await?;
     let delete = format!("kubectl delete validatingwebhookconfiguration {WEBHOOKS}");
     let expected = [("openkruise-webhooks".to_owned(), delete)];
     ensure!(nobody.as_ref().ok() == Some(&expected.into()), "{nobody:?}");

@@ -23,7 +23,7 @@ async fn readyz_says(bed: &Injecting, code: &str, text: &str) -> Result<()> {
     .await
 }
 
-// SDF-59
+// SDF-63
 pub(crate) async fn trouble_of_another_feature_takes_no_replica_from_the_webhook(
     _: Arc<Installation>,
 ) -> Result<()> {

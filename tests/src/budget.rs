@@ -86,9 +86,10 @@ pub fn manager_reads(pods: usize, nodes: usize) -> Vec<Row> {
         manager("watch nodes", 1),
         manager("watch podprobemarkers", 1),
         manager("watch nodepodprobes", 1),
-        // Its own, and OpenKruise's.
-        manager("list leases", 2),
-        manager("watch leases", 2),
+        manager("list leases", 1),
+        manager("watch leases", 1),
+        // Whether OpenKruise is installed.
+        manager("get clusterroles 404", 1),
         manager("list customresourcedefinitions", 2),
         manager("watch customresourcedefinitions", 2),
     ]

@@ -5,6 +5,7 @@ use std::time::Duration;
 use anyhow::Result;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Namespace, Pod};
+use k8s_openapi::api::rbac::v1::ClusterRole;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use kube::api::{DeleteParams, PostParams};
 use kube::{Api, Client};
@@ -16,6 +17,8 @@ use crate::now;
 
 const NAMESPACE: &str = "kruise-system";
 const LEASE: &str = "kruise-manager";
+/// A role that OpenKruise's chart makes.
+const ROLE: &str = "kruise-manager-role";
 
 /// It keeps its Lease, and is a pod with arguments, which runs where there is a node. It ends when dropped, without giving
 /// its Lease back.
@@ -31,6 +34,7 @@ impl Neighbour {
     /// # Errors
     /// The API server's.
     pub async fn start(client: &Client, pod: &str, gates: &str) -> Result<Self> {
+        install(client).await?;
         let namespaces: Api<Namespace> = Api::all(client.clone());
         let namespace = json!({"metadata": {"name": NAMESPACE, "labels": {"control-plane": "controller-manager"}}});
         match namespaces
@@ -77,6 +81,29 @@ impl Drop for Neighbour {
     fn drop(&mut self) {
         self.renewing.abort();
     }
+}
+
+/// Makes what shows that OpenKruise is installed.
+///
+/// # Errors
+/// The API server's.
+pub async fn install(client: &Client) -> Result<()> {
+    let roles: Api<ClusterRole> = Api::all(client.clone());
+    let role = serde_json::from_value(json!({"metadata": {"name": ROLE}, "rules": []}))?;
+    match roles.create(&PostParams::default(), &role).await {
+        Err(kube::Error::Api(status)) if status.code == 409 => Ok(()),
+        other => Ok(drop(other?)),
+    }
+}
+
+/// Removes what [`install`] has made. Its manager goes on.
+///
+/// # Errors
+/// The API server's.
+pub async fn uninstall(client: &Client) -> Result<()> {
+    let roles: Api<ClusterRole> = Api::all(client.clone());
+    roles.delete(ROLE, &DeleteParams::default()).await?;
+    Ok(())
 }
 
 /// Removes the Lease, so that nobody waits for its end.

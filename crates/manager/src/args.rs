@@ -76,6 +76,9 @@ pub struct Args {
                 selects [default: none; with --compatibility=openkruise: fail]"
     )]
     pub sidecarset_standing_rule: Option<StandingRule>,
+    /// Write even if an OpenKruise manager acts on the same objects: each then undoes what the other writes
+    #[arg(long, env = "LEADSMAN_IGNORE_OPENKRUISE")]
+    pub ignore_openkruise: bool,
     /// Where the API server finds the webhooks.
     #[command(flatten)]
     pub admission: leadsman_admission::Args,

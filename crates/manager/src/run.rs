@@ -33,7 +33,7 @@ pub enum ManagerError {
     #[error("leader election ended: {0}")]
     Candidate(JoinError),
     /// The guard against a second writer panicked.
-    #[error("watching for OpenKruise ended: {0}")]
+    #[error("looking for OpenKruise ended: {0}")]
     Guard(JoinError),
 }
 
@@ -137,11 +137,11 @@ async fn run_features(args: &Args, process: Process) -> Result<(), ManagerError>
     let guard = OpenKruiseGuard::new(
         process.server.clone(),
         candidate.subscribe_to_leadership(),
-        args.feature_gates,
-        process.readiness.add_own_check(
-            "OpenKruise conflict check",
-            "its Lease has not been read yet",
-        ),
+        (args.feature_gates, args.ignore_openkruise),
+        process
+            .readiness
+            .add_own_check("OpenKruise conflict check", "not looked yet"),
+        &process.metrics,
     );
     let mut control = Control::new(&process, guard.leadership_over_markers(), &args.namespace);
     let webhooks = add_features(
@@ -151,8 +151,13 @@ async fn run_features(args: &Args, process: Process) -> Result<(), ManagerError>
         (&process.metrics, &process.tracer),
     );
     let namespace = &args.namespace;
-    // The webhooks of sets have a leadership of their own beside this one (`Webhook::led_by`).
-    let leadership = guard.leadership_over_markers();
+    // A registration that an OpenKruise manager is beside stays as it is, and is answered: without this leadership the
+    // webhooks of sets would be taken out of it, and pods of sets with `failure-policy: Fail` let through without them.
+    let leadership = if args.feature_gates.sidecar_set {
+        guard.leadership_over_sets()
+    } else {
+        guard.leadership_over_markers()
+    };
     let mut admission =
         // After the features are added: what is registered follows from their webhooks.
         Admission::start(&args.admission, namespace, webhooks, &process, leadership).await?;

@@ -192,7 +192,7 @@ mod tests {
         );
     }
 
-    // SDF-59
+    // SDF-63
     #[test]
     fn a_process_that_others_call_is_ready_while_it_can_answer_them() {
         let readiness = Readiness::default();

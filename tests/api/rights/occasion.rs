@@ -91,6 +91,7 @@ impl Occasions {
                     meanwhile.0.spawn(write_again_and_again(self.leases()));
                 }
             }
+            Occasion::OpenKruise => leadsman_tests::neighbour::install(&self.client()).await?,
             Occasion::Leftover => self.configuration(FIELD_MANAGER).await?,
             Occasion::OtherConfiguration => {
                 self.configuration("somebody").await?;

@@ -114,6 +114,8 @@ pub(crate) enum Occasion {
     FreeLease,
     /// Somebody else keeps writing the Lease.
     ContestedLease,
+    /// OpenKruise is installed.
+    OpenKruise,
     /// A webhook configuration from when a feature needed one.
     Leftover,
     /// There is no webhook configuration, and one is needed.
@@ -149,8 +151,8 @@ pub(crate) enum Occasion {
 use Occasion::{
     ContestedLease, DeletedMarker, FreeLease, Leftover, ManyRevisions, NewMarker, NewNode, NewPod,
     NewSet, NewVerdict, NewVersion, NoConfiguration, NoLease, NoMarkers, NoSecret, NoServer,
-    ObjectInTheWay, OldNode, OldPod, OtherConfiguration, RepeatedVerdict, RevisionInTheWay,
-    SpoiltSecret, Start, Verdict, WrongSet,
+    ObjectInTheWay, OldNode, OldPod, OpenKruise, OtherConfiguration, RepeatedVerdict,
+    RevisionInTheWay, SpoiltSecret, Start, Verdict, WrongSet,
 };
 
 const FOLLOW: &[(&str, Occasion)] = &[("list", Start), ("watch", Start)];
@@ -271,20 +273,19 @@ pub(crate) const TABLE: &[Row] = &[
         ..OF_MANAGER
     },
     Row {
-        group: "coordination.k8s.io",
-        resource: "leases",
-        names: &["kruise-manager"],
-        verbs: &[("list", Start)],
-        needed_to: "see whether an OpenKruise manager runs, and write nothing while it acts on markers",
+        group: "rbac.authorization.k8s.io",
+        resource: "clusterroles",
+        names: &["kruise-manager-role"],
+        verbs: &[("get", Start)],
+        needed_to: "see whether OpenKruise is installed",
         ..OF_MANAGER
     },
     Row {
         group: "coordination.k8s.io",
         resource: "leases",
         names: &["kruise-manager"],
-        verbs: &[("watch", Start)],
-        needed_to: "see when one starts or stops",
-        named_in: NamedIn::Log,
+        verbs: &[("get", OpenKruise)],
+        needed_to: "see whether its manager runs, and begin no writes beside it",
         ..OF_MANAGER
     },
     Row {

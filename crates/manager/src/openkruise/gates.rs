@@ -14,10 +14,11 @@ pub const GATES_FLAG: &str = "--feature-gates";
 /// Reads the gates of the pod that holds the Lease. A holder is named after its pod, with a uuid appended
 /// (`NewResourceLock` of controller-runtime's `pkg/leaderelection`); in the node's own network, after the node: then
 /// all managers are read.
-///
-/// # Errors
-/// When the API server does not show the pods.
-pub async fn read_gates(client: &Client, namespace: &str, holder: &str) -> kube::Result<GateState> {
+pub(super) async fn read_gates(
+    client: &Client,
+    namespace: &str,
+    holder: &str,
+) -> kube::Result<GateState> {
     let pods = || ListTarget::in_namespace::<Pod>(namespace);
     let name = holder.rsplit_once('_').map_or(holder, |(name, _)| name);
     // Anybody may write to a Lease: a holder that is no valid name of a pod is not put into a selector.

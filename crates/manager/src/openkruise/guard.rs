@@ -1,80 +1,106 @@
-//! The loop that watches the Lease of `OpenKruise`'s manager, and withholds leadership from a feature while that manager
-//! acts on the same objects.
+//! The loop that withholds a term of leadership while an `OpenKruise` manager acts on the same objects.
+//!
+//! It looks before the first write of a term. One that comes later is reported, and nothing else: whoever writes goes on
+//! writing, since a manager that falls silent in mid-work leaves marks as they are for as long as somebody holds a Lease.
+//! Neither case makes a replica less ready, by which API servers would be kept from its webhooks.
 
 use std::future::pending;
 use std::time::Duration;
 
+use futures::FutureExt;
 use futures::future::BoxFuture;
-use futures::{FutureExt, StreamExt};
 use kube::Client;
-use leadsman_lease::{Leadership, LeaseEvent, LeaseState, describe_lease_failure, watch_lease};
-use leadsman_process::{ApiServer, ReadinessCheck, clock};
+use leadsman_lease::Leadership;
+use leadsman_process::reply::{error_chain, judge_watch_error};
+use leadsman_process::{ApiServer, Metrics, ReadinessCheck, clock};
+use prometheus_client::metrics::gauge::Gauge;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-use super::gates::{read_gates, switch_off_command};
-use super::manager::{GateState, OpenKruiseManager, OpenKruiseState};
+use super::gates::switch_off_command;
+use super::look::look_for_openkruise;
+use super::manager::{GateState, Look, OpenKruiseManager, OpenKruiseState};
 use super::{LEASE, NAMESPACE};
 use crate::gates::Gates;
 
-/// The deadline of reading the gates.
-const READ_TIMEOUT: Duration = Duration::from_secs(10);
+/// The deadline of a look.
+const DEADLINE: Duration = Duration::from_secs(10);
+/// The interval of looks while a term is withheld: within a third of the time for which its Lease is held (15 s).
+const WITHHELD: Duration = Duration::from_secs(5);
+/// The interval of looks that only report.
+const REPORTING: Duration = Duration::from_mins(5);
 
-/// Passes leadership on while no `OpenKruise` acts on the same objects.
+/// Passes terms of leadership on while no `OpenKruise` acts on the same objects.
 pub(crate) struct OpenKruiseGuard {
     server: ApiServer,
-    manager: OpenKruiseManager,
     leadership: watch::Receiver<Leadership>,
     gates: Gates,
+    /// Whether it is to be left out of account (`--ignore-openkruise`).
+    is_ignored: bool,
+    /// Fails while a look is forbidden or fails otherwise.
     check: ReadinessCheck,
-    reported: OpenKruiseState,
+    conflict: Gauge,
+    manager: OpenKruiseManager,
+    /// Whether it is installed, or was since this process started: its last writes may not have reached our watches.
+    was_installed: bool,
+    /// The conflict that was last reported.
+    reported: Option<String>,
     /// For `PodProbeMarker`, on which `OpenKruise` acts unless its gate is off.
-    probes: Passage,
+    markers: Passage,
     /// For `SidecarSet`, on which every `OpenKruise` acts: it has no gate for it.
     sets: Passage,
 }
 
-/// The leadership that is passed on to a feature, and what was passed on so far.
-///
-/// Each time in which none was passed on begins another term: it may be so short that nobody looks while it lasts, and
-/// `OpenKruise` may have written all the same.
+/// The leadership that is passed on to a feature.
 struct Passage {
     passed_on: watch::Sender<Leadership>,
-    /// The number of terms so far.
-    terms: u64,
-    /// The term of our own Lease that is passed on, if one is.
-    current: Option<u64>,
-    /// Whether `OpenKruise`'s manager may have written since this process started.
-    was_active: bool,
+    /// The term in which no `OpenKruise` was seen to act before the first write.
+    admitted: Option<AdmittedTerm>,
 }
 
-/// The gates of a holder.
-type GateRead = (String, kube::Result<GateState>);
+#[derive(Clone, Copy)]
+struct AdmittedTerm {
+    term: u64,
+    after_openkruise: bool,
+}
 
 impl OpenKruiseGuard {
-    /// A guard that passes nothing on until `OpenKruise`'s Lease was read. `check` passes while leadership is passed
-    /// on.
+    /// A guard that passes no term on before it has looked.
     pub(crate) fn new(
         server: ApiServer,
         leadership: watch::Receiver<Leadership>,
-        gates: Gates,
+        (gates, is_ignored): (Gates, bool),
         check: ReadinessCheck,
+        metrics: &Metrics,
     ) -> Self {
+        // A standby does not look.
+        check.set_ready();
+        let conflict = Gauge::default();
+        metrics.register(|registry| {
+            registry.register(
+                "openkruise_conflict",
+                "1 while an OpenKruise manager acts on the same objects, as the leader has last seen it",
+                conflict.clone(),
+            );
+        });
         Self {
             server,
-            manager: OpenKruiseManager::default(),
             leadership,
             gates,
+            is_ignored,
             check,
-            reported: OpenKruiseState::Unknown,
-            probes: Passage::new(),
+            conflict,
+            manager: OpenKruiseManager::default(),
+            was_installed: false,
+            reported: None,
+            markers: Passage::new(),
             sets: Passage::new(),
         }
     }
 
     /// Leadership, as far as it is passed on to what acts on `PodProbeMarker`s.
     pub(crate) fn leadership_over_markers(&self) -> watch::Receiver<Leadership> {
-        self.probes.passed_on.subscribe()
+        self.markers.passed_on.subscribe()
     }
 
     /// Leadership, as far as it is passed on to what acts on `SidecarSet`s.
@@ -84,132 +110,130 @@ impl OpenKruiseGuard {
 
     /// Runs until the sender of leadership is dropped.
     pub(crate) async fn run(mut self) {
-        let mut events = watch_lease(self.server.clone(), NAMESPACE, LEASE);
-        let mut reading: BoxFuture<'static, GateRead> = pending().boxed();
-        // The gates of a holder are read with each renewal of its Lease, until they are off.
-        let (mut renewed, mut in_flight) = (false, false);
+        let (mut term, mut next_look) = (None, None);
+        let mut look: BoxFuture<'static, kube::Result<Look>> = pending().boxed();
         loop {
-            // At most one read at a time, with the pace of the Lease's renewals: no timer of our own.
-            if renewed
-                && !in_flight
-                && let Some(holder) = self.manager.holder_to_inspect(clock::monotonic())
-            {
-                reading = read_gate(self.server.client.clone(), holder).boxed();
-                in_flight = true;
+            let leadership = *self.leadership.borrow_and_update();
+            if leadership.term_number() != term {
+                term = leadership.term_number();
+                // A look that began in another term says nothing of this one.
+                look = pending().boxed();
+                next_look = term
+                    .filter(|_| !self.is_ignored)
+                    .map(|_| clock::monotonic());
+                self.begin_term(term);
             }
-            // Before the wait: whatever woke this loop may have changed the state, an expiry included.
-            renewed = false;
-            self.publish_leadership();
-            let expires_at = self.manager.expires_at(clock::monotonic());
+            self.markers.pass_on(leadership);
+            self.sets.pass_on(leadership);
             tokio::select! {
-                Some(event) = events.next() => {
-                    renewed = matches!(event, LeaseEvent::Observed(LeaseState::Present(_)));
-                    self.on_lease_event(event);
-                }
-                (holder, gate) = &mut reading => {
-                    reading = pending().boxed();
-                    in_flight = false;
-                    self.on_gate_read(&holder, gate);
-                }
-                changed = self.leadership.changed() => {
-                    if changed.is_err() {
-                        return;
+                changed = self.leadership.changed() => if changed.is_err() {
+                    return;
+                },
+                found = &mut look => {
+                    look = pending().boxed();
+                    if let Some(term) = term {
+                        self.on_look(found, term);
+                        next_look = Some(clock::monotonic() + self.interval(term));
                     }
                 }
-                () = clock::sleep_until(expires_at) => {}
-            }
-        }
-    }
-
-    fn on_lease_event(&mut self, event: LeaseEvent) {
-        match event {
-            LeaseEvent::Observed(LeaseState::Present(lease)) => {
-                let (now, wall) = (clock::monotonic(), clock::now());
-                if self.manager.observe_lease(lease, now, wall) {
-                    tracing::info!("OpenKruise's manager has held its Lease unseen");
-                    self.probes.end_term();
-                    self.sets.end_term();
-                }
-            }
-            LeaseEvent::Observed(LeaseState::Absent | LeaseState::Deleted(_)) => {
-                self.manager.observe_no_lease();
-            }
-            LeaseEvent::Following => self.manager.watch_resumed(clock::monotonic()),
-            LeaseEvent::Failed(error) => {
-                self.manager.watch_lost(clock::monotonic());
-                let reason =
-                    describe_lease_failure("list or watch OpenKruise's", NAMESPACE, LEASE, &error);
-                // Once its state is known, a broken watch changes nothing that was decided: the state stays until it is
-                // over.
-                if self.reported == OpenKruiseState::Unknown {
-                    self.check.set_not_ready(reason);
-                } else {
-                    tracing::info!(reason, "watch of OpenKruise's Lease failed, retrying");
+                () = clock::sleep_until(next_look) => {
+                    next_look = None;
+                    look = look_in_time(self.server.client.clone()).boxed();
                 }
             }
         }
     }
 
-    fn on_gate_read(&mut self, holder: &str, gate: kube::Result<GateState>) {
-        match gate {
-            Ok(gate) => self.manager.record_gate(holder, gate),
-            Err(error) => {
-                tracing::info!(holder, %error, "reading the feature gates of OpenKruise's manager failed, retrying");
-            }
-        }
-    }
-
-    /// Passes leadership on or withholds it, and reports why.
-    fn publish_leadership(&mut self) {
-        let state = self.manager.state_at(clock::monotonic());
-        let leadership = *self.leadership.borrow_and_update();
-        self.probes.publish_leadership(leadership, &state);
-        self.sets
-            .publish_leadership(leadership, &state_for_sets(&state));
-        if state != self.reported {
-            self.report_state(&state);
-            self.reported = state;
-        }
-    }
-
-    fn report_state(&self, state: &OpenKruiseState) {
-        match state {
-            // The check says so from the start.
-            OpenKruiseState::Unknown => {}
-            OpenKruiseState::Absent => {
-                // Every OpenKruise that runs is active to sets, and so this tells whether one ran at all.
-                if self.sets.was_active {
-                    tracing::info!("OpenKruise's manager has stopped");
-                }
+    fn begin_term(&mut self, term: Option<u64>) {
+        match term {
+            // A standby does not look, and the next leader says what it sees.
+            None => {
                 self.check.set_ready();
+                self.report_conflict(None);
             }
-            OpenKruiseState::GateOff { holder } => {
-                tracing::info!(holder, "OpenKruise runs with PodProbeMarkerGate=false");
-                if self.gates.sidecar_set {
-                    self.check.set_not_ready(sets_conflict_message(holder));
-                } else {
-                    self.check.set_ready();
-                }
+            Some(term) if self.is_ignored => {
+                let admitted = AdmittedTerm {
+                    term,
+                    after_openkruise: false,
+                };
+                self.markers.admit(admitted);
+                self.sets.admit(admitted);
             }
-            OpenKruiseState::Active { holder, gate } => {
-                self.check.set_not_ready(if self.gates.pod_probe_marker {
-                    conflict_message(holder, gate)
-                } else {
-                    sets_conflict_message(holder)
-                });
-            }
+            Some(_) => {}
         }
     }
-}
 
-/// The state as it is to what acts on `SidecarSet`s.
-fn state_for_sets(state: &OpenKruiseState) -> OpenKruiseState {
-    match state {
-        OpenKruiseState::GateOff { holder } => OpenKruiseState::Active {
-            holder: holder.clone(),
-            gate: GateState::Off,
-        },
-        other => other.clone(),
+    fn on_look(&mut self, found: kube::Result<Look>, term: u64) {
+        let now = clock::monotonic();
+        match found {
+            Ok(found) => {
+                self.check.set_ready();
+                self.was_installed |= !matches!(found, Look::NotInstalled);
+                self.manager.observe(found, now, clock::now());
+            }
+            Err(error) => {
+                let reason = match &error {
+                    kube::Error::Api(status) => judge_watch_error(status).explain_reason(),
+                    error => error_chain(error),
+                };
+                self.check.set_not_ready(format!(
+                    "cannot see whether an OpenKruise manager acts on the same objects: {reason}"
+                ));
+                return;
+            }
+        }
+        let state = self.manager.state_at(now);
+        let admitted = AdmittedTerm {
+            term,
+            after_openkruise: self.was_installed,
+        };
+        if !matches!(state, OpenKruiseState::Active { .. }) {
+            self.markers.admit(admitted);
+        }
+        if state == OpenKruiseState::Absent {
+            self.sets.admit(admitted);
+        }
+        let conflict = self.describe_conflict(&state, term);
+        self.report_conflict(conflict);
+    }
+
+    fn interval(&self, term: u64) -> Duration {
+        let of_markers = self.gates.pod_probe_marker && !self.markers.is_admitted(term);
+        if of_markers || self.gates.sidecar_set && !self.sets.is_admitted(term) {
+            WITHHELD
+        } else {
+            REPORTING
+        }
+    }
+
+    /// What an operator has to know and to do, if anything.
+    fn describe_conflict(&self, state: &OpenKruiseState, term: u64) -> Option<String> {
+        match state {
+            OpenKruiseState::Active { holder, gate } if self.gates.pod_probe_marker => Some(
+                conflict_message(holder, gate, self.markers.is_admitted(term)),
+            ),
+            OpenKruiseState::Active { holder, .. } | OpenKruiseState::GateOff { holder }
+                if self.gates.sidecar_set =>
+            {
+                Some(sets_conflict_message(holder, self.sets.is_admitted(term)))
+            }
+            _ => None,
+        }
+    }
+
+    fn report_conflict(&mut self, conflict: Option<String>) {
+        self.conflict.set(conflict.is_some().into());
+        if conflict == self.reported {
+            return;
+        }
+        match &conflict {
+            Some(conflict) => tracing::warn!("{conflict}"),
+            None if self.leadership.borrow().term_number().is_some() => {
+                tracing::info!("no OpenKruise manager acts on the same objects any more");
+            }
+            None => {}
+        }
+        self.reported = conflict;
     }
 }
 
@@ -217,158 +241,86 @@ impl Passage {
     fn new() -> Self {
         Self {
             passed_on: watch::Sender::new(Leadership::Unknown),
-            terms: 0,
-            current: None,
-            was_active: false,
+            admitted: None,
         }
     }
 
-    /// Begins another term, since `OpenKruise`'s manager may have written in this one.
-    fn end_term(&mut self) {
-        self.was_active = true;
-        self.current = None;
+    fn is_admitted(&self, term: u64) -> bool {
+        self.admitted.is_some_and(|admitted| admitted.term == term)
     }
 
-    fn publish_leadership(&mut self, leadership: Leadership, state: &OpenKruiseState) {
-        let passed_on = self.leadership_to_pass_on(leadership, state);
+    /// Permits the writes of this term, until its end.
+    fn admit(&mut self, admitted: AdmittedTerm) {
+        if !self.is_admitted(admitted.term) {
+            self.admitted = Some(admitted);
+        }
+    }
+
+    fn pass_on(&self, leadership: Leadership) {
+        let passed_on = match (leadership.term_number(), self.admitted) {
+            (None, _) => leadership,
+            (Some(term), Some(admitted)) if admitted.term == term => {
+                if admitted.after_openkruise {
+                    leadership.after_others()
+                } else {
+                    leadership
+                }
+            }
+            (Some(_), _) => Leadership::Standby,
+        };
         self.passed_on.send_if_modified(|published| {
             let changed = *published != passed_on;
             *published = passed_on;
             changed
         });
     }
-
-    /// Our own leadership as far as it is passed on in this state.
-    fn leadership_to_pass_on(
-        &mut self,
-        leadership: Leadership,
-        state: &OpenKruiseState,
-    ) -> Leadership {
-        let passed_on = match state {
-            OpenKruiseState::Unknown => Leadership::Unknown,
-            OpenKruiseState::Active { .. } => {
-                self.was_active = true;
-                Leadership::Standby
-            }
-            // Its last writes may not have reached our watches.
-            OpenKruiseState::Absent | OpenKruiseState::GateOff { .. } if self.was_active => {
-                leadership.after_others()
-            }
-            OpenKruiseState::Absent | OpenKruiseState::GateOff { .. } => leadership,
-        };
-        let term = passed_on.term_number();
-        if term.is_some() && term != self.current {
-            // Terms are counted here, since one term of ours may be passed on as several: before and after an OpenKruise.
-            self.terms += 1;
-        }
-        self.current = term;
-        passed_on.in_term(self.terms)
-    }
 }
 
-async fn read_gate(client: Client, holder: String) -> GateRead {
-    let gate = timeout(READ_TIMEOUT, read_gates(&client, NAMESPACE, &holder)).await;
-    // An error like one of the client: it is tried again with the next renewal.
+async fn look_in_time(client: Client) -> kube::Result<Look> {
     let late = |_| {
-        Err(kube::Error::Service(
-            format!("no reply within {} s", READ_TIMEOUT.as_secs()).into(),
-        ))
+        let late = format!("no reply within {} s", DEADLINE.as_secs());
+        Err(kube::Error::Service(late.into()))
     };
-    (holder, gate.unwrap_or_else(late))
+    let found = timeout(DEADLINE, look_for_openkruise(&client)).await;
+    found.unwrap_or_else(late)
 }
 
-/// Why leadership is withheld, and what to do about it.
-fn conflict_message(holder: &str, gate: &GateState) -> String {
+/// That both act on markers, and what to do about it.
+fn conflict_message(holder: &str, gate: &GateState, writes: bool) -> String {
     let holds = format!("OpenKruise's manager {holder} holds the Lease {NAMESPACE}/{LEASE}");
+    let consequence = if writes {
+        "both write the same objects, and each undoes what the other writes"
+    } else {
+        "both would write the same objects, so leadsman writes nothing"
+    };
     match gate {
         GateState::Unread | GateState::Off => {
             format!("{holds}; whether its PodProbeMarkerGate is on has not been read yet")
         }
         GateState::On(gates) => format!(
-            "{holds} with PodProbeMarkerGate on: both would write the same objects, so leadsman writes nothing. \
-             Switch the gate off: {}",
+            "{holds} with PodProbeMarkerGate on: {consequence}. Switch the gate off: {}",
             switch_off_command(gates)
         ),
         GateState::NoPod => format!(
-            "{holds}, and no pod in that namespace shows its feature gates: leadsman writes nothing until that manager \
-             has stopped. Stop it, or run it in a pod with {}=PodProbeMarkerGate=false",
+            "{holds}, and no pod in that namespace shows its feature gates: {consequence}. Stop it, or run it in a pod with \
+             {}=PodProbeMarkerGate=false",
             super::GATES_FLAG
         ),
     }
 }
 
-/// Why leadership over `SidecarSet`s is withheld.
-fn sets_conflict_message(holder: &str) -> String {
+/// That both act on `SidecarSet`s, and what to do about it.
+fn sets_conflict_message(holder: &str, writes: bool) -> String {
+    let consequence = if writes {
+        "so both act on them"
+    } else {
+        "so leadsman writes nothing for them"
+    };
     format!(
         "OpenKruise's manager {holder} holds the Lease {NAMESPACE}/{LEASE}: it acts on SidecarSets, for which it has no \
-         feature gate, so leadsman writes nothing for them. Stop it, or run leadsman with SidecarSetGate=false"
+         feature gate, {consequence}. Stop it, or run leadsman with SidecarSetGate=false"
     )
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    // SCS-80
-    #[test]
-    fn an_openkruise_whose_gate_is_off_leads_over_sidecar_sets_all_the_same() {
-        let until = clock::monotonic() + Duration::from_hours(1);
-        let leads = Leadership::Leads {
-            term: 1,
-            after_others: false,
-            until,
-        };
-        let off = OpenKruiseState::GateOff {
-            holder: "one".to_owned(),
-        };
-        let (mut probes, mut sets) = (Passage::new(), Passage::new());
-        assert_eq!(probes.leadership_to_pass_on(leads, &off), leads);
-        assert_eq!(
-            sets.leadership_to_pass_on(leads, &state_for_sets(&off)),
-            Leadership::Standby
-        );
-        let absent = state_for_sets(&OpenKruiseState::Absent);
-        assert_eq!(
-            sets.leadership_to_pass_on(leads, &absent),
-            leads.after_others()
-        );
-    }
-
-    // PPM-19
-    #[test]
-    fn whoever_looks_only_after_openkruise_was_active_sees_another_term() {
-        let until = clock::monotonic() + Duration::from_hours(1);
-        let leads = |term, after_others| Leadership::Leads {
-            term,
-            after_others,
-            until,
-        };
-        let active = OpenKruiseState::Active {
-            holder: "one".to_owned(),
-            gate: GateState::Unread,
-        };
-        let absent = OpenKruiseState::Absent;
-        let mut passage = Passage::new();
-        let mut pass =
-            |leadership, state: &OpenKruiseState| passage.leadership_to_pass_on(leadership, state);
-        let (first, second) = (leads(1, false), leads(2, false));
-        assert_eq!(pass(first, &OpenKruiseState::Unknown), Leadership::Unknown);
-        assert_eq!(pass(first, &absent), leads(1, false));
-        assert_eq!(pass(first, &absent), leads(1, false), "renewed");
-        assert_eq!(pass(first, &active), Leadership::Standby);
-        assert_eq!(
-            pass(first, &absent),
-            leads(2, true),
-            "the same term of ours"
-        );
-        assert_eq!(pass(second, &absent), leads(3, true));
-        assert_eq!(pass(Leadership::Standby, &absent), Leadership::Standby);
-        assert_eq!(pass(leads(3, false), &absent), leads(4, true));
-        // It was active while its Lease was not watched.
-        passage.end_term();
-        assert_eq!(
-            passage.leadership_to_pass_on(leads(3, false), &absent),
-            leads(5, true)
-        );
-    }
-}
+mod tests;

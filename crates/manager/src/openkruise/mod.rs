@@ -5,16 +5,20 @@
 //! |---|---|
 //! | `manager` | the state of its manager, from its Lease and its gates; pure |
 //! | `gates` | the `--feature-gates` of its pods |
-//! | `guard` | the loop that watches both, and withholds leadership |
+//! | `look` | a look at both |
+//! | `guard` | the loop that looks before the first write of a term, and later to say what it sees |
 
 mod gates;
 mod guard;
+mod look;
 mod manager;
 
-pub use gates::{GATES_FLAG, feature_gates_flag, read_gates, switch_off_command};
+pub use gates::{GATES_FLAG, feature_gates_flag, switch_off_command};
 pub(crate) use guard::OpenKruiseGuard;
+pub(crate) use look::{is_installed, look_for_openkruise};
+pub(crate) use manager::OpenKruiseManager;
 pub(crate) use manager::was_left_behind;
-pub use manager::{GateState, OpenKruiseManager, OpenKruiseState};
+pub use manager::{GateState, OpenKruiseState};
 
 /// The Lease of `OpenKruise`'s managers (`LeaderElectionID` in its `main.go`).
 pub const LEASE: &str = "kruise-manager";
@@ -22,5 +26,11 @@ pub const LEASE: &str = "kruise-manager";
 pub const NAMESPACE: &str = "kruise-system";
 /// The label of its manager's pods and Deployment.
 pub const PODS: &str = "control-plane=controller-manager";
-/// The verbs on that one Lease that the guard needs. It reads pods too, by a right that the manager has anyway.
-pub const LEASE_RIGHTS: [&str; 2] = ["list", "watch"];
+/// A `ClusterRole` of its chart (`templates/rbac_role.yaml`). Its Lease counts only beside it: a tenant may be able to make a
+/// namespace and a Lease of these names, but nothing that is the cluster's.
+pub const ROLE: &str = "kruise-manager-role";
+/// The rights that a look needs: group, resource, name, verb. It lists pods too, by a right that the manager has anyway.
+pub const GUARD_RIGHTS: [(&str, &str, &str, &str); 2] = [
+    ("coordination.k8s.io", "leases", LEASE, "get"),
+    ("rbac.authorization.k8s.io", "clusterroles", ROLE, "get"),
+];

@@ -359,8 +359,15 @@ fn manager_rights(namespace: &str, gates: Gates) -> Vec<RequiredRight> {
         LEASE_RIGHTS
             .map(|(verb, named)| lease(verb, if named { LEASE } else { "" }, LEASE_NAMESPACE)),
     );
-    let neighbours = openkruise::LEASE_RIGHTS;
-    all.extend(neighbours.map(|verb| lease(verb, openkruise::LEASE, openkruise::NAMESPACE)));
+    let of_guard = openkruise::GUARD_RIGHTS;
+    all.extend(of_guard.map(|(group, resource, name, verb)| {
+        let namespace = if name == openkruise::LEASE {
+            openkruise::NAMESPACE
+        } else {
+            ""
+        };
+        on_one((group, resource, verb), name, namespace)
+    }));
     all
 }
 
@@ -374,9 +381,7 @@ pub fn before_install_rights() -> Vec<Right> {
             verb,
         };
     let own_lease = ("coordination.k8s.io", "leases", LEASE, "get");
-    let lease = |verb| ("coordination.k8s.io", "leases", openkruise::LEASE, verb);
-    let leases = openkruise::LEASE_RIGHTS.map(lease);
-    let all = leases
+    let all = openkruise::GUARD_RIGHTS
         .into_iter()
         .chain([own_lease])
         .chain(OPENKRUISE_RIGHTS);
@@ -490,7 +495,7 @@ mod tests {
         let of_features = features
             .iter()
             .map(|(_, rights)| rights.cluster.len() + rights.own_namespace.len());
-        let leases = LEASE_RIGHTS.len() + openkruise::LEASE_RIGHTS.len();
+        let leases = LEASE_RIGHTS.len() + openkruise::GUARD_RIGHTS.len();
         assert_eq!(rights.len(), of_features.sum::<usize>() + leases);
         let create = rights
             .iter()
@@ -508,7 +513,8 @@ mod tests {
             "PodProbeMarkerGate=false".parse().unwrap(),
         );
         assert!(
-            off.iter().all(|right| right.resource == "leases"),
+            off.iter()
+                .all(|right| matches!(&*right.resource, "leases" | "clusterroles")),
             "{off:?}"
         );
     }
@@ -535,7 +541,8 @@ mod tests {
             configurations.contains(&(CONFIGURATION, "", "patch")),
             "{configurations:?}"
         );
-        assert_eq!(of("clusterroles"), [(OWNER, "", "get")]);
+        let roles = [(OWNER, "", "get"), (openkruise::ROLE, "", "get")];
+        assert_eq!(of("clusterroles"), roles);
         assert_eq!(of("roles"), [(OWNER, "games", "get")]);
         assert_eq!(of("validatingwebhookconfigurations"), []);
     }

@@ -1,25 +1,30 @@
 //! Reading the state of `OpenKruise`: its manager, its agents and its webhooks.
 
-use futures::StreamExt;
+use std::time::Duration;
+
 use k8s_openapi::api::admissionregistration::v1::{
     MutatingWebhookConfiguration, RuleWithOperations, ValidatingWebhookConfiguration,
 };
 use k8s_openapi::api::apps::v1::DaemonSet;
 use kube::{Api, Client};
-use leadsman_lease::{LeaseEvent, LeaseState, watch_lease};
-use leadsman_process::{ApiServer, clock};
+use leadsman_process::clock;
 
 use super::facts::{Lookup, lookup_reply};
 use crate::openkruise::{
-    GateState, LEASE, NAMESPACE, OpenKruiseManager, OpenKruiseState, feature_gates_flag, read_gates,
+    NAMESPACE, OpenKruiseManager, OpenKruiseState, feature_gates_flag, is_installed,
+    look_for_openkruise,
 };
+
+/// Between two looks at its Lease, which it renews every two seconds (`RetryPeriod` of controller-runtime's
+/// `pkg/manager/manager.go`).
+const BETWEEN_LOOKS: Duration = Duration::from_secs(1);
 
 /// The DaemonSet of its agents.
 const DAEMON: &str = "kruise-daemon";
 const VALIDATING: &str = "kruise-validating-webhook-configuration";
 const MUTATING: &str = "kruise-mutating-webhook-configuration";
 
-/// What reading it takes beside its Lease: group, resource, name (any, if empty), verb. Which pod holds the Lease is not
+/// What reading it takes beside [`GUARD_RIGHTS`](crate::openkruise::GUARD_RIGHTS): group, resource, name (any, if empty), verb. Which pod holds the Lease is not
 /// known beforehand.
 pub(super) const OPENKRUISE_RIGHTS: [(&str, &str, &str, &str); 4] = [
     ("", "pods", "", "list"),
@@ -61,10 +66,18 @@ pub struct BlockingWebhook {
     pub about: &'static str,
 }
 
-/// Reads all of it. The Lease is watched until it was renewed or has expired.
+/// Reads all of it. The Lease is looked at until it was renewed or has expired.
 pub(super) async fn read_openkruise(client: &Client) -> OpenKruiseFacts {
     let daemons: Api<DaemonSet> = Api::namespaced(client.clone(), NAMESPACE);
-    let daemon = lookup_reply(daemons.get_opt(DAEMON)).await.map(|daemon| {
+    // A tenant may be able to make a namespace and a DaemonSet of these names.
+    let daemon = lookup_reply(async {
+        if is_installed(client).await? {
+            daemons.get_opt(DAEMON).await
+        } else {
+            Ok(None)
+        }
+    });
+    let daemon = daemon.await.map(|daemon| {
         let template = daemon?.spec?.template;
         // Without the flag all gates have their defaults, as with an empty one.
         Some(feature_gates_flag(&template.spec?).unwrap_or_default())
@@ -77,45 +90,22 @@ pub(super) async fn read_openkruise(client: &Client) -> OpenKruiseFacts {
 }
 
 async fn read_manager_state(client: &Client) -> Lookup<OpenKruiseState> {
-    let mut events = watch_lease(ApiServer::new(client.clone()), NAMESPACE, LEASE);
     let mut manager = OpenKruiseManager::default();
-    // The loop ends: the Lease is renewed, expires or is released, and a watch that fails is an error here.
+    // The loop ends: the Lease is renewed, expires or is released, and a look that fails is an error here.
     let mut first_expiry = None;
     loop {
+        let found = lookup_reply(look_for_openkruise(client)).await?;
         let now = clock::monotonic();
-        if let Some(holder) = manager.holder_to_inspect(now) {
-            let gate = lookup_reply(read_gates(client, NAMESPACE, &holder)).await;
-            // A preflight promises nothing that it could not read, so the gate counts as on.
-            manager.record_gate(&holder, gate.unwrap_or(GateState::NoPod));
-        }
+        manager.observe(found, now, clock::now());
+        let state = manager.state_at(now);
         let expires_at = manager.expires_at(now);
         // A renewal moves the expiry.
-        let renewed = first_expiry.is_some() && expires_at != first_expiry;
-        match manager.state_at(now) {
-            OpenKruiseState::Unknown => {}
-            state @ OpenKruiseState::Absent => return Ok(state),
-            state @ (OpenKruiseState::GateOff { .. } | OpenKruiseState::Active { .. })
-                if renewed =>
-            {
-                return Ok(state);
-            }
-            OpenKruiseState::GateOff { .. } | OpenKruiseState::Active { .. } => {
-                first_expiry = first_expiry.or(expires_at);
-            }
+        let is_renewed = first_expiry.is_some() && expires_at != first_expiry;
+        if state == OpenKruiseState::Absent || is_renewed {
+            return Ok(state);
         }
-        tokio::select! {
-            Some(event) = events.next() => match event {
-                LeaseEvent::Observed(LeaseState::Present(lease)) => {
-                    manager.observe_lease(lease, clock::monotonic(), clock::now());
-                }
-                LeaseEvent::Observed(LeaseState::Absent | LeaseState::Deleted(_)) => manager.observe_no_lease(),
-                LeaseEvent::Following => {}
-                LeaseEvent::Failed(failed) => {
-                    return Err(failed.explain_reason());
-                }
-            },
-            () = clock::sleep_until(expires_at) => {}
-        }
+        first_expiry = first_expiry.or(expires_at);
+        clock::sleep_until(Some(now + BETWEEN_LOOKS)).await;
     }
 }
 

@@ -149,8 +149,9 @@ fn leader_grant() -> Grant {
 /// The manager's rights to tell whether an `OpenKruise` is at work. Cluster-wide, for this name: a Role would need
 /// `OpenKruise`'s namespace, which may not exist.
 fn openkruise_guard_grant() -> Grant {
-    let rights = openkruise::LEASE_RIGHTS.into_iter();
-    let rights = rights.map(|verb| Right::new(LEASES, "leases", openkruise::LEASE, verb));
+    let rights = openkruise::GUARD_RIGHTS.into_iter();
+    let rights =
+        rights.map(|(group, resource, name, verb)| Right::new(group, resource, name, verb));
     manager_grant(MANAGER, None, rights.collect())
 }
 
