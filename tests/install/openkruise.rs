@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail, ensure};
 use leadsman_testkit::Release;
 use leadsman_testkit::release::CHART;
 use leadsman_tests::Neighbour;
-use leadsman_tests::neighbour::uninstall;
+use leadsman_tests::neighbour;
 use serde_json::{Value, json};
 
 use crate::room::{flip, roles_were};
@@ -93,7 +93,7 @@ pub(crate) async fn an_install_is_refused_until_openkruises_gate_is_off(
     release.helm(&uninstall).await?;
     give_crds_to_openkruise(&release).await?;
     let outcome = is_refused_until_the_gate_is_off(&release).await;
-    uninstall(&release.client).await?;
+    neighbour::uninstall(&release.client).await?;
     // Its pods too: a manager counts what it finds in any of them.
     let remove = ["delete", "namespace", "kruise-system", "--wait=false"];
     release.kubectl(&remove).await?;
