@@ -6,8 +6,7 @@ use std::sync::Arc;
 use anyhow::{Context, Result, bail, ensure};
 use leadsman_testkit::Release;
 use leadsman_testkit::release::CHART;
-use leadsman_tests::Neighbour;
-use leadsman_tests::neighbour;
+use leadsman_tests::{Neighbour, neighbour};
 use serde_json::{Value, json};
 
 use crate::room::{flip, roles_were};

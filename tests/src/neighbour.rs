@@ -91,9 +91,10 @@ pub async fn install(client: &Client) -> Result<()> {
     let roles: Api<ClusterRole> = Api::all(client.clone());
     let role = serde_json::from_value(json!({"metadata": {"name": ROLE}, "rules": []}))?;
     match roles.create(&PostParams::default(), &role).await {
-        Err(kube::Error::Api(status)) if status.code == 409 => Ok(()),
-        other => Ok(drop(other?)),
+        Err(kube::Error::Api(status)) if status.code == 409 => {}
+        other => drop(other?),
     }
+    Ok(())
 }
 
 /// Removes what [`install`] has made. Its manager goes on.
