@@ -88,7 +88,7 @@ impl<'a> NodeView<'a> {
         if node.is_virtual {
             return Some(Absence::VirtualNode);
         }
-        if self.pod.is_some_and(|pod| pod.lacks_room()) {
+        if self.pod.is_some_and(PodOnNode::lacks_room) {
             return Some(Absence::NoRoom);
         }
         // Its replacement has to wait until it is gone.

@@ -113,8 +113,8 @@ fn wall(since_start: Duration) -> jiff::Timestamp {
     jiff::Timestamp::from_second(1_000_000).unwrap() + since_start
 }
 
-fn namespaces<const N: usize>(names: [&str; N]) -> Option<BTreeSet<String>> {
-    Some(names.map(str::to_owned).into())
+fn namespaces<const N: usize>(names: [&str; N]) -> BTreeSet<String> {
+    names.map(str::to_owned).into()
 }
 
 /// The API server stores `<` as `\u003c`.
@@ -158,14 +158,20 @@ fn messages_pause_also_where_they_are_cut() {
     let mut node = Node::new(&[("flood", 700), ("shop", 1)]);
     node.print("flood", &"a".repeat(1024));
     node.print("shop", "one");
-    assert_eq!(node.write_after(SECOND), namespaces(["flood", "shop"]));
+    assert_eq!(
+        node.write_after(SECOND),
+        Some(namespaces(["flood", "shop"]))
+    );
     assert_eq!(node.shown_lengths("flood"), [256].into());
     for letter in ["b", "c", "d"] {
         node.print("flood", &letter.repeat(1024));
         node.print("shop", letter);
         assert_eq!(node.write_after(SECOND), None);
     }
-    assert_eq!(node.write_after(10 * SECOND), namespaces(["flood", "shop"]));
+    assert_eq!(
+        node.write_after(10 * SECOND),
+        Some(namespaces(["flood", "shop"]))
+    );
 }
 
 // PPM-6, PPM-11
@@ -182,7 +188,7 @@ fn what_is_longer_than_it_may_be_is_cut_at_once_and_nothing_else_is_written() {
     node.print("shop", "two");
     node.rows[300].1.state = State::Failed;
     let shown = node.shown.clone();
-    assert_eq!(node.write_after(SECOND), namespaces(["late"]));
+    assert_eq!(node.write_after(SECOND), Some(namespaces(["late"])));
     assert_eq!(
         node.shown.pod_probe_statuses[0].probe_states[0].message,
         shown.pod_probe_statuses[0].probe_states[0].message
