@@ -462,7 +462,7 @@ fn report_unwritten<T: std::fmt::Display>(
             return Some(Refusal::Forbidden(reason));
         }
         (Disposition::TooLarge { reason }, _) => {
-            tracing::warn!(object = %target, write, result, reason, "the API server refuses a write for its size");
+            tracing::warn!(object = %target, write, result, reason, "the API server refuses a write for its size, a smaller one follows if there is one");
             return Some(Refusal::TooLarge(reason));
         }
         (Disposition::Retry { cause, reason, .. }, Retried::Yes) => match cause {

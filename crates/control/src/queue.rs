@@ -25,7 +25,7 @@ use std::time::Duration;
 use leadsman_process::reply::RetryCause;
 use tokio::time::Instant;
 
-use self::turns::Turns;
+use self::turns::ReadyByNamespace;
 use crate::places::Places;
 use crate::rules::{After, Class, Target};
 
@@ -55,7 +55,7 @@ pub(crate) struct WriteQueue<T> {
 #[derive(Debug)]
 struct ClassQueue<T> {
     class: Class,
-    ready: Turns<T>,
+    ready: ReadyByNamespace<T>,
     /// The targets that wait for a time.
     waiting: usize,
     pace: ClassPace,
@@ -138,7 +138,7 @@ impl<T: Target> WriteQueue<T> {
         let of_namespace = (places.limit() / 2).max(1);
         let queue = |class: &Class| ClassQueue {
             class: *class,
-            ready: Turns::new(of_namespace, namespace_of),
+            ready: ReadyByNamespace::new(of_namespace, namespace_of),
             waiting: 0,
             pace: ClassPace::default(),
             held_until: None,

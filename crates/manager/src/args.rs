@@ -15,8 +15,8 @@ use crate::gates::Gates;
 /// that `leadsman manifests` prints, and waits for them.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
-    /// Whose defaults fill timing fields that a probe leaves out; openkruise also sets its finalizer on every marker and
-    /// --sidecarset-standing-rule, and upgrades pods that were injected with a pinned revision
+    /// Whose defaults fill timing fields that a probe leaves out. With openkruise the manager also sets OpenKruise's finalizer on
+    /// every marker and upgrades pods that were injected with a pinned revision, and --sidecarset-standing-rule is fail by default
     #[arg(
         long,
         env = "LEADSMAN_COMPATIBILITY",
@@ -33,7 +33,7 @@ pub struct Args {
         help = "Features to switch on or off, as NAME=true,NAME=false. PodProbeMarkerGate (true): act on \
                 PodProbeMarkers; without it the manager leaves everything as it is. EnablePodProbeMarkerOnServerless \
                 (false): let the providers of virtual-kubelet nodes run the probes of their pods, and mark pods by what \
-                they report. SidecarSetGate (false): act on SidecarSets; not possible beside an OpenKruise, which has no gate for \
+                they report. SidecarSetGate (false): act on SidecarSets; not to be used beside an OpenKruise, which has no gate for \
                 them. SidecarSetPatchPodMetadataDefaultsAllowed (false): a SidecarSet to which no rule of the whitelist \
                 applies may patch any annotation. EnablePodProbeMarkerOnServerless and SidecarSetGate need what `leadsman \
                 manifests --feature-gates` prints"

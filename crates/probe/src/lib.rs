@@ -20,16 +20,16 @@
 //! | `dial` | how a connection is opened: TCP, unless the caller knows another way |
 //! | `exec`, `http`, `tcp`, `grpc` | the executors |
 //! | `runtime_message` | what a runtime's message says about a command |
-//! | `bounded_stream` | a connection of which only so much is received |
+//! | `metered_stream` | a connection of which only so much is received |
 //! | `socket` | why a run ends early, and how a connection is closed |
 //! | `message` | text of bounded length from any bytes |
 
-mod bounded_stream;
 mod dial;
 mod exec;
 mod grpc;
 mod http;
 mod message;
+mod metered_stream;
 mod run;
 mod runtime_message;
 mod socket;

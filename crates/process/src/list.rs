@@ -208,8 +208,9 @@ impl ListTarget {
         if limit == 1 {
             // It is not left out: what a complete list lacks counts as deleted.
             return Err(unreadable_body(&format!(
-                "one of the {resource} has more than {LONGEST_BODY} bytes, which no API server sends while etcd runs with its \
-                 default --max-request-bytes"
+                "one of the {resource} has more than {} MiB: delete or shorten it (none is that long while etcd runs with its default \
+                 --max-request-bytes)",
+                LONGEST_BODY >> 20
             )));
         }
         tracing::info!(

@@ -122,7 +122,10 @@ where
         component.as_str()
     );
     if let Err(error) = raise_descriptor_limit() {
-        tracing::warn!(%error, "cannot raise the limit of open files");
+        tracing::warn!(
+            %error,
+            "cannot raise the limit of open files; if connections fail with \"too many open files\", raise the hard limit (LimitNOFILE)"
+        );
     }
     // Waking up a second thread costs more than it takes over: an agent with two worker threads needs a tenth more
     // CPU for the same probes.

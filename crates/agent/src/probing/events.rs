@@ -128,7 +128,7 @@ impl EventSender {
         self.queue.changed.notify_one();
         if let Some(QueuedEvent { change, .. }) = dropped {
             self.metrics.count_event(EventResult::Overflowed);
-            tracing::warn!(probe = %change.key, "event dropped: {QUEUE} events are waiting to be sent already, most of them of this namespace");
+            tracing::warn!(probe = %change.key, "event dropped: {QUEUE} events wait to be sent, and no namespace has more of them than this one");
         }
     }
 }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 /// Ready targets by namespace. Those without a namespace have a turn of their own, and any number of places.
 #[derive(Debug)]
-pub(super) struct Turns<T> {
+pub(super) struct ReadyByNamespace<T> {
     by_namespace: HashMap<Arc<str>, Share<T>>,
     /// The namespaces that have ready targets, each once.
     order: VecDeque<Arc<str>>,
@@ -26,7 +26,7 @@ struct Share<T> {
     in_flight: usize,
 }
 
-impl<T> Turns<T> {
+impl<T> ReadyByNamespace<T> {
     pub(super) fn new(at_most: usize, namespace_of: fn(&T) -> Option<&str>) -> Self {
         Self {
             by_namespace: HashMap::new(),
@@ -53,12 +53,12 @@ impl<T> Turns<T> {
         self.ready += 1;
     }
 
-    /// Whether [`Turns::take_next`] returns a target.
+    /// Whether [`ReadyByNamespace::take_next`] returns a target.
     pub(super) fn has_next(&self) -> bool {
         self.next_turn().is_some()
     }
 
-    /// The target whose turn it is. [`Turns::end_write`] must follow.
+    /// The target whose turn it is. [`ReadyByNamespace::end_write`] must follow.
     pub(super) fn take_next(&mut self) -> Option<T> {
         let name = self.order.remove(self.next_turn()?)?;
         let share = self.by_namespace.get_mut(&name)?;

@@ -176,9 +176,15 @@ impl OpenKruiseGuard {
                     kube::Error::Api(status) => judge_watch_error(status).explain_reason(),
                     error => error_chain(error),
                 };
-                self.check.set_not_ready(format!(
+                let text = format!(
                     "cannot see whether an OpenKruise manager acts on the same objects: {reason}"
-                ));
+                );
+                // Who writes already goes on, and looks again.
+                if self.is_withheld(term) {
+                    self.check.set_not_ready(text);
+                } else {
+                    tracing::warn!("{text}");
+                }
                 return;
             }
         }
@@ -198,12 +204,17 @@ impl OpenKruiseGuard {
     }
 
     fn interval(&self, term: u64) -> Duration {
-        let of_markers = self.gates.pod_probe_marker && !self.markers.is_admitted(term);
-        if of_markers || self.gates.sidecar_set && !self.sets.is_admitted(term) {
+        if self.is_withheld(term) {
             WITHHELD
         } else {
             REPORTING
         }
+    }
+
+    /// Whether a feature waits for an OpenKruise manager to stop before its first write of the term.
+    fn is_withheld(&self, term: u64) -> bool {
+        let of_markers = self.gates.pod_probe_marker && !self.markers.is_admitted(term);
+        of_markers || self.gates.sidecar_set && !self.sets.is_admitted(term)
     }
 
     /// What an operator has to know and to do, if anything.
@@ -295,7 +306,10 @@ fn conflict_message(holder: &str, gate: &GateState, writes: bool) -> String {
     };
     match gate {
         GateState::Unread | GateState::Off => {
-            format!("{holds}; whether its PodProbeMarkerGate is on has not been read yet")
+            format!(
+                "{holds}, and its feature gates cannot be read (the log says why): {consequence}. Stop it, or switch its \
+                 PodProbeMarkerGate off"
+            )
         }
         GateState::On(gates) => format!(
             "{holds} with PodProbeMarkerGate on: {consequence}. Switch the gate off: {}",

@@ -27,9 +27,9 @@ use percent_encoding::percent_decode;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tonic::Code;
 
-use crate::bounded_stream::BoundedStream;
 use crate::dial::Dial;
 use crate::message::{MAX_OUTPUT, lossy_text};
+use crate::metered_stream::MeteredStream;
 use crate::socket::{EarlyEnd, close_gracefully, connect_timed_out, connect_within, error_chain};
 
 /// Most bytes of a response's headers, after decompression.
@@ -45,7 +45,7 @@ pub(crate) async fn run<D: Dial>(
     // Outside of the timeout, so that its end can tell how far the run has come.
     let mut stream = None;
     let checked = tokio::time::timeout(timeout, async {
-        let stream = stream.insert(BoundedStream::new(connect_within(dialer, address).await?));
+        let stream = stream.insert(MeteredStream::new(connect_within(dialer, address).await?));
         call(stream, address, service, timeout).await
     })
     .await;
@@ -84,7 +84,7 @@ fn judge(status: i32) -> Outcome {
 
 /// Calls the service over a connection, which is left to be closed; returns the serving status.
 async fn call<S: AsyncRead + AsyncWrite + Unpin>(
-    stream: &mut BoundedStream<S>,
+    stream: &mut MeteredStream<S>,
     address: SocketAddr,
     service: &str,
     timeout: Duration,

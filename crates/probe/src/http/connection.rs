@@ -20,14 +20,14 @@ use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-use crate::bounded_stream::BoundedStream;
+use crate::metered_stream::MeteredStream;
 use crate::socket::{CLOSE_TIMEOUT, close_gracefully};
 
 /// A connection.
 pub(super) enum HttpConnection<S> {
-    Plain(BoundedStream<S>),
+    Plain(MeteredStream<S>),
     // Below TLS, whose records are work as well.
-    Tls(Box<TlsStream<BoundedStream<S>>>),
+    Tls(Box<TlsStream<MeteredStream<S>>>),
 }
 
 /// The versions of HTTP that a request can be sent in.
@@ -48,7 +48,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> HttpConnection<S> {
         versions: HttpVersions,
         address: SocketAddr,
     ) -> io::Result<Self> {
-        let stream = BoundedStream::new(stream);
+        let stream = MeteredStream::new(stream);
         let connector = match (scheme, versions) {
             (Scheme::Http, _) => return Ok(Self::Plain(stream)),
             (Scheme::Https, HttpVersions::Any) => &CONNECTOR,

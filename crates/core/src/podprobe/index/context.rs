@@ -45,9 +45,9 @@ pub(super) struct IndexContext {
     pub(super) entries: Interner<Entries>,
 }
 
-/// What an event affects. Empty between events, but for nodes that wait for pods ([`Turns::hold_nodes`]).
+/// What an event affects. Empty between events, but for nodes that wait for pods ([`PlanningTurns::hold_nodes`]).
 ///
-/// [`Turns::hold_nodes`]: super::turns::Turns::hold_nodes
+/// [`PlanningTurns::hold_nodes`]: super::turns::PlanningTurns::hold_nodes
 #[derive(Debug, Default)]
 pub(super) struct Affected {
     /// Pods to be planned again.

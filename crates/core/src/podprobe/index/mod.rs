@@ -62,7 +62,7 @@ pub use self::pod_plan::{InspectedProbe, ObservedTransition};
 use self::pod_plan::{Observations, PlannedEntries, PlannedMarks};
 use self::pods::{Planned, PodPlan, Pods};
 use self::refusals::RefusedWrites;
-use self::turns::Turns;
+use self::turns::PlanningTurns;
 use self::undecodable::Undecodable;
 use super::compatibility::Compatibility;
 use super::event::{Event, WatchedKind, Write, WriteTarget};
@@ -125,7 +125,7 @@ pub struct Index {
     markers: Markers,
     nodes: Nodes,
     pods: Pods,
-    turns: Turns,
+    turns: PlanningTurns,
     undecodable: Undecodable,
     refusals: RefusedWrites,
     watches: Watches<WatchedKind>,
@@ -141,7 +141,7 @@ impl Index {
             markers: Markers::new(config.compatibility, config.serverless),
             nodes: Nodes::new(config.node_bytes, config.silent_after),
             pods: Pods::default(),
-            turns: Turns::default(),
+            turns: PlanningTurns::default(),
             undecodable: Undecodable::default(),
             refusals: RefusedWrites::default(),
             watches: Watches::default(),

@@ -24,7 +24,7 @@ const LONGEST_HOLD: Duration = Duration::from_secs(1);
 
 /// The pods that wait to be planned.
 #[derive(Debug)]
-pub(super) struct Turns {
+pub(super) struct PlanningTurns {
     /// The work of one turn.
     size: usize,
     spent: HashMap<String, usize>,
@@ -41,7 +41,7 @@ pub(super) struct Turns {
     held_until: Option<Duration>,
 }
 
-impl Default for Turns {
+impl Default for PlanningTurns {
     fn default() -> Self {
         Self {
             size: TURN,
@@ -56,7 +56,7 @@ impl Default for Turns {
     }
 }
 
-impl Turns {
+impl PlanningTurns {
     /// Begins anew with these pods, which are all.
     pub(super) fn begin_first_round(&mut self, pods: BTreeSet<PodName>) {
         self.begin_turn();
@@ -200,14 +200,14 @@ mod tests {
     }
 
     /// Each pod is half a turn.
-    fn turns() -> Turns {
-        Turns {
+    fn turns() -> PlanningTurns {
+        PlanningTurns {
             size: 2,
-            ..Turns::default()
+            ..PlanningTurns::default()
         }
     }
 
-    fn plan_at_once(turns: &mut Turns, pod: &PodName) -> bool {
+    fn plan_at_once(turns: &mut PlanningTurns, pod: &PodName) -> bool {
         let may = turns.may_plan(pod);
         if may {
             turns.count_work(pod, 1);
@@ -216,7 +216,7 @@ mod tests {
     }
 
     /// The pods of one turn, by namespace.
-    fn take_turn(turns: &mut Turns) -> Vec<String> {
+    fn take_turn(turns: &mut PlanningTurns) -> Vec<String> {
         turns.begin_turn();
         let next = || {
             let pod = turns.next_waiting()?;

@@ -17,12 +17,12 @@ const MAX_RECEIVED: usize = 256 * 1024;
 /// What a read counts as at least: a wake-up costs more than the bytes of a small one.
 const MIN_READ: usize = 32;
 
-pub(crate) struct BoundedStream<S> {
+pub(crate) struct MeteredStream<S> {
     stream: S,
     received: usize,
 }
 
-impl<S> BoundedStream<S> {
+impl<S> MeteredStream<S> {
     pub(crate) fn new(stream: S) -> Self {
         Self {
             stream,
@@ -41,7 +41,7 @@ impl<S> BoundedStream<S> {
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for BoundedStream<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for MeteredStream<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -63,7 +63,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for BoundedStream<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for BoundedStream<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for MeteredStream<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
