@@ -228,6 +228,7 @@ fn what_is_no_value_is_refused() {
         ("agent.runtime.preset=docker", "must be one of 'containerd'"),
         ("agent.port=70000", "maximum"),
         ("agent.port=80", "minimum"),
+        ("agent.port=10272", "are the same port"),
         ("manager.extraArgs={--log=debug}", "'not' failed"),
         (
             "manager.extraArgs={--feature-gates=PodProbeMarkerGate=true}",

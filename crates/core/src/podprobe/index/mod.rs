@@ -208,6 +208,14 @@ impl Index {
         if !self.cx.synced || self.turns.is_first_round() {
             return None;
         }
+        // A node that waits for pods is compared before what was due of it is sent. It is not put off again: while a namespace
+        // keeps pods waiting, those that are taken last would never be written.
+        if let WriteTarget::NodePodProbe(name) = target
+            && let Some(name) = self.cx.affected.nodes.take(name.as_str())
+        {
+            self.cx.now = now;
+            self.nodes.compare_object(&name, &mut self.cx);
+        }
         // Built when there is room to send it and not when an event came: a target that changed ten times meanwhile is
         // written once.
         let DueWrite { write, sent } = self.due_write(target, now)?;
@@ -263,8 +271,6 @@ impl Index {
     fn due_write(&self, target: &WriteTarget, now: Now) -> Option<DueWrite> {
         match target {
             WriteTarget::PodMarks(name) => self.pods.due_write(name, now),
-            // Its comparison waits for pods.
-            WriteTarget::NodePodProbe(name) if self.cx.affected.nodes.contains(&**name) => None,
             WriteTarget::NodePodProbe(name) => self.nodes.due_write(name, now.monotonic),
             // While pods wait for their turn, the marker is not compared either ([`Index::compare_markers`]).
             WriteTarget::MarkerStatus(name) | WriteTarget::MarkerFinalizer(name)

@@ -31,6 +31,11 @@ fn an_edit_that_concerns_many_pods_leaves_others_their_turn() {
     let before = world.index.pods.plans;
     world.deliver();
     assert!(world.index.pods.plans - before <= 4, "the rest waits");
+    let node = WriteTarget::NodePodProbe("n0".to_owned());
+    assert!(
+        !world.dirty.contains(&node),
+        "it would be written again after the last of them"
+    );
     assert!(
         !world.dirty.contains(&WriteTarget::MarkerStatus(many)),
         "its status would say what is not true of all pods yet"
@@ -44,10 +49,30 @@ fn an_edit_that_concerns_many_pods_leaves_others_their_turn() {
     assert!((1..=4).contains(&(world.index.pods.plans - before)));
 
     world.drain();
-    let node = &world.cluster.node_pod_probes["n0"];
-    let pods = node.spec.pod_probes.iter();
+    let object = &world.cluster.node_pod_probes["n0"];
+    let pods = object.spec.pod_probes.iter();
     let both = pods.filter(|pod| pod.namespace == "b" && pod.probes.len() == 2);
     assert_eq!(both.count(), PODS);
     let status = world.cluster.markers[&name("b", "many")].status.as_ref();
     assert_eq!(status.unwrap().observed_generation, 2);
+}
+
+/// Otherwise nodes that are last in the order would never be written while a namespace keeps pods waiting.
+// PPM-20
+#[test]
+fn an_object_whose_turn_to_be_sent_has_come_waits_for_no_pods() {
+    let mut world = World::bare();
+    for own in ["p0", "p1", "p2", "p3"] {
+        let pod = SimPod::new(own, "n0", &[("app", "x")]);
+        world.cluster.put_pod(&name("b", own), pod);
+    }
+    world.mark_in("b", "many", &[idle()]);
+    world.index.turns.set_size(POD);
+    let other = probe("other", "main", exec("/other"));
+    let edited = marker(&app_x(), &[idle(), other]);
+    world.cluster.put_marker(&name("b", "many"), edited);
+    world.deliver();
+    let node = WriteTarget::NodePodProbe("n0".to_owned());
+    assert!(!world.dirty.contains(&node));
+    assert!(world.index.due(&node, world.now()).is_some());
 }
