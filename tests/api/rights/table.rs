@@ -276,7 +276,7 @@ pub(crate) const TABLE: &[Row] = &[
         group: "rbac.authorization.k8s.io",
         resource: "clusterroles",
         names: &["kruise-manager-role"],
-        verbs: &[("get", Start)],
+        verbs: &[("get", FreeLease)],
         needed_to: "see whether OpenKruise is installed",
         ..OF_MANAGER
     },

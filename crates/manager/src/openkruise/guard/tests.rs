@@ -102,7 +102,9 @@ impl Shown {
             let container =
                 json!({"name": "manager", "args": [format!("--feature-gates={}", self.gates)]});
             let pod = json!({"metadata": metadata, "spec": {"containers": [container]}});
-            Some(json!({"apiVersion": "v1", "kind": "PodList", "metadata": {}, "items": [pod]}))
+            Some(
+                json!({"apiVersion": "v1", "kind": "PodList", "metadata": {"resourceVersion": "1"}, "items": [pod]}),
+            )
         };
         let (code, reason) = match (&found, self.is_forbidden) {
             (_, true) => (StatusCode::FORBIDDEN, "Forbidden"),
