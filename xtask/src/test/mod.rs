@@ -28,6 +28,10 @@ use suite::{Suite, Tally};
 
 /// Arguments of `test`.
 #[derive(clap::Args)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is a flag of the command line, and none excludes another but --list"
+)]
 pub(crate) struct Arguments {
     /// `pure`, `api`, `node` or `install`; all of them when left out
     #[arg(value_name = "pure|api|node|install")]
@@ -154,7 +158,8 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
 /// The further runs of `--all`, each with its own closing line; one that fails is a failure of the whole.
 fn run_again(sudo: bool, tally: &mut Tally) {
     for again in later::AGAIN {
-        println!("\ntest: cargo xtask {}", again.words.join(" "));
+        let words = again.words.join(" ");
+        println!("\ntest: cargo xtask {words}");
         let mut command = cargo::cargo();
         command.args(["xtask"]).args(again.words);
         if sudo && again.words[0] == "test" {
@@ -163,10 +168,10 @@ fn run_again(sudo: bool, tally: &mut Tally) {
         match command.status() {
             Ok(status) if status.success() => {}
             Ok(status) => {
-                tally.trouble(format!("`cargo xtask {}`: {status}", again.words.join(" ")))
+                tally.trouble(format!("`cargo xtask {words}`: {status}"));
             }
             Err(error) => {
-                tally.trouble(format!("`cargo xtask {}`: {error}", again.words.join(" ")))
+                tally.trouble(format!("`cargo xtask {words}`: {error}"));
             }
         }
     }

@@ -11,10 +11,10 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelecto
 
 use super::annotations::HASH;
 use super::selection::MIRROR;
+use super::selectors::{namespaces_tag, requirements, selector_text};
 use super::set::{FailurePolicy, NAMESPACE_NAME, Namespaces, SidecarSet};
 use super::snapshot::Snapshot;
 use crate::cluster::{Operator, Selector, cel};
-use crate::workload::hash::fnv1_32;
 
 /// The pods that sets may select.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -211,21 +211,6 @@ fn group<'a>(parts: impl Iterator<Item = ScopePart<'a>>) -> Groups<'a> {
     groups
 }
 
-fn selector_text(namespaces: &Namespaces) -> Option<String> {
-    match namespaces {
-        Namespaces::Selected(selector) => Some(cel::labels_match(requirements(selector))),
-        Namespaces::All | Namespaces::Named(_) => None,
-    }
-}
-
-/// What stands for a selector of namespaces, in the path of a call: a review is not told otherwise by which of them the API
-/// server has selected the pod's. By its text, so that every replica comes to the same, and short, since paths are to be few:
-/// those of selectors that differ are alike once in 65,536.
-pub(super) fn namespaces_tag(namespaces: &Namespaces) -> Option<u16> {
-    let hash = fnv1_32(selector_text(namespaces)?.into_bytes());
-    u16::try_from((hash >> 16) ^ (hash & 0xffff)).ok()
-}
-
 /// That of the selector which parts have in common.
 fn tag_of(parts: &[ScopePart<'_>]) -> Option<u16> {
     namespaces_tag(&parts.first()?.set.namespaces)
@@ -269,12 +254,6 @@ enum Detail {
 }
 
 type Requirements<'a> = Vec<(&'a str, &'a Operator)>;
-
-fn requirements(selector: &Selector) -> impl Iterator<Item = (&str, &Operator)> {
-    selector
-        .requirements()
-        .map(|(key, operator)| (&**key, operator))
-}
 
 impl Detail {
     fn of(self, selector: &Selector) -> Requirements<'_> {
