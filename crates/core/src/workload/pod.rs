@@ -12,10 +12,6 @@ use crate::cluster::{Interner, Interners, ObjectName, SortedMap};
 
 /// A pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[expect(
-    clippy::struct_excessive_bools,
-    reason = "each is one observation, and none excludes another"
-)]
 pub struct ObservedPod {
     /// Namespace and name.
     pub name: Arc<ObjectName>,
