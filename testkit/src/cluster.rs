@@ -194,12 +194,12 @@ impl Cluster {
 
     /// The agent's process id as the host numbers it.
     pub fn agent_pid(&self) -> Result<u32> {
-        let agent = self
-            .agent
-            .try_lock()
-            .context("the agent is being started or ended")?;
-        let agent = agent.as_ref().context("no agent runs")?;
-        Ok(agent.pid().as_raw().unsigned_abs())
+        pid_of("agent", &self.agent)
+    }
+
+    /// The manager's process id as the host numbers it.
+    pub fn manager_pid(&self) -> Result<u32> {
+        pid_of("manager", &self.manager)
     }
 
     /// The socket on which the agent answers `leadsman-agent history`.
@@ -252,6 +252,14 @@ impl Cluster {
             bail!(failures.join("; "))
         }
     }
+}
+
+fn pid_of(name: &str, process: &Mutex<Option<Inside>>) -> Result<u32> {
+    let process = process.try_lock();
+    let process = process.with_context(|| format!("the {name} is being started or ended"))?;
+    let process = process.as_ref();
+    let process = process.with_context(|| format!("no {name} runs"))?;
+    Ok(process.pid().as_raw().unsigned_abs())
 }
 
 async fn agent_kubeconfig(bed: &NodeBed) -> Result<PathBuf> {

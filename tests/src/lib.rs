@@ -20,6 +20,7 @@ pub mod process;
 pub mod report;
 pub mod room;
 pub mod scene;
+pub mod stall;
 pub mod wait;
 pub mod ways;
 
@@ -36,6 +37,7 @@ pub use process::Process;
 pub use report::{now, report};
 pub use room::Room;
 pub use scene::Scene;
+pub use stall::stall_body;
 
 pub use wait::{wait_for_answer, wait_for_deletion, wait_for_object, wait_longer_for_answer};
 pub use ways::Way;

@@ -76,7 +76,9 @@ fn entry_of<'a>(
     Some((of_pod, of_pod.probes.iter().find(|e| e.name == entry)?))
 }
 
-fn verdict(
+/// The verdict of an entry of a pod, with its revision and container as an agent echoes them.
+#[must_use]
+pub fn verdict(
     entry: &ContainerProbe,
     pod: &str,
     state: &str,

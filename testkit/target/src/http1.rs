@@ -82,6 +82,13 @@ pub(crate) async fn converse(mut peer: TcpStream, state: &State) -> std::io::Res
             while peer.read(&mut [0; 256]).await? > 0 {}
             return Ok(());
         }
+        if request.path == "/endless-head" {
+            let line = format!("x-filler: {}\r\n", "x".repeat(1024 - 12));
+            let head = format!("HTTP/1.1 200 OK\r\n{}", line.repeat(63));
+            peer.write_all(head.as_bytes()).await?;
+            while peer.read(&mut [0; 256]).await? > 0 {}
+            return Ok(());
+        }
         let answer = answer(&request, state).await;
         peer.write_all(answer.head(request.keep_alive).as_bytes())
             .await?;

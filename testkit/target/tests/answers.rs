@@ -157,15 +157,13 @@ async fn http_answers_as_told_and_counts() -> Outcome {
     );
     let counts: serde_json::Value = serde_json::from_slice(&target.ask("get", "/counts")?.stdout)?;
     assert_eq!(counts["http"]["/healthz"], 2);
-    let hanging = Command::new(TARGET)
-        .args([
-            "get",
-            &format!("http://127.0.0.1:{}/hang", target.http),
-            "--timeout",
-            "0.3",
-        ])
-        .output()?;
-    assert!(String::from_utf8(hanging.stderr)?.contains("no answer"));
+    for path in ["hang", "endless-head"] {
+        let url = format!("http://127.0.0.1:{}/{path}", target.http);
+        let hanging = Command::new(TARGET)
+            .args(["get", &url, "--timeout", "0.3"])
+            .output()?;
+        assert!(String::from_utf8(hanging.stderr)?.contains("no answer"));
+    }
     Ok(())
 }
 
