@@ -3,6 +3,7 @@
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use anyhow::{Context as _, Result};
@@ -15,8 +16,12 @@ const RESULTS: &str = "docs/performance";
 /// Arguments of `bench`.
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// What to measure: agent, cold-start, flips, roll-out, injection, restart, index, engine; all when left out. Then the bench's own
-    /// options: --compare FILE, --scale PERCENT, --out FOLDER
+    /// Measure the programs `leadsman` and `leadsman-agent` of this folder, such as those of an earlier commit, instead of
+    /// building them; before WHAT
+    #[arg(long, value_name = "FOLDER")]
+    programs: Option<PathBuf>,
+    /// What to measure: agent, cold-start, flips, roll-out, injection, restart, index, engine, tenants; all when left out. Then the
+    /// bench's own options: --compare FILE, --scale PERCENT, --out FOLDER, --only ATTACK
     #[arg(
         trailing_var_arg = true,
         allow_hyphen_values = true,
@@ -26,8 +31,7 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
-    eprintln!("building leadsman as it is shipped; the first time takes about ten minutes");
-    let leadsman = image::shipped_programs()?;
+    let leadsman = program(arguments.programs.as_deref())?;
     eprintln!("building the bench and the test bed");
     let built = cargo::build_only(&[
         "--profile",
@@ -41,7 +45,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let bed = cargo::program(&built, "leadsman-bed")?;
     let mut environment = bed::prepare_as_user(&bed)?;
     environment.extend([
-        ("LEADSMAN_BIN".to_owned(), leadsman.find("leadsman")?.into()),
+        ("LEADSMAN_BIN".to_owned(), leadsman.into_os_string()),
         ("LEADSMAN_BED".to_owned(), bed.into_os_string()),
     ]);
     let program = cargo::program(&built, "leadsman-bench")?;
@@ -56,11 +60,18 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     Err(error).context("running leadsman-bench")
 }
 
-fn plain(
-    program: &std::path::Path,
-    words: &[&str],
-    environment: Vec<(String, OsString)>,
-) -> Command {
+/// The program to measure, with the others beside it.
+fn program(folder: Option<&Path>) -> Result<PathBuf> {
+    if let Some(folder) = folder {
+        let program = folder.join("leadsman").canonicalize();
+        return program.with_context(|| format!("no `leadsman` in {}", folder.display()));
+    }
+    eprintln!("building leadsman as it is shipped; the first time takes about ten minutes");
+    let built = image::shipped_programs()?;
+    built.find("leadsman").map(Path::to_owned)
+}
+
+fn plain(program: &Path, words: &[&str], environment: Vec<(String, OsString)>) -> Command {
     let mut command = Command::new(program);
     command.args(words).envs(environment);
     command
@@ -88,7 +99,7 @@ fn needs_root(words: &[&str]) -> bool {
     ];
     let needs = words
         .iter()
-        .any(|word| matches!(*word, "agent" | "restart"));
+        .any(|word| matches!(*word, "agent" | "restart" | "tenants"));
     needs || !words.iter().any(|word| WITHOUT.contains(word))
 }
 
@@ -101,6 +112,7 @@ mod tests {
         for (words, needs) in [
             (&[][..], true),
             (&["agent"], true),
+            (&["tenants", "--only", "labels"], true),
             (&["flips", "restart"], true),
             (&["index", "--scale", "1"], false),
             (&["--out", "folder", "cold-start"], false),
