@@ -96,6 +96,24 @@ figures! {
     UNTIL_MARK = "until the mark", "s";
 }
 
+// One hostile namespace beside an ordinary one: `tenants`. The floor is the ordinary one alone.
+figures! {
+    FLIP_MEDIAN = "the neighbour's flips, p50", "s", TimesFloor(1.5);
+    FLIP_LARGEST = "the neighbour's flips, max", "s";
+    FLIP_FROM_REPORT = "from the agent's report on, p50", "ms";
+    LOST_FLIPS = "flips that were lost", "flips", Exactly(0.0);
+    WRONG_VERDICTS = "wrong marks of the neighbour", "marks", Exactly(0.0);
+    CREATED_MEDIAN = "a creation of the neighbour's, p50", "ms";
+    CREATED_LARGEST = "a creation of the neighbour's, max", "ms";
+    NOT_CREATED = "creations refused or without their sidecar", "pods", Exactly(0.0);
+    MANAGER_PEAK = "manager RSS at its peak", "MiB", AtMost(512.0);
+    AGENT_PEAK = "agent RSS at its peak", "MiB", AtMost(128.0);
+    RESTARTS = "restarts", "restarts", Exactly(0.0);
+    MANAGER_START = "a manager's start, until ready", "s";
+    MANAGER_START_PEAK = "its RSS at its peak", "MiB", AtMost(512.0);
+    BROKE_OFF = "broke off", "times", Exactly(0.0);
+}
+
 // One agent on a real node: `agent`.
 figures! {
     CPU_A_MINUTE = "CPU a minute", "ms";

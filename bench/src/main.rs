@@ -17,6 +17,7 @@
 //! | `cluster` | the manager beside a whole cluster of objects |
 //! | `engine` | rules and executors alone |
 //! | `index` | the rules of the manager alone |
+//! | `tenants` | what a hostile namespace does to another one |
 //! | `part` | processes that the bench starts of itself, the bare loops among them |
 //!
 //! What a bench does is told in `pages/`, in the words of its page.
@@ -43,6 +44,7 @@ mod part;
 mod progress;
 mod report;
 mod requests;
+mod tenants;
 
 use std::path::PathBuf;
 
@@ -51,6 +53,7 @@ use clap::{Parser, ValueEnum};
 
 use machine::Machine;
 use report::{Amount as _, Report};
+use tenants::Attack;
 
 /// Measures leadsman and writes down what was measured.
 #[derive(Parser)]
@@ -67,8 +70,11 @@ struct Arguments {
     /// A hundredth to all of the full size and duration: for a look at whether it works, not for figures
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=100), value_name = "PERCENT")]
     scale: u32,
+    /// Of `tenants`, only these attacks
+    #[arg(long, value_enum, value_delimiter = ',', value_name = "ATTACK")]
+    only: Vec<Attack>,
     /// Measure nothing: write the pages of the results in this folder anew
-    #[arg(long, value_name = "FOLDER", conflicts_with_all = ["what", "out", "compare", "scale"])]
+    #[arg(long, value_name = "FOLDER", conflicts_with_all = ["what", "out", "compare", "scale", "only"])]
     pages: Option<PathBuf>,
 }
 
@@ -90,6 +96,8 @@ enum What {
     Index,
     /// 10,000 probes a second on loopback
     Engine,
+    /// An ordinary namespace beside a hostile one, by eight attacks. Needs root
+    Tenants,
 }
 
 fn main() -> Result<()> {
@@ -110,7 +118,7 @@ fn run(arguments: &Arguments) -> Result<()> {
         all = What::value_variants();
     }
     for what in all {
-        let mut report = measure(*what, f64::from(arguments.scale) / 100.0)?;
+        let mut report = measure(*what, f64::from(arguments.scale) / 100.0, &arguments.only)?;
         report.machine = machine.clone();
         print!("{}", report.text(earlier.as_ref()));
         if let Some(folder) = &arguments.out {
@@ -122,7 +130,7 @@ fn run(arguments: &Arguments) -> Result<()> {
     Ok(())
 }
 
-fn measure(what: What, scale: f64) -> Result<Report> {
+fn measure(what: What, scale: f64, only: &[Attack]) -> Result<Report> {
     match what {
         What::Agent => agent::measure(scale),
         What::ColdStart => cluster::cold_start::measure(scale),
@@ -137,6 +145,7 @@ fn measure(what: What, scale: f64) -> Result<Report> {
         }
         What::Engine => here(engine::measure(scale)),
         What::Index => here(index::measure(scale)),
+        What::Tenants => tenants::measure(scale, only),
     }
 }
 

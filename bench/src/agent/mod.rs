@@ -3,6 +3,7 @@
 mod case;
 mod probed_node;
 pub(crate) mod restart;
+pub(crate) mod tenants;
 
 use std::time::Duration;
 

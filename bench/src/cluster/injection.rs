@@ -31,7 +31,7 @@ const RATE: u32 = 100;
 /// Blocks of each kind, by turns, so that what else the machine does meets all kinds alike.
 const BLOCKS: usize = 20;
 /// The namespace of the sets.
-const INJECTED: &str = "injected";
+pub(super) const INJECTED: &str = "injected";
 /// The one where an echo is called instead of the manager.
 const ECHOED: &str = "echoed";
 /// The one where an echo is called that answers with the manager's patch.
@@ -82,7 +82,6 @@ struct Found {
 }
 
 struct Scene<'a> {
-    stage: &'a Stage,
     client: &'a Client,
     echo: Echo,
     patching_echo: Echo,
@@ -97,7 +96,6 @@ impl<'a> Scene<'a> {
         });
         make_all(client, "making namespaces", namespaces.into()).await?;
         Ok(Self {
-            stage,
             client,
             echo: Echo::start()?,
             patching_echo: Echo::start()?,
@@ -115,8 +113,8 @@ impl<'a> Scene<'a> {
         let name = format!("{} sets", sets.end);
         let made = sets.map(set).collect();
         make_all(self.client, &format!("{name}: making them"), made).await?;
-        self.wait_until_in_force(last + 1).await?;
-        let webhook = self.webhook().await?;
+        wait_until_in_force(self.client, last + 1).await?;
+        let webhook = webhook(self.client).await?;
         self.put_beside(&webhook, &self.echo, ECHO, last).await?;
         self.put_beside(&webhook, &self.patching_echo, PATCHING_ECHO, last)
             .await?;
@@ -177,7 +175,7 @@ impl<'a> Scene<'a> {
             creations.spawn(async move {
                 let began = clock::monotonic();
                 let pod = request.send(&client).await?;
-                anyhow::Ok((began.elapsed(), pod.contains(INJECTED_LIST)))
+                anyhow::Ok((began.elapsed(), is_injected(&pod)))
             });
         }
         let (mut times, mut injected) = (Vec::new(), 0);
@@ -187,32 +185,6 @@ impl<'a> Scene<'a> {
             injected += usize::from(is_injected);
         }
         Ok((times, injected))
-    }
-
-    /// Waits until the statuses of so many sets say that their pods are injected.
-    async fn wait_until_in_force(&self, sets: usize) -> Result<()> {
-        let mut watch = ObjectWatch::<SidecarSet>::begin(self.client, SIDECAR_SETS, PAGE).await?;
-        let is_in_force = |set: &SidecarSet| {
-            let status = set.status.clone().unwrap_or_default();
-            let generation = status.in_force.as_ref().map(|in_force| in_force.generation);
-            let is_current = generation.is_some() && generation == set.metadata.generation;
-            ensure!(is_current, "its status is {status:?}");
-            Ok(())
-        };
-        watch
-            .wait_until("sets in force", sets, PATIENCE, is_in_force)
-            .await
-    }
-
-    /// The manager's webhook for pods, as API servers are told of it now.
-    async fn webhook(&self) -> Result<Value> {
-        let configuration = self.get(&format!("{CONFIGURATIONS}/{OURS}")).await?;
-        let configuration: Value = serde_json::from_str(&configuration)?;
-        let webhooks = configuration["webhooks"].as_array();
-        let of_sets = |webhook: &&Value| webhook["name"].as_str() == Some(WEBHOOK);
-        let webhook = webhooks.into_iter().flatten().find(of_sets);
-        let webhook = webhook.with_context(|| format!("no {WEBHOOK} in {configuration}"))?;
-        Ok(webhook.clone())
     }
 
     /// Has the API server call an echo for a namespace as it now calls the manager for another one, with the same
@@ -230,7 +202,7 @@ impl<'a> Scene<'a> {
             "metadata": {"name": name}, "webhooks": [webhook],
         });
         let path = format!("{CONFIGURATIONS}/{name}");
-        let stored = match self.get(&path).await {
+        let stored = match get(self.client, &path).await {
             Ok(_) => ApiRequest::new(MERGE, &path, "bench", &body),
             Err(_) => ApiRequest::new(CREATE, CONFIGURATIONS, "bench", &body),
         };
@@ -257,17 +229,43 @@ impl<'a> Scene<'a> {
 
     /// How often the API server has called the manager, by its own account.
     async fn calls(&self) -> Result<u64> {
-        let metrics = self.get("/metrics").await?;
+        let metrics = get(self.client, "/metrics").await?;
         let words = ["apiserver_admission_webhook_request_total{", WEBHOOK];
         let calls = sum_of_counters(&metrics, &words)?;
         ensure!(calls > 0, "the API server does not count its calls");
         Ok(calls)
     }
+}
 
-    async fn get(&self, path: &str) -> Result<String> {
-        let request = Request::get(path).body(Vec::new())?;
-        Ok(self.stage.client.request_text(request).await?)
-    }
+/// Waits until the statuses of so many sets say that their pods are injected.
+pub(super) async fn wait_until_in_force(client: &Client, sets: usize) -> Result<()> {
+    let mut watch = ObjectWatch::<SidecarSet>::begin(client, SIDECAR_SETS, PAGE).await?;
+    let is_in_force = |set: &SidecarSet| {
+        let status = set.status.clone().unwrap_or_default();
+        let generation = status.in_force.as_ref().map(|in_force| in_force.generation);
+        let is_current = generation.is_some() && generation == set.metadata.generation;
+        ensure!(is_current, "its status is {status:?}");
+        Ok(())
+    };
+    watch
+        .wait_until("sets in force", sets, PATIENCE, is_in_force)
+        .await
+}
+
+/// The manager's webhook for pods, as API servers are told of it now.
+pub(super) async fn webhook(client: &Client) -> Result<Value> {
+    let configuration = get(client, &format!("{CONFIGURATIONS}/{OURS}")).await?;
+    let configuration: Value = serde_json::from_str(&configuration)?;
+    let webhooks = configuration["webhooks"].as_array();
+    let of_sets = |webhook: &&Value| webhook["name"].as_str() == Some(WEBHOOK);
+    let webhook = webhooks.into_iter().flatten().find(of_sets);
+    let webhook = webhook.with_context(|| format!("no {WEBHOOK} in {configuration}"))?;
+    Ok(webhook.clone())
+}
+
+async fn get(client: &Client, path: &str) -> Result<String> {
+    let request = Request::get(path).body(Vec::new())?;
+    Ok(client.request_text(request).await?)
 }
 
 /// The patch, in Base64, by which the manager answers a review of a pod like this one in its own namespace.
@@ -294,7 +292,7 @@ async fn manager_patch(webhook: &Value, review: &[u8]) -> Result<String> {
 }
 
 /// The creation of a set.
-fn set(number: usize) -> ApiRequest {
+pub(super) fn set(number: usize) -> ApiRequest {
     let name = app(number);
     let mut set = filled(
         include_str!("objects/sidecar_set.json"),
@@ -307,8 +305,13 @@ fn set(number: usize) -> ApiRequest {
     ApiRequest::new(CREATE, SIDECAR_SETS, "kubectl", &set)
 }
 
+/// Whether a pod, as the API server answers it, has a sidecar.
+pub(super) fn is_injected(pod: &str) -> bool {
+    pod.contains(INJECTED_LIST)
+}
+
 /// The creation of a pod, tried.
-fn pod(namespace: &str, app: &str) -> ApiRequest {
+pub(super) fn pod(namespace: &str, app: &str) -> ApiRequest {
     let values = [
         ("$pod", "trial"),
         ("$app", app),

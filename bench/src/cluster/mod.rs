@@ -1,6 +1,6 @@
 //! The manager against a real API server and etcd. Nodes and pods are objects that nobody runs; the bench plays
 //! ReplicaSet controller, kubelet and agent, and reads what the manager makes of it.
-//! `cold_start`, `flips`, `restart`, `roll_out` and `injection` are the scenarios.
+//! `cold_start`, `flips`, `restart`, `roll_out`, `injection` and `tenants` are the scenarios.
 
 mod agents;
 mod api;
@@ -13,6 +13,7 @@ pub(crate) mod restart;
 pub(crate) mod roll_out;
 mod sidecars;
 mod stage;
+pub(crate) mod tenants;
 mod world;
 
 use std::time::Duration;

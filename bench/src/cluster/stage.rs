@@ -238,6 +238,14 @@ impl Contender {
         }
     }
 
+    /// A client of a manager's address for health.
+    pub(super) fn health(&self) -> Option<Client> {
+        match &self.process {
+            Running::Manager(_, health) => Some(health.clone()),
+            Running::Floor(..) => None,
+        }
+    }
+
     pub(super) fn is_manager(&self) -> bool {
         matches!(self.process, Running::Manager(..))
     }
