@@ -38,7 +38,7 @@ where
 }
 
 /// A pod that is bound to no node.
-fn pending_pod(name: String, labels: &Value, text: &str) -> Value {
+fn pending_pod(name: &str, labels: &Value, text: &str) -> Value {
     json!({
         "metadata": {"name": name, "labels": labels},
         "spec": {
@@ -49,7 +49,7 @@ fn pending_pod(name: String, labels: &Value, text: &str) -> Value {
 }
 
 /// A marker whose policies have about a megabyte.
-fn large_marker(name: String) -> Value {
+fn large_marker(name: &str) -> Value {
     let annotations = |at: usize, state: &str| -> Value {
         let pairs = (0..4).map(|key| {
             (
@@ -96,17 +96,17 @@ pub(crate) async fn large_objects_of_one_namespace_keep_no_manager_from_marking(
     let client = || installation.client.clone();
     let pods: Api<Pod> = Api::namespaced(client(), "crowd");
     let text = "<".repeat(1_300_000);
-    let large = (0..24).map(|at| pending_pod(format!("text-{at}"), &json!({}), &text));
+    let large = (0..24).map(|at| pending_pod(&format!("text-{at}"), &json!({}), &text));
     create_all(&pods, large.collect()).await?;
     let labels = (0..25_000).map(|at| (format!("large{at}"), json!("")));
     let labels = Value::Object(labels.collect());
-    let labelled = (0..24).map(|at| pending_pod(format!("labels-{at}"), &labels, ""));
+    let labelled = (0..24).map(|at| pending_pod(&format!("labels-{at}"), &labels, ""));
     create_all(&pods, labelled.collect()).await?;
     let markers: Api<PodProbeMarker> = Api::namespaced(client(), "crowd");
     create_all(
         &markers,
         (0..24)
-            .map(|at| large_marker(format!("large-{at}")))
+            .map(|at| large_marker(&format!("large-{at}")))
             .collect(),
     )
     .await?;

@@ -36,7 +36,7 @@ pub(crate) fn measure(attacks: &[Attack], scale: f64, report: &mut Report) -> Re
     let play_all = async |node: &mut ProbedNode| {
         mark_neighbours(node).await?;
         for attack in attacks {
-            let played = play(node, *attack, scale).await;
+            let played = Box::pin(play(node, *attack, scale)).await;
             tenants::add(*attack, played, report);
             // The next one meets processes that have done nothing yet, and the bed's end none at all.
             for process in OnNode::both(node) {
@@ -92,7 +92,7 @@ async fn play(node: &ProbedNode, attack: Attack, scale: f64) -> Result<Played> {
         agent: Some(&agent),
     };
     let (begin, keep_up) = (begin(&hostile, attack, scale), std::future::pending());
-    let played = scene.play((attack, scale), begin, keep_up).await;
+    let played = Box::pin(scene.play((attack, scale), begin, keep_up)).await;
     end(&hostile).await?;
     played
 }

@@ -60,7 +60,9 @@ const BEAT: Duration = Duration::from_secs(1);
 /// Plays one attack. Must not be called within a Tokio runtime.
 pub(crate) fn measure(attack: Attack, scale: f64, report: &mut Report) -> Result<()> {
     let gates = if attack == Attack::Bodies { GATES } else { "" };
-    let played = play_with(gates, async |stage| Ok(play(stage, attack, scale).await))?;
+    let played = play_with(gates, async |stage| {
+        Ok(Box::pin(play(stage, attack, scale)).await)
+    })?;
     tenants::add(attack, played, report);
     Ok(())
 }
@@ -90,7 +92,7 @@ async fn play(stage: &Stage, attack: Attack, scale: f64) -> Result<Played> {
         agent: None,
     };
     let (begin, keep_up) = (hostile.begin(attack), hostile.keep_up(attack));
-    scene.play((attack, scale), begin, keep_up).await
+    Box::pin(scene.play((attack, scale), begin, keep_up)).await
 }
 
 fn namespace(name: &str) -> ApiRequest {
@@ -367,7 +369,7 @@ fn marker(number: usize, period: u32) -> Value {
 
 /// A Pending pod with labels that no other pod has.
 fn labelled_pod(number: usize) -> Vec<ApiRequest> {
-    let mut requests = vec![pending_pod(number, json!([]))];
+    let mut requests = vec![pending_pod(number, &json!([]))];
     requests.extend((0..LABELLINGS).map(|labelling| {
         let names = (labelling * LABELS..(labelling + 1) * LABELS)
             .map(|label| format!("{number:02}{label:05}"));
@@ -381,10 +383,10 @@ fn labelled_pod(number: usize) -> Vec<ApiRequest> {
 
 fn large_pod(number: usize) -> ApiRequest {
     let env = json!([{"name": "TEXT", "value": "<".repeat(CHARACTERS)}]);
-    pending_pod(number, env)
+    pending_pod(number, &env)
 }
 
-fn pending_pod(number: usize, env: Value) -> ApiRequest {
+fn pending_pod(number: usize, env: &Value) -> ApiRequest {
     let metadata = json!({"name": format!("pod-{number:02}")});
     let body = json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata,
         "spec": {"containers": [{"name": "main", "image": "none", "env": env}]}});
@@ -449,8 +451,8 @@ async fn stall_bodies(client: Client) -> Result<()> {
             }
         });
     }
-    while let Some(ended) = calls.join_next().await {
-        ended?;
+    match calls.join_next().await {
+        Some(Err(error)) => Err(error.into()),
+        _ => Ok(()),
     }
-    Ok(())
 }

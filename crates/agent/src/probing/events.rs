@@ -446,7 +446,7 @@ mod tests {
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
         };
-        let waited = tokio::time::timeout(Duration::from_secs(600), wait).await;
+        let waited = tokio::time::timeout(Duration::from_mins(10), wait).await;
         waited.expect("it is done in time");
     }
 

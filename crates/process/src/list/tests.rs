@@ -33,7 +33,8 @@ fn node_server(sizes: Vec<usize>, each: Duration) -> (ApiServer, Asked) {
         let token = token.map(|after| after.to_string()).unwrap_or_default();
         let metadata = json!({"continue": token, "resourceVersion": "7"});
         // Made when they are read: most of a page that is too long never is.
-        let nodes = sizes[first..after].iter().copied().enumerate();
+        let of_page: Vec<_> = sizes[first..after].into();
+        let nodes = of_page.into_iter().enumerate();
         let nodes = nodes.map(move |(at, size)| {
             let comma = if at == 0 { "" } else { "," };
             let filler = "x".repeat(size);
