@@ -32,6 +32,7 @@ mod fields;
 pub mod host_ports;
 pub mod index;
 pub mod metadata;
+mod namespaces_tag;
 pub mod objection;
 pub mod overlap;
 pub mod pair;

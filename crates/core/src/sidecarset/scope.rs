@@ -10,8 +10,8 @@ use std::sync::Arc;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement};
 
 use super::annotations::HASH;
+use super::namespaces_tag::{namespaces_tag, requirements, selector_text};
 use super::selection::MIRROR;
-use super::selectors::{namespaces_tag, requirements, selector_text};
 use super::set::{FailurePolicy, NAMESPACE_NAME, Namespaces, SidecarSet};
 use super::snapshot::Snapshot;
 use crate::cluster::{Operator, Selector, cel};

@@ -1,10 +1,8 @@
-//! Selectors of a set, which must select something where they are given, and how calls of the webhook are told apart by them.
+//! Selectors of a set, which must select something where they are given.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 
-use super::set::Namespaces;
-use crate::cluster::{FieldErrors, Operator, Selector, cel};
-use crate::workload::hash::fnv1_32;
+use crate::cluster::{FieldErrors, Selector};
 
 /// Reads a selector that must select something.
 pub(super) fn read_required(
@@ -26,27 +24,4 @@ pub(super) fn read_optional(
     report: &mut FieldErrors<'_>,
 ) -> Option<Selector> {
     wire.map(|wire| read_required(Some(wire), report))
-}
-
-/// The `namespaceSelector` of a set as text, if it has one.
-pub(super) fn selector_text(namespaces: &Namespaces) -> Option<String> {
-    match namespaces {
-        Namespaces::Selected(selector) => Some(cel::labels_match(requirements(selector))),
-        Namespaces::All | Namespaces::Named(_) => None,
-    }
-}
-
-/// What stands for a selector of namespaces, in the path of a call: a review is not told otherwise by which of them the API
-/// server has selected the pod's. By its text, so that every replica comes to the same, and short, since paths are to be few:
-/// those of selectors that differ are alike once in 65,536.
-pub(super) fn namespaces_tag(namespaces: &Namespaces) -> Option<u16> {
-    let hash = fnv1_32(selector_text(namespaces)?.into_bytes());
-    u16::try_from((hash >> 16) ^ (hash & 0xffff)).ok()
-}
-
-/// The requirements of a selector, as CEL conditions are made of them.
-pub(super) fn requirements(selector: &Selector) -> impl Iterator<Item = (&str, &Operator)> {
-    selector
-        .requirements()
-        .map(|(key, operator)| (&**key, operator))
 }

@@ -9,11 +9,11 @@ use jiff::Timestamp;
 
 use super::annotations::{HASH, HashEntries, IN_PLACE_STATE};
 use super::metadata::{AllowedKeys, Whitelist};
+use super::namespaces_tag::namespaces_tag;
 use super::render::{Additions, Injected, Injection, RenderOptions, inject_sets};
 use super::revision::RevisionOwners;
 use super::selection::check_selected;
 use super::selection::{NewPod, NotOffered, SetHistory, offer};
-use super::selectors::namespaces_tag;
 use super::set::{FAILURE_POLICY_ANNOTATION, FailurePolicy, SidecarSet};
 use crate::cluster::{Invalid, ResourceVersion, SortedMap, truncate};
 use crate::workload::JsonObject;
