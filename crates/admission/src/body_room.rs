@@ -24,11 +24,11 @@ struct Ledger {
     /// The part of `taken` whose holders have been asked to give way.
     leaving: usize,
     /// The holders that have not been asked, by age.
-    holders: BTreeMap<u64, Holder>,
+    holders: BTreeMap<u64, RoomHolder>,
     next: u64,
 }
 
-struct Holder {
+struct RoomHolder {
     bytes: usize,
     asked: CancellationToken,
 }
@@ -99,7 +99,7 @@ impl HeldRoom<'_> {
         if ledger.taken + bytes <= self.room.size {
             ledger.taken += bytes;
             self.bytes += bytes;
-            let holder = Holder {
+            let holder = RoomHolder {
                 bytes: self.bytes,
                 asked: self.asked.clone(),
             };
