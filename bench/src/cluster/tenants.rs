@@ -21,7 +21,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, interval, sleep, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
-use super::api::{ApiRequest, CREATE, MERGE, NODE_POD_PROBES, make_all, send_at_once};
+use super::api::{ApiRequest, CREATE, MERGE, NODE_POD_PROBES, make_all};
 use super::injection::{self, INJECTED};
 use super::roll_out::GATES;
 use super::stage::{Contender, Stage, Who, play_with};
@@ -56,6 +56,9 @@ const BODY: usize = 6_900 << 10;
 /// How long the manager may take to plan the pods that are to flap.
 const PLANNED_WITHIN: Duration = Duration::from_secs(90);
 const BEAT: Duration = Duration::from_secs(1);
+/// An agent's pace between two writes (`reporter` in `leadsman-core`): this many times what the first took, and no longer.
+const PAUSE_PER_LENGTH: u32 = 10;
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
 /// Plays one attack. Must not be called within a Tokio runtime.
 pub(crate) fn measure(attack: Attack, scale: f64, report: &mut Report) -> Result<()> {
@@ -418,18 +421,30 @@ async fn edit(client: Client, attack: Attack) -> Result<()> {
     Ok(())
 }
 
-/// Turns the verdicts of all pods, as soon as all that were turned before are reported.
+/// Turns the verdicts of all pods, node by node, each as often as its agent may write.
 async fn flap(client: Client, objects: Vec<NodePodProbe>) -> Result<()> {
+    let mut nodes = JoinSet::new();
+    for object in objects {
+        nodes.spawn(flap_node(client.clone(), object));
+    }
+    match nodes.join_next().await {
+        Some(ended) => ended?,
+        None => Ok(()),
+    }
+}
+
+async fn flap_node(client: Client, object: NodePodProbe) -> Result<()> {
     for round in 0_u32.. {
+        let began = clock::monotonic();
         let at = whole_seconds(clock::now());
-        let reports = objects
-            .iter()
-            .map(|object| report(object, |_| round.is_multiple_of(2), at));
-        // Where the API server has enough for now, the next round follows all the same.
-        if send_at_once(&client, reports.collect()).await.is_err() {
-            eprintln!("bench: the API server did not take all reports");
+        let report = report(&object, |_| round.is_multiple_of(2), at);
+        // Where the API server has enough for now, the next report follows all the same.
+        if let Err(error) = report.send(&client).await {
+            eprintln!("bench: a report was not taken: {error:#}");
         }
-        sleep(BEAT).await;
+        // A probe runs once a second at most, and the more a write takes, the later an agent begins the next.
+        let pause = (began.elapsed() * PAUSE_PER_LENGTH).clamp(BEAT, LONGEST_PAUSE);
+        tokio::time::sleep_until(began + pause).await;
     }
     Ok(())
 }

@@ -16,9 +16,9 @@ use crate::cluster::go_json::stored_bytes;
 use crate::cluster::{Now, truncate};
 use crate::podprobe::verdict::Verdict;
 
-/// Maximum size of a status as the API server stores it. etcd takes 1.5 MiB for the whole object (`--max-request-bytes`),
-/// the spec included.
-const STATUS_BYTES: usize = 512 * 1024;
+/// Maximum size of a status as the API server stores it. etcd takes 1.5 MiB for the whole object (`--max-request-bytes`), the
+/// spec included; a write of twice this size takes the API server as much longer, and all verdicts of the node wait for it.
+const STATUS_BYTES: usize = 256 * 1024;
 /// What all messages may take however much the verdicts do: there is room for it between this limit, that of the spec and
 /// etcd's.
 const LEAST_MESSAGE_ROOM: usize = 64 * 1024;

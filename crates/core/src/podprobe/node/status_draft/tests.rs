@@ -131,7 +131,7 @@ fn a_status_is_as_small_as_it_must_be_when_it_is_stored() {
         node.write_after(SECOND);
         let bytes = serde_json::to_string(&node.shown).unwrap();
         let bytes = bytes.replace(character, stored).len();
-        assert!(bytes <= 512 * 1024, "{bytes} bytes of {character:?}");
+        assert!(bytes <= 256 * 1024, "{bytes} bytes of {character:?}");
         assert_eq!(node.shown_lengths("b"), [1024].into());
     }
 }
@@ -155,7 +155,7 @@ fn who_takes_no_more_than_an_equal_part_keeps_messages_whole_whatever_others_pri
 // PPM-6, PPM-11
 #[test]
 fn messages_pause_also_where_they_are_cut() {
-    let mut node = Node::new(&[("flood", 700), ("shop", 1)]);
+    let mut node = Node::new(&[("flood", 350), ("shop", 1)]);
     node.print("flood", &"a".repeat(1024));
     node.print("shop", "one");
     assert_eq!(
@@ -177,7 +177,7 @@ fn messages_pause_also_where_they_are_cut() {
 // PPM-6, PPM-11
 #[test]
 fn what_is_longer_than_it_may_be_is_cut_at_once_and_nothing_else_is_written() {
-    let mut node = Node::new(&[("flood", 300), ("late", 1), ("shop", 1)]);
+    let mut node = Node::new(&[("flood", 130), ("late", 1), ("shop", 1)]);
     node.print("flood", &"a".repeat(1024));
     node.print("shop", "one");
     node.print("late", "one");
@@ -186,7 +186,7 @@ fn what_is_longer_than_it_may_be_is_cut_at_once_and_nothing_else_is_written() {
     // One verdict of another namespace, and the status would be too large with what the others print now.
     node.print("flood", &"<".repeat(1024));
     node.print("shop", "two");
-    node.rows[300].1.state = State::Failed;
+    node.rows[130].1.state = State::Failed;
     let shown = node.shown.clone();
     assert_eq!(node.write_after(SECOND), Some(namespaces(["late"])));
     assert_eq!(
@@ -200,7 +200,7 @@ fn what_is_longer_than_it_may_be_is_cut_at_once_and_nothing_else_is_written() {
 // PPM-11
 #[test]
 fn printing_a_little_more_and_less_in_turn_writes_no_more_than_messages_do() {
-    let mut node = Node::new(&[("flood", 460), ("shop", 5)]);
+    let mut node = Node::new(&[("flood", 230), ("shop", 5)]);
     node.print("shop", "one");
     let mut lengths = BTreeSet::new();
     for (turn, length) in [700, 1024, 900, 1024, 850, 1024].into_iter().enumerate() {
