@@ -24,7 +24,7 @@ fn recorded(text: &str, place: usize) -> Result<Value> {
     Ok(documents.nth(place).context("no such document")??)
 }
 
-/// What a set gives to a pod, without the time of the injection.
+/// What a set gives to a pod, without the time of the injection and the field of leadsman's own (SDF-51).
 fn without_times(pod: &Value) -> Result<Value> {
     let mut annotations = pod["metadata"]["annotations"].clone();
     let texts = annotations.as_object_mut().context("no annotations")?;
@@ -38,6 +38,9 @@ fn without_times(pod: &Value) -> Result<Value> {
         };
         for entry in entries.values_mut() {
             entry["updateTimestamp"] = Value::Null;
+            if let Some(fields) = entry.as_object_mut() {
+                fields.remove("newestRevision");
+            }
         }
         *text = entries.into();
     }

@@ -61,8 +61,9 @@ pub fn is_ours(key: &str) -> bool {
         || key.starts_with(OTHER_VERSION)
 }
 
-/// A field of ours in a set's entry of hashes, gone with the first upgrade: the newest revision, where a pin gave the pod
-/// another one. `OpenKruise` skips it (`SidecarSetUpgradeSpec`, `pkg/control/sidecarcontrol/util.go`).
+/// A field of ours in a set's entry of hashes, gone with the first upgrade: the revision that was the newest at the injection.
+/// Where no pin gave the pod another one it is there too, to tell the pod from one that a former version injected.
+/// `OpenKruise` skips it (`SidecarSetUpgradeSpec`, `pkg/control/sidecarcontrol/util.go`).
 const NEWEST_REVISION: &str = "newestRevision";
 
 const HASH_ENTRY: &[Field] = &[
@@ -113,7 +114,8 @@ pub struct HashEntry<'a> {
     pub revision: Option<Cow<'a, str>>,
     /// When the containers were last changed.
     pub since: Option<Timestamp>,
-    /// The revision that was the newest at the injection, where a pin gave the pod another one.
+    /// The revision that was the newest at the injection; absent after an upgrade, and where another than this version
+    /// injected the pod.
     pub newest: Option<Cow<'a, str>>,
 }
 
@@ -220,8 +222,8 @@ impl HashEntries {
         self.0.insert(set.to_owned(), object);
     }
 
-    /// Records of a set's containers, which have just been written, that a pin has kept the pod from the newest revision.
-    pub fn set_pinned(&mut self, set: &str, newest: &str) {
+    /// Records which revision of a set was the newest when its containers, which have just been written, were injected.
+    pub fn set_newest(&mut self, set: &str, newest: &str) {
         let object = self.0.entry(set.to_owned()).or_default();
         object.insert(NEWEST_REVISION.to_owned(), newest.into());
     }

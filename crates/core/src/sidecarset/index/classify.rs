@@ -11,7 +11,7 @@ use super::pods::{Hold, Lack, Membership, PodEntry, state_after_upgrade};
 use super::refusals::Purpose;
 use super::sets::SetEntry;
 use crate::sidecarset::annotations::{
-    HASH, HashEntries, HashEntry, MISSING_VARIABLES, missing_variables,
+    HASH, HashEntries, HashEntry, InPlaceState, MISSING_VARIABLES, missing_variables,
 };
 use crate::sidecarset::container::{SetContainer, TransferSource, hot_names};
 use crate::sidecarset::event::WriteTarget;
@@ -135,7 +135,7 @@ impl Index {
                 self.refused_upgrade(entry, set)
                     .or_else(|| self.hold_by_older_set(set, &sets))
                     .or_else(|| state.is_former().then_some(Hold::Former))
-                    .or_else(|| self.hold_as_pinned(set_entry, hash.as_ref()))
+                    .or_else(|| self.hold_as_pinned((set, set_entry), pod, hash.as_ref()))
             };
             let can_be_upgraded = assumed.is_candidate() && hold.is_none();
             Membership {
@@ -187,15 +187,28 @@ impl Index {
     }
 
     /// Whether the pod was injected with the revision that new pods are pinned to, in place of the one that is the newest. Its
-    /// entry of hashes says so: a time of the pod and one of a revision tell nothing within a second.
-    fn hold_as_pinned(&self, set_entry: &SetEntry, hash: Option<&HashEntry<'_>>) -> Option<Hold> {
-        let pinned = set_entry.history.pinned.as_ref()?;
+    /// entry of hashes says so: a time of the pod and one of a revision tell nothing within a second. `OpenKruise` and former
+    /// versions recorded nothing there. Such a pod counts as pinned unless an upgrade gave it the revision: an image that
+    /// stays until the pin ends does less harm than one that is replaced though it was pinned.
+    fn hold_as_pinned(
+        &self,
+        (set, set_entry): (&SidecarSet, &SetEntry),
+        pod: &ObservedPod,
+        hash: Option<&HashEntry<'_>>,
+    ) -> Option<Hold> {
+        let pinned = &set_entry.history.pinned.as_ref()?.revision.name;
         let HashEntry {
             revision, newest, ..
         } = hash?;
+        let present = set_entry.history.newest_name();
+        let was_kept_from_newest = match newest {
+            Some(newest) => **newest == *present,
+            None => in_place_state(pod, &set.name) == InPlaceState::Absent,
+        };
         let is_pinned = !self.config.upgrades_pinned
-            && revision.as_deref() == Some(&*pinned.revision.name)
-            && newest.as_deref() == Some(set_entry.history.newest_name());
+            && **pinned != *present
+            && revision.as_deref() == Some(&**pinned)
+            && was_kept_from_newest;
         is_pinned.then_some(Hold::Pinned)
     }
 

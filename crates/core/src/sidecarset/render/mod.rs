@@ -52,7 +52,7 @@ pub struct Injection<'a> {
     pub hashes: &'a Hashes,
     /// The name of its revision.
     pub revision: &'a str,
-    /// The newest revision, where a pin gives the pod another one.
+    /// The newest revision, to be recorded: a pin may give the pod another one.
     pub newest: Option<&'a str>,
     /// The annotations that the administrator lets the set patch.
     pub allowed_keys: AllowedKeys<'a>,
@@ -381,7 +381,7 @@ fn injection_records(injections: &[&Injection<'_>], now: Timestamp) -> BTreeMap<
         } = injection.hashes;
         hashes.set(name, hash, &sidecars, Some(injection.revision), now);
         if let Some(newest) = injection.newest {
-            hashes.set_pinned(name, newest);
+            hashes.set_newest(name, newest);
         }
         without_image.set(name, other, &sidecars, None, now);
     }

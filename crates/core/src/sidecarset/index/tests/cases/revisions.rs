@@ -1,5 +1,7 @@
 //! Revisions, and pins.
 
+use rstest::rstest;
+
 use super::*;
 
 // SCS-35, SCS-36, SCS-37, SDF-27
@@ -156,6 +158,60 @@ fn a_pinned_pod_is_upgraded_when_the_set_has_yet_another_revision() {
     // What an upgrade has written was given by no pin.
     let hashes = world.objects[&pod_key(0)]["metadata"]["annotations"][HASH].as_str();
     assert!(!hashes.unwrap().contains("newestRevision"), "{hashes:?}");
+}
+
+/// Takes away what an injection records of the newest revision, which `OpenKruise` and former versions did not write.
+fn forget_newest(world: &mut World, pod: usize) {
+    world.change(&pod_key(pod), |pod| {
+        let hash = &mut pod["metadata"]["annotations"][HASH];
+        let mut entries: Value = serde_json::from_str(hash.as_str().unwrap()).unwrap();
+        let entry = entries["log"].as_object_mut().unwrap();
+        entry.remove("newestRevision");
+        *hash = entries.to_string().into();
+    });
+}
+
+// SDF-51, SCS-41
+#[rstest]
+#[case::held(false, "i:1")]
+#[case::taken_as_openkruise_does(true, "i:2")]
+fn a_pod_without_a_record_that_has_the_pinned_revision_counts_as_pinned(
+    #[case] upgrades_pinned: bool,
+    #[case] image: &str,
+) {
+    let mut world = world(0);
+    let first = world.revisions()[0].1.clone();
+    let pin = json!({"revision": {"revisionName": first}});
+    world.edit("log", "/spec/injectionStrategy", &pin);
+    world.edit("log", "/spec/updateStrategy/paused", &json!(true));
+    world.edit("log", "/spec/containers/0/image", &json!("i:2"));
+    world.settle();
+    world.create_pod(0, true);
+    forget_newest(&mut world, 0);
+    world.config.upgrades_pinned = upgrades_pinned;
+    world.restart();
+    world.edit("log", "/spec/updateStrategy/paused", &json!(false));
+    world.settle();
+    assert_eq!(world.image(0), image);
+    // The pin ends, and with it the hold.
+    world.edit("log", "/spec/injectionStrategy", &json!({}));
+    world.settle();
+    assert_eq!(world.image(0), "i:2");
+}
+
+// SDF-51, SCS-41
+#[test]
+fn a_pod_without_a_record_that_an_upgrade_gave_the_pinned_revision_is_upgraded() {
+    let mut world = world(1);
+    world.edit("log", "/spec/containers/0/image", &json!("i:2"));
+    world.settle();
+    let second = world.revisions()[1].1.clone();
+    forget_newest(&mut world, 0);
+    let pin = json!({"revision": {"revisionName": second}});
+    world.edit("log", "/spec/injectionStrategy", &pin);
+    world.edit("log", "/spec/containers/0/image", &json!("i:3"));
+    world.settle();
+    assert_eq!(world.image(0), "i:3");
 }
 
 // SCS-41
