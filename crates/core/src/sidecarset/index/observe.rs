@@ -529,6 +529,11 @@ impl Index {
                 }
             }
             _ => {
+                if let WriteTarget::SetHashes(set) = target
+                    && let Some(entry) = self.sets.get_mut(set)
+                {
+                    entry.written_hashes = purpose;
+                }
                 // The next revision may be due now.
                 let due = self.wanted_write(target);
                 match due.filter(|(_, due)| purpose == Some(*due)) {

@@ -11,6 +11,7 @@ use leadsman_api::{SidecarSet as SidecarSetWire, SidecarSetStatus};
 use super::conflicts::{Conflicts, SetChange};
 use super::context::{PodName, SetName};
 use super::pods::{Hold, Lack, Membership};
+use super::refusals::Purpose;
 use super::revisions::History;
 use crate::cluster::{Invalid, ResourceVersion};
 use crate::sidecarset::event::{EventNote, WatchedKind};
@@ -41,6 +42,8 @@ pub(super) struct SetEntry {
     pub(super) lacking: BTreeMap<PodName, Lack>,
     /// What is to be told when the status that was sent has been written, and what is to be told now.
     pub(super) event: SetEvents,
+    /// What the last write of its hashes that was carried out was to achieve.
+    pub(super) written_hashes: Option<Purpose>,
 }
 
 /// Events about a set: at most one of either kind.
@@ -158,6 +161,7 @@ impl SetEntry {
             drift: BTreeMap::new(),
             lacking: BTreeMap::new(),
             event: SetEvents::default(),
+            written_hashes: None,
             wire,
         }
     }

@@ -50,7 +50,7 @@ impl Index {
         // conflict, as the status has its version.
         if entry.wire.metadata.deletion_timestamp.is_some()
             || self.awaits_revision(name, entry)
-            || self.awaits_hashes(name)
+            || self.awaits_hashes(name, entry)
         {
             return None;
         }
@@ -126,11 +126,15 @@ impl Index {
         self.revision_write(name).is_some() && self.refused_revision(name).is_none()
     }
 
-    /// Whether the status waits for the annotations of the set.
-    fn awaits_hashes(&self, name: &str) -> bool {
+    /// Whether the status waits for the annotations of the set. They are waited for once: whoever keeps taking them away would
+    /// keep the status from being written too.
+    fn awaits_hashes(&self, name: &str, entry: &SetEntry) -> bool {
         let due = self.due_hash_write(name);
         let target = WriteTarget::SetHashes(name.to_owned());
-        due.is_some_and(|(_, purpose)| self.refusals.refusal_reason(&target, purpose).is_none())
+        due.is_some_and(|(_, purpose)| {
+            entry.written_hashes != Some(purpose)
+                && self.refusals.refusal_reason(&target, purpose).is_none()
+        })
     }
 
     /// Why the write that is due for the revisions of a set was refused, if it was.

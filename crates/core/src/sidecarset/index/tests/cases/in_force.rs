@@ -56,6 +56,26 @@ fn a_status_waits_for_the_hashes_unless_these_are_refused() {
     }
 }
 
+// SCS-22, SDF-55
+#[test]
+fn a_status_does_not_wait_for_hashes_that_another_client_keeps_taking_away() {
+    let mut world = world(0);
+    world.create_pod(0, true);
+    for _ in 0..3 {
+        world.change(&set_key("log"), |set| {
+            set["metadata"]["annotations"] = json!({});
+        });
+        world.deliver_all();
+        while world.send(0) {}
+        while !world.in_flight.is_empty() {
+            let is_status = |one: &InFlight| matches!(one.write, Write::SetStatus { .. });
+            let status = world.in_flight.iter().position(is_status);
+            world.carry_out(status.unwrap_or_default(), true);
+        }
+    }
+    assert_eq!(world.counts("log"), [1, 1, 1]);
+}
+
 // SCS-22
 #[test]
 fn hashes_that_are_written_late_are_those_of_the_last_edit_in_the_end() {
