@@ -1,8 +1,9 @@
 //! The room that the bodies of all requests share.
 //!
 //! Clients are not authenticated, so whoever reaches the port can send bodies that never end. When room is short, the body
-//! that has held its own longest gives way: one that is still being read is given up, and a request that waits for a newer
-//! state is answered by what there is. A review that has just come is the youngest, and always finds room.
+//! that has held its own longest gives way, and those that are complete after all that are still being read: one of these is
+//! given up, and a complete request, which waits for a newer state, is answered by what there is. A review that has just come
+//! is the youngest, and always finds room.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -23,8 +24,8 @@ struct Ledger {
     taken: usize,
     /// The part of `taken` whose holders have been asked to give way.
     leaving: usize,
-    /// The holders that have not been asked, by age.
-    holders: BTreeMap<u64, RoomHolder>,
+    /// The holders that have not been asked, in the order in which they are: whether the body is complete, and its age.
+    holders: BTreeMap<(bool, u64), RoomHolder>,
     next: u64,
 }
 
@@ -36,7 +37,8 @@ struct RoomHolder {
 /// The part of one body, which is returned when this is dropped.
 pub(crate) struct HeldRoom<'a> {
     room: &'a BodyRoom,
-    id: u64,
+    /// Its key among the holders.
+    key: (bool, u64),
     bytes: usize,
     asked: CancellationToken,
 }
@@ -60,7 +62,7 @@ impl BodyRoom {
         ledger.next += 1;
         HeldRoom {
             room: self,
-            id: ledger.next,
+            key: (false, ledger.next),
             bytes: 0,
             asked: CancellationToken::new(),
         }
@@ -72,8 +74,19 @@ impl BodyRoom {
     }
 }
 
+impl Ledger {
+    /// The holder that is asked to give way now, of which one needs more room. That one goes as well, where it is the oldest of
+    /// several that are still being read; a single one has all others go first.
+    fn next_to_leave(&self, asking: (bool, u64)) -> Option<(bool, u64)> {
+        let mut keys = self.holders.keys().copied();
+        let (first, second) = (keys.next()?, keys.next());
+        let is_single = first == asking && second.is_some_and(|(is_complete, _)| is_complete);
+        if is_single { second } else { Some(first) }
+    }
+}
+
 impl HeldRoom<'_> {
-    /// Takes more room. Until there is enough, holders are asked to give way, the oldest first: this one too, if it is that.
+    /// Takes more room. Until there is enough, holders are asked to give way, this one too, if it is its turn.
     ///
     /// One body must be smaller than the room.
     pub(crate) async fn grow(&mut self, bytes: usize) -> Result<(), GaveWay> {
@@ -103,16 +116,27 @@ impl HeldRoom<'_> {
                 bytes: self.bytes,
                 asked: self.asked.clone(),
             };
-            ledger.holders.insert(self.id, holder);
+            ledger.holders.insert(self.key, holder);
             return true;
         }
         while ledger.taken - ledger.leaving + bytes > self.room.size
-            && let Some((_, oldest)) = ledger.holders.pop_first()
+            && let Some(key) = ledger.next_to_leave(self.key)
+            && let Some(holder) = ledger.holders.remove(&key)
         {
-            ledger.leaving += oldest.bytes;
-            oldest.asked.cancel();
+            ledger.leaving += holder.bytes;
+            holder.asked.cancel();
         }
         false
+    }
+
+    /// Notes that the whole body is there.
+    pub(crate) fn mark_complete(&mut self) {
+        let mut ledger = self.room.lock_ledger();
+        let holder = ledger.holders.remove(&self.key);
+        self.key.0 = true;
+        if let Some(holder) = holder {
+            ledger.holders.insert(self.key, holder);
+        }
     }
 
     /// Resolves when another body needs the room of this one.
@@ -126,7 +150,7 @@ impl Drop for HeldRoom<'_> {
         let mut ledger = self.room.lock_ledger();
         debug_assert!(ledger.taken >= self.bytes, "what is returned was taken");
         ledger.taken -= self.bytes;
-        if ledger.holders.remove(&self.id).is_none() {
+        if ledger.holders.remove(&self.key).is_none() {
             // It was asked, or had nothing.
             ledger.leaving -= self.bytes;
         }
@@ -159,6 +183,27 @@ mod tests {
         assert_eq!(second.grow(5).now_or_never(), Some(Err(GaveWay)));
         drop((second, third));
         room.enter().grow(10).await.unwrap();
+        assert_eq!(room.lock_ledger().leaving, 0);
+    }
+
+    #[tokio::test]
+    async fn a_complete_body_gives_way_after_those_that_are_still_read() {
+        let room = BodyRoom::new(12);
+        let (mut complete, mut older, mut newer) = (room.enter(), room.enter(), room.enter());
+        complete.grow(4).await.unwrap();
+        complete.mark_complete();
+        older.grow(4).await.unwrap();
+        assert!(newer.grow(8).now_or_never().is_none(), "it has to wait");
+        assert!(older.asked_to_give_way().now_or_never().is_some());
+        assert!(complete.asked_to_give_way().now_or_never().is_none());
+        drop(older);
+        newer.grow(8).await.unwrap();
+        // The only one that is still read does not go before those that can be answered.
+        assert!(newer.grow(4).now_or_never().is_none(), "it has to wait");
+        assert!(complete.asked_to_give_way().now_or_never().is_some());
+        drop(complete);
+        newer.grow(4).await.unwrap();
+        drop(newer);
         assert_eq!(room.lock_ledger().leaving, 0);
     }
 

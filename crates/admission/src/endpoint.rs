@@ -165,6 +165,7 @@ async fn read_body(body: Incoming, room: &mut HeldRoom<'_>) -> Result<Bytes, Unr
             () = room.asked_to_give_way() => return Err(UnreadBody::GaveWay),
         };
         let Some(frame) = frame else {
+            room.mark_complete();
             return Ok(bytes.into());
         };
         let frame = frame.map_err(|error| {
