@@ -48,6 +48,8 @@ pub(crate) struct WriteQueue<T> {
     /// The flow of the first class; the others follow it.
     first_flow: usize,
     in_flight: usize,
+    /// From so many writes in flight on, a namespace begins no more than one in each class.
+    most_of_namespace: usize,
     random: fastrand::Rng,
 }
 
@@ -134,11 +136,9 @@ impl<T: Target> WriteQueue<T> {
         places: &mut Places,
         random: fastrand::Rng,
     ) -> Self {
-        // So that the writes of one namespace never have all places.
-        let of_namespace = (places.limit() / 2).max(1);
         let queue = |class: &Class| ClassQueue {
             class: *class,
-            ready: ReadyByNamespace::new(of_namespace, namespace_of),
+            ready: ReadyByNamespace::new(namespace_of),
             waiting: 0,
             pace: ClassPace::default(),
             held_until: None,
@@ -150,6 +150,8 @@ impl<T: Target> WriteQueue<T> {
             class_of,
             first_flow: places.add_flows(classes.len()),
             in_flight: 0,
+            // So that the writes of one namespace never have all places.
+            most_of_namespace: (places.limit() / 2).max(1),
             random,
         }
     }
@@ -176,8 +178,9 @@ impl<T: Target> WriteQueue<T> {
     pub(crate) fn take_next(&mut self, now: Instant, places: &mut Places) -> Option<T> {
         self.wake_due(now);
         let class = self.next_class(now, places)?;
+        let turn = self.next_turn(class)?;
         let queue = &mut self.classes[class];
-        let target = queue.ready.take_next()?;
+        let target = queue.ready.take_turn(turn)?;
         queue.pace.in_flight += 1;
         self.in_flight += 1;
         if let Some(state) = self.targets.get_mut(&target) {
@@ -213,12 +216,13 @@ impl<T: Target> WriteQueue<T> {
     fn may_begin(&mut self, class: usize, now: Instant) -> bool {
         let after = self.classes[class].class.after;
         let is_after = after.is_some_and(|after| self.is_busy(after.class));
+        let has_next = self.next_turn(class).is_some();
         let queue = &mut self.classes[class];
         // The class with precedence has come to rest: the next wait for it has its own limit.
         if !is_after {
             queue.held_until = None;
         }
-        if !queue.ready.has_next() || !queue.pace.may_begin(now) {
+        if !has_next || !queue.pace.may_begin(now) {
             return false;
         }
         match after {
@@ -227,6 +231,17 @@ impl<T: Target> WriteQueue<T> {
             }
             _ => true,
         }
+    }
+
+    /// Whose turn it is in a class.
+    fn next_turn(&self, class: usize) -> Option<usize> {
+        self.classes[class].ready.next_turn(|namespace| {
+            let in_flight = self
+                .classes
+                .iter()
+                .map(|queue| queue.ready.in_flight_of(namespace));
+            in_flight.sum::<usize>() >= self.most_of_namespace
+        })
     }
 
     fn is_busy(&self, class: usize) -> bool {

@@ -157,6 +157,38 @@ fn a_namespace_waits_for_one_write_of_each_other_one() {
     assert_eq!(next.len(), 5);
 }
 
+// PPM-20
+#[test]
+fn the_writes_of_a_namespace_in_all_classes_together_leave_half_of_the_places_to_others() {
+    let (mut queue, now) = (queue(32), start());
+    for pod in 0..100 {
+        queue.mark_dirty(mark(&format!("flaps/{pod}")));
+        queue.mark_dirty(spec(&format!("flaps/{pod}")));
+    }
+    let begun = std::iter::from_fn(|| queue.take(now)).count();
+    assert_eq!(begun, 16);
+    for pod in 0..100 {
+        queue.mark_dirty(mark(&format!("quiet/{pod}")));
+    }
+    let begun = std::iter::from_fn(|| queue.take(now)).count();
+    assert!(begun > 10, "{begun}");
+}
+
+// PPM-20
+#[test]
+fn a_namespace_may_begin_a_write_of_each_class_though_another_class_of_it_is_stuck() {
+    let (mut queue, now) = (queue(32), start());
+    for pod in 0..100 {
+        queue.mark_dirty(mark(&format!("stuck/{pod}")));
+    }
+    let begun = std::iter::from_fn(|| queue.take(now)).count();
+    assert_eq!(begun, 16);
+    queue.mark_dirty(spec("stuck/0"));
+    queue.mark_dirty(spec("stuck/1"));
+    assert_eq!(queue.take(now), Some(spec("stuck/0")));
+    assert_eq!(queue.take(now), None);
+}
+
 #[test]
 fn each_result_leads_where_it_should() {
     // What was marked dirty, how its write ended, whether another one follows at once.

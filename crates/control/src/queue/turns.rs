@@ -3,7 +3,7 @@
 //! Pods whose verdicts change all the time are ready all the time, and whoever may create pods decides how many there are.
 //! First come, first served, a single mark of another namespace would wait for all of them; here it waits for one write
 //! of each namespace that has work. Nor may the writes of one namespace, which a slow admission webhook may hold up, take
-//! all places: it has at most so many in flight.
+//! all places: in all classes together it has at most so many in flight, and beyond them one in each class.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -15,8 +15,6 @@ pub(super) struct ReadyByNamespace<T> {
     /// The namespaces that have ready targets, each once.
     order: VecDeque<Arc<str>>,
     ready: usize,
-    /// Writes in flight of one namespace, at most.
-    at_most: usize,
     namespace_of: fn(&T) -> Option<&str>,
 }
 
@@ -27,12 +25,11 @@ struct Share<T> {
 }
 
 impl<T> ReadyByNamespace<T> {
-    pub(super) fn new(at_most: usize, namespace_of: fn(&T) -> Option<&str>) -> Self {
+    pub(super) fn new(namespace_of: fn(&T) -> Option<&str>) -> Self {
         Self {
             by_namespace: HashMap::new(),
             order: VecDeque::new(),
             ready: 0,
-            at_most,
             namespace_of,
         }
     }
@@ -53,14 +50,9 @@ impl<T> ReadyByNamespace<T> {
         self.ready += 1;
     }
 
-    /// Whether [`ReadyByNamespace::take_next`] returns a target.
-    pub(super) fn has_next(&self) -> bool {
-        self.next_turn().is_some()
-    }
-
-    /// The target whose turn it is. [`ReadyByNamespace::end_write`] must follow.
-    pub(super) fn take_next(&mut self) -> Option<T> {
-        let name = self.order.remove(self.next_turn()?)?;
+    /// Takes the target of a turn that [`ReadyByNamespace::next_turn`] gave. [`ReadyByNamespace::end_write`] must follow.
+    pub(super) fn take_turn(&mut self, turn: usize) -> Option<T> {
+        let name = self.order.remove(turn)?;
         let share = self.by_namespace.get_mut(&name)?;
         let target = share.ready.pop_front()?;
         share.in_flight += 1;
@@ -71,13 +63,18 @@ impl<T> ReadyByNamespace<T> {
         Some(target)
     }
 
-    /// The place in the order of the first namespace that may have another write in flight. The others before it are few:
-    /// each has a good part of all places.
-    fn next_turn(&self) -> Option<usize> {
-        self.order.iter().position(|name| {
-            let share = self.by_namespace.get(name);
-            name.is_empty() || share.is_some_and(|share| share.in_flight < self.at_most)
-        })
+    /// The place in the order of the first namespace that may have another write in flight: one that has none in this class,
+    /// or not too many in all. The others before it are few: each has a good part of all places.
+    pub(super) fn next_turn(&self, has_too_many: impl Fn(&str) -> bool) -> Option<usize> {
+        self.order
+            .iter()
+            .position(|name| name.is_empty() || self.in_flight_of(name) == 0 || !has_too_many(name))
+    }
+
+    /// How many writes of a namespace are in flight.
+    pub(super) fn in_flight_of(&self, namespace: &str) -> usize {
+        let share = self.by_namespace.get(namespace);
+        share.map_or(0, |share| share.in_flight)
     }
 
     pub(super) fn end_write(&mut self, target: &T) {
