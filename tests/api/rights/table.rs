@@ -281,6 +281,14 @@ pub(crate) const TABLE: &[Row] = &[
         ..OF_MANAGER
     },
     Row {
+        group: "rbac.authorization.k8s.io",
+        resource: "clusterrolebindings",
+        names: &["kruise-manager-rolebinding"],
+        verbs: &[("get", OpenKruise)],
+        needed_to: "see in which namespace its manager runs",
+        ..OF_MANAGER
+    },
+    Row {
         group: "coordination.k8s.io",
         resource: "leases",
         names: &["kruise-manager"],

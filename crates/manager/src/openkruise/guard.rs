@@ -17,10 +17,10 @@ use prometheus_client::metrics::gauge::Gauge;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
+use super::LEASE;
 use super::gates::switch_off_command;
 use super::look::look_for_openkruise;
 use super::manager::{GateState, Look, OpenKruiseManager, OpenKruiseState};
-use super::{LEASE, NAMESPACE};
 use crate::gates::Gates;
 
 /// The deadline of a look.
@@ -298,7 +298,7 @@ async fn look_in_time(client: Client) -> kube::Result<Look> {
 
 /// That both act on markers, and what to do about it.
 fn conflict_message(holder: &str, gate: &GateState, writes: bool) -> String {
-    let holds = format!("OpenKruise's manager {holder} holds the Lease {NAMESPACE}/{LEASE}");
+    let holds = format!("OpenKruise's manager {holder} holds the Lease {LEASE}");
     let consequence = if writes {
         "both write the same objects, and each undoes what the other writes"
     } else {
@@ -316,7 +316,7 @@ fn conflict_message(holder: &str, gate: &GateState, writes: bool) -> String {
             switch_off_command(gates)
         ),
         GateState::NoPod => format!(
-            "{holds}, and no pod in that namespace shows its feature gates: {consequence}. Stop it, or run it in a pod with \
+            "{holds}, and no pod in the namespace of that Lease shows its feature gates: {consequence}. Stop it, or run it in a pod with \
              {}=PodProbeMarkerGate=false",
             super::GATES_FLAG
         ),
@@ -331,7 +331,7 @@ fn sets_conflict_message(holder: &str, writes: bool) -> String {
         "so leadsman writes nothing for them"
     };
     format!(
-        "OpenKruise's manager {holder} holds the Lease {NAMESPACE}/{LEASE}: it acts on SidecarSets, for which it has no \
+        "OpenKruise's manager {holder} holds the Lease {LEASE}: it acts on SidecarSets, for which it has no \
          feature gate, {consequence}. Stop it, or run leadsman with SidecarSetGate=false"
     )
 }

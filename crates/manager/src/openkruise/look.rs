@@ -1,25 +1,25 @@
 //! A look at `OpenKruise`'s manager.
 
 use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::api::rbac::v1::ClusterRole;
+use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
 use kube::{Api, Client};
 use leadsman_lease::record;
 
 use super::gates::read_gates;
 use super::manager::{GateState, Look};
-use super::{LEASE, NAMESPACE, ROLE};
+use super::{BINDING, LEASE, NAMESPACE, ROLE};
 
 /// Looks whether `OpenKruise` is installed, who holds its Lease, and with which gates. One request where it is not installed.
 pub(crate) async fn look_for_openkruise(client: &Client) -> kube::Result<Look> {
-    if !is_installed(client).await? {
+    let Some(namespace) = find_namespace(client).await? else {
         return Ok(Look::NotInstalled);
-    }
-    let leases: Api<Lease> = Api::namespaced(client.clone(), NAMESPACE);
+    };
+    let leases: Api<Lease> = Api::namespaced(client.clone(), &namespace);
     let Some(lease) = leases.get_opt(LEASE).await? else {
         return Ok(Look::NoLease);
     };
     let gate = match record::holder_of(&lease) {
-        Some(holder) => read_gates(client, NAMESPACE, holder)
+        Some(holder) => read_gates(client, &namespace, holder)
             .await
             .unwrap_or_else(|error| {
                 tracing::info!(holder, %error, "reading the feature gates of OpenKruise's manager failed");
@@ -30,8 +30,19 @@ pub(crate) async fn look_for_openkruise(client: &Client) -> kube::Result<Look> {
     Ok(Look::Lease(Box::new(lease), gate))
 }
 
-/// Whether `OpenKruise` is installed, by what a tenant cannot make.
-pub(crate) async fn is_installed(client: &Client) -> kube::Result<bool> {
+/// The namespace of `OpenKruise`, if it is installed, by what a tenant cannot make.
+pub(crate) async fn find_namespace(client: &Client) -> kube::Result<Option<String>> {
     let roles: Api<ClusterRole> = Api::all(client.clone());
-    Ok(roles.get_metadata_opt(ROLE).await?.is_some())
+    if roles.get_metadata_opt(ROLE).await?.is_none() {
+        return Ok(None);
+    }
+    let bindings: Api<ClusterRoleBinding> = Api::all(client.clone());
+    let binding = bindings.get_opt(BINDING).await?;
+    let subjects = binding.and_then(|binding| binding.subjects);
+    let mut namespaces = subjects
+        .into_iter()
+        .flatten()
+        .filter_map(|one| one.namespace);
+    let namespace = namespaces.find(|name| !name.is_empty());
+    Ok(Some(namespace.unwrap_or_else(|| NAMESPACE.to_owned())))
 }

@@ -15,22 +15,26 @@ mod manager;
 
 pub use gates::{GATES_FLAG, feature_gates_flag, switch_off_command};
 pub(crate) use guard::OpenKruiseGuard;
-pub(crate) use look::{is_installed, look_for_openkruise};
+pub(crate) use look::{find_namespace, look_for_openkruise};
 pub(crate) use manager::OpenKruiseManager;
 pub(crate) use manager::was_left_behind;
 pub use manager::{GateState, OpenKruiseState};
 
 /// The Lease of `OpenKruise`'s managers (`LeaderElectionID` in its `main.go`).
 pub const LEASE: &str = "kruise-manager";
-/// The namespace that its chart installs into (`installation.namespace`).
+/// The namespace that its chart installs into unless told another (`installation.namespace`).
 pub const NAMESPACE: &str = "kruise-system";
 /// The label of its manager's pods and Deployment.
 pub const PODS: &str = "control-plane=controller-manager";
 /// A `ClusterRole` of its chart (`templates/rbac_role.yaml`). Its Lease counts only beside it: a tenant may be able to make a
 /// namespace and a Lease of these names, but nothing that is the cluster's.
 pub const ROLE: &str = "kruise-manager-role";
+/// The binding of that role, which names the namespace of its manager.
+pub const BINDING: &str = "kruise-manager-rolebinding";
 /// The rights that a look needs: group, resource, name, verb. It lists pods too, by a right that the manager has anyway.
-pub const GUARD_RIGHTS: [(&str, &str, &str, &str); 2] = [
+pub const GUARD_RIGHTS: [(&str, &str, &str, &str); 3] = [
     ("coordination.k8s.io", "leases", LEASE, "get"),
-    ("rbac.authorization.k8s.io", "clusterroles", ROLE, "get"),
+    (RBAC, "clusterroles", ROLE, "get"),
+    (RBAC, "clusterrolebindings", BINDING, "get"),
 ];
+const RBAC: &str = "rbac.authorization.k8s.io";

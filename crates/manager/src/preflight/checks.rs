@@ -9,9 +9,7 @@ use super::marks::{MarkOwner, MarkerFacts, MarkerSurvey};
 use super::openkruise::{BlockingWebhook, OpenKruiseFacts, SIDECAR_SETS};
 use crate::gates::{Gates, openkruise_acts_on_markers};
 use crate::leader::{LEASE as OWN_LEASE, LEASE_NAMESPACE, installation_of_holder};
-use crate::openkruise::{
-    GATES_FLAG, GateState, LEASE, NAMESPACE, OpenKruiseState, switch_off_command,
-};
+use crate::openkruise::{GATES_FLAG, GateState, LEASE, OpenKruiseState, switch_off_command};
 
 /// The oldest Kubernetes that leadsman supports: a token names its node by default since 1.31 (KEP-4193), admission
 /// policies are stable since 1.30 (KEP-3488), validation rules in CRDs since 1.29 (KEP-2876).
@@ -282,11 +280,11 @@ fn check_openkruise(seen: &OpenKruiseFacts, gates: Gates) -> Vec<Finding> {
         Err(why) => {
             // It counts as running: otherwise its webhooks would be said to be left behind, and their deletion
             // recommended.
-            let what = format!("the Lease {NAMESPACE}/{LEASE}");
+            let what = format!("the Lease {LEASE}");
             (Finding::unreadable_finding(CHECK, &what, why), true)
         }
         Ok(OpenKruiseState::Unknown | OpenKruiseState::Absent) => {
-            let message = format!("no OpenKruise manager holds the Lease {NAMESPACE}/{LEASE}");
+            let message = format!("no OpenKruise manager holds the Lease {LEASE}");
             (Finding::new(CHECK, CheckResult::Ok, message), false)
         }
         // Its other features go on, and with them its webhooks are served.
@@ -332,7 +330,7 @@ fn openkruise_active_finding(check: &'static str, holder: &str, gate: &GateState
             check,
             CheckResult::Todo,
             format!(
-                "OpenKruise's manager {holder} runs, and no pod in {NAMESPACE} shows its {GATES_FLAG}: {both}"
+                "OpenKruise's manager {holder} runs, and no pod in its namespace shows its {GATES_FLAG}: {both}"
             ),
         )
         .with_command("stop it, or run it in a pod with PodProbeMarkerGate=false"),

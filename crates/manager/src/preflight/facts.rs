@@ -512,9 +512,10 @@ mod tests {
             "leadsman-system",
             "PodProbeMarkerGate=false".parse().unwrap(),
         );
+        let of_leader = ["leases", "clusterroles", "clusterrolebindings"];
         assert!(
             off.iter()
-                .all(|right| matches!(&*right.resource, "leases" | "clusterroles")),
+                .all(|right| of_leader.contains(&&*right.resource)),
             "{off:?}"
         );
     }

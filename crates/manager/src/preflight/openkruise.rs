@@ -11,8 +11,7 @@ use leadsman_process::clock;
 
 use super::facts::{Lookup, lookup_reply};
 use crate::openkruise::{
-    NAMESPACE, OpenKruiseManager, OpenKruiseState, feature_gates_flag, is_installed,
-    look_for_openkruise,
+    OpenKruiseManager, OpenKruiseState, feature_gates_flag, find_namespace, look_for_openkruise,
 };
 
 /// Between two looks at its Lease, which it renews every two seconds (`RetryPeriod` of controller-runtime's
@@ -68,14 +67,13 @@ pub struct BlockingWebhook {
 
 /// Reads all of it. The Lease is looked at until it was renewed or has expired.
 pub(super) async fn read_openkruise(client: &Client) -> OpenKruiseFacts {
-    let daemons: Api<DaemonSet> = Api::namespaced(client.clone(), NAMESPACE);
     // A tenant may be able to make a namespace and a DaemonSet of these names.
     let daemon = lookup_reply(async {
-        if is_installed(client).await? {
-            daemons.get_opt(DAEMON).await
-        } else {
-            Ok(None)
-        }
+        let Some(namespace) = find_namespace(client).await? else {
+            return Ok(None);
+        };
+        let daemons: Api<DaemonSet> = Api::namespaced(client.clone(), &namespace);
+        daemons.get_opt(DAEMON).await
     });
     let daemon = daemon.await.map(|daemon| {
         let template = daemon?.spec?.template;

@@ -168,6 +168,12 @@ fn manager_agent_and_people_have_these_rights_and_no_others() {
         (
             MANAGER,
             "rbac.authorization.k8s.io",
+            "clusterrolebindings/kruise-manager-rolebinding",
+            "get",
+        ),
+        (
+            MANAGER,
+            "rbac.authorization.k8s.io",
             "clusterroles/kruise-manager-role",
             "get",
         ),
@@ -300,9 +306,8 @@ fn without_its_gate_nothing_of_a_feature_is_granted() {
         .filter(|right| right.starts_with(MANAGER))
         .collect();
     // Its Lease, and whether an OpenKruise acts.
-    let of_leader = |right: &String| {
-        right.contains(" leases") || right.contains(" clusterroles/kruise-manager-role get")
-    };
+    let of_leader =
+        |right: &String| right.contains(" leases") || right.contains("/kruise-manager-role");
     assert!(of_manager.iter().all(of_leader), "{of_manager:?}");
 }
 

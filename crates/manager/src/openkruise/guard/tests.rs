@@ -13,6 +13,8 @@ use super::*;
 struct Shown {
     is_installed: bool,
     is_forbidden: bool,
+    /// The namespace that its chart was told, if not the usual one.
+    namespace: Option<&'static str>,
     /// The holder of the Lease, if it exists.
     holder: Option<&'static str>,
     /// Whether the holder renews it.
@@ -96,8 +98,19 @@ impl Shown {
         } else if path.ends_with("/clusterroles/kruise-manager-role") {
             let role = json!({"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata", "metadata": metadata});
             self.is_installed.then_some(role)
-        } else if path.ends_with("/namespaces/kruise-system/leases/kruise-manager") {
-            self.holder.map(|holder| self.lease(holder))
+        } else if path.ends_with("/clusterrolebindings/kruise-manager-rolebinding") {
+            self.namespace.map(|namespace| {
+                let account = json!({"kind": "ServiceAccount", "name": "kruise-manager", "namespace": namespace});
+                json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", "metadata": metadata,
+                    "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "kruise-manager-role"},
+                    "subjects": [account]})
+            })
+        } else if path.ends_with("/leases/kruise-manager") {
+            let namespace = self.namespace.unwrap_or("kruise-system");
+            let holder = self
+                .holder
+                .filter(|_| path.contains(&format!("/namespaces/{namespace}/")));
+            holder.map(|holder| self.lease(holder))
         } else {
             let container =
                 json!({"name": "manager", "args": [format!("--feature-gates={}", self.gates)]});
@@ -156,6 +169,19 @@ async fn a_term_is_withheld_until_openkruise_has_stopped() {
     let [markers, _] = stage.passed_on_after(WITHHELD + SOON).await;
     assert_eq!(markers, leads.after_others());
     assert_eq!(stage.conflict.get(), 0);
+}
+
+// PPM-19
+#[tokio::test(start_paused = true)]
+async fn an_openkruise_in_another_namespace_is_found_by_its_binding() {
+    let elsewhere = Shown {
+        namespace: Some("kruise"),
+        ..acts()
+    };
+    let stage = Stage::new("", false, elsewhere);
+    stage.lead(1);
+    assert_eq!(stage.passed_on_after(LONG).await[0], Leadership::Standby);
+    assert_eq!(stage.conflict.get(), 1);
 }
 
 // PPM-19
