@@ -184,6 +184,28 @@ fn gates_are_read_as_the_manager_reads_them() {
     }
 }
 
+// SDF-61
+#[test]
+fn the_preflight_is_told_the_standing_rule_that_the_manager_goes_by() {
+    let sets = "--set=featureGates=SidecarSetGate=true";
+    let openkruise = "--set=compatibility=openkruise";
+    let rule = |rule: &str| format!("--set=sidecarSets.standingRule={rule}");
+    for (settings, expected) in [
+        (vec![sets], None),
+        (vec![openkruise], None),
+        (vec![sets, openkruise], Some("fail")),
+        (vec![sets, openkruise, &rule("none")], None),
+        (vec![sets, openkruise, &rule("ignore")], Some("ignore")),
+        (vec![sets, &rule("fail")], Some("fail")),
+    ] {
+        let job = &template("games", &settings).unwrap()["Job/leadsman-preflight"];
+        let args = &job["spec"]["template"]["spec"]["containers"][0]["args"];
+        let args = args.as_array().unwrap().iter().filter_map(Value::as_str);
+        let mut rules = args.filter_map(|arg| arg.strip_prefix("--sidecarset-standing-rule="));
+        assert_eq!(rules.next(), expected, "{settings:?}");
+    }
+}
+
 #[test]
 fn certificates_of_cert_manager_take_no_right_on_secrets() {
     let gates = format!("--set=featureGates={SERVERLESS}");

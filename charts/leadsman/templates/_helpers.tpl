@@ -50,6 +50,13 @@ The feature gates as JSON, each true or false. The manager reads the same text b
 {{ toJson $gates }}
 {{- end }}
 
+{{/* The standing rule of SidecarSets that the manager goes by; empty without one (`standing_rule` in crates/manager/src/args.rs). */}}
+{{- define "leadsman.standingRule" -}}
+{{- $gates := include "leadsman.gates" . | fromJson -}}
+{{- $rule := .Values.sidecarSets.standingRule | default (eq .Values.compatibility "openkruise" | ternary "fail" "none") -}}
+{{- if and $gates.SidecarSetGate (ne $rule "none") }}{{ $rule }}{{ end -}}
+{{- end }}
+
 {{/* Whether a feature that is on has webhooks; empty if not. */}}
 {{- define "leadsman.webhooks" -}}
 {{- $gates := include "leadsman.gates" . | fromJson -}}

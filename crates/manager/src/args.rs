@@ -76,6 +76,15 @@ pub struct Args {
                 selects [default: none; with --compatibility=openkruise: fail]"
     )]
     pub sidecarset_standing_rule: Option<StandingRule>,
+    /// Namespaces whose pods no SidecarSet and no standing rule refuses while no manager answers, beside kube-system and this
+    /// manager's
+    #[arg(
+        long,
+        env = "LEADSMAN_SIDECARSET_PROTECTED_NAMESPACES",
+        value_name = "NAMES",
+        value_delimiter = ','
+    )]
+    pub sidecarset_protected_namespaces: Vec<String>,
     /// Write even if an OpenKruise manager acts on the same objects: each then undoes what the other writes
     #[arg(long, env = "LEADSMAN_IGNORE_OPENKRUISE")]
     pub ignore_openkruise: bool,
@@ -99,6 +108,7 @@ impl Args {
             },
             render: self.compatibility.into(),
             standing_rule: self.standing_rule(),
+            protected_namespaces: self.sidecarset_protected_namespaces.clone(),
             upgrades_pinned: self.compatibility == CompatibleWith::Openkruise,
         }
     }
@@ -130,10 +140,17 @@ impl Args {
         // OpenKruise has one rule for all pods, with `Fail` since 1.5 (`pkg/webhook/pod/mutating/webhooks.go`).
         let of_openkruise =
             (self.compatibility == CompatibleWith::Openkruise).then_some(StandingRule::Fail);
-        match self.sidecarset_standing_rule.or(of_openkruise)? {
-            StandingRule::None => None,
-            StandingRule::Ignore => Some(FailurePolicy::Ignore),
-            StandingRule::Fail => Some(FailurePolicy::Fail),
+        self.sidecarset_standing_rule.or(of_openkruise)?.policy()
+    }
+}
+
+impl StandingRule {
+    /// What becomes of a pod without an answer, if there is a rule.
+    pub fn policy(self) -> Option<FailurePolicy> {
+        match self {
+            Self::None => None,
+            Self::Ignore => Some(FailurePolicy::Ignore),
+            Self::Fail => Some(FailurePolicy::Fail),
         }
     }
 }

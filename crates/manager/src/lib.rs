@@ -28,7 +28,7 @@ mod run;
 mod sidecarset;
 mod webhook_rights;
 
-pub use args::{Args, CompatibleWith};
+pub use args::{Args, CompatibleWith, StandingRule};
 pub use gates::{Gates, GatesError, openkruise_acts_on_markers};
 pub use leader::{LEASE, LEASE_NAMESPACE, LEASE_RIGHTS};
 pub use leadsman_control::{FeatureRights, Right};

@@ -72,6 +72,7 @@ async fn examine(reader: &Reader) -> Report {
             serverless: install.config.serverless,
             unlisted_metadata: install.sidecar_sets.allows_unlisted_metadata,
         },
+        standing_rule: install.sidecar_sets.standing_rule,
         part: InstallPart::Person,
     };
     let client = &reader.server.client;

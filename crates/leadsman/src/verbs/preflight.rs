@@ -5,6 +5,7 @@ use std::io::{self, Write as _};
 use std::process::ExitCode;
 
 use clap::ValueEnum;
+use leadsman_manager::StandingRule;
 use leadsman_manager::preflight::{
     CheckResult, Finding, InstallPart, PreflightScope, evaluate, read_facts,
 };
@@ -28,6 +29,14 @@ pub(crate) struct Args {
     agent: bool,
     #[command(flatten)]
     install: InstallArgs,
+    /// Standing rule that the manager runs with: of fail, a note says which pods cannot be created without a manager
+    #[arg(
+        long,
+        env = "LEADSMAN_SIDECARSET_STANDING_RULE",
+        value_name = "RULE",
+        default_value = "none"
+    )]
+    sidecarset_standing_rule: StandingRule,
     /// Check the container runtime at this socket too, when run on a node
     #[arg(long, env = "LEADSMAN_RUNTIME_ENDPOINT", value_name = "ENDPOINT")]
     runtime_endpoint: Option<String>,
@@ -81,6 +90,7 @@ fn read_findings(args: &Args) -> io::Result<Vec<Finding>> {
     let scope = PreflightScope {
         namespace: args.install.namespace.clone(),
         gates: args.install.feature_gates,
+        standing_rule: args.sidecarset_standing_rule.policy(),
         part,
     };
     runtime.block_on(async {

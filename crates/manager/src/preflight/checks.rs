@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use leadsman_core::sidecarset::set::FailurePolicy;
+
 use super::facts::{
     ClusterFacts, CrdFacts, Identity, InstallPart, Lookup, NoAnswer, PreflightScope, RequiredRight,
 };
@@ -99,6 +101,7 @@ pub fn evaluate(facts: &ClusterFacts, scope: &PreflightScope) -> Vec<Finding> {
     findings.extend(check_openkruise(&facts.openkruise, scope.gates));
     if scope.gates.sidecar_set {
         findings.extend(check_sidecar_sets(&facts.openkruise));
+        findings.extend(check_standing_rule(scope));
     }
     if let Some(install) = install {
         findings.extend(check_markers(&install.markers));
@@ -350,6 +353,22 @@ fn check_sidecar_sets(seen: &OpenKruiseFacts) -> Option<Finding> {
     );
     let finding = Finding::new("openkruise-sidecarsets", CheckResult::Todo, message);
     Some(finding.with_command("stop it, or install leadsman with SidecarSetGate=false"))
+}
+
+/// A rule that refuses pods comes with `--compatibility=openkruise` too, which may have been set for the markers alone.
+fn check_standing_rule(scope: &PreflightScope) -> Option<Finding> {
+    scope
+        .standing_rule
+        .filter(|policy| *policy == FailurePolicy::Fail)?;
+    let message = format!(
+        "by the standing rule of SidecarSets, no pod can be created outside of kube-system and {} while no manager of leadsman \
+         answers",
+        scope.namespace
+    );
+    let finding = Finding::new("standing-rule", CheckResult::Note, message);
+    let command = "to have such pods created without sidecars, set sidecarSets.standingRule=ignore, or none; to leave namespaces \
+                   out, name them in sidecarSets.protectedNamespaces";
+    Some(finding.with_command(command))
 }
 
 /// Webhooks with failurePolicy Fail are in the way when nobody serves them any more. Those for `SidecarSet`s matter with

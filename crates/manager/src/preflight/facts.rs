@@ -10,6 +10,7 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 use k8s_openapi::apimachinery::pkg::version::Info;
 use kube::api::PostParams;
 use kube::{Api, Client};
+use leadsman_core::sidecarset::set::FailurePolicy;
 use leadsman_lease::record;
 use leadsman_process::clock;
 use leadsman_process::reply::error_chain;
@@ -36,6 +37,8 @@ pub struct PreflightScope {
     pub namespace: String,
     /// The feature gates of its manager.
     pub gates: Gates,
+    /// What becomes of pods while no manager answers, if API servers call for all of them.
+    pub standing_rule: Option<FailurePolicy>,
     /// What is checked of it.
     pub part: InstallPart,
 }
@@ -472,6 +475,7 @@ mod tests {
         let scope = PreflightScope {
             namespace: "games".to_owned(),
             gates: Gates::default(),
+            standing_rule: None,
             part: InstallPart::Manager,
         };
         let error = read_facts(&client, &scope).await.unwrap_err().to_string();

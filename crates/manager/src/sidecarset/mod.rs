@@ -43,7 +43,7 @@ impl SidecarSetRules {
     /// Nothing is observed yet.
     pub(crate) fn new(config: Config, metrics: &Metrics) -> Self {
         Self {
-            injection: SetInjection::new(&config.namespace, metrics),
+            injection: SetInjection::new(&config, metrics),
             review: SetReview::new(),
             namespace: config.namespace.clone(),
             index: Index::new(config),

@@ -3,6 +3,7 @@
 //! What a pod gets is a rule (`leadsman_core::sidecarset::snapshot`), and so is for which pods the API server calls
 //! (`scope`). This module passes both on, on every replica, and counts what did not take effect.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use k8s_openapi::api::admissionregistration::v1::{MatchCondition, RuleWithOperations};
@@ -11,6 +12,7 @@ use leadsman_admission::{
     WebhookCalls, WebhookFailurePolicy, WebhookFeed, WebhookSpec,
 };
 use leadsman_core::cluster::ResourceVersion;
+use leadsman_core::sidecarset::index::Config;
 use leadsman_core::sidecarset::render::Remark;
 use leadsman_core::sidecarset::resources::ResourceRemark;
 use leadsman_core::sidecarset::scope::{ScopeCall, SetScope};
@@ -42,15 +44,12 @@ pub(super) struct SetInjection {
 }
 
 impl SetInjection {
-    /// No set is known yet. `namespace` is that of the manager.
-    pub(super) fn new(namespace: &str, metrics: &Metrics) -> Self {
-        let mut protected = vec![SYSTEM.to_owned(), namespace.to_owned()];
-        // The manager may itself be in kube-system.
-        protected.dedup();
+    /// No set is known yet.
+    pub(super) fn new(config: &Config, metrics: &Metrics) -> Self {
         Self {
             feed: WebhookFeed::new(),
             remarks: RemarkCounters::new(metrics),
-            protected,
+            protected: protected_namespaces(config),
             known: Arc::default(),
             scope: SetScope::default(),
         }
@@ -100,6 +99,15 @@ impl SetInjection {
             );
         }
     }
+}
+
+/// The namespaces whose pods are never refused, each once: the manager may itself be in `kube-system`.
+fn protected_namespaces(config: &Config) -> Vec<String> {
+    let mut protected = vec![SYSTEM.to_owned(), config.namespace.clone()];
+    protected.extend_from_slice(&config.protected_namespaces);
+    let mut seen = BTreeSet::new();
+    protected.retain(|name| seen.insert(name.clone()));
+    protected
 }
 
 /// A version as the webhook has it, with a number for what is not known.
@@ -280,5 +288,26 @@ impl RemarkCounters {
 
     fn count_remark(&self, remark: &Remark) {
         self.remark_counter(remark_reason(remark)).inc();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // SDF-61
+    #[test]
+    fn each_protected_namespace_is_named_once() {
+        let config = |namespace: &str, more: &[&str]| Config {
+            namespace: namespace.to_owned(),
+            protected_namespaces: more.iter().map(|name| (*name).to_owned()).collect(),
+            ..Config::default()
+        };
+        let named = |namespace, more: &[&str]| protected_namespaces(&config(namespace, more));
+        assert_eq!(
+            named("lms", &["cni", "kube-system"]),
+            [SYSTEM, "lms", "cni"]
+        );
+        assert_eq!(named(SYSTEM, &[]), [SYSTEM]);
     }
 }

@@ -81,6 +81,8 @@ pub struct Config {
     pub render: RenderOptions,
     /// What becomes of a pod without an answer, if API servers call for all pods, and not for those of the sets alone.
     pub standing_rule: Option<FailurePolicy>,
+    /// The namespaces whose pods are never refused, beside `kube-system` and that of the manager.
+    pub protected_namespaces: Vec<String>,
     /// Whether pods that a pin has kept from the newest revision are upgraded like others, as `OpenKruise` does.
     pub upgrades_pinned: bool,
 }
@@ -93,6 +95,7 @@ impl Default for Config {
             condition: WhenWritten::default(),
             render: RenderOptions::default(),
             standing_rule: None,
+            protected_namespaces: Vec::new(),
             upgrades_pinned: false,
         }
     }

@@ -33,6 +33,7 @@ fn scope(part: InstallPart) -> PreflightScope {
     PreflightScope {
         namespace: "leadsman-system".into(),
         gates: Gates::default(),
+        standing_rule: None,
         part,
     }
 }
@@ -192,6 +193,30 @@ fn a_webhook_for_sets_that_nobody_serves_is_in_the_way_with_the_gate(
     assert_eq!(found.unwrap().result, result, "{found:?}");
 }
 
+// SDF-61
+#[rstest]
+#[case::refuses("SidecarSetGate=true", Some(FailurePolicy::Fail), 1)]
+#[case::lets_through("SidecarSetGate=true", Some(FailurePolicy::Ignore), 0)]
+#[case::is_not_there("SidecarSetGate=true", None, 0)]
+#[case::without_the_gate("", Some(FailurePolicy::Fail), 0)]
+fn a_standing_rule_that_refuses_pods_is_told(
+    #[case] gates: &str,
+    #[case] standing_rule: Option<FailurePolicy>,
+    #[case] expected: usize,
+) {
+    let scope = PreflightScope {
+        gates: gates.parse().unwrap(),
+        standing_rule,
+        ..scope(InstallPart::BeforeInstall)
+    };
+    let findings = evaluate(&facts(), &scope);
+    let told = findings
+        .iter()
+        .filter(|finding| finding.check == "standing-rule");
+    let told: Vec<_> = told.map(|finding| finding.result).collect();
+    assert_eq!(told, vec![CheckResult::Note; expected]);
+}
+
 // PPM-19
 #[test]
 fn of_an_openkruise_that_cannot_be_read_no_webhook_is_called_left_behind() {
@@ -297,9 +322,9 @@ fn rights_are_granted_to_the_install_that_lacks_them(
     #[case] flags: &str,
 ) {
     let scope = PreflightScope {
-        namespace: "games".into(),
         gates: gates.parse().unwrap(),
-        part,
+        namespace: "games".into(),
+        ..scope(part)
     };
     let found = check_rights(&[(right(), Ok(false))], &scope);
     assert!(found[0].commands[0].contains(flags), "{found:?}");
