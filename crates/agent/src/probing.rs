@@ -146,7 +146,7 @@ impl Probing {
                 health.register_check("runtime", "the container runtime has not answered yet"),
             ),
             targets: ProbeTargets::new(config.node_ips),
-            prober: Prober::new(context.runtime.clone()),
+            prober: Prober::new(context.runtime.clone(), context.start),
             writes: JoinSet::new(),
             write_failures: 0,
             write_health,
@@ -222,7 +222,9 @@ impl Probing {
         }
         self.metrics.set_execs(self.node.count_execs());
         self.metrics.set_connections(self.node.count_connections());
-        self.metrics.set_loop_lag(self.node.loop_lag());
+        let lag = self.node.loop_lag();
+        self.metrics.set_loop_lag(lag.total_at(now.monotonic));
+        self.prober.set_loop_lag(lag);
     }
 
     fn start_run(&mut self, run: ProbeRun) {
@@ -311,10 +313,9 @@ impl Probing {
             RunEnd::Finished(finished) => finished,
             RunEnd::Aborted(run) => return self.apply_event(NodeEvent::RunAborted { run }),
         };
-        let now = self.now_since_start();
         // Before it is counted: whether a timeout is a failure of the probe depends on what the runtime has answered
-        // since, and on how late the agent was.
-        let result = self.node.classify_result(run, result, took, now);
+        // since.
+        let result = self.node.classify_result(run, result);
         self.metrics.count_run(handler, &result, took);
         self.apply_event(NodeEvent::RunFinished { run, result, took });
     }

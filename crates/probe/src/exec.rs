@@ -5,12 +5,14 @@
 //! knows the container's environment.
 
 use std::future::Future;
+use std::pin::pin;
 use std::time::Duration;
 
 use leadsman_core::podprobe::{CannotProbe, Outcome};
 
 use crate::message::{lossy_text, truncate_message};
 use crate::target::ProbeTarget;
+use crate::time_limit::TimeLimit;
 
 /// How long after the command's timeout the runtime may take to report it, before the run is given up.
 pub const EXEC_SLACK: Duration = Duration::from_secs(2);
@@ -18,8 +20,8 @@ pub const EXEC_SLACK: Duration = Duration::from_secs(2);
 /// What probes need of the container runtime.
 pub trait Exec {
     /// Runs a command, which is never empty and begins with the program, in a running container. The runtime ends it after
-    /// `timeout`, rounded up to whole seconds where it must be, never down to zero. The future may be dropped at any time
-    /// and is dropped [`EXEC_SLACK`] after the timeout at the latest.
+    /// `timeout`, rounded up to whole seconds where it must be, never down to zero. The future may be dropped at any time,
+    /// and is dropped when the run's [`TimeLimit`] and [`EXEC_SLACK`] are over.
     fn exec(
         &self,
         container_id: &str,
@@ -57,9 +59,6 @@ pub enum ExecError {
     /// The runtime cannot be reached, is overloaded, or failed in a way that says nothing about the command.
     #[error("{0}")]
     Runtime(String),
-    /// The runtime did not reply in time.
-    #[error("no reply from the container runtime")]
-    Deadline,
 }
 
 /// Runs a command once. The message is its standard output and then its standard error, or its exit code if it failed
@@ -67,14 +66,14 @@ pub enum ExecError {
 pub(crate) async fn run_command<E: Exec>(
     command: &[String],
     target: &ProbeTarget,
-    timeout: Duration,
+    limit: TimeLimit<'_>,
     runtime: &E,
 ) -> Result<Outcome, CannotProbe> {
-    let reply = runtime.exec(target.container_id(), command, timeout);
-    match tokio::time::timeout(timeout + EXEC_SLACK, reply).await {
-        Ok(Ok(execution)) => Ok(outcome_of(&execution)),
-        Ok(Err(error)) => outcome_of_error(error, timeout),
-        Err(_) => Err(CannotProbe::Deadline),
+    let reply = pin!(runtime.exec(target.container_id(), command, limit.timeout));
+    match limit.with_slack(EXEC_SLACK).await_output(reply).await {
+        Some(Ok(execution)) => Ok(outcome_of(&execution)),
+        Some(Err(error)) => outcome_of_error(error, limit.timeout),
+        None => Err(CannotProbe::Deadline),
     }
 }
 
@@ -98,7 +97,6 @@ fn outcome_of_error(error: ExecError, timeout: Duration) -> Result<Outcome, Cann
         }
         ExecError::ContainerGone(_) => Err(CannotProbe::ContainerGone),
         ExecError::Runtime(message) => Err(CannotProbe::Runtime(message)),
-        ExecError::Deadline => Err(CannotProbe::Deadline),
     }
 }
 
@@ -142,7 +140,7 @@ mod tests {
     async fn probe(runtime: &Scripted) -> Result<Outcome, CannotProbe> {
         let command = ["sh".to_owned(), "-c".to_owned(), "echo $(X)".to_owned()];
         let target = ProbeTarget::new(&[], "abc");
-        run_command(&command, &target, Duration::from_secs(3), runtime).await
+        run_command(&command, &target, Duration::from_secs(3).into(), runtime).await
     }
 
     fn exited(exit_code: i32, stdout: &[u8], stderr: &[u8]) -> Execution {
@@ -176,7 +174,6 @@ mod tests {
     #[case(Err(ExecError::TooMuchOutput("too much".into())), Ok(failed("too much")))]
     #[case(Err(ExecError::ContainerGone("x".into())), Err(CannotProbe::ContainerGone))]
     #[case(Err(ExecError::Runtime("busy".into())), Err(CannotProbe::Runtime("busy".into())))]
-    #[case(Err(ExecError::Deadline), Err(CannotProbe::Deadline))]
     #[tokio::test]
     async fn each_reply_of_the_runtime_has_its_outcome(
         #[case] answer: Result<Execution, ExecError>,

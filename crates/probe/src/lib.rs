@@ -5,7 +5,7 @@
 //! container runtime (`leadsman_cri` implements [`Exec`]), and any Kubernetes object.
 //!
 //! Guarantees, whatever the target does:
-//! - A run ends within the probe's timeout, plus at most [`CLOSE_TIMEOUT`] for closing its connection, or [`EXEC_SLACK`] for
+//! - A run ends within its [`TimeLimit`], plus at most [`CLOSE_TIMEOUT`] for closing its connection, or [`EXEC_SLACK`] for
 //!   `exec`.
 //! - A dropped future has closed its socket. No task is spawned.
 //! - Memory and work of one run are bounded, and so is its message ([`MAX_OUTPUT`]).
@@ -17,6 +17,7 @@
 //! |---|---|
 //! | `run` | the entry: which executor runs a handler |
 //! | `target` | the container, and which addresses may be connected to |
+//! | `time_limit` | how long a run may take, on a thread that is late |
 //! | `dial` | how a connection is opened: TCP, unless the caller knows another way |
 //! | `exec`, `http`, `tcp`, `grpc` | the executors |
 //! | `runtime_message` | what a runtime's message says about a command |
@@ -37,6 +38,7 @@ mod target;
 mod tcp;
 #[cfg(test)]
 mod test_server;
+mod time_limit;
 
 pub use dial::{Dial, DialError, Direct};
 pub use exec::{EXEC_SLACK, Exec, ExecError, Execution};
@@ -44,6 +46,7 @@ pub use message::MAX_OUTPUT;
 pub use run::{run_probe, run_probe_over};
 pub use socket::CLOSE_TIMEOUT;
 pub use target::{ProbeTarget, is_dialable};
+pub use time_limit::TimeLimit;
 
 #[doc(no_inline)]
 pub use leadsman_core::podprobe::{CannotProbe, Outcome};

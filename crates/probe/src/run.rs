@@ -1,16 +1,16 @@
 //! The entry of the crate: which executor runs a handler.
 
 use std::net::SocketAddr;
-use std::time::Duration;
 
 use leadsman_core::podprobe::{CannotProbe, Handler, Outcome};
 
 use crate::dial::{Dial, Direct};
 use crate::exec::{self, Exec};
 use crate::target::ProbeTarget;
+use crate::time_limit::TimeLimit;
 use crate::{grpc, http, tcp};
 
-/// Runs a probe once, within its timeout.
+/// Runs a probe once, within its limit: a timeout, or more of a [`TimeLimit`].
 ///
 /// The future may be dropped at any time. It leaves nothing behind but a command that the runtime has started already.
 ///
@@ -19,10 +19,10 @@ use crate::{grpc, http, tcp};
 pub async fn run_probe<E: Exec>(
     handler: &Handler,
     target: &ProbeTarget,
-    timeout: Duration,
+    limit: impl Into<TimeLimit<'_>>,
     exec: &E,
 ) -> Result<Outcome, CannotProbe> {
-    run_probe_over(handler, target, timeout, exec, &Direct).await
+    run_probe_over(handler, target, limit, exec, &Direct).await
 }
 
 /// The same over connections that the caller knows to open.
@@ -32,20 +32,21 @@ pub async fn run_probe<E: Exec>(
 pub async fn run_probe_over<E: Exec, D: Dial>(
     handler: &Handler,
     target: &ProbeTarget,
-    timeout: Duration,
+    limit: impl Into<TimeLimit<'_>>,
     exec: &E,
     dialer: &D,
 ) -> Result<Outcome, CannotProbe> {
+    let limit = limit.into();
     // An error only where a probe connects: a command needs no address.
     let ip = target.address();
     match handler {
-        Handler::Exec { command } => exec::run_command(command, target, timeout, exec).await,
-        Handler::HttpGet(get) => http::run(get, ip?, timeout, dialer).await,
+        Handler::Exec { command } => exec::run_command(command, target, limit, exec).await,
+        Handler::HttpGet(get) => http::run(get, ip?, limit, dialer).await,
         Handler::TcpSocket { port } => {
-            tcp::run_tcp(SocketAddr::new(ip?, port.get()), timeout, dialer).await
+            tcp::run_tcp(SocketAddr::new(ip?, port.get()), limit, dialer).await
         }
         Handler::Grpc { port, service } => {
-            grpc::run(SocketAddr::new(ip?, port.get()), service, timeout, dialer).await
+            grpc::run(SocketAddr::new(ip?, port.get()), service, limit, dialer).await
         }
     }
 }

@@ -1,27 +1,29 @@
 //! `tcpSocket`: the port accepts a connection. Nothing is sent.
 
 use std::net::SocketAddr;
-use std::time::Duration;
+use std::pin::pin;
 
 use leadsman_core::podprobe::{CannotProbe, Outcome};
 
 use crate::dial::Dial;
 use crate::socket::{close_gracefully, connect_timed_out, connect_within};
+use crate::time_limit::TimeLimit;
 
 /// Runs a probe once.
 pub(crate) async fn run_tcp<D: Dial>(
     address: SocketAddr,
-    timeout: Duration,
+    limit: TimeLimit<'_>,
     dialer: &D,
 ) -> Result<Outcome, CannotProbe> {
-    match tokio::time::timeout(timeout, connect_within(dialer, address)).await {
-        Ok(Ok(stream)) => {
+    let connecting = pin!(connect_within(dialer, address));
+    match limit.await_output(connecting).await {
+        Some(Ok(stream)) => {
             // Outside of the timeout: an accepted connection is all that was asked for.
             close_gracefully(stream).await;
             Ok(Outcome::Succeeded(String::new()))
         }
-        Ok(Err(stop)) => stop.into_result(),
-        Err(_) => Ok(Outcome::Failed(connect_timed_out(address, timeout))),
+        Some(Err(stop)) => stop.into_result(),
+        None => Ok(Outcome::Failed(connect_timed_out(address, limit.timeout))),
     }
 }
 

@@ -185,7 +185,7 @@ impl ProbingMetrics {
             r.register_with_unit("connection_wait", help, Unit::Seconds, wait);
             let help = "Delay between a probe's due time and its start";
             r.register_with_unit("probe_lag", help, Unit::Seconds, self.lag.clone());
-            let help = "Time by which the agent itself was late while probes were under way; a probe that times out meanwhile has not failed";
+            let help = "Time by which the agent itself was late while probes were under way; a probe that times out meanwhile is given as much more, once";
             r.register_with_unit("loop_lag", help, Unit::Seconds, self.loop_lag.clone());
         });
     }

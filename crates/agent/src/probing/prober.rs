@@ -2,14 +2,17 @@
 
 use std::collections::HashMap;
 use std::panic::AssertUnwindSafe;
+use std::pin::pin;
 use std::time::Duration;
 
 use futures::FutureExt;
-use leadsman_core::podprobe::node::{ProbeRun, RunId};
+use leadsman_core::podprobe::node::{LoopLag, ProbeRun, RunId};
 use leadsman_core::podprobe::{CannotProbe, Outcome};
-use leadsman_probe::{EXEC_SLACK, Exec, ProbeTarget};
+use leadsman_probe::{EXEC_SLACK, Exec, ProbeTarget, TimeLimit};
 use leadsman_process::clock;
+use tokio::sync::watch;
 use tokio::task::{AbortHandle, Id, JoinError, JoinSet};
+use tokio::time::Instant;
 
 use super::metrics::{HandlerKind, result_label};
 
@@ -37,6 +40,9 @@ pub(crate) enum RunEnd {
 /// The runs under way. Dropping this aborts them.
 pub(crate) struct Prober<E> {
     exec: E,
+    /// The agent's start.
+    start: Instant,
+    lag: watch::Sender<LoopLag>,
     runs: JoinSet<FinishedRun>,
     /// The tasks of those that have not ended and are not cancelled.
     tasks: HashMap<RunId, AbortHandle>,
@@ -45,9 +51,11 @@ pub(crate) struct Prober<E> {
 }
 
 impl<E: Exec + Clone + Send + Sync + 'static> Prober<E> {
-    pub(crate) fn new(exec: E) -> Self {
+    pub(crate) fn new(exec: E, start: Instant) -> Self {
         Self {
             exec,
+            start,
+            lag: watch::Sender::default(),
             runs: JoinSet::new(),
             tasks: HashMap::new(),
             cancelled: HashMap::new(),
@@ -57,10 +65,13 @@ impl<E: Exec + Clone + Send + Sync + 'static> Prober<E> {
     /// Starts a run. Without a target its container is gone.
     pub(crate) fn start_run(&mut self, run: ProbeRun, target: Option<ProbeTarget>) {
         let (id, exec) = (run.id, self.exec.clone());
+        let (start, lag) = (self.start, self.lag.subscribe());
+        // Also what the loop does not know yet: after a pause, it may come later than the run.
+        let lost_by_now = move || lag.borrow().total_at(clock::monotonic() - start);
         let task = self.runs.spawn(async move {
             let began = clock::monotonic();
             // Safe to unwind: whatever the future has is dropped with it.
-            let probed = AssertUnwindSafe(run_probe(&run, target, &exec)).catch_unwind();
+            let probed = AssertUnwindSafe(run_probe(&run, target, &exec, lost_by_now)).catch_unwind();
             let result = probed.await.unwrap_or_else(|_| {
                 // The panic hook has logged the place. Other probes are not affected.
                 tracing::error!(probe = %run.key, "the executor of a probe panicked, which is a bug in leadsman; the run does not count");
@@ -122,6 +133,11 @@ impl<E: Exec + Clone + Send + Sync + 'static> Prober<E> {
 }
 
 impl<E> Prober<E> {
+    /// Sets how late the loop was, by which the limits of runs are extended.
+    pub(crate) fn set_loop_lag(&self, lag: LoopLag) {
+        self.lag.send_replace(lag);
+    }
+
     fn forget_task(&mut self, ended: Result<(Id, FinishedRun), JoinError>) -> Option<RunEnd> {
         match ended {
             Ok((id, finished)) => {
@@ -144,13 +160,16 @@ async fn run_probe<E: Exec>(
     run: &ProbeRun,
     target: Option<ProbeTarget>,
     exec: &E,
+    lost_by_now: impl Fn() -> Duration + Sync,
 ) -> Result<Outcome, CannotProbe> {
     let target = target.ok_or(CannotProbe::ContainerGone)?;
-    let timeout = Duration::from_secs(run.probe.timeout_seconds.get().into());
-    let probed = leadsman_probe::run_probe(&run.probe.handler, &target, timeout, exec);
-    tokio::time::timeout(timeout + EXEC_SLACK + SLACK, probed)
-        .await
-        .unwrap_or(Err(CannotProbe::Deadline))
+    let lost_before = lost_by_now();
+    let lost_time = || lost_by_now().saturating_sub(lost_before);
+    let limit = TimeLimit::new(run.probe.timeout(), &lost_time);
+    let probed = leadsman_probe::run_probe(&run.probe.handler, &target, limit, exec);
+    let limit = limit.with_slack(EXEC_SLACK + SLACK);
+    let ended = limit.await_output(pin!(probed)).await;
+    ended.unwrap_or(Err(CannotProbe::Deadline))
 }
 
 #[cfg(test)]
@@ -158,7 +177,7 @@ mod tests {
     use leadsman_core::cluster::Now;
     use leadsman_core::podprobe::node::{
         ContainerName, ExecLimits, HistoryLimits, NodeAction, NodeEvent, NodeProbes, PodIdentity,
-        RuntimeContainer, RuntimeState,
+        RuntimeContainer, RuntimeState, SLOT,
     };
     use leadsman_probe::{ExecError, Execution};
     use serde_json::json;
@@ -175,8 +194,8 @@ mod tests {
         }
     }
 
-    /// A run of a probe that may take an hour.
-    fn long_run() -> ProbeRun {
+    /// A run of a probe that may take an hour, and a loop that is to look at the clock in the next slot.
+    fn long_run() -> (ProbeRun, LoopLag) {
         let now = Now {
             monotonic: Duration::ZERO,
             wall: clock::now(),
@@ -212,7 +231,7 @@ mod tests {
             containers: Some([(name, container)].into()),
         };
         match node.apply_event(listed, now).as_slice() {
-            [NodeAction::StartRun(run)] => run.clone(),
+            [NodeAction::StartRun(run)] => (run.clone(), node.loop_lag()),
             other => panic!("{other:?}"),
         }
     }
@@ -220,8 +239,8 @@ mod tests {
     // PRB-6
     #[tokio::test(start_paused = true)]
     async fn a_cancelled_run_ends_long_before_its_timeout() {
-        let mut prober = Prober::new(Hangs);
-        let run = long_run();
+        let mut prober = Prober::new(Hangs, clock::monotonic());
+        let (run, _) = long_run();
         let id = run.id;
         prober.start_run(run, Some(ProbeTarget::new(&[], "c")));
         let early = tokio::time::timeout(GRACE, prober.next_ended()).await;
@@ -230,5 +249,21 @@ mod tests {
         let ended = tokio::time::timeout(2 * GRACE, prober.next_ended()).await;
         assert!(matches!(ended, Ok(RunEnd::Aborted(run)) if run == id));
         assert!(prober.runs.is_empty() && prober.tasks.is_empty() && prober.cancelled.is_empty());
+    }
+
+    // PRB-13
+    #[tokio::test(start_paused = true)]
+    async fn the_limit_of_a_run_is_extended_once_by_what_the_loop_was_late() {
+        let mut prober = Prober::new(Hangs, clock::monotonic());
+        let (run, lag) = long_run();
+        prober.start_run(run, Some(ProbeTarget::new(&[], "c")));
+        // The loop never comes back.
+        prober.set_loop_lag(lag);
+        let RunEnd::Finished(ended) = prober.next_ended().await else {
+            panic!("it was not cancelled");
+        };
+        assert_eq!(ended.result, Err(CannotProbe::Deadline));
+        let limit = Duration::from_hours(1) + EXEC_SLACK;
+        assert_eq!((ended.took + SLOT).as_secs(), 2 * limit.as_secs());
     }
 }

@@ -31,6 +31,7 @@ use crate::dial::Dial;
 use crate::message::{MAX_OUTPUT, lossy_text};
 use crate::metered_stream::MeteredStream;
 use crate::socket::{EarlyEnd, close_gracefully, connect_timed_out, connect_within, error_chain};
+use crate::time_limit::TimeLimit;
 
 /// Most bytes of a response's headers, after decompression.
 const MAX_HEAD: u32 = 16 * 1024;
@@ -39,32 +40,34 @@ const MAX_HEAD: u32 = 16 * 1024;
 pub(crate) async fn run<D: Dial>(
     address: SocketAddr,
     service: &str,
-    timeout: Duration,
+    limit: TimeLimit<'_>,
     dialer: &D,
 ) -> Result<Outcome, CannotProbe> {
     // Outside of the timeout, so that its end can tell how far the run has come.
     let mut stream = None;
-    let checked = tokio::time::timeout(timeout, async {
-        let stream = stream.insert(MeteredStream::new(connect_within(dialer, address).await?));
-        call(stream, address, service, timeout).await
-    })
-    .await;
+    let timeout = limit.timeout;
+    let checked = limit
+        .await_output(pin!(async {
+            let stream = stream.insert(MeteredStream::new(connect_within(dialer, address).await?));
+            call(stream, address, service, timeout).await
+        }))
+        .await;
     match (checked, stream) {
-        (Ok(called), stream) => {
+        (Some(called), stream) => {
             if let Some(stream) = stream {
                 close_gracefully(stream.into_stream()).await;
             }
             called.map_or_else(EarlyEnd::into_result, |status| Ok(judge(status)))
         }
-        (Err(_), Some(stream)) if stream.has_received() => {
+        (None, Some(stream)) if stream.has_received() => {
             Ok(Outcome::Failed(call_timed_out(address, timeout)))
         }
         // A server of HTTP/2 sends its settings without being asked (RFC 9113, 3.4), so silence means another
         // protocol.
-        (Err(_), Some(_)) => Ok(Outcome::Failed(format!(
+        (None, Some(_)) => Ok(Outcome::Failed(format!(
             "connecting to {address}: the port accepts, but no HTTP/2 server answered within {timeout:?}"
         ))),
-        (Err(_), None) => Ok(Outcome::Failed(connect_timed_out(address, timeout))),
+        (None, None) => Ok(Outcome::Failed(connect_timed_out(address, timeout))),
     }
 }
 

@@ -20,6 +20,7 @@ mod tests;
 mod url;
 
 use std::net::{IpAddr, SocketAddr};
+use std::pin::pin;
 use std::time::Duration;
 
 use http::header::LOCATION;
@@ -29,6 +30,7 @@ use leadsman_core::podprobe::{CannotProbe, HttpGet, Outcome};
 use crate::dial::Dial;
 use crate::message::{MAX_OUTPUT, lossy_text, truncate_message};
 use crate::socket::{EarlyEnd, connect_timed_out, connect_within, error_chain};
+use crate::time_limit::TimeLimit;
 use connection::HttpConnection;
 use exchange::{Body, exchange_request};
 use url::{HttpUrl, Redirect};
@@ -49,7 +51,7 @@ const MAX_REQUESTS_OF_RUN: usize = MAX_REQUESTS + MAX_ATTEMPTS - 1;
 pub(crate) async fn run<D: Dial>(
     get: &HttpGet,
     ip: IpAddr,
-    timeout: Duration,
+    limit: TimeLimit<'_>,
     dialer: &D,
 ) -> Result<Outcome, CannotProbe> {
     let mut progress = RunProgress {
@@ -57,14 +59,16 @@ pub(crate) async fn run<D: Dial>(
         phase: HttpPhase::Connecting,
         requests_left: MAX_REQUESTS_OF_RUN,
     };
-    match tokio::time::timeout(timeout, attempt(get, ip, dialer, &mut progress)).await {
-        Ok(Ok((outcome, connection))) => {
+    let attempt = attempt(get, ip, dialer, &mut progress);
+    let ended = limit.await_output(pin!(attempt)).await;
+    match ended {
+        Some(Ok((outcome, connection))) => {
             connection.close().await;
             Ok(outcome)
         }
         // Its connection was dropped: only a target that passes is spared a reset.
-        Ok(Err(stop)) => stop.into_result(),
-        Err(_) => Ok(Outcome::Failed(progress.timed_out(timeout))),
+        Some(Err(stop)) => stop.into_result(),
+        None => Ok(Outcome::Failed(progress.timed_out(limit.timeout))),
     }
 }
 

@@ -16,6 +16,7 @@ use super::container::{ContainerName, RuntimeContainers};
 use super::entries::MalformedEntry;
 use super::event::{NodeAction, NodeEvent, VerdictChange};
 use super::key::{PodIdentity, ProbeKey};
+use super::loop_lag::LoopLag;
 use super::permits::RunPermits;
 use super::recent_runs::HistoryLimits;
 use super::reporter::StatusReporter;
@@ -204,23 +205,19 @@ impl NodeProbes {
     }
 
     /// The meaning of a run's result, before it is counted and passed to [`NodeEvent::RunFinished`]: a command that
-    /// hangs beyond our own deadline has failed by its timeout, if the runtime has answered since; and no run that was
-    /// late because the agent was has failed.
+    /// hangs beyond our own deadline has failed by its timeout, if the runtime has answered since.
     pub fn classify_result(
-        &mut self,
+        &self,
         run: RunId,
         result: Result<Outcome, CannotProbe>,
-        took: Duration,
-        now: Now,
     ) -> Result<Outcome, CannotProbe> {
-        self.runs.observe_time(now.monotonic);
         let began = self.last_list_began;
-        self.runs.classify_result(run, result, took, began)
+        self.runs.classify_result(run, result, began)
     }
 
-    /// The time by which the loop was late so far while runs were under way.
-    pub fn loop_lag(&self) -> Duration {
-        self.runs.lag().total()
+    /// How late the loop was while runs were under way, by which the executor extends the limit of a run once.
+    pub fn loop_lag(&self) -> LoopLag {
+        *self.runs.lag()
     }
 
     /// The numbers of commands that run and that wait for a permit.
@@ -305,7 +302,7 @@ impl NodeProbes {
         actions: &mut Vec<NodeAction>,
     ) {
         // While the run is still known: its start and its timeout decide what a deadline means.
-        let result = self.classify_result(id, result, took, now);
+        let result = self.classify_result(id, result);
         let Some(run) = self.runs.end_run(id) else {
             return;
         };

@@ -16,7 +16,7 @@
 //! | `run` | one run, as an executor gets it |
 //! | `runs` | the runs under way, and those that wait for a permit |
 //! | `permits` | how many runs may be under way at once, and which one is next |
-//! | `loop_lag` | how late the agent is, by which a timeout is judged |
+//! | `loop_lag` | how late the agent is, by which a timeout is extended |
 //! | `recent_runs` | the last runs of each probe, kept for people who ask |
 //! | `previous` | verdicts that an earlier agent left in the status |
 //! | `reporter` | when a write of the status is due |
@@ -51,6 +51,7 @@ pub use container::{ContainerName, RuntimeContainer, RuntimeContainers, RuntimeS
 pub use entries::MalformedEntry;
 pub use event::{NodeAction, NodeEvent, VerdictChange};
 pub use key::{PodIdentity, ProbeKey};
+pub use loop_lag::LoopLag;
 pub use machine::{ExecLimits, NodeProbes};
 pub use recent_runs::HistoryLimits;
 pub use reporter::StatusWriteEnd;

@@ -29,8 +29,6 @@ pub(super) struct ActiveRun {
     started: Duration,
     /// [`ProbeRun::waited`].
     waited: Duration,
-    /// [`LoopLag::total`] when it was started.
-    lag_before: Duration,
 }
 
 impl ActiveRun {
@@ -137,7 +135,6 @@ impl Runs {
             probe: run.probe.clone(),
             started: now,
             waited: run.waited,
-            lag_before: self.lag.total(),
         };
         let other = self.active.insert(run.id, active);
         debug_assert!(other.is_none(), "a run ends before it is started again");
@@ -194,35 +191,21 @@ impl Runs {
 
     /// What a result means that came at the run's deadline.
     ///
-    /// If the agent itself was late by half of the timeout meanwhile, it says nothing about the container. Otherwise our
-    /// own deadline of a command is a failure by timeout if the runtime was alive when it should have ended the command: a
-    /// list that began after the timeout has succeeded, so the command hangs. An earlier list proves nothing, since the
+    /// Our own deadline of a command is a failure by timeout if the runtime was alive when it should have ended the command:
+    /// a list that began after the timeout has succeeded, so the command hangs. An earlier list proves nothing, since the
     /// runtime may have hung afterwards.
     pub(super) fn classify_result(
         &self,
         id: RunId,
         result: Result<Outcome, CannotProbe>,
-        took: Duration,
         last_list_began: Option<Duration>,
     ) -> Result<Outcome, CannotProbe> {
         let Some(run) = self.active.get(&id) else {
             return result;
         };
-        let (is_exec, timeout) = (run.weight.is_exec(), run.probe.timeout());
-        let is_late = match &result {
-            Err(CannotProbe::Deadline) => true,
-            // Whether a command was in time, the runtime says.
-            Ok(Outcome::Failed(_)) => !is_exec && took >= timeout,
-            _ => false,
-        };
-        let lag = self.lag.total().saturating_sub(run.lag_before);
-        if is_late && lag >= timeout / 2 {
-            return Err(CannotProbe::Local(format!(
-                "it was late by {lag:?} during a run with a timeout of {timeout:?}; see leadsman_loop_lag_seconds_total"
-            )));
-        }
+        let timeout = run.probe.timeout();
         if result == Err(CannotProbe::Deadline)
-            && is_exec
+            && run.weight.is_exec()
             && last_list_began > Some(run.started + timeout)
         {
             return Ok(Outcome::timed_out(timeout));

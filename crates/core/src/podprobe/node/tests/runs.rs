@@ -237,33 +237,32 @@ fn a_cancelled_connection_has_its_permit_until_it_is_closed() {
     assert_eq!((sim.runs.len(), sim.cancelled.len()), (32, 0));
 }
 
+/// The executor has extended its limit already. On a node without CPU to spare, a mark would otherwise stay for ever.
 // PRB-13
 #[test]
-fn a_run_that_timed_out_because_the_agent_was_late_has_not_failed() {
+fn a_run_that_timed_out_has_failed_however_late_the_agent_is() {
     for (probe, result) in [
         (tcp_probe(), Ok(outcome_of(false, "no answer within 1s"))),
         (exec_probe(), Err(CannotProbe::Deadline)),
     ] {
-        for (late, expected) in [(400, "Failed"), (500, "Succeeded"), (2_000, "Succeeded")] {
+        for late in [0, 500, 2_000] {
             let mut sim = Sim::new();
             sim.plan_and_show(&[("m#p", probe.clone())]);
             sim.set_container(Some(("a", running_state())));
             sim.pass_time_with_results(2 * SECOND, true, "");
             sim.pass_time(SECOND);
-            for _ in 0..3 {
-                let Some(run) = sim.runs.keys().next().copied() else {
-                    break;
-                };
-                sim.pass_time(SECOND);
-                // The loop comes no further for a time.
-                sim.stall(millis(100 + late));
-                sim.list_containers();
-                sim.finish_run(run, result.clone());
-            }
+            let run = *sim.runs.keys().next().unwrap();
+            let lag_before = sim.node.loop_lag().total_at(sim.current_moment().monotonic);
+            sim.pass_time(SECOND);
+            // The loop comes no further for a time.
+            sim.stall(millis(100 + late));
+            let lag = sim.node.loop_lag().total_at(sim.current_moment().monotonic);
+            assert_eq!(lag, lag_before + millis(late));
+            sim.list_containers();
+            sim.finish_run(run, result.clone());
+            assert!(!sim.runs.contains_key(&run), "a retry would add load");
             sim.pass_time(millis(100));
-            assert_eq!(sim.shown_states()["m#p"], expected, "{late} {result:?}");
-            let lag = sim.node.loop_lag();
-            assert!(lag >= millis(late), "{lag:?}");
+            assert_eq!(sim.shown_states()["m#p"], "Failed", "{late} {result:?}");
         }
     }
 }
