@@ -6,20 +6,27 @@
 //! until its timeout, and keeps its permit as long. So permits are divided:
 //!
 //! - The first permit of a namespace is granted as long as one is free.
-//! - A further one is granted only if as many stay free as there are namespaces with such probes that have none, and at
-//!   least a quarter of all, for namespaces to come.
+//! - A further one within its share is granted only if as many stay free as there are namespaces with such probes that have
+//!   none, and at least a share, for those to come. The shares of all together are a quarter of all permits. With up to
+//!   [`SHARES`] namespaces they do not depend on the number of these, which grows while probes hang.
+//! - One beyond its share is granted only if at least a quarter stays free.
 //! - Beside other namespaces, one has at most half of all. A pod has at most `per_pod`, and beside other pods at most
 //!   half of what its namespace may have.
 //!
 //! So as long as the node has no more namespaces with such probes than permits, a namespace that runs none starts its
-//! next one at once, whatever hangs in the others. Waiting runs are served round-robin by namespace, within a namespace
-//! round-robin by pod, and within a pod in the order of arrival.
+//! next one at once, whatever hangs in the others. It has its share too: whoever was the last to be granted one beyond its
+//! share left a quarter free, and needs none of it to have its own; the others, if they all hang, take less than that
+//! quarter by a share. Waiting runs are served round-robin by namespace, within a namespace round-robin by pod, and within
+//! a pod in the order of arrival.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::Hash;
 use std::sync::Arc;
 
 use super::key::PodIdentity;
+
+/// The quarter that is divided into shares is divided into at least so many.
+const SHARES: usize = 10;
 
 /// Queues that are served round-robin, each with its name.
 type RoundRobin<K, Q> = VecDeque<(K, Q)>;
@@ -151,13 +158,14 @@ impl<T: PartialEq> RunPermits<T> {
     fn limit_left_to(&self, namespace: &Arc<str>) -> Option<usize> {
         let has = count_of(&self.by_namespace, namespace);
         let limit = self.limit_of_namespace(namespace);
-        // The reserve is kept for first permits, so only further ones leave it alone.
-        let reserved = if has == 0 {
-            0
-        } else {
-            // A namespace that the next plan brings is in no count yet. Its first run must not wait for runs that may
-            // hang until their timeout.
-            self.planned_without.max(self.per_node / 4)
+        let quarter = self.per_node / 4;
+        let share = quarter / self.planned.len().max(SHARES);
+        // A namespace that the next plan brings is in no count yet. Its first run must not wait for runs that may
+        // hang until their timeout.
+        let reserved = match has {
+            0 => 0,
+            _ if has < share => self.planned_without.max(share),
+            _ => self.planned_without.max(quarter),
         };
         (self.per_node - self.taken > reserved && has < limit).then_some(limit)
     }
@@ -229,178 +237,4 @@ fn queue_of<'a, K: Clone + Eq, Q: Default>(
 }
 
 #[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    fn pod(namespace: usize, pod: usize) -> PodIdentity {
-        PodIdentity {
-            namespace: format!("ns{namespace}").into(),
-            name: format!("p{pod}").into(),
-            uid: format!("{namespace}/{pod}").into(),
-        }
-    }
-
-    /// So many namespaces, each with so many pods that have commands.
-    fn planned(namespaces: usize, pods: usize) -> HashMap<Arc<str>, usize> {
-        let names = (0..namespaces).map(|number| pod(number, 0).namespace);
-        names.map(|name| (name, pods)).collect()
-    }
-
-    // PRB-14
-    #[test]
-    fn pods_that_share_a_uid_share_no_permits() {
-        let (a, mut b) = (pod(0, 0), pod(1, 0));
-        b.uid = a.uid.clone();
-        let mut permits = RunPermits::new(1, 3);
-        assert!(permits.acquire_or_wait(&a, 1));
-        assert!(permits.acquire_or_wait(&b, 2));
-    }
-
-    // PRB-14
-    #[test]
-    fn both_limits_hold_and_the_order_of_a_pod_is_kept() {
-        let (a, b) = (pod(0, 0), pod(0, 1));
-        let mut permits = RunPermits::new(2, 3);
-        permits.set_pods(planned(1, 2));
-        let entered: Vec<bool> = [(&a, 1), (&a, 2), (&a, 3), (&b, 4), (&b, 5), (&a, 6)]
-            .map(|(pod, who)| permits.acquire_or_wait(pod, who))
-            .into();
-        assert_eq!(entered, [true, true, false, true, false, false]);
-        assert_eq!(permits.grant_next(), None);
-        permits.release_permit(&b);
-        assert_eq!(
-            permits.grant_next(),
-            Some(5),
-            "pod a is full, so 3 is passed over"
-        );
-        permits.cancel_waiting(&3);
-        permits.release_permit(&a);
-        assert_eq!(permits.grant_next(), Some(6));
-        assert_eq!((permits.queued_runs(), permits.taken_permits()), (0, 3));
-    }
-
-    // PRB-14
-    #[test]
-    fn who_waits_is_served_by_namespace_then_by_pod() {
-        let mut permits = RunPermits::new(1, 1);
-        permits.set_pods(planned(2, 2));
-        let busy = pod(0, 0);
-        assert!(permits.acquire_or_wait(&busy, "runs"));
-        for (namespace, number, who) in [
-            (0, 0, "a0 first"),
-            (0, 0, "a0 second"),
-            (0, 0, "a0 third"),
-            (0, 1, "a1"),
-            (1, 0, "b0"),
-        ] {
-            assert!(!permits.acquire_or_wait(&pod(namespace, number), who));
-        }
-        let mut served = Vec::new();
-        let mut running = busy;
-        while permits.taken_permits() > 0 {
-            permits.release_permit(&running);
-            let Some(who) = permits.grant_next() else {
-                break;
-            };
-            let number = usize::from(who == "a1");
-            running = pod(usize::from(who.starts_with('b')), number);
-            served.push(who);
-        }
-        assert_eq!(served, ["a0 first", "b0", "a1", "a0 second", "a0 third"]);
-    }
-
-    // PRB-14
-    #[test]
-    fn what_hangs_in_one_namespace_leaves_room_for_those_that_come() {
-        let mut permits = RunPermits::new(4, 16);
-        permits.set_pods(planned(1, 100));
-        for number in 0..100 {
-            permits.acquire_or_wait(&pod(0, number), number);
-        }
-        assert_eq!(permits.taken_permits(), 12);
-        for namespace in 1..=4 {
-            permits.set_pods(planned(namespace + 1, 100));
-            assert!(permits.acquire_or_wait(&pod(namespace, 0), 1_000 + namespace));
-        }
-    }
-
-    #[derive(Clone, Debug)]
-    enum PermitStep {
-        /// A command of this pod of this namespace is due.
-        Due(usize, usize),
-        /// The command that has run for so long that so many began after it ends.
-        End(usize),
-    }
-
-    fn steps(namespaces: usize) -> impl Strategy<Value = Vec<PermitStep>> {
-        let step = prop_oneof![
-            3 => (0..namespaces, 0..4_usize).prop_map(|(namespace, pod)| PermitStep::Due(namespace, pod)),
-            1 => (0..8_usize).prop_map(PermitStep::End),
-        ];
-        prop::collection::vec(step, 1..200)
-    }
-
-    fn histories() -> impl Strategy<Value = (usize, usize, usize, Vec<PermitStep>)> {
-        (1..20_usize, 1..6_usize).prop_flat_map(|(per_node, per_pod)| {
-            (1..=per_node).prop_flat_map(move |namespaces| {
-                (
-                    Just(per_node),
-                    Just(per_pod),
-                    Just(namespaces),
-                    steps(namespaces),
-                )
-            })
-        })
-    }
-
-    proptest! {
-        #![proptest_config(ProptestConfig { cases: 1_000, ..ProptestConfig::default() })]
-
-        // PRB-14
-        #[test]
-        fn a_namespace_without_a_command_begins_its_next_at_once_and_nobody_with_room_waits(
-            (per_node, per_pod, namespaces, steps) in histories()
-        ) {
-            let mut permits = RunPermits::new(per_pod, per_node);
-            permits.set_pods(planned(namespaces, 4));
-            let mut running: Vec<(usize, PodIdentity)> = Vec::new();
-            let mut waiting: HashMap<usize, PodIdentity> = HashMap::new();
-            for (who, step) in steps.into_iter().enumerate() {
-                match step {
-                    PermitStep::Due(namespace, number) => {
-                        let pod = pod(namespace, number);
-                        let first = running.iter().all(|(_, of)| of.namespace != pod.namespace);
-                        let began = permits.acquire_or_wait(&pod, who);
-                        prop_assert!(began || !first, "{pod:?} has no command running and waits");
-                        if began {
-                            running.push((who, pod));
-                        } else {
-                            waiting.insert(who, pod);
-                        }
-                    }
-                    PermitStep::End(ago) if ago < running.len() => {
-                        let (_, pod) = running.remove(running.len() - 1 - ago);
-                        permits.release_permit(&pod);
-                        while let Some(who) = permits.grant_next() {
-                            running.push((who, waiting.remove(&who).unwrap()));
-                        }
-                    }
-                    PermitStep::End(_) => {}
-                }
-                prop_assert!(waiting.values().all(|pod| !permits.may_take(pod)));
-                let without = permits.planned.keys().filter(|planned| !permits.by_namespace.contains_key(*planned));
-                prop_assert_eq!(permits.planned_without, without.count());
-                prop_assert_eq!((permits.taken_permits(), permits.queued_runs()), (running.len(), waiting.len()));
-                let half = per_node.div_ceil(2);
-                for (_, pod) in &running {
-                    let of_pod = running.iter().filter(|(_, of)| of == pod).count();
-                    let same = running.iter().filter(|(_, of)| of.namespace == pod.namespace);
-                    prop_assert!(of_pod <= per_pod);
-                    prop_assert!(namespaces == 1 || same.count() <= half);
-                }
-            }
-        }
-    }
-}
+mod tests;
