@@ -20,6 +20,7 @@ mod turns;
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
 use std::time::Duration;
 
 use leadsman_process::reply::RetryCause;
@@ -234,7 +235,7 @@ impl<T: Target> WriteQueue<T> {
     }
 
     /// Whose turn it is in a class.
-    fn next_turn(&self, class: usize) -> Option<usize> {
+    fn next_turn(&self, class: usize) -> Option<Arc<str>> {
         self.classes[class].ready.next_turn(|namespace| {
             let in_flight = self
                 .classes
@@ -386,11 +387,8 @@ impl<T: Target> WriteQueue<T> {
         if self.targets.capacity() <= 2 * KEPT_ROOM.max(4 * self.targets.len()) {
             return;
         }
-        let room = KEPT_ROOM.max(2 * self.targets.len());
-        self.targets.shrink_to(room);
-        for queue in &mut self.classes {
-            queue.ready.shrink_to(room);
-        }
+        self.targets
+            .shrink_to(KEPT_ROOM.max(2 * self.targets.len()));
     }
 
     fn wait_until(&mut self, target: T, until: Instant, failures: Failures) {

@@ -5,9 +5,9 @@
 //! later waits by itself.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Event;
+use leadsman_core::cluster::{RoundRobin, TurnQueue};
 use leadsman_core::podprobe::node::VerdictChange;
 use tokio::time::Instant;
 
@@ -23,12 +23,6 @@ pub(crate) struct QueuedEvent {
     pub(crate) failures: u32,
 }
 
-impl QueuedEvent {
-    fn namespace(&self) -> &Arc<str> {
-        &self.change.key.pod.namespace
-    }
-}
-
 /// What can be sent.
 pub(crate) enum NextEvent {
     Due(Box<QueuedEvent>),
@@ -40,82 +34,61 @@ pub(crate) enum NextEvent {
 /// The queue.
 #[derive(Default)]
 pub(crate) struct EventQueue {
-    /// The next to be served first. None is empty.
-    namespaces: VecDeque<NamespaceQueue>,
-    len: usize,
+    namespaces: RoundRobin<NamespaceQueue>,
 }
 
+#[derive(Default)]
 struct NamespaceQueue {
-    namespace: Arc<str>,
     events: VecDeque<QueuedEvent>,
     not_before: Option<Instant>,
+}
+
+impl TurnQueue for NamespaceQueue {
+    fn len(&self) -> usize {
+        self.events.len()
+    }
 }
 
 impl EventQueue {
     /// Adds an event. Returns the one that is dropped for it, or itself, if the queue is full.
     pub(crate) fn push(&mut self, queued: QueuedEvent) -> Option<QueuedEvent> {
-        let namespace = queued.namespace().clone();
-        self.queue_of(namespace).events.push_back(queued);
-        if self.len <= QUEUE {
+        let queue = self.namespaces.queue_of(&queued.change.key.pod.namespace);
+        queue.events.push_back(queued);
+        if self.namespaces.len() <= QUEUE {
             return None;
         }
         // The last of several: who comes new beside others that have as many gives way.
-        let largest = self.namespaces.iter_mut();
-        let largest = largest.max_by_key(|queue| queue.events.len())?;
-        let dropped = largest.events.pop_back();
-        self.len -= usize::from(dropped.is_some());
-        self.namespaces.retain(|queue| !queue.events.is_empty());
-        dropped
+        let known = self.namespaces.iter();
+        let (largest, _) = known.max_by_key(|(_, queue)| queue.len())?;
+        let largest = largest.clone();
+        self.namespaces
+            .take_from(&largest, |queue| queue.events.pop_back())
     }
 
     /// Puts back an event that was taken, before the others of its namespace, none of which is sent before this time.
     pub(crate) fn put_back(&mut self, queued: QueuedEvent, not_before: Instant) {
-        let namespace = queued.namespace().clone();
-        let queue = self.queue_of(namespace);
+        let queue = self.namespaces.queue_of(&queued.change.key.pod.namespace);
         queue.events.push_front(queued);
         queue.not_before = Some(not_before);
     }
 
     /// Takes the next event that may be sent; its namespace is served last then.
     pub(crate) fn take_next(&mut self, now: Instant) -> NextEvent {
-        let mut namespaces = self.namespaces.iter();
-        let is_due = |queue: &NamespaceQueue| queue.not_before.is_none_or(|at| at <= now);
-        let due = namespaces.position(is_due);
-        let next = due.and_then(|index| self.namespaces.remove(index));
-        let Some(mut queue) = next else {
-            let waiting = self.namespaces.iter().filter_map(|queue| queue.not_before);
-            return waiting.min().map_or(NextEvent::Empty, NextEvent::At);
-        };
-        let Some(event) = queue.events.pop_front() else {
-            return NextEvent::Empty;
-        };
-        self.len -= 1;
-        queue.not_before = None;
-        if !queue.events.is_empty() {
-            self.namespaces.push_back(queue);
-        }
-        NextEvent::Due(Box::new(event))
-    }
-
-    /// The queue of this namespace, in which the caller puts one event.
-    fn queue_of(&mut self, namespace: Arc<str>) -> &mut NamespaceQueue {
-        self.len += 1;
-        let mut known = self.namespaces.iter();
-        let index = known.position(|queue| queue.namespace == namespace);
-        let index = index.unwrap_or_else(|| {
-            self.namespaces.push_back(NamespaceQueue {
-                namespace,
-                events: VecDeque::new(),
-                not_before: None,
-            });
-            self.namespaces.len() - 1
+        let next = self.namespaces.take_next(|_, queue| {
+            queue.not_before.take_if(|at| *at <= now);
+            let is_due = queue.not_before.is_none();
+            queue.events.pop_front_if(|_| is_due)
         });
-        &mut self.namespaces[index]
+        let waiting = self.namespaces.iter();
+        let at = waiting.filter_map(|(_, queue)| queue.not_before).min();
+        let later = at.map_or(NextEvent::Empty, NextEvent::At);
+        next.map_or(later, |event| NextEvent::Due(Box::new(event)))
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
     use std::time::Duration;
 
     use leadsman_core::podprobe::State;
@@ -181,8 +154,7 @@ mod tests {
             .collect();
         assert_eq!(served, ["loud/0", "b/0", "loud/1", "b/1"]);
         let left = std::iter::from_fn(|| take(&mut queue, now)).count();
-        assert_eq!((left, queue.len), (QUEUE - 4, 0));
-        assert!(queue.namespaces.is_empty());
+        assert_eq!((left, queue.namespaces.len()), (QUEUE - 4, 0));
     }
 
     // PPM-14

@@ -16,6 +16,7 @@
 //! | `text` | texts that must fit somewhere |
 //! | `go_json` | JSON as the API server stores it, and its length |
 //! | `closed_list` | enums of words that people see, and that a page explains |
+//! | `round_robin` | queues that are served in turn, such as those of namespaces |
 //! | `sorted_map`, `interner` | maps and strings of which a manager keeps hundreds of thousands |
 
 pub mod cel;
@@ -27,6 +28,7 @@ mod invalid;
 pub mod names;
 mod object;
 mod refusal;
+mod round_robin;
 mod selector;
 mod selector_terms;
 mod sorted_map;
@@ -44,6 +46,7 @@ pub use invalid::{FieldErrors, Invalid};
 pub(crate) use object::PodName;
 pub use object::{ObjectName, ResourceVersion, Source};
 pub use refusal::Refusal;
+pub use round_robin::{RoundRobin, TurnQueue};
 pub use selector::{Operator, Selector};
 pub use selector_terms::SelectorTerm;
 pub use sorted_map::SortedMap;

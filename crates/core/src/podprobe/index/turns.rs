@@ -5,11 +5,12 @@
 //! turns of the namespaces. A pod that changes while it waits is planned once. Between the turns the process takes in
 //! events, writes, and renews its Lease.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::ops::Bound;
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::context::PodName;
+use crate::cluster::{RoundRobin, TurnQueue};
 
 /// The work of one turn: about as many probes and comparisons of selectors, which are milliseconds.
 const TURN: usize = 4096;
@@ -29,9 +30,7 @@ pub(super) struct PlanningTurns {
     size: usize,
     spent: HashMap<String, usize>,
     spent_by_all: usize,
-    waiting: BTreeMap<String, BTreeSet<PodName>>,
-    /// The namespace of which pods were taken last.
-    last: String,
+    waiting: RoundRobin<BTreeSet<PodName>>,
     /// Namespaces of which no pod waits any more since they were last taken.
     drained: Vec<String>,
     /// The pods that were there when writing began. All are planned before anything is written: what no pod wants yet
@@ -47,8 +46,7 @@ impl Default for PlanningTurns {
             size: TURN,
             spent: HashMap::new(),
             spent_by_all: 0,
-            waiting: BTreeMap::new(),
-            last: String::new(),
+            waiting: RoundRobin::default(),
             drained: Vec::new(),
             first_round: BTreeSet::new(),
             held_until: None,
@@ -60,7 +58,7 @@ impl PlanningTurns {
     /// Begins anew with these pods, which are all.
     pub(super) fn begin_first_round(&mut self, pods: BTreeSet<PodName>) {
         self.begin_turn();
-        self.waiting.clear();
+        self.waiting = RoundRobin::default();
         self.first_round = pods;
     }
 
@@ -77,23 +75,16 @@ impl PlanningTurns {
 
     /// Whether a pod may be planned at once. If not, it waits.
     pub(super) fn may_plan(&mut self, pod: &PodName) -> bool {
-        let namespace = pod.namespace.as_str();
-        if let Some(waiting) = self.waiting.get_mut(namespace) {
-            waiting.insert(pod.clone());
-            return false;
-        }
-        let may = self.has_work_left(namespace) && self.spent_by_all < NAMESPACES * self.size;
+        let namespace = &pod.namespace;
+        let spent = self.spent.get(namespace);
+        let may = !self.is_waiting(namespace)
+            && spent.is_none_or(|spent| *spent < self.size)
+            && self.spent_by_all < NAMESPACES * self.size;
         if !may {
-            self.waiting
-                .insert(namespace.to_owned(), [pod.clone()].into());
+            let waiting = self.waiting.queue_of(namespace);
+            waiting.insert(pod.clone());
         }
         may
-    }
-
-    fn has_work_left(&self, namespace: &str) -> bool {
-        self.spent
-            .get(namespace)
-            .is_none_or(|spent| *spent < self.size)
     }
 
     /// Counts the work that a pod was.
@@ -107,49 +98,42 @@ impl PlanningTurns {
         }
     }
 
-    /// Begins a turn: every namespace has its share again.
+    /// Begins a turn: every namespace has its share again, and another one is first.
     pub(super) fn begin_turn(&mut self) {
+        // Nothing is taken, but who had work in the last turn is the last one then.
+        let has_begun = |namespace: &Arc<str>| self.spent.contains_key(&**namespace);
+        self.waiting
+            .take_next(|namespace, _| has_begun(namespace).then_some(()));
         self.spent.clear();
         self.spent_by_all = 0;
     }
 
-    /// The next waiting pod, if this turn has work left.
+    /// The next waiting pod, if this turn has work left. By cost: a namespace goes on until its share of this turn is spent,
+    /// and not in the next turn.
     pub(super) fn next_waiting(&mut self) -> Option<PodName> {
-        while self.spent_by_all < self.size {
-            let after = (Bound::Excluded(self.last.clone()), Bound::Unbounded);
-            let current = self.waiting.get_key_value(&self.last);
-            // A namespace goes on until its share of this turn is spent, and not in the next turn.
-            let has_begun = |namespace: &str| self.spent.contains_key(namespace);
-            let current = current
-                .filter(|(namespace, _)| has_begun(namespace) && self.has_work_left(namespace));
-            let next = current.or_else(|| self.waiting.range::<String, _>(after).next());
-            let next = next.or_else(|| self.waiting.first_key_value());
-            let namespace = next?.0.clone();
-            let pods = self.waiting.get_mut(&namespace)?;
-            let pod = pods.pop_first();
-            if pods.is_empty() {
-                self.waiting.remove(&namespace);
-                self.drained.push(namespace.clone());
-            }
-            self.last = namespace;
-            if pod.is_some() {
-                return pod;
-            }
+        if self.spent_by_all >= self.size {
+            return None;
         }
-        None
+        let namespace = self.waiting.iter().next()?.0.clone();
+        self.take_from(&namespace, BTreeSet::pop_first)
     }
 
     /// Takes a pod that waits out of its turn. Returns whether it did wait.
     pub(super) fn take_waiting(&mut self, pod: &PodName) -> bool {
-        let Some(pods) = self.waiting.get_mut(&pod.namespace) else {
-            return false;
-        };
-        let waited = pods.remove(pod);
-        if pods.is_empty() {
-            self.waiting.remove(&pod.namespace);
-            self.drained.push(pod.namespace.clone());
+        let taken = self.take_from(&pod.namespace, |pods| pods.take(pod));
+        taken.is_some()
+    }
+
+    fn take_from(
+        &mut self,
+        namespace: &str,
+        take: impl FnOnce(&mut BTreeSet<PodName>) -> Option<PodName>,
+    ) -> Option<PodName> {
+        let pod = self.waiting.take_from(namespace, take)?;
+        if !self.is_waiting(namespace) {
+            self.drained.push(namespace.to_owned());
         }
-        waited
+        Some(pod)
     }
 
     /// Whether the objects of nodes wait, because pods do. Asked before each comparison of these objects: if they are not
@@ -165,7 +149,7 @@ impl PlanningTurns {
 
     /// Whether a pod of a namespace waits.
     pub(super) fn is_waiting(&self, namespace: &str) -> bool {
-        self.waiting.contains_key(namespace)
+        self.waiting.contains(namespace)
     }
 
     /// The namespaces of which no pod waits any more.
@@ -187,8 +171,6 @@ impl PlanningTurns {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use super::*;
     use crate::cluster::ObjectName;
 
@@ -276,9 +258,9 @@ mod tests {
                 plan_at_once(&mut turns, &pod(namespace, round));
             }
         }
-        // Four times two were planned at once, and `e` waits like the others.
+        // Four times two were planned at once, and `d`, which waits first, had work in this turn.
         let taken: Vec<_> = (0..6).flat_map(|_| take_turn(&mut turns)).collect();
-        assert_eq!(taken.concat(), "aabbccddeede");
+        assert_eq!(taken.concat(), "eeaabbccdded");
         assert!(turns.are_over());
     }
 

@@ -24,12 +24,10 @@ use std::hash::Hash;
 use std::sync::Arc;
 
 use super::key::PodIdentity;
+use crate::cluster::{RoundRobin, TurnQueue};
 
 /// The quarter that is divided into shares is divided into at least so many.
 const SHARES: usize = 10;
-
-/// Queues that are served round-robin, each with its name.
-type RoundRobin<K, Q> = VecDeque<(K, Q)>;
 
 /// The permits, and the queue for them. `T` identifies a run to the caller.
 #[derive(Debug)]
@@ -44,10 +42,8 @@ pub(super) struct RunPermits<T> {
     planned: HashMap<Arc<str>, usize>,
     /// How many namespaces in `planned` have no permit.
     planned_without: usize,
-    /// Runs by namespace, then by pod. No queue is empty.
-    waiting: RoundRobin<Arc<str>, RoundRobin<PodIdentity, VecDeque<T>>>,
-    /// Runs in `waiting`.
-    queued: usize,
+    /// Runs by namespace, then by the pod's uid.
+    waiting: RoundRobin<RoundRobin<VecDeque<(PodIdentity, T)>>>,
 }
 
 impl<T: PartialEq> RunPermits<T> {
@@ -61,8 +57,7 @@ impl<T: PartialEq> RunPermits<T> {
             by_namespace: HashMap::new(),
             planned: HashMap::new(),
             planned_without: 0,
-            waiting: VecDeque::new(),
-            queued: 0,
+            waiting: RoundRobin::default(),
         }
     }
 
@@ -82,9 +77,8 @@ impl<T: PartialEq> RunPermits<T> {
             self.take_permit(pod);
             return true;
         }
-        let pods = queue_of(&mut self.waiting, &pod.namespace);
-        queue_of(pods, pod).push_back(who);
-        self.queued += 1;
+        let pods = self.waiting.queue_of(&pod.namespace);
+        pods.queue_of(&pod.uid).push_back((pod.clone(), who));
         false
     }
 
@@ -99,49 +93,34 @@ impl<T: PartialEq> RunPermits<T> {
 
     /// Grants a free permit to the first run that may have it; its namespace and its pod are served last then.
     pub(super) fn grant_next(&mut self) -> Option<T> {
-        let (first, second) = self.waiting.iter().enumerate().find_map(|(first, queue)| {
-            let (namespace, pods) = queue;
-            // The first that may have one: who is at its limit holds up nobody behind it. The namespace first, so that one
-            // with a thousand pods that wait costs the runs of others no time.
+        let mut waiting = std::mem::take(&mut self.waiting);
+        // The first that may have one: who is at its limit holds up nobody behind it. The namespace first, so that one
+        // with a thousand pods that wait costs the runs of others no time.
+        let granted = waiting.take_next(|namespace, pods| {
             let limit = self.limit_left_to(namespace)?;
-            let mut pods = pods.iter();
-            let second = pods.position(|(pod, _)| self.has_room_in_pod(pod, limit));
-            Some((first, second?))
-        })?;
-        let (namespace, mut pods) = self.waiting.remove(first)?;
-        let (pod, mut queue) = pods.remove(second)?;
-        let who = queue.pop_front()?;
-        self.queued -= 1;
+            pods.take_next(|_, queue| {
+                queue.pop_front_if(|(pod, _)| self.has_room_in_pod(pod, limit))
+            })
+        });
+        self.waiting = waiting;
+        let (pod, who) = granted?;
         self.take_permit(&pod);
-        if !queue.is_empty() {
-            // At the end, so that the next permit goes to another pod of the namespace, and to another namespace before
-            // that.
-            pods.push_back((pod, queue));
-        }
-        if !pods.is_empty() {
-            self.waiting.push_back((namespace, pods));
-        }
         Some(who)
     }
 
-    /// Removes a run from the queue.
-    pub(super) fn cancel_waiting(&mut self, who: &T) {
-        // A walk through the whole queue: it has at most one run of each probe, and only edits and restarts of
-        // containers cancel any.
-        self.waiting.retain_mut(|(_, pods)| {
-            pods.retain_mut(|(_, queue)| {
-                let before = queue.len();
-                queue.retain(|waiting| waiting != who);
-                self.queued -= before - queue.len();
-                !queue.is_empty()
-            });
-            !pods.is_empty()
+    /// Removes a run of this pod from the queue.
+    pub(super) fn cancel_waiting(&mut self, pod: &PodIdentity, who: &T) {
+        self.waiting.take_from(&pod.namespace, |pods| {
+            pods.take_from(&pod.uid, |queue| {
+                let index = queue.iter().position(|(_, waiting)| waiting == who)?;
+                queue.remove(index)
+            })
         });
     }
 
     /// Runs in the queue.
     pub(super) fn queued_runs(&self) -> usize {
-        self.queued
+        self.waiting.len()
     }
 
     /// Permits taken.
@@ -221,19 +200,6 @@ fn decrement_count<K: Eq + Hash>(counts: &mut HashMap<K, usize>, of: &K) -> bool
         counts.remove(of);
     }
     is_last
-}
-
-/// The queue of this name, at the end when it is new.
-fn queue_of<'a, K: Clone + Eq, Q: Default>(
-    queues: &'a mut RoundRobin<K, Q>,
-    name: &K,
-) -> &'a mut Q {
-    let known = queues.iter().position(|(of, _)| of == name);
-    let index = known.unwrap_or_else(|| {
-        queues.push_back((name.clone(), Q::default()));
-        queues.len() - 1
-    });
-    &mut queues[index].1
 }
 
 #[cfg(test)]

@@ -157,7 +157,8 @@ impl Runs {
     /// the run is to be cancelled.
     pub(super) fn give_up(&mut self, id: RunId) -> bool {
         if let Some(waiting) = self.waiting.remove(&id) {
-            self.permits_for(waiting.weight).cancel_waiting(&id);
+            self.permits_for(waiting.weight)
+                .cancel_waiting(&waiting.run.key.pod, &id);
             return false;
         }
         let is_connection = |run: &ActiveRun| !run.weight.is_exec();

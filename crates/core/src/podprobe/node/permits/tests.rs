@@ -45,7 +45,7 @@ fn both_limits_hold_and_the_order_of_a_pod_is_kept() {
         Some(5),
         "pod a is full, so 3 is passed over"
     );
-    permits.cancel_waiting(&3);
+    permits.cancel_waiting(&a, &3);
     permits.release_permit(&a);
     assert_eq!(permits.grant_next(), Some(6));
     assert_eq!((permits.queued_runs(), permits.taken_permits()), (0, 3));
