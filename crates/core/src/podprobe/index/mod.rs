@@ -216,6 +216,7 @@ impl Index {
             self.cx.now = now;
             self.nodes.compare_object(&name, &mut self.cx);
         }
+        self.hold_waiting_marker(target);
         // Built when there is room to send it and not when an event came: a target that changed ten times meanwhile is
         // written once.
         let DueWrite { write, sent } = self.due_write(target, now)?;
@@ -285,6 +286,15 @@ impl Index {
                 let reflection = self.reflection_of(name);
                 self.markers.due_finalizers(name, reflection, now.monotonic)
             }
+        }
+    }
+
+    /// Holds a marker that is not written because pods wait: nothing else may affect it until none does.
+    fn hold_waiting_marker(&mut self, target: &WriteTarget) {
+        if let WriteTarget::MarkerStatus(name) | WriteTarget::MarkerFinalizer(name) = target
+            && self.turns.is_waiting(&name.namespace)
+        {
+            self.turns.may_compare(&Arc::new(name.clone()));
         }
     }
 
@@ -361,13 +371,10 @@ impl Index {
     /// Compares the affected markers. Last, because a status counts what all pods of the marker have added: where some
     /// wait for their turn, it is compared after the last one.
     fn compare_markers(&mut self) {
-        for namespace in self.turns.take_drained() {
-            let markers = self.markers.marker_names();
-            let markers = markers.filter(|name| name.namespace == namespace);
-            self.cx.affected.markers.extend(markers.cloned());
-        }
+        let held = self.turns.take_held_markers();
+        self.cx.affected.markers.extend(held);
         for name in std::mem::take(&mut self.cx.affected.markers) {
-            if !self.turns.is_waiting(&name.namespace) {
+            if self.turns.may_compare(&name) {
                 self.compare_marker(&name);
             }
         }

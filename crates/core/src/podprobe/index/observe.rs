@@ -286,6 +286,7 @@ impl Index {
     /// Remembers the refusal of a write, unless another write of the target is due by now, which is tried. Of an object that
     /// is too large, a smaller one becomes due.
     fn observe_refused(&mut self, target: &WriteTarget, write: Write, refusal: Refusal) {
+        self.hold_waiting_marker(target);
         // The refusal answers a request of some time ago; what is due now may be another one.
         let due = self.due_write(target, self.cx.now).map(|due| due.write);
         let is_too_large = matches!(refusal, Refusal::TooLarge(_));

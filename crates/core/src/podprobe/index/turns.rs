@@ -9,7 +9,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::context::PodName;
+use super::context::{MarkerName, PodName};
 use crate::cluster::{RoundRobin, TurnQueue};
 
 /// The work of one turn: about as many probes and comparisons of selectors, which are milliseconds.
@@ -33,6 +33,8 @@ pub(super) struct PlanningTurns {
     waiting: RoundRobin<BTreeSet<PodName>>,
     /// Namespaces of which no pod waits any more since they were last taken.
     drained: Vec<String>,
+    /// Markers that wait to be compared until no pod of their namespace does, by namespace.
+    held_markers: HashMap<String, BTreeSet<MarkerName>>,
     /// The pods that were there when writing began. All are planned before anything is written: what no pod wants yet
     /// would be removed.
     first_round: BTreeSet<PodName>,
@@ -48,6 +50,7 @@ impl Default for PlanningTurns {
             spent_by_all: 0,
             waiting: RoundRobin::default(),
             drained: Vec::new(),
+            held_markers: HashMap::new(),
             first_round: BTreeSet::new(),
             held_until: None,
         }
@@ -59,6 +62,8 @@ impl PlanningTurns {
     pub(super) fn begin_first_round(&mut self, pods: BTreeSet<PodName>) {
         self.begin_turn();
         self.waiting = RoundRobin::default();
+        // All are compared after the first round.
+        self.held_markers.clear();
         self.first_round = pods;
     }
 
@@ -152,9 +157,21 @@ impl PlanningTurns {
         self.waiting.contains(namespace)
     }
 
-    /// The namespaces of which no pod waits any more.
-    pub(super) fn take_drained(&mut self) -> Vec<String> {
-        std::mem::take(&mut self.drained)
+    /// Whether a marker may be compared at once. If not, it is held.
+    pub(super) fn may_compare(&mut self, marker: &MarkerName) -> bool {
+        let waits = self.is_waiting(&marker.namespace);
+        if waits {
+            let held = self.held_markers.entry(marker.namespace.clone());
+            held.or_default().insert(marker.clone());
+        }
+        !waits
+    }
+
+    /// The markers that were held for pods of which none waits any more.
+    pub(super) fn take_held_markers(&mut self) -> Vec<MarkerName> {
+        let drained = std::mem::take(&mut self.drained).into_iter();
+        let held = drained.filter_map(|namespace| self.held_markers.remove(&namespace));
+        held.flatten().collect()
     }
 
     /// Whether no pod waits.
@@ -218,12 +235,17 @@ mod tests {
         }
         assert!(plan_at_once(&mut turns, &pod("quiet", "p")));
         assert!(turns.is_waiting("busy") && !turns.is_waiting("quiet"));
+        let markers = ["busy", "quiet"].map(|namespace| pod(namespace, "m"));
+        let compared = markers.each_ref().map(|one| turns.may_compare(one));
+        assert_eq!(compared, [false, true]);
+        assert!(turns.take_held_markers().is_empty());
         // Whatever changes of a pod while it waits, it is planned once.
         assert!(!plan_at_once(&mut turns, &pod("busy", "5")));
         let taken = [take_turn(&mut turns), take_turn(&mut turns)];
         assert_eq!(taken, [["busy", "busy"], ["busy", "busy"]]);
         assert!(turns.are_over());
-        assert_eq!(turns.take_drained(), ["busy"]);
+        assert_eq!(turns.take_held_markers(), markers[..1]);
+        assert!(turns.may_compare(&markers[0]));
         turns.begin_turn();
         assert!(plan_at_once(&mut turns, &pod("busy", "0")));
     }

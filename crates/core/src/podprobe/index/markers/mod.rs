@@ -63,6 +63,9 @@ pub(super) struct Markers {
     totals: StatusTotals,
     /// Whether the API server keeps all fields of a marker's status, beyond those that `OpenKruise`'s CRD has.
     keeps_summaries: bool,
+    /// The number of comparisons made.
+    #[cfg(test)]
+    pub(super) comparisons: usize,
 }
 
 /// A marker.
@@ -165,6 +168,8 @@ impl Markers {
             changed: keeps_changes.then(BTreeSet::new),
             totals: StatusTotals::default(),
             keeps_summaries: true,
+            #[cfg(test)]
+            comparisons: 0,
         }
     }
 

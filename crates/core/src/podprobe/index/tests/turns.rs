@@ -1,5 +1,7 @@
 //! Whose pods are planned when one event concerns many.
 
+use serde_json::json;
+
 use super::cluster::name;
 use super::pod::SimPod;
 use super::proof::marker;
@@ -55,6 +57,33 @@ fn an_edit_that_concerns_many_pods_leaves_others_their_turn() {
     assert_eq!(both.count(), PODS);
     let status = world.cluster.markers[&name("b", "many")].status.as_ref();
     assert_eq!(status.unwrap().observed_generation, 2);
+}
+
+// PPM-20
+#[test]
+fn after_pods_that_waited_only_markers_that_were_affected_are_compared() {
+    const OTHERS: usize = 100;
+    let mut world = World::bare();
+    for own in 0..10 {
+        let pod = SimPod::new(&format!("u{own}"), "n0", &[("app", "x")]);
+        world.cluster.put_pod(&name("b", &format!("p{own}")), pod);
+    }
+    let nothing = json!({ "matchLabels": { "app": "nothing" } });
+    for own in 0..OTHERS {
+        let other = marker(&nothing, &[idle()]);
+        world
+            .cluster
+            .put_marker(&name("b", &format!("o{own}")), other);
+    }
+    world.mark_in("b", "many", &[idle()]);
+    world.index.turns.set_size(POD);
+    let edited = marker(&app_x(), &[idle(), probe("other", "main", exec("/other"))]);
+    world.cluster.put_marker(&name("b", "many"), edited);
+    let before = world.index.markers.comparisons;
+    world.deliver();
+    while world.take_turn() {}
+    let compared = world.index.markers.comparisons - before;
+    assert!((1..OTHERS).contains(&compared), "{compared}");
 }
 
 /// Otherwise nodes that are last in the order would never be written while a namespace keeps pods waiting.
