@@ -20,6 +20,13 @@ use leadsman_api::{PodProbeMarker, limits};
 /// markers decides how many there are, and each event of the pod costs as much as all that are resolved for it.
 pub const MARKERS_PER_POD: usize = 64;
 
+/// Markers of a namespace that are acted on, at most: of more, the oldest. It bounds what one event of a pod costs, and what
+/// is kept of a pod for the markers beyond those of which it has probes: a name in each direction, so no more than the
+/// pod itself may have of metadata ([`limits::KEPT_POD_BYTES`]).
+pub const MARKERS_PER_NAMESPACE: usize = 1024;
+
+const _: () = assert!(MARKERS_PER_POD < MARKERS_PER_NAMESPACE);
+
 /// A marker that can be acted on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Marker {

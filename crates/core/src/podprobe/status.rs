@@ -51,8 +51,8 @@ pub enum Trouble {
         /// The probe.
         probe: Arc<str>,
     },
-    /// More than [`MARKERS_PER_POD`] match a pod, or no space is left in a node's `NodePodProbe` or in the annotation of a
-    /// pod on a virtual node.
+    /// More than [`MARKERS_PER_POD`] match a pod, the namespace has too many older markers, or no space is left in a node's
+    /// `NodePodProbe` or in the annotation of a pod on a virtual node.
     TooManyProbes,
     /// The `NodePodProbe` of a matching pod's node cannot be written: the API server rejects it, or a finalizer holds
     /// it.
@@ -262,8 +262,12 @@ impl Tally {
         }
     }
 
-    /// Adds a pod's contribution.
-    pub fn add_pod(&mut self, contribution: &PodContribution) {
+    /// Adds a pod's contribution. None if the marker is beyond those of which the pod may have probes.
+    pub fn add_pod(&mut self, contribution: Option<&PodContribution>) {
+        let Some(contribution) = contribution else {
+            let contribution = self.surplus_contribution();
+            return self.add_pod(Some(&contribution));
+        };
         self.count_pod(contribution, 1);
         for (trouble, subject) in &contribution.troubles {
             let subjects = self.troubles.entry(trouble.clone()).or_default();
@@ -272,7 +276,11 @@ impl Tally {
     }
 
     /// Removes a contribution that was added before.
-    pub fn remove_pod(&mut self, contribution: &PodContribution) {
+    pub fn remove_pod(&mut self, contribution: Option<&PodContribution>) {
+        let Some(contribution) = contribution else {
+            let contribution = self.surplus_contribution();
+            return self.remove_pod(Some(&contribution));
+        };
         self.count_pod(contribution, -1);
         for (trouble, subject) in &contribution.troubles {
             let subjects = self.troubles.get_mut(trouble);
@@ -292,6 +300,17 @@ impl Tally {
             if subjects.is_empty() {
                 self.troubles.remove(trouble);
             }
+        }
+    }
+
+    /// What each pod contributes for which the marker is beyond those of which it may have probes. The subject names no pod:
+    /// there would be one for each pair of marker and pod.
+    fn surplus_contribution(&self) -> PodContribution {
+        let subject = format!("pods that {MARKERS_PER_POD} older markers match");
+        PodContribution {
+            probes: vec![ProbeContribution::default(); self.probes.len()],
+            troubles: vec![(Trouble::TooManyProbes, subject.into())],
+            pending: Some(Pending::TooManyProbes),
         }
     }
 

@@ -12,6 +12,7 @@ use crate::cluster::nearest;
 use crate::podprobe::index::{InspectedFit, InspectedMarker, InspectedProbe};
 use crate::podprobe::marker::{Marker, MarkerProbe};
 use crate::podprobe::marks::Conflict;
+use crate::podprobe::plan::Gap;
 use crate::podprobe::pod::FIELD_MANAGER;
 use crate::podprobe::status::Pending;
 
@@ -160,7 +161,10 @@ impl PodContext<'_> {
             Pending::PortNotFound,
             Pending::StartupProbe,
         ];
-        self.cluster.knows_nodes || probe.cause.is_some_and(|cause| follows.contains(&cause))
+        // The node's object may be full too, which has the same cause, and does not follow.
+        self.cluster.knows_nodes
+            || matches!(probe.entry, Err(Gap::TooManyMarkers))
+            || probe.cause.is_some_and(|cause| follows.contains(&cause))
     }
 
     fn pending_cause(

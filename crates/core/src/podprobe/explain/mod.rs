@@ -216,7 +216,7 @@ impl ObservedCluster {
                 InspectedFit::Matches(..) | InspectedFit::Invalid(_) | InspectedFit::Deleting => {
                     true
                 }
-                InspectedFit::DoesNotMatch(parsed) | InspectedFit::Stopped(parsed, _) => {
+                InspectedFit::DoesNotMatch(parsed) | InspectedFit::Stopped(parsed, ..) => {
                     parsed.selector.matches(label)
                 }
             })
@@ -342,7 +342,7 @@ impl PodContext<'_> {
             InspectedFit::DoesNotMatch(parsed) => MarkerFit::DoesNotMatch {
                 terms: self.selector_terms(&parsed.selector),
             },
-            InspectedFit::Stopped(_, message) => MarkerFit::Stopped {
+            InspectedFit::Stopped(.., message) => MarkerFit::Stopped {
                 message: (*message).to_owned(),
             },
             InspectedFit::Invalid(message) => MarkerFit::Invalid {

@@ -66,7 +66,7 @@ closed_list! {
         CannotProbe,
         /// The pod has no address.
         NoAddress,
-        /// The node has as many probes as it may.
+        /// The node has as many probes as it may, or the pod or its namespace as many markers.
         TooManyProbes,
         /// The API server refused a write.
         Refused,

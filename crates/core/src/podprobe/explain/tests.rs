@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use self::scene::{NOW, Scene, marker, now};
 use super::*;
 use crate::cluster::words_of_tables;
+use crate::podprobe::marker::MARKERS_PER_POD;
 use crate::podprobe::status::Pending;
 
 #[test]
@@ -162,6 +163,12 @@ fn nothing_is_in_the_way_of_a_pod_that_is_marked_as_it_should_be() {
     scene.markers[0]["spec"]["selector"]["matchExpressions"] = json!([{ "key": "stage", "operator": "NotIn", "values": ["x"] }]);
     scene.markers.push(other);
 })]
+#[case::namespace_full("TooManyProbes", &["not acted on: 1 older markers of this namespace are"], |scene: &mut Scene| {
+    let mut older = marker("n", "2026-01-01T00:20:00Z");
+    older["spec"]["selector"] = json!({ "matchLabels": { "app": "other" } });
+    scene.markers.push(older);
+    scene.config.markers_per_namespace = 1;
+})]
 #[case::undecodable("Undecodable", &["marker m cannot be decoded", "correct it or delete it"], |scene: &mut Scene| {
     scene.unmarked();
     scene.markers[0]["spec"]["probes"] = json!("none");
@@ -212,6 +219,26 @@ fn the_cause_is_named_with_what_to_do(
             "{words}: {}",
             causes[0].message
         );
+    }
+}
+
+#[test]
+fn a_marker_beyond_those_of_the_pod_is_told_with_and_without_the_nodes() {
+    for reads_nodes in [true, false] {
+        let mut scene = Scene::new();
+        scene.reads_nodes = reads_nodes;
+        for own in 0..MARKERS_PER_POD {
+            let older = marker(&format!("n{own}"), "2026-01-01T00:20:00Z");
+            scene.markers.push(older);
+        }
+        scene.reports("TooManyProbes", "pods that 64 older markers match");
+        let causes = scene.explain().causes;
+        let mut causes = causes.iter();
+        let own = causes.find(|cause| cause.marker.as_deref() == Some("m"));
+        let own = own.unwrap();
+        assert_eq!(own.reason, CauseReason::TooManyProbes);
+        let text = "p (matched by 64 older markers)";
+        assert!(own.message.ends_with(text), "{}", own.message);
     }
 }
 

@@ -348,12 +348,12 @@ impl PodContext<'_> {
         // causes say so.
         let matches = match &own.fit {
             InspectedFit::Matches(..) => true,
-            InspectedFit::DoesNotMatch(parsed) | InspectedFit::Stopped(parsed, _)
+            InspectedFit::DoesNotMatch(parsed) | InspectedFit::Stopped(parsed, ..)
                 if parsed.selector.matches(label) =>
             {
                 false
             }
-            InspectedFit::DoesNotMatch(parsed) | InspectedFit::Stopped(parsed, _) => {
+            InspectedFit::DoesNotMatch(parsed) | InspectedFit::Stopped(parsed, ..) => {
                 let terms = self.selector_terms(&parsed.selector);
                 return Some(TrialMatch::NotSelected(NearestPod { name, terms }));
             }

@@ -14,8 +14,8 @@ impl PodContext<'_> {
         let label = |key: &str| labels.get(key).map(|value| &**value);
         let (parsed, cause) = match &marker.fit {
             InspectedFit::DoesNotMatch(parsed) => (parsed, self.no_target_cause()?),
-            InspectedFit::Stopped(parsed, message) => {
-                (parsed, Cause::new_problem(CauseReason::Cycle, *message))
+            InspectedFit::Stopped(parsed, trouble, message) => {
+                (parsed, Cause::new_problem((*trouble).into(), *message))
             }
             InspectedFit::Matches(..) | InspectedFit::Invalid(_) | InspectedFit::Deleting => {
                 return None;

@@ -28,8 +28,27 @@ pub(super) fn pod_key(pod: &IndexedPod) -> Option<(NodeName, PodKey)> {
     Some((node, (pod.name.clone(), pod.node_uid.clone())))
 }
 
-/// What a pod adds to the tally of each marker that matches it, in order of precedence.
-pub(super) type Contributions = Vec<(MarkerName, PodContribution)>;
+/// What a pod adds to the tallies of the markers that match it, in order of precedence.
+#[derive(Debug, Default)]
+pub(super) struct Contributions {
+    /// Those of the markers of which it may have probes.
+    pub(super) of_pod: Vec<(MarkerName, PodContribution)>,
+    /// The markers beyond these. The names alone, as there may be many, and all pods add the same to their tallies.
+    pub(super) surplus: Vec<MarkerName>,
+}
+
+impl Contributions {
+    /// What is added to the tally of each marker; None stands for what is added to that of a surplus one.
+    pub(super) fn by_marker(
+        &self,
+        with_surplus: bool,
+    ) -> impl Iterator<Item = (&MarkerName, Option<&PodContribution>)> {
+        let of_pod = self.of_pod.iter();
+        let of_pod = of_pod.map(|(name, contribution)| (name, Some(contribution)));
+        let surplus = self.surplus.iter().filter(move |_| with_surplus);
+        of_pod.chain(surplus.map(|name| (name, None)))
+    }
+}
 
 /// What a machine uses besides its own state.
 #[derive(Debug, Default)]

@@ -15,6 +15,7 @@ use crate::cluster::{Now, ObjectName};
 use crate::podprobe::marker::Marker;
 use crate::podprobe::marks::{self, Conflict, Mark, ProbePosition, Wants};
 use crate::podprobe::pod::IndexedPod;
+use crate::podprobe::status::Trouble;
 
 /// A pod as the index sees it.
 #[derive(Debug)]
@@ -59,8 +60,9 @@ pub enum InspectedFit<'a> {
     Matches(&'a Marker, Vec<InspectedProbe>),
     /// It is acted on, and does not match: by its selector, or because the pod cannot be probed.
     DoesNotMatch(&'a Marker),
-    /// Its marks would change without end, so it is stopped; the message of its status.
-    Stopped(&'a Marker, &'a str),
+    /// It is stopped, because its marks would change without end or its namespace has too many markers; reason and message
+    /// of its status.
+    Stopped(&'a Marker, &'a Trouble, &'a str),
     /// It breaks a rule; the message of its status.
     Invalid(&'a str),
     /// It is being deleted.
@@ -180,7 +182,7 @@ impl super::Markers {
                 let fit = match phase {
                     MarkerPhase::Active(marker) => InspectedFit::DoesNotMatch(marker),
                     MarkerPhase::Stopped(marker, reason) => {
-                        InspectedFit::Stopped(marker, reason.message())
+                        InspectedFit::Stopped(marker, reason.trouble(), reason.message())
                     }
                     MarkerPhase::Invalid(_, message) => InspectedFit::Invalid(message),
                     MarkerPhase::Deleting => InspectedFit::Deleting,

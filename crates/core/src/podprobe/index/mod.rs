@@ -52,7 +52,9 @@ use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
 
-use self::context::{Affected, DueWrite, IndexContext, MarkerName, PodName, Sent, Timer, pod_key};
+use self::context::{
+    Affected, Contributions, DueWrite, IndexContext, MarkerName, PodName, Sent, Timer, pod_key,
+};
 pub use self::inspect::{InspectedFit, InspectedMark, InspectedMarker, InspectedPod};
 pub use self::markers::FINALIZER;
 use self::markers::{MarkerChange, MarkerReflection, Markers};
@@ -66,7 +68,7 @@ use self::turns::PlanningTurns;
 use self::undecodable::Undecodable;
 use super::compatibility::Compatibility;
 use super::event::{Event, WatchedKind, Write, WriteTarget};
-use super::marker::Marker;
+use super::marker::{MARKERS_PER_NAMESPACE, MARKERS_PER_POD, Marker};
 use super::marks;
 use super::pod::IndexedPod;
 use super::totals::StatusTotals;
@@ -88,6 +90,8 @@ pub struct Config {
     pub silent_after: SignedDuration,
     /// Maximum size of the spec of a `NodePodProbe`, in bytes as the API server stores it.
     pub node_bytes: usize,
+    /// Markers of a namespace that are acted on, at most: the oldest.
+    pub markers_per_namespace: usize,
     /// Whether providers run the probes of pods on virtual nodes.
     pub serverless: bool,
     /// Whether to remember which changes of verdicts due marks follow from ([`Index::verdict_transitions`]).
@@ -111,6 +115,7 @@ impl Default for Config {
                 .into(),
             silent_after: SignedDuration::from_mins(20),
             node_bytes: 512 * 1024,
+            markers_per_namespace: MARKERS_PER_NAMESPACE,
             serverless: false,
             traces: false,
             former_field_managers: Vec::new(),
@@ -138,7 +143,11 @@ impl Index {
     /// An index that has observed nothing yet.
     pub fn new(config: Config) -> Self {
         Self {
-            markers: Markers::new(config.compatibility, config.serverless),
+            markers: Markers::new(
+                config.compatibility,
+                config.markers_per_namespace,
+                config.serverless,
+            ),
             nodes: Nodes::new(config.node_bytes, config.silent_after),
             pods: Pods::default(),
             turns: PlanningTurns::default(),
@@ -180,7 +189,7 @@ impl Index {
         } else {
             // A standby answers the webhook too: it must know which markers are stopped.
             if self.markers_listed {
-                self.break_loops();
+                self.judge_markers();
             }
             // `Synced` affects everything anyway.
             self.cx.affected = Affected::default();
@@ -306,9 +315,11 @@ impl Index {
         }
     }
 
-    /// Stops the markers that close a loop.
-    fn break_loops(&mut self) {
-        let mut changes = self.markers.break_loops(&mut self.cx);
+    /// Stops the markers that are too many or close a loop, and restarts others.
+    fn judge_markers(&mut self) {
+        // First, since a marker that is one too many is part of no loop.
+        let mut changes = self.markers.judge_ages(&mut self.cx);
+        changes.extend(self.markers.break_loops(&mut self.cx));
         let restarted = changes.iter_mut().filter(|change| change.selects_others);
         let restarted: Vec<_> = restarted.collect();
         // An edit may restart many markers, each of which would look at all pods of its namespace.
@@ -330,7 +341,7 @@ impl Index {
     /// Recomputes everything affected until nothing new is, or what is left has to wait.
     fn recompute_affected(&mut self, is_turn: bool) {
         // Before any pod is planned, since a stopped marker matches none.
-        self.break_loops();
+        self.judge_markers();
         while let Some(pod) = self.turns.next_of_first_round() {
             self.plan_pod(&pod);
         }
@@ -425,7 +436,10 @@ impl Index {
             }
             return;
         };
-        let (matching, work) = self.markers.match_markers(pod);
+        let (mut matching, work) = self.markers.match_markers(pod);
+        let surplus = matching.split_off(matching.len().min(MARKERS_PER_POD));
+        let surplus = surplus.into_iter().map(|(name, _)| name.clone());
+        let surplus: Vec<_> = surplus.collect();
         self.turns.count_work(name, turns::POD + work);
         // What the object has now is an input: an entry remembers for which container the startup probe has passed.
         let observed = self.nodes.view_of_pod(pod).observed_entries();
@@ -446,7 +460,7 @@ impl Index {
         let known_transition = self.pods.known_transition(name);
         let PlannedMarks {
             wants,
-            contributions,
+            contributions: of_pod,
             last_transition,
         } = self.observations_of(pod).plan_marks(&matching, &entries);
         let transitions = match known_transition {
@@ -464,7 +478,7 @@ impl Index {
         let plan = PodPlan {
             on_node,
             wants,
-            contributions,
+            contributions: Contributions { of_pod, surplus },
             last_transition,
             transitions,
         };
@@ -477,7 +491,7 @@ impl Index {
             is_outdated,
         } = planned;
         self.markers
-            .count_contributions(name, contributions_before, contributions, cx);
+            .count_contributions(name, &contributions_before, contributions, cx);
         let is_accepted = self.forget_refusal_of_another_write(name);
         if is_outdated || is_accepted {
             // The plan was made from outdated contests or refusals.

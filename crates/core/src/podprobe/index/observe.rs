@@ -9,6 +9,7 @@ use leadsman_api::slim;
 use leadsman_api::{NodePodProbe, PodProbeMarker};
 
 use super::Index;
+use super::context::Contributions;
 use crate::cluster::{CompleteList, ObjectName, Refusal, ResourceVersion, Source};
 use crate::podprobe::event::{Event, WatchedKind, Write, WriteTarget};
 use crate::podprobe::pod::IndexedPod;
@@ -384,9 +385,9 @@ impl Index {
         if let Some((node, key)) = &removed.on_node {
             self.nodes.set_wanted(node, key, None, cx);
         }
-        let none = Vec::new();
+        let none = Contributions::default();
         self.markers
-            .count_contributions(&pod.name, removed.contributions, &none, cx);
+            .count_contributions(&pod.name, &removed.contributions, &none, cx);
         Some(pod.version)
     }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
-use super::context::{Contributions, IndexContext, MarkerName};
+use super::context::{IndexContext, MarkerName};
 use super::nodes::NodeView;
 use super::situation::{PodSituation, ProbedBy};
 use crate::podprobe::marker::{MARKERS_PER_POD, Marker, MarkerProbe};
@@ -93,12 +93,13 @@ pub(super) struct PlannedMarks {
     /// The marks that the pod should have.
     pub(super) wants: Wants,
     /// What it adds to the tallies.
-    pub(super) contributions: Contributions,
+    pub(super) contributions: Vec<(MarkerName, PodContribution)>,
     /// When the last of the verdicts changed.
     pub(super) last_transition: Option<Timestamp>,
 }
 
 impl Observations<'_> {
+    /// `matching` are the markers of which the pod may have probes.
     pub(super) fn plan_marks(
         &self,
         matching: &Matching<'_>,
@@ -110,9 +111,8 @@ impl Observations<'_> {
         let verdict_at = |place| self.verdict_at(place, entries, provided);
         let (wants, conflicts) = self.desired_marks(&markers, entries, provided);
         let situation = PodSituation::new(self.pod, self.node, self.refused_object);
-        let mut contributions = Contributions::with_capacity(matching.len());
+        let mut contributions = Vec::with_capacity(matching.len());
         let mut last_transition = None;
-        let (matching, surplus) = matching.split_at(markers.len());
         for (first, ((name, marker), entries)) in matching.iter().zip(entries).enumerate() {
             let mut contribution = PodContribution::default();
             for (second, (entry, probe)) in entries.iter().zip(&marker.probes).enumerate() {
@@ -133,12 +133,6 @@ impl Observations<'_> {
             contribution.troubles.dedup();
             contributions.push(((*name).clone(), contribution));
         }
-        // Without a look at their probes: there may be any number of them.
-        let surplus = surplus.iter().map(|(name, marker)| {
-            let contribution = situation.surplus_contribution(marker);
-            ((*name).clone(), contribution)
-        });
-        contributions.extend(surplus);
         PlannedMarks {
             wants,
             contributions,

@@ -16,7 +16,6 @@ use super::pod_plan::ObservedTransition;
 use crate::cluster::{Now, ObjectName, ResourceVersion, Selector};
 use crate::podprobe::contest::Contests;
 use crate::podprobe::event::{Write, WriteTarget};
-use crate::podprobe::marker::MARKERS_PER_POD;
 use crate::podprobe::marks::{self, ComparedMark, Mark, Wants};
 use crate::podprobe::pod::IndexedPod;
 
@@ -59,7 +58,7 @@ impl PodRecord {
     /// had not, or that of marks which were due already. The first plan with a marker tells nothing of when its marks
     /// became due.
     fn verdict_since(&self, last_transition: Option<Timestamp>) -> Option<Timestamp> {
-        let was_matched = !self.contributions.is_empty();
+        let was_matched = !self.contributions.of_pod.is_empty();
         let is_new = was_matched && last_transition > self.last_transition;
         let waiting = self.due.as_ref().and_then(|due| due.verdict_since);
         // What was due before keeps its time: a later verdict does not make the wait shorter.
@@ -163,7 +162,7 @@ impl Pods {
             pod,
             since: now.monotonic,
             on_node: None,
-            contributions: Contributions::new(),
+            contributions: Contributions::default(),
             last_transition: None,
             contests: Contests::default(),
             contest_timer: None,
@@ -203,7 +202,7 @@ impl Pods {
         name: &ObjectName,
     ) -> Option<(Duration, Vec<MarkerName>)> {
         let state = self.by_name.get(name)?;
-        let markers = state.contributions.iter().take(MARKERS_PER_POD);
+        let markers = state.contributions.of_pod.iter();
         let markers = markers.map(|(marker, _)| marker.clone());
         Some((state.since, markers.collect()))
     }
@@ -231,9 +230,9 @@ impl Pods {
     /// Forgets what a pod adds to the tally of a marker, which starts again from zero.
     pub(super) fn forget_contribution(&mut self, name: &ObjectName, marker: &ObjectName) {
         if let Some(state) = self.by_name.get_mut(name) {
-            state
-                .contributions
-                .retain(|(counted, _)| **counted != *marker);
+            let Contributions { of_pod, surplus } = &mut state.contributions;
+            of_pod.retain(|(counted, _)| **counted != *marker);
+            surplus.retain(|counted| **counted != *marker);
         }
     }
 
@@ -365,7 +364,7 @@ impl Pods {
     pub(super) fn known_transition(&self, name: &ObjectName) -> Option<Timestamp> {
         let state = self.by_name.get(name)?;
         let last = state.last_transition.unwrap_or(Timestamp::MIN);
-        (!state.contributions.is_empty()).then_some(last)
+        (!state.contributions.of_pod.is_empty()).then_some(last)
     }
 
     /// Records that marks of a pod are being written.
@@ -398,6 +397,14 @@ impl Pods {
 
     pub(super) fn known_version(&self, name: &ObjectName) -> Option<ResourceVersion> {
         self.get(name).map(|pod| pod.version)
+    }
+
+    /// How many contributions to the tallies of markers are kept, and how many names of further markers.
+    #[cfg(test)]
+    pub(super) fn kept_contributions(&self) -> (usize, usize) {
+        let pods = self.by_name.values().map(|state| &state.contributions);
+        let kept = pods.map(|kept| (kept.of_pod.len(), kept.surplus.len()));
+        kept.fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1))
     }
 
     /// Whether no write is delayed.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::nodes::{Absence, AgentState, NodeView};
-use crate::podprobe::marker::{MARKERS_PER_POD, Marker, MarkerProbe};
+use crate::podprobe::marker::{MARKERS_PER_POD, MarkerProbe};
 use crate::podprobe::plan::{Entry, Gap};
 use crate::podprobe::pod::IndexedPod;
 use crate::podprobe::probe::{Handler, State};
@@ -70,20 +70,6 @@ impl<'a> PodSituation<'a> {
         }
         let trouble = cause.and_then(|cause| self.trouble_of_cause(cause, probe, entry));
         contribution.troubles.extend(trouble);
-    }
-
-    /// What the pod adds to the tally of a marker beyond those of which the probes are run.
-    pub(super) fn surplus_contribution(&self, marker: &Marker) -> PodContribution {
-        PodContribution {
-            probes: vec![ProbeContribution::default(); marker.probes.len()],
-            troubles: vec![(Trouble::TooManyProbes, self.surplus_subject())],
-            pending: Some(Pending::TooManyProbes),
-        }
-    }
-
-    fn surplus_subject(&self) -> Arc<str> {
-        let pod = &self.pod.name.name;
-        format!("{pod} (matched by {MARKERS_PER_POD} older markers)").into()
     }
 
     /// Why a probe has no verdict, or none that anybody keeps up to date.
@@ -186,11 +172,11 @@ impl<'a> PodSituation<'a> {
                 (trouble, pod)
             }
             Pending::TooManyProbes => {
-                let is_surplus = matches!(entry, Err(Gap::TooManyMarkers));
-                let subject = if is_surplus {
-                    self.surplus_subject()
-                } else {
-                    pod
+                let subject = match entry {
+                    Err(Gap::TooManyMarkers) => {
+                        format!("{pod} (matched by {MARKERS_PER_POD} older markers)").into()
+                    }
+                    _ => pod,
                 };
                 (Trouble::TooManyProbes, subject)
             }

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use super::context::{MarkerName, PodName};
 use crate::cluster::{RoundRobin, TurnQueue};
+use crate::podprobe::marker::MARKERS_PER_NAMESPACE;
 
 /// The work of one turn: about as many probes and comparisons of selectors, which are milliseconds.
 const TURN: usize = 4096;
@@ -18,6 +19,9 @@ const TURN: usize = 4096;
 pub(super) const POD: usize = 16;
 /// All namespaces together do so many times the work of one before the rest waits.
 const NAMESPACES: usize = 4;
+
+// A pod is planned as a whole, however much work it is.
+const _: () = assert!(MARKERS_PER_NAMESPACE < TURN);
 
 /// How long the objects of nodes wait for pods that wait. An edit of a marker affects pods of many nodes: each object is
 /// written once if it waits for all of them, and no namespace whose pods wait all the time may hold up its neighbours.

@@ -11,6 +11,7 @@
 //!
 //! | module | holds |
 //! |---|---|
+//! | `ages` | which markers of a namespace are the oldest, as only so many are acted on |
 //! | `selectors` | markers by the labels that they require |
 //! | `label_uses` | which labels markers set and read, and which markers can feed each other |
 //! | `loops` | markers that set the labels that each other selects by |
@@ -18,6 +19,7 @@
 //! | `write` | what is to be written of a marker |
 //! | `finalizers` | how long a marker that is being deleted is held |
 
+mod ages;
 mod finalizers;
 mod label_uses;
 mod loops;
@@ -33,6 +35,7 @@ use std::time::Duration;
 
 use leadsman_api::{PodProbeMarker, PodProbeMarkerStatus};
 
+use self::ages::Ages;
 pub use self::finalizers::FINALIZER;
 use self::label_uses::LabelUses;
 #[cfg(test)]
@@ -52,6 +55,7 @@ use crate::podprobe::totals::StatusTotals;
 #[derive(Debug)]
 pub(super) struct Markers {
     by_name: HashMap<MarkerName, MarkerState>,
+    ages: Ages,
     selectors: SelectorIndex,
     labels: LabelUses,
     /// Markers that are being deleted and that our finalizer holds.
@@ -110,12 +114,22 @@ pub(super) enum StopReason {
     Loop(String),
     /// Its labels make a workload give up its pods.
     Release(String),
+    /// Its namespace has as many older markers as are acted on.
+    Surplus(String),
 }
 
 impl StopReason {
     pub(super) fn message(&self) -> &str {
         match self {
-            Self::Loop(message) | Self::Release(message) => message,
+            Self::Loop(message) | Self::Release(message) | Self::Surplus(message) => message,
+        }
+    }
+
+    /// What the marker's status gives as the reason.
+    pub(super) fn trouble(&self) -> &'static Trouble {
+        match self {
+            Self::Loop(_) | Self::Release(_) => &Trouble::Cycle,
+            Self::Surplus(_) => &Trouble::TooManyProbes,
         }
     }
 }
@@ -128,11 +142,21 @@ impl MarkerPhase {
         }
     }
 
+    /// The marker, if it is valid.
+    fn as_valid(&self) -> Option<&Marker> {
+        match self {
+            Self::Active(marker) | Self::Stopped(marker, _) => Some(marker),
+            Self::Invalid(..) | Self::Deleting => None,
+        }
+    }
+
     /// The marker, if it may be part of a loop: one that is stopped for a loop would close it again.
     fn loop_member(&self) -> Option<&Marker> {
         match self {
             Self::Active(marker) | Self::Stopped(marker, StopReason::Loop(_)) => Some(marker),
-            Self::Stopped(_, StopReason::Release(_)) | Self::Invalid(..) | Self::Deleting => None,
+            Self::Stopped(_, StopReason::Release(_) | StopReason::Surplus(_))
+            | Self::Invalid(..)
+            | Self::Deleting => None,
         }
     }
 }
@@ -157,10 +181,12 @@ pub(super) struct MarkerReflection {
 }
 
 impl Markers {
-    /// No marker yet. Changes are recorded for [`Markers::take_changed`] only if `keeps_changes`.
-    pub(super) fn new(compatibility: Compatibility, keeps_changes: bool) -> Self {
+    /// No marker yet. Of each namespace the `most` oldest are acted on. Changes are recorded for
+    /// [`Markers::take_changed`] only if `keeps_changes`.
+    pub(super) fn new(compatibility: Compatibility, most: usize, keeps_changes: bool) -> Self {
         Self {
             by_name: HashMap::new(),
+            ages: Ages::new(most),
             selectors: SelectorIndex::default(),
             labels: LabelUses::default(),
             held: BTreeSet::new(),
@@ -252,6 +278,7 @@ impl Markers {
     ) -> Option<MarkerChange> {
         let name = Arc::new(ObjectName::of(&wire.metadata));
         let phase = self.keep_stopped(&name, self.parse_phase(wire));
+        let phase = self.limit_by_age(phase);
         let mut new = MarkerState::new(wire, phase);
         // Even if the spec is the same: another client may have changed status or finalizers.
         cx.affected.markers.insert(name.clone());
@@ -313,7 +340,7 @@ impl Markers {
         cx: &mut IndexContext,
     ) -> Option<MarkerChange> {
         let (mut state, uncounted) = self.remove_with_counted_pods(name, cx)?;
-        if let MarkerPhase::Active(marker) | MarkerPhase::Stopped(marker, _) = &phase {
+        if let Some(marker) = phase.as_valid() {
             state.tally = Tally::new(marker.probes.iter().map(|probe| &*probe.name));
         }
         let selects_others = phase.as_active().is_some();
@@ -332,6 +359,9 @@ impl Markers {
         let is_stopped = matches!(state.phase, MarkerPhase::Stopped(..));
         let labels = &mut self.labels;
         labels.observe_marker(name, state.phase.loop_member(), is_stopped);
+        if let Some(marker) = state.phase.as_valid() {
+            self.ages.insert_marker(name, marker.created);
+        }
         if let Some(marker) = state.phase.as_active() {
             self.selectors.insert_marker(name, &marker.selector);
             note_change(&mut self.changed, name);
@@ -354,6 +384,9 @@ impl Markers {
         cx.timers.reset(&mut state.contest_timer, None, || {
             Timer::MarkerContest(name.clone())
         });
+        if let Some(marker) = state.phase.as_valid() {
+            self.ages.remove_marker(name, marker.created);
+        }
         if let Some(marker) = state.phase.as_active() {
             self.selectors.remove_marker(name, &marker.selector);
             note_change(&mut self.changed, name);
@@ -397,13 +430,17 @@ impl Markers {
         let known = self.by_name.get(name).map(|known| &known.phase);
         match (known, phase) {
             (Some(MarkerPhase::Stopped(known, reason)), MarkerPhase::Active(new))
-                // Whether a loop is open follows from the specs, and is judged again by itself.
-                // Nothing shows that a workload would keep its pods now, so after releases any edit
-                // is the sign to try again.
                 if known.uid == new.uid
                     && asks_the_same(known, &new)
-                    && (matches!(reason, StopReason::Loop(_))
-                        || known.generation == new.generation) =>
+                    && match reason {
+                        // Whether a loop is open follows from the specs, and is judged again by itself.
+                        StopReason::Loop(_) => true,
+                        // Nothing shows that a workload would keep its pods now, so after releases any edit
+                        // is the sign to try again.
+                        StopReason::Release(_) => known.generation == new.generation,
+                        // The age is judged at each observation.
+                        StopReason::Surplus(_) => false,
+                    } =>
             {
                 MarkerPhase::Stopped(new, reason.clone())
             }
@@ -442,22 +479,24 @@ impl Markers {
     pub(super) fn count_contributions(
         &mut self,
         pod: &PodName,
-        before: Contributions,
+        before: &Contributions,
         after: &Contributions,
         cx: &mut IndexContext,
     ) {
+        // Hardly any plan changes the surplus, and it may be many times the rest.
+        let with_surplus = before.surplus != after.surplus;
         // By name and not by place: the order of precedence may have changed between the two plans.
-        let mut before: BTreeMap<_, _> = before.into_iter().collect();
-        for (name, contribution) in after {
+        let mut before: BTreeMap<_, _> = before.by_marker(with_surplus).collect();
+        for (name, contribution) in after.by_marker(with_surplus) {
             let old = before.remove(name);
-            if old.as_ref() == Some(contribution) {
+            if old == Some(contribution) {
                 continue;
             }
             let Some(marker) = self.by_name.get_mut(name) else {
                 continue;
             };
             match old {
-                Some(old) => marker.tally.remove_pod(&old),
+                Some(old) => marker.tally.remove_pod(old),
                 None => {
                     marker.pods.insert(pod.clone());
                 }
@@ -466,10 +505,10 @@ impl Markers {
             cx.affected.markers.insert(name.clone());
         }
         for (name, old) in before {
-            if let Some(marker) = self.by_name.get_mut(&name) {
-                marker.tally.remove_pod(&old);
+            if let Some(marker) = self.by_name.get_mut(name) {
+                marker.tally.remove_pod(old);
                 marker.pods.remove(pod);
-                cx.affected.markers.insert(name);
+                cx.affected.markers.insert(name.clone());
             }
         }
     }

@@ -47,7 +47,7 @@ fn matching(markers: &Markers, labels: &Value) -> Vec<String> {
 // PPM-1
 #[test]
 fn markers_match_the_older_first() {
-    let mut markers = Markers::new(Compatibility::default(), false);
+    let mut markers = Markers::new(Compatibility::default(), 8, false);
     let selector = json!({ "matchLabels": { "app": "game" } });
     observe(&mut markers, "young", "2026-01-02T00:00:00Z", &selector);
     observe(&mut markers, "old", "2026-01-01T00:00:00Z", &selector);
@@ -62,7 +62,7 @@ fn markers_match_the_older_first() {
 // PPM-1
 #[test]
 fn a_marker_with_another_selector_matches_by_that_alone() {
-    let mut markers = Markers::new(Compatibility::default(), false);
+    let mut markers = Markers::new(Compatibility::default(), 8, false);
     let time = "2026-01-01T00:00:00Z";
     let [game, web] = ["game", "web"].map(|app| json!({ "matchLabels": { "app": app } }));
     let change = observe(&mut markers, "m", time, &game).unwrap();

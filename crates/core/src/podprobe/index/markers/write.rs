@@ -10,7 +10,7 @@ use crate::cluster::{Now, ObjectName};
 use crate::podprobe::contest::{SentValue, fingerprint};
 use crate::podprobe::event::{Write, WriteTarget};
 use crate::podprobe::index::context::{DueWrite, IndexContext, MarkerName, Sent, Timer};
-use crate::podprobe::status::{self, READY, StatusInputs, Trouble};
+use crate::podprobe::status::{self, READY, StatusInputs};
 
 impl Markers {
     /// Compares a marker's status and finalizers with what is wanted, and marks what differs as due.
@@ -92,7 +92,7 @@ impl Markers {
     ) -> Option<PodProbeMarkerStatus> {
         let refused = match &marker.phase {
             MarkerPhase::Active(_) => None,
-            MarkerPhase::Stopped(_, reason) => Some((&Trouble::Cycle, reason.message())),
+            MarkerPhase::Stopped(_, reason) => Some((reason.trouble(), reason.message())),
             MarkerPhase::Invalid(trouble, errors) => Some((trouble, errors.as_str())),
             MarkerPhase::Deleting => return None,
         };

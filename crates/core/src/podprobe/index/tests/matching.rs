@@ -133,7 +133,7 @@ fn of_more_markers_than_a_pod_can_have_the_oldest_are_acted_on() {
     let surplus = own(MARKERS_PER_POD + 1);
     let (reason, message) = world.ready(&surplus);
     assert_eq!(reason, "TooManyProbes");
-    let text = "p0 (matched by 64 older markers); 0 of 1 matching pods have their verdicts";
+    let text = "pods that 64 older markers match; 0 of 1 matching pods have their verdicts";
     assert!(message.contains(text), "{message}");
     let pod = world.index.inspect_pod(&p0(), world.now()).unwrap();
     let marker = pod

@@ -18,6 +18,7 @@ mod room;
 mod scene;
 mod serverless;
 mod status;
+mod surplus;
 mod turns;
 mod undecodable;
 mod verdicts;

@@ -90,7 +90,7 @@ impl<'a> Model<'a> {
             .filter(|(_, marker)| {
                 refusal(marker).is_none() && marker.metadata.deletion_timestamp.is_none()
             })
-            .filter(|(marker, _)| !self.is_stopped(marker))
+            .filter(|(marker, _)| self.why_stopped(marker).is_none())
             .filter(|(_, marker)| selects(&marker.spec.selector, &pod.labels))
             .collect();
         found.sort_by_key(|(name, marker)| (marker.metadata.creation_timestamp.clone(), *name));

@@ -179,17 +179,9 @@ fn assert_few_writes(world: &mut World) {
     assert!(many.is_empty(), "written without end: {many:?}");
 }
 
-fn prove(
-    node_bytes: usize,
-    (drops_extensions, serverless): (bool, bool),
-    turn: Option<usize>,
-    steps: &[Step],
-) {
-    let mut world = World::new(Config {
-        node_bytes,
-        serverless,
-        ..Config::default()
-    });
+fn prove(config: Config, drops_extensions: bool, turn: Option<usize>, steps: &[Step]) {
+    let serverless = config.serverless;
+    let mut world = World::new(config);
     world.turn = turn;
     world.restart(KINDS);
     world.drop_extensions(drops_extensions);
@@ -261,11 +253,19 @@ proptest! {
         small in 0..4u8,
         drops in 0..6u8,
         serverless in proptest::bool::weighted(0.3),
+        // So few that some are not acted on.
+        few in proptest::option::weighted(0.3, 1..3_usize),
         // So little that most pods wait for their turn.
         turn in proptest::option::of(1..60_usize),
         steps in any_steps(),
     ) {
-        let bytes = if small == 0 { 900 } else { 512 * 1024 };
-        prove(bytes, (drops == 0, serverless), turn, &steps);
+        let usual = Config::default();
+        let config = Config {
+            node_bytes: if small == 0 { 900 } else { usual.node_bytes },
+            markers_per_namespace: few.unwrap_or(usual.markers_per_namespace),
+            serverless,
+            ..usual
+        };
+        prove(config, drops == 0, turn, &steps);
     }
 }

@@ -117,9 +117,9 @@ pub(super) fn marks_of(probe: &PodContainerProbe) -> BTreeSet<String> {
 }
 
 impl Model<'_> {
-    /// Whether a marker closes a loop of labels that markers set and select by, among those of its namespace that are
-    /// older and not stopped themselves.
-    pub(super) fn is_stopped(&self, name: &ObjectName) -> bool {
+    /// Whether its namespace has too many older markers, or it closes a loop of labels that markers set and select by, among
+    /// those that are older and not stopped themselves.
+    pub(super) fn why_stopped(&self, name: &ObjectName) -> Option<&'static str> {
         let mut all: Vec<_> = self.cluster.markers.iter().collect();
         all.retain(|(other, marker)| {
             other.namespace == name.namespace
@@ -127,6 +127,11 @@ impl Model<'_> {
                 && marker.metadata.deletion_timestamp.is_none()
         });
         all.sort_by_key(|(name, marker)| (marker.metadata.creation_timestamp.clone(), *name));
+        let most = self.config.markers_per_namespace;
+        if all.iter().skip(most).any(|(other, _)| *other == name) {
+            return Some("TooManyProbes");
+        }
+        all.truncate(most);
         let valid: Vec<_> = all.iter().map(|(_, marker)| *marker).collect();
         let mut in_force: Vec<&PodProbeMarker> = Vec::new();
         for (other, marker) in all {
@@ -141,12 +146,12 @@ impl Model<'_> {
                 if fed.iter().any(|one| std::ptr::eq(*one, marker)) {
                     in_force.pop();
                     if other == name {
-                        return true;
+                        return Some("Cycle");
                     }
                     break;
                 }
             }
         }
-        false
+        None
     }
 }

@@ -254,8 +254,7 @@ impl<'a> Model<'a> {
             }
             return;
         }
-        let stopped = self.is_stopped(name).then_some("Cycle");
-        let stopped = refusal(marker).or(stopped);
+        let stopped = refusal(marker).or_else(|| self.why_stopped(name));
         let first = expected.troubles.first_key_value();
         let reason = stopped.or(first.map(|(place, _)| REASONS[*place]));
         let ready = reason.map_or(("True", "Probing"), |reason| ("False", reason));
