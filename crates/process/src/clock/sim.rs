@@ -1,0 +1,82 @@
+//! The time of day in a simulation, which runs on one thread under `tokio::time::pause`. It follows tokio's clock, so that
+//! one run of a seed reads the same times as another one.
+
+use std::cell::Cell;
+use std::marker::PhantomData;
+
+use jiff::{SignedDuration, Timestamp};
+use tokio::time::Instant;
+
+thread_local! {
+    static TIME_OF_DAY: Cell<Option<TimeOfDay>> = const { Cell::new(None) };
+}
+
+#[derive(Clone, Copy)]
+struct TimeOfDay {
+    /// The time of day at `since`, jumps included.
+    base: Timestamp,
+    since: Instant,
+}
+
+/// The simulation of the time of day on this thread, which ends when this is dropped.
+#[derive(Debug)]
+#[must_use = "the simulation ends when this is dropped"]
+pub struct SimulatedTime {
+    /// It belongs to its thread.
+    _not_send: PhantomData<*const ()>,
+}
+
+/// From now on [`now`](super::now) is `base` on this thread, and what passes by tokio's clock after that.
+pub fn simulate_time_of_day(base: Timestamp) -> SimulatedTime {
+    let since = super::monotonic();
+    TIME_OF_DAY.set(Some(TimeOfDay { base, since }));
+    SimulatedTime {
+        _not_send: PhantomData,
+    }
+}
+
+/// Sets the simulated time of day forward or back. The monotonic clock goes on as it was.
+///
+/// # Panics
+/// Without a simulation on this thread.
+pub fn jump_time_of_day(by: SignedDuration) {
+    let mut time = TIME_OF_DAY.get().expect("time is simulated");
+    time.base += by;
+    TIME_OF_DAY.set(Some(time));
+}
+
+pub(super) fn time_of_day() -> Option<Timestamp> {
+    let time = TIME_OF_DAY.get()?;
+    Some(time.base + (super::monotonic() - time.since))
+}
+
+impl Drop for SimulatedTime {
+    fn drop(&mut self) {
+        TIME_OF_DAY.set(None);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::clock::now;
+
+    #[tokio::test(start_paused = true)]
+    async fn the_time_of_day_follows_the_paused_clock_and_jumps_when_told() {
+        let base: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
+        let simulated = simulate_time_of_day(base);
+        assert_eq!(now(), base);
+        tokio::time::sleep(Duration::from_hours(1)).await;
+        assert_eq!(now(), base + Duration::from_hours(1));
+        jump_time_of_day(SignedDuration::from_hours(-3));
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        assert_eq!(
+            now() + Duration::from_hours(2),
+            base + Duration::from_secs(1)
+        );
+        drop(simulated);
+        assert!(now() > base + Duration::from_hours(24));
+    }
+}
