@@ -189,6 +189,8 @@ impl Admission {
     /// Resolves when the server or a loop ends unexpectedly, and never otherwise.
     pub async fn wait_for_failure(&mut self) -> AdmissionError {
         tokio::select! {
+            // Either ends the process.
+            biased;
             error = wait_for_server_failure(&mut self.ended) => error,
             error = wait_for_loop_failure(&mut self.loops) => AdmissionError::Loop(error),
         }

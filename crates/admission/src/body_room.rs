@@ -98,6 +98,8 @@ impl HeldRoom<'_> {
                 return Ok(());
             }
             tokio::select! {
+                // First: whoever has to give way takes no more. Either leads to another look.
+                biased;
                 () = self.asked.cancelled() => return Err(GaveWay),
                 () = returned => {}
             }

@@ -161,8 +161,10 @@ async fn read_body(body: Incoming, room: &mut HeldRoom<'_>) -> Result<Bytes, Unr
     let mut bytes = Vec::new();
     loop {
         let frame = tokio::select! {
-            frame = body.frame() => frame,
+            // First: a body of which more is always there gives way too.
+            biased;
             () = room.asked_to_give_way() => return Err(UnreadBody::GaveWay),
+            frame = body.frame() => frame,
         };
         let Some(frame) = frame else {
             room.mark_complete();
@@ -198,9 +200,12 @@ async fn answer_review(
         match webhook.answers.answer_review(body, terms) {
             ReviewResult::Now(answer) => return answer,
             ReviewResult::Outdated(changed) => tokio::select! {
+                // First: whoever has to give way is answered by what there is, which is no older for it. Either leads to
+                // another answer.
+                biased;
+                () = room.asked_to_give_way() => terms.may_wait = false,
                 // At the limit it is answered by what there is.
                 _passed = timeout_at(limit, changed) => {}
-                () = room.asked_to_give_way() => terms.may_wait = false,
             },
         }
     }

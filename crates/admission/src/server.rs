@@ -81,8 +81,10 @@ impl Server {
         let stop = CancellationToken::new();
         let mut connections = Connections::default();
         tokio::select! {
-            () = self.accept_connection(&listener, &mut connections, &stop) => {}
+            // First: however many connections come, the process stops.
+            biased;
             () = self.drain_connections() => {}
+            () = self.accept_connection(&listener, &mut connections, &stop) => {}
         }
         // First: a connection that comes now is refused at once, and not left in the backlog.
         drop(listener);
@@ -104,6 +106,8 @@ impl Server {
             let since = *absent_since.borrow_and_update();
             let since = since.map_or(began, |since| since.min(began));
             tokio::select! {
+                // The change first, which moves the end. It is rare.
+                biased;
                 // It may be made, or go, in the meantime.
                 Ok(()) = absent_since.changed() => {}
                 () = sleep_until(since + DRAIN) => return,
@@ -186,6 +190,8 @@ impl Connections {
                 continue;
             }
             tokio::select! {
+                // Either leads to another look at all connections.
+                biased;
                 Some(_) = self.tasks.join_next() => {}
                 () = self.request_ended.notified() => {}
             }
@@ -298,6 +304,8 @@ impl WebhookConnection {
         let served = builder.serve_connection(TokioIo::new(stream), service);
         tokio::pin!(served);
         let ended = tokio::select! {
+            // A connection that has ended need not be closed.
+            biased;
             ended = &mut served => Ok(ended),
             () = self.until_no_more_requests(is_http2) => {
                 served.as_mut().graceful_shutdown();
@@ -321,6 +329,8 @@ impl WebhookConnection {
             let _answered = begun.changed().await;
         };
         tokio::select! {
+            // Each of them ends the connection.
+            biased;
             () = self.stop.cancelled() => {}
             () = drained, if is_http2 => {}
             () = wait_until_idle(self.requests.counts.subscribe()) => {}

@@ -354,6 +354,8 @@ async fn wait_for_either<S, B>(
     mut barriers: watch::Receiver<B>,
 ) {
     tokio::select! {
+        // Either ends the wait.
+        biased;
         Ok(()) = snapshots.changed() => {}
         Ok(()) = barriers.changed() => {}
         else => std::future::pending().await,

@@ -100,6 +100,9 @@ impl HistorySocket {
         let mut answers = JoinSet::new();
         loop {
             tokio::select! {
+                // New questions come last: however many are asked, the agent stops and ended answers are joined, of which
+                // there are few.
+                biased;
                 () = stop.cancelled() => return,
                 // Joined as they end, or they would still count as being answered.
                 Some(_ended) = answers.join_next() => {}

@@ -83,6 +83,8 @@ impl Tasks {
         checks.set_missed_tick_behavior(MissedTickBehavior::Skip);
         let ended = loop {
             tokio::select! {
+                // Either of the first two ends the loop.
+                biased;
                 () = self.stop.cancelled() => break Ok(()),
                 Some(ended) = self.running.join_next_with_id() => break self.judge_end(ended),
                 now = checks.tick() => self.health.fail_overdue_checks(now.saturating_duration_since(self.start)),

@@ -168,21 +168,26 @@ impl Probing {
         let mut stopped = pin!(stopped);
         let mut alarm = pin!(sleep_until(self.context.start));
         loop {
+            // On each turn, before other events: they cannot keep due probes waiting, nor can many due probes keep them.
+            self.tick_if_due();
             let wake_at = self.node.next_tick_at().map(|at| self.context.start + at);
             let wake_at = wake_at.unwrap_or_else(|| clock::monotonic() + IDLE);
             // A timer is re-registered only when its time has changed, which most events do not do.
             if alarm.deadline() != wake_at || alarm.is_elapsed() {
                 alarm.as_mut().reset(wake_at);
             }
-            // Not biased: however many runs end, plan, containers and shutdown are followed.
             tokio::select! {
+                // The stop first, which comes once; then what comes at most once a second, and runs, all of whose ends are
+                // taken at once. The plan, which others write, comes after what the agent itself has begun, and questions
+                // about it after that.
+                biased;
                 () = &mut stopped => return Ok(()),
+                list = lists.recv() => self.observe_list(list.ok_or(ProbingError::PollEnded)?),
+                Some(written) = self.writes.join_next() => self.end_write(written),
+                run = self.prober.next_ended() => self.end_runs(run),
                 event = plans.next() => {
                     self.follow_plan(event.ok_or(ProbingError::WatchEnded)?);
                 }
-                list = lists.recv() => self.observe_list(list.ok_or(ProbingError::PollEnded)?),
-                run = self.prober.next_ended() => self.end_runs(run),
-                Some(written) = self.writes.join_next() => self.end_write(written),
                 Some(question) = questions.recv() => {
                     // Who asked may have gone.
                     let _sent = question.reply.send(self.node.answer_history_query(&question.query));
@@ -190,6 +195,13 @@ impl Probing {
                 () = &mut alarm => self.apply_event(NodeEvent::Tick),
             }
             self.begin_write();
+        }
+    }
+
+    fn tick_if_due(&mut self) {
+        let now = self.now_since_start().monotonic;
+        if self.node.next_tick_at().is_some_and(|at| at <= now) {
+            self.apply_event(NodeEvent::Tick);
         }
     }
 

@@ -5,12 +5,13 @@
 //! standby observes everything and keeps no target; when it becomes the leader, everything is compared once.
 
 use std::collections::BTreeSet;
+use std::iter;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::StreamExt;
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
+use futures::{FutureExt, StreamExt};
 use jiff::Timestamp;
 use leadsman_core::cluster::{Effects, Now, Refusal};
 use leadsman_lease::Leadership;
@@ -111,35 +112,58 @@ impl<R: Rules> Feature<R> {
         // The loop below wakes for changes only, and this process may lead already.
         self.follow_leadership();
         loop {
+            self.take_ready(&mut arrivals, &mut batch);
             let looked = self.begin_writes();
             // Neither events nor what rules have left for later may keep the thread to themselves: the Lease is renewed and
             // health checks are answered on it too.
             tokio::task::yield_now().await;
             // Only a write can be due then; a process that may not write is woken by the change of leadership.
             let wake = self.queue.next_wake(looked).filter(|_| self.may_write());
-            // Not biased: however many events arrive, writes are ended and leadership is followed.
             tokio::select! {
+                // Leadership first, without which nothing may be written, and the pages of a list, which ends. What rules
+                // have left for later may be due on each turn: it starves neither ends nor events, of which each turn takes
+                // some by itself (`take_ready`). The last two only begin a turn.
+                biased;
                 () = stop.cancelled() => break,
+                Ok(()) = self.shared.leadership.changed() => self.follow_leadership(),
+                page = self.stage.next_page() => self.apply_relisted_page(page),
+                () = clock::sleep_until(self.deadline) => {
+                    self.deadline = None;
+                    let effects = self.rules.deadline_passed(self.rules_time());
+                    self.apply_effects(effects);
+                }
                 Some(answered) = self.in_flight.next() => self.end_write(answered),
                 received = arrivals.recv_many(&mut batch, BATCH) => {
                     // Every sender is gone, so no watch is left.
                     if received == 0 {
                         break;
                     }
-                    batch.drain(..).for_each(|arrival| self.receive_arrival(arrival));
+                    self.receive_batch(&mut batch);
                 }
-                Ok(()) = self.shared.leadership.changed() => self.follow_leadership(),
-                page = self.stage.next_page() => self.apply_relisted_page(page),
                 () = self.shared.places.wait_for_change() => {}
                 () = clock::sleep_until(wake) => {}
-                () = clock::sleep_until(self.deadline) => {
-                    self.deadline = None;
-                    let effects = self.rules.deadline_passed(self.rules_time());
-                    self.apply_effects(effects);
-                }
             }
         }
         self.drain_in_flight().await;
+    }
+
+    /// Ends a write that has been answered, and takes a batch of events that have arrived.
+    fn take_ready(
+        &mut self,
+        arrivals: &mut Receiver<Arrival<R::Event>>,
+        batch: &mut Vec<Arrival<R::Event>>,
+    ) {
+        if let Some(Some(answered)) = self.in_flight.next().now_or_never() {
+            self.end_write(answered);
+        }
+        batch.extend(iter::from_fn(|| arrivals.try_recv().ok()).take(BATCH));
+        self.receive_batch(batch);
+    }
+
+    fn receive_batch(&mut self, batch: &mut Vec<Arrival<R::Event>>) {
+        for arrival in batch.drain(..) {
+            self.receive_arrival(arrival);
+        }
     }
 
     fn receive_arrival(&mut self, arrival: Arrival<R::Event>) {

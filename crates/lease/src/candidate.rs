@@ -125,12 +125,9 @@ impl<O: LeadershipObserver> LeaseCandidate<O> {
             // Before each wait, since a term also ends by time alone.
             self.publish_leadership();
             tokio::select! {
-                completed = &mut request => {
-                    // A future that has ended must not be polled again.
-                    request = pending().boxed();
-                    self.on_reply(completed);
-                }
-                Some(event) = events.next() => self.on_event(event),
+                // The end first, which comes once. The events come last: whoever writes the Lease without a pause delays
+                // neither a reply nor a renewal.
+                biased;
                 () = shutdown.stop_taking.cancelled(), if !stops_taking => {
                     stops_taking = true;
                     self.elector.stop_taking();
@@ -140,8 +137,14 @@ impl<O: LeadershipObserver> LeaseCandidate<O> {
                     self.report.log_release();
                     self.elector.begin_release();
                 }
-                () = clock::sleep_until(wake) => {}
                 () = clock::sleep_until(release_deadline) => break,
+                completed = &mut request => {
+                    // A future that has ended must not be polled again.
+                    request = pending().boxed();
+                    self.on_reply(completed);
+                }
+                () = clock::sleep_until(wake) => {}
+                Some(event) = events.next() => self.on_event(event),
             }
         }
         self.publish_leadership();

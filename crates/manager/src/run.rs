@@ -172,6 +172,8 @@ async fn run_features(args: &Args, process: Process) -> Result<(), ManagerError>
     let control = async { Ok(control.run().await?) };
     let broken = async {
         tokio::select! {
+            // Whatever fails ends the process.
+            biased;
             Err(error) = &mut guard => ManagerError::Guard(error),
             Err(error) = &mut candidate => ManagerError::Candidate(error),
             error = admission.wait_for_failure() => error.into(),
@@ -200,6 +202,8 @@ async fn run_to_end(
 ) -> Result<(), ManagerError> {
     let mut writers = pin!(writers);
     tokio::select! {
+        // The features first: what they ended with says more than what broke because they did. Either ends the process.
+        biased;
         ended = &mut writers => {
             shutdown.cancel();
             ended

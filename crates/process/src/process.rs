@@ -189,6 +189,8 @@ where
     let worked = work(process);
     let work_and_serving = async {
         let ended = tokio::select! {
+            // Either ends the process; the end of its work says more.
+            biased;
             worked = worked => worked.map_err(RunError::Work),
             error = served => Err(RunError::Serve(error)),
         };
@@ -230,6 +232,8 @@ async fn serve_beside(
     // A process without its endpoints would look dead to the kubelet, and is ended with a reason instead.
     Ok(async move {
         tokio::select! {
+            // Either ends the process.
+            biased;
             error = health => error,
             error = all => error,
         }

@@ -95,6 +95,8 @@ impl Signals {
     /// Waits for the next signal.
     pub async fn next_signal(&mut self) -> Signal {
         tokio::select! {
+            // Either signal stops the process, and the other one is still there for the next call.
+            biased;
             _ = self.terminate.recv() => Signal::Terminate,
             _ = self.interrupt.recv() => Signal::Interrupt,
         }
@@ -113,6 +115,8 @@ pub async fn until_stopped<W: Future>(
 ) -> Result<W::Output, Forced> {
     tokio::pin!(work);
     let first = tokio::select! {
+        // Work that has ended at the same moment as the signal comes need not be stopped.
+        biased;
         output = &mut work => return Ok(output),
         signal = next_signal() => signal,
     };

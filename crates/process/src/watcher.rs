@@ -257,6 +257,8 @@ where
     async fn wait_for_retry(&mut self) {
         if let Some(delay) = self.delay {
             tokio::select! {
+                // Either ends the wait.
+                biased;
                 () = sleep(delay) => {}
                 _ = self.recoveries.wait_for_recovery() => {}
             }
@@ -420,6 +422,8 @@ where
         let heard = stream.last_heard();
         loop {
             tokio::select! {
+                // A line that is there shows that the watch is alive, however late it is read. Nothing starves: whatever is
+                // ready ends the wait, but for outages that the watch has outlived.
                 biased;
                 line = stream.lines.next_line() => return match line {
                     Ok(Some(line)) => Received::Line(line),

@@ -4,6 +4,7 @@ mod circles;
 pub(crate) mod deny;
 mod layers;
 mod orphans;
+mod selects;
 mod versions;
 
 use std::process::{Command, ExitCode};
@@ -32,6 +33,7 @@ const CHECKS: &[Check] = &[
     ("layers", || layers::check(&cargo::metadata()?)),
     ("orphans", || orphans::check(&cargo::metadata()?)),
     ("circles", circles::check),
+    ("selects", selects::check),
     ("rules", rules::findings),
     ("versions", versions::check),
     ("clippy", clippy),

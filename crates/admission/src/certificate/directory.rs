@@ -77,6 +77,8 @@ impl Directory {
                 clock::monotonic() + Duration::try_from(left).unwrap_or_default().min(LOOK)
             });
             tokio::select! {
+                // Either leads to a look at the files, which also sees whether the certificate has expired.
+                biased;
                 changed = self.events.changed() => if changed.is_err() {
                     break;
                 },

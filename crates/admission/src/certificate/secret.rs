@@ -76,11 +76,14 @@ impl SecretLoop {
             let wake = self.carry_out_decision().await;
             self.update_readiness();
             tokio::select! {
-                Some(event) = events.next() => self.observe_event(event),
+                // Each of them leads to a decision, which also sees what time it is. The events come after what this process
+                // itself changes: others may write the Secret without a pause.
+                biased;
                 changed = self.leadership.changed() => if changed.is_err() {
                     return;
                 },
                 () = self.in_force.wait_for_change() => {}
+                Some(event) = events.next() => self.observe_event(event),
                 () = sleep_until_time(wake) => {}
             }
         }

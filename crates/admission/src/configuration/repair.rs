@@ -129,13 +129,16 @@ impl<C: WebhookConfiguration> ConfigurationLoop<C> {
             let own_states = self.webhooks.iter().map(WebhookSource::wait_for_own_state);
             let mut own_states: FuturesUnordered<_> = own_states.collect();
             tokio::select! {
-                Some(event) = events.next() => self.observe_event(event),
+                // Each of them leads to a step, which also sees what time it is. The events come after what this process
+                // itself changes: others may write the configuration without a pause.
+                biased;
                 changed = self.leadership.changed() => if changed.is_err() {
                     return;
                 },
                 Ok(()) = self.bundle.changed() => self.state.pace.end_contest(clock::monotonic()),
                 Some(()) = calls.next() => self.state.pace.end_contest(clock::monotonic()),
                 Some(()) = own_states.next() => self.state.pace.end_contest(clock::monotonic()),
+                Some(event) = events.next() => self.observe_event(event),
                 () = sleep_until_time(wake) => {}
             }
         }

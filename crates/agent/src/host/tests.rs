@@ -66,6 +66,8 @@ async fn pull_images(context: TaskContext) -> Result<(), Infallible> {
     let mut pulls = JoinSet::new();
     loop {
         tokio::select! {
+            // The stop first, which ends the loop.
+            biased;
             () = context.stop.cancelled() => break,
             Some(event) = events.next() => match event {
                 ObjectEvent::Observed(ObjectState::Present(object)) => {

@@ -66,6 +66,8 @@ pub(crate) async fn poll_containers(
             return;
         }
         tokio::select! {
+            // Either leads to the next list.
+            biased;
             () = sleep_until(next_on_grid(start, began, PERIOD)) => {}
             changed = polled.changed() => {
                 if changed.is_err() {

@@ -126,6 +126,9 @@ impl OpenKruiseGuard {
             self.markers.pass_on(leadership);
             self.sets.pass_on(leadership);
             tokio::select! {
+                // A change of leadership first, since what a look found may be of another term. None of them is ready on
+                // each turn.
+                biased;
                 changed = self.leadership.changed() => if changed.is_err() {
                     return;
                 },

@@ -143,12 +143,14 @@ impl BatchSender {
     async fn next_batch(&mut self) -> Option<Vec<Span>> {
         let mut batch = Vec::new();
         let first = tokio::select! {
-            first = self.spans.recv() => first?,
+            // First: a flush comes once, however many spans there are.
+            biased;
             () = self.flush.cancelled(), if !self.spans.is_closed() => {
                 // What is in the queue can still be received.
                 self.spans.close();
                 self.spans.recv().await?
             }
+            first = self.spans.recv() => first?,
         };
         batch.push(first);
         // From the first span on, so that none waits for longer.
@@ -193,8 +195,10 @@ impl BatchSender {
             };
             let pause = BACKOFF.delay(attempt, fastrand::f64()).max(retry_after);
             tokio::select! {
-                () = sleep(pause) => {}
+                // Either ends the pause.
+                biased;
                 () = self.flush.cancelled() => {}
+                () = sleep(pause) => {}
             }
         }
         self.counters.unsent.inc_by(spans);
