@@ -10,7 +10,7 @@
 #[cfg(test)]
 mod tests;
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
 use tokio::task::{Id, JoinError, JoinSet};
@@ -117,7 +117,7 @@ impl Tasks {
             }
         });
         if drained.await.is_err() {
-            let tasks: Vec<&str> = self.names.values().copied().collect();
+            let tasks: BTreeSet<&str> = self.names.values().copied().collect();
             tracing::warn!(
                 ?tasks,
                 "tasks did not finish within {DRAIN:?} of the stop: their last writes may be missing"

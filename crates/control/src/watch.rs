@@ -6,7 +6,7 @@
 //! too slowly is ended by the API server and begun again.)
 
 use std::any::{Any, TypeId};
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::pin::pin;
 use std::sync::Arc;
 
@@ -50,9 +50,9 @@ pub(crate) enum Prerequisite {
     SchemaRead(usize),
 }
 
-/// The watches of all kinds, by the type in which their objects are decoded, and by which objects these are.
+/// The watches of all kinds, by the type in which their objects are decoded, and by which objects these are: a few.
 #[derive(Default)]
-pub(crate) struct WatchesByType(HashMap<(TypeId, Selection), Box<dyn Spawn>>);
+pub(crate) struct WatchesByType(Vec<((TypeId, Selection), Box<dyn Spawn>)>);
 
 /// What all watches share.
 #[derive(Clone)]
@@ -75,16 +75,19 @@ impl WatchesByType {
         (selection, page, is_reviewed_by): (Selection, u32, bool),
         subscriber: Box<dyn Subscribe<K>>,
     ) {
-        let watch = self.0.entry((TypeId::of::<K>(), selection));
-        let watch = watch.or_insert_with(|| {
-            Box::new(KindWatch::<K> {
+        let key = (TypeId::of::<K>(), selection);
+        let place = self.0.iter().position(|(known, _)| *known == key);
+        let place = place.unwrap_or_else(|| {
+            let watch = KindWatch::<K> {
                 selection,
                 page,
                 is_reviewed_by,
                 fan_out: FanOut::default(),
-            })
+            };
+            self.0.push((key, Box::new(watch)));
+            self.0.len() - 1
         });
-        let watch: &mut dyn Any = watch.as_mut();
+        let watch: &mut dyn Any = self.0[place].1.as_mut();
         let watch = watch.downcast_mut::<KindWatch<K>>();
         let watch = watch.expect("a watch is filed under its type");
         // A page is decoded in one piece for all subscribers, so the one that allows the least memory decides.
@@ -93,9 +96,9 @@ impl WatchesByType {
         watch.fan_out.0.push(subscriber);
     }
 
-    /// Begins all of them.
+    /// Begins all of them, in the order in which they were asked for.
     pub(crate) fn spawn_all(self, tasks: &mut JoinSet<()>, context: &WatchContext) {
-        for watch in self.0.into_values() {
+        for (_, watch) in self.0 {
             watch.spawn_watch(tasks, context.clone());
         }
     }

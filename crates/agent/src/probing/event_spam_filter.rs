@@ -58,7 +58,9 @@ impl EventSpamFilter {
         });
         if self.pods.len() >= MAX_PODS {
             // It loses least: a pod that is forgotten begins with a full bucket again.
-            let quietest = self.pods.iter().max_by_key(|(_, bucket)| bucket.left);
+            let quietest = self.pods.iter();
+            // By name among equals, since the map is hashed.
+            let quietest = quietest.max_by_key(|(pod, bucket)| (bucket.left, *pod));
             let quietest = quietest.map(|(pod, _)| pod.clone());
             quietest.map(|pod| self.pods.remove(&pod));
         }

@@ -2,7 +2,7 @@
 //!
 //! Nothing is kept without a tracer, and with one at most one change for each probe of the node.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -37,9 +37,9 @@ pub(super) struct VerdictTraces {
     tracer: Tracer,
     node: Arc<str>,
     /// Not in any write so far.
-    changes: HashMap<Arc<ProbeKey>, TracedChange>,
+    changes: BTreeMap<Arc<ProbeKey>, TracedChange>,
     /// Those of the write under way.
-    writing: HashMap<Arc<ProbeKey>, TracedChange>,
+    writing: BTreeMap<Arc<ProbeKey>, TracedChange>,
     write_began: Timestamp,
 }
 
@@ -48,8 +48,8 @@ impl VerdictTraces {
         Self {
             tracer,
             node,
-            changes: HashMap::new(),
-            writing: HashMap::new(),
+            changes: BTreeMap::new(),
+            writing: BTreeMap::new(),
             write_began: Timestamp::UNIX_EPOCH,
         }
     }
@@ -137,7 +137,7 @@ impl VerdictTraces {
 
     /// The write has ended, with an error or without.
     pub(super) fn end_write(&mut self, error: Option<&str>, now: Timestamp) {
-        for (key, change) in self.writing.drain() {
+        for (key, change) in std::mem::take(&mut self.writing) {
             let trace = TraceId(change.trace.id);
             let write_began = self.write_began;
             self.tracer.record_span(trace, || Span {

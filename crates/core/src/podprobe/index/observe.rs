@@ -332,6 +332,8 @@ impl Index {
         let mut names = self.known_names(kind);
         // Collected before the first removal, which changes the maps that the names come from.
         names.retain(|name| !listed.contains(name));
+        // The maps are hashed: unsorted, two runs would remember the deletions in another order.
+        names.sort();
         for name in names {
             if list.proves_deletion(self.known_version(kind, &name)) {
                 self.remove_object_at_version(kind, &name, list.version());

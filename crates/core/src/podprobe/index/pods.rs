@@ -328,6 +328,7 @@ impl Pods {
     /// Forgets all contests: while another manager writes, its marks may be seen before the verdicts that they follow
     /// from.
     pub(super) fn forget_contests(&mut self) {
+        #[expect(clippy::iter_over_hash_type, reason = "each is reset by itself")]
         for state in self.by_name.values_mut() {
             state.contests = Contests::default();
         }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use crate::podprobe::probe::ProbeId;
 
 /// The identity of a pod.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PodIdentity {
     /// Its namespace.
     pub namespace: Arc<str>,
@@ -18,7 +18,7 @@ pub struct PodIdentity {
 }
 
 /// The identity of one probe of one container of one pod.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ProbeKey {
     /// The pod, whose namespace is the marker's.
     pub pod: PodIdentity,

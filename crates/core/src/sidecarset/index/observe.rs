@@ -370,7 +370,7 @@ impl Index {
             namespace: String::new(),
             name: name.to_owned(),
         };
-        let known: Vec<ObjectName> = match kind {
+        let mut known: Vec<ObjectName> = match kind {
             WatchedKind::Set => self
                 .sets
                 .iter()
@@ -398,8 +398,11 @@ impl Index {
                     .collect()
             }
         };
+        known.retain(|name| !names.contains(name));
+        // The pods are hashed: unsorted, two runs would remember the deletions in another order.
+        known.sort();
         for name in known {
-            if !names.contains(&name) && list.proves_deletion(self.known_version(kind, &name)) {
+            if list.proves_deletion(self.known_version(kind, &name)) {
                 self.remove_at_version(kind, &name, list.version());
                 if kind == WatchedKind::Configuration {
                     // When it was deleted is not known, and a replica that listed earlier may never come as far as this

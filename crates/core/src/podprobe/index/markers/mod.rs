@@ -522,6 +522,7 @@ impl Markers {
 
     /// Forgets all contests: while another manager writes, its writes may be seen before what they follow from.
     pub(super) fn forget_contests(&mut self) {
+        #[expect(clippy::iter_over_hash_type, reason = "each is reset by itself")]
         for marker in self.by_name.values_mut() {
             marker.status_contest = Contest::default();
             marker.finalizer_contest = Contest::default();

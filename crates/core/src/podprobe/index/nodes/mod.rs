@@ -408,6 +408,7 @@ impl Nodes {
 
     /// Forgets all contests: while another manager writes, its writes may be seen before what they follow from.
     pub(super) fn forget_contests(&mut self) {
+        #[expect(clippy::iter_over_hash_type, reason = "each is reset by itself")]
         for node in self.by_name.values_mut() {
             node.contest = Contest::default();
         }

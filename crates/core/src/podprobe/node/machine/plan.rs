@@ -55,6 +55,7 @@ impl NodeProbes {
         // With more probes each has a smaller share of the bytes, and nothing else trims the runs
         // of a probe that is not run at present.
         let limits = self.history.share_of_one(self.workers.len());
+        #[expect(clippy::iter_over_hash_type, reason = "each is trimmed by itself")]
         for worker in self.workers.values_mut() {
             worker.trim_recent_runs(limits);
         }
@@ -161,7 +162,9 @@ impl NodeProbes {
     /// Commands in each slot when all of them are spread evenly, rounded up.
     fn even_execs_per_slot(&self) -> u32 {
         const SLOTS_PER_SECOND: f64 = 1.0 / SLOT.as_secs_f64();
-        let execs = self.workers.values().filter(|w| w.weight().is_exec());
+        // In the order of the spec, since a sum of fractions depends on it.
+        let workers = self.order.iter().filter_map(|key| self.workers.get(key));
+        let execs = workers.filter(|worker| worker.weight().is_exec());
         let per_second: f64 = execs
             .map(|worker| 1.0 / f64::from(worker.planned().probe.period_seconds.get()))
             .sum();
