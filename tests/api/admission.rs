@@ -178,7 +178,9 @@ pub(crate) async fn the_api_server_and_the_parser_agree(
 pub(crate) fn seed() -> Result<u64> {
     match std::env::var("LEADSMAN_TEST_SEED") {
         Ok(seed) => seed.parse().context("LEADSMAN_TEST_SEED"),
-        Err(_) => Ok(fastrand::u64(..)),
+        Err(_) => Ok(leadsman_process::RandomSource::from_entropy()
+            .fork_rng()
+            .u64(..)),
     }
 }
 

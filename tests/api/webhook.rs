@@ -21,8 +21,7 @@ use leadsman_admission::{
 };
 use leadsman_api::{GROUP, SidecarSet};
 use leadsman_lease::Leadership;
-use leadsman_process::traces::Tracer;
-use leadsman_process::{ApiServer, Component, Metrics, Process, Readiness, client, clock};
+use leadsman_process::{ApiServer, Component, Process, RandomSource, client, clock};
 use leadsman_testkit::ports::free_addresses;
 use leadsman_tests::{wait_for_answer, wait_for_object};
 use serde::Deserialize;
@@ -107,13 +106,8 @@ impl Replica {
             kubeconfig: Some(installation.kubeconfig.clone()),
             context: None,
         };
-        let process = Process {
-            server: ApiServer::new(connection.build_client(Component::Manager).await?),
-            shutdown: CancellationToken::new(),
-            readiness: Readiness::default(),
-            metrics: Metrics::default(),
-            tracer: Tracer::default(),
-        };
+        let server = ApiServer::new(connection.build_client(Component::Manager).await?);
+        let process = Process::new(server, RandomSource::from_entropy(), "host");
         // A year is longer than any test: whether it leads is given here.
         let leadership = watch::Sender::new(if leads {
             Leadership::Leads {

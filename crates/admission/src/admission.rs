@@ -10,7 +10,7 @@ use k8s_openapi::api::admissionregistration::v1::{
 };
 use leadsman_lease::Leadership;
 use leadsman_process::serve::BindAddress;
-use leadsman_process::{ApiServer, Process, ReadinessCheck};
+use leadsman_process::{ApiServer, Process, RandomSource, ReadinessCheck};
 use tokio::net::TcpListener;
 use tokio::sync::{oneshot, watch};
 use tokio::task::{JoinError, JoinSet};
@@ -99,6 +99,7 @@ impl Admission {
         let parts = LoopParts {
             server: process.server.clone(),
             address,
+            random: process.random.clone(),
             bundle: publisher.subscribe_to_bundle(),
             mounted: args.webhook_cert_dir.is_some(),
             leadership: leadership.clone(),
@@ -131,6 +132,7 @@ impl Admission {
                 leadership,
                 in_force: BundlesInForce(in_force),
                 publisher,
+                random: process.random.fork_rng(),
                 state: SecretLoopState::default(),
             };
             loops.spawn(secret.run());
@@ -166,6 +168,7 @@ impl Admission {
             let parts = LoopParts {
                 server: process.server.clone(),
                 address: Address::from_args(args, namespace),
+                random: process.random.clone(),
                 // Nobody publishes one, since a configuration without webhooks needs none.
                 bundle: watch::Sender::new(CaBundle::Unknown).subscribe(),
                 mounted: false,
@@ -180,7 +183,9 @@ impl Admission {
         }
         let server = process.server.clone();
         loops.spawn(delete_leftover::<MutatingWebhookConfiguration>(
-            server, leadership,
+            server,
+            leadership,
+            process.random.fork_rng(),
         ));
         let ended = None;
         Self { ended, loops }
@@ -251,6 +256,7 @@ pub(crate) fn source(webhook: &Webhook) -> WebhookSource {
 struct LoopParts {
     server: ApiServer,
     address: Address,
+    random: RandomSource,
     bundle: watch::Receiver<CaBundle>,
     mounted: bool,
     leadership: watch::Receiver<Leadership>,
@@ -265,6 +271,7 @@ impl LoopParts {
         ConfigurationLoop {
             server: self.server.clone(),
             address: self.address.clone(),
+            random: self.random.fork_rng(),
             webhooks,
             bundle: self.bundle.clone(),
             mounted: self.mounted,

@@ -86,7 +86,11 @@ pub(crate) async fn run_probing(
     config: ProbingConfig,
     mut questions: HistoryRequests,
 ) -> Result<(), ProbingError> {
-    let plans = watch_plan(context.server.clone(), &context.node_name);
+    let plans = watch_plan(
+        context.server.clone(),
+        &context.node_name,
+        context.random.fork_rng(),
+    );
     let mut probing = Probing::new(&context, config);
     // Room for one: while the loop is behind, the poller waits instead of piling up lists.
     let (sender, mut lists) = mpsc::channel(1);
@@ -121,6 +125,7 @@ struct Probing {
     log_lines: EventSpamFilter,
     metrics: ProbingMetrics,
     traces: VerdictTraces,
+    random: fastrand::Rng,
 }
 
 impl Probing {
@@ -150,10 +155,16 @@ impl Probing {
             writes: JoinSet::new(),
             write_failures: 0,
             write_health,
-            events: EventSender::start_sender(server.clone(), node_name.clone(), &metrics),
+            events: EventSender::start_sender(
+                server.clone(),
+                node_name.clone(),
+                &metrics,
+                context.random.fork_rng(),
+            ),
             log_lines: EventSpamFilter::default(),
             metrics,
             traces: VerdictTraces::new(context.tracer.clone(), context.node_name.clone()),
+            random: context.random.fork_rng(),
             context: context.clone(),
         }
     }
@@ -370,7 +381,7 @@ impl Probing {
                     tracing::warn!(%error, "writing the verdicts failed, retrying; none is lost");
                 }
                 self.write_failures = self.write_failures.saturating_add(1);
-                failed_write(&error, self.write_failures)
+                failed_write(&error, self.write_failures, self.random.f64())
             }
         };
         self.apply_event(NodeEvent::StatusWritten(end));

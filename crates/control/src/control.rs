@@ -72,6 +72,7 @@ impl Control {
             permissions: Permissions::new(check),
             metrics: ControlMetrics::new(&process.metrics),
             tracer: process.tracer.clone(),
+            random: process.random.clone(),
         };
         Self {
             shared,
@@ -127,7 +128,7 @@ impl Control {
             leadership,
             ..self.shared.clone()
         };
-        let feature = Feature::new(rules, shared, fastrand::Rng::new());
+        let feature = Feature::new(rules, shared);
         self.features
             .spawn(feature.run(arrivals, self.stop.clone()));
     }
@@ -148,6 +149,7 @@ impl Control {
             leadership: self.shared.leadership.clone(),
             readiness: self.readiness.clone(),
             metrics: self.shared.metrics.clone(),
+            random: self.shared.random.clone(),
         }
     }
 
@@ -212,7 +214,7 @@ mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
 
     use leadsman_process::traces::Tracer;
-    use leadsman_process::{ApiServer, Metrics as Registry};
+    use leadsman_process::{ApiServer, Metrics as Registry, RandomSource};
 
     use super::*;
 
@@ -232,6 +234,7 @@ mod tests {
                 permissions: Permissions::new(readiness.add_check("rights", "")),
                 metrics: ControlMetrics::new(&Registry::default()),
                 tracer: Tracer::default(),
+                random: RandomSource::from_seed(7),
             },
             readiness,
             stop: CancellationToken::new(),

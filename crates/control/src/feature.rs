@@ -17,8 +17,8 @@ use leadsman_core::cluster::{Effects, Now, Refusal};
 use leadsman_lease::Leadership;
 use leadsman_process::reply::{Disposition, RetryCause};
 use leadsman_process::shutdown::DEFAULT_GRACE_SECONDS;
-use leadsman_process::traces::{Span, SpanId, SpanKind, Tracer};
-use leadsman_process::{ApiServer, clock};
+use leadsman_process::traces::{Span, SpanKind, Tracer};
+use leadsman_process::{ApiServer, RandomSource, clock};
 use prometheus_client::metrics::gauge::Gauge;
 use tokio::sync::mpsc::Receiver;
 use tokio::sync::watch;
@@ -71,6 +71,7 @@ pub(crate) struct FeatureContext {
     pub(crate) permissions: Permissions,
     pub(crate) metrics: ControlMetrics,
     pub(crate) tracer: Tracer,
+    pub(crate) random: RandomSource,
 }
 
 struct AnsweredWrite<R: Rules> {
@@ -84,7 +85,8 @@ struct AnsweredWrite<R: Rules> {
 
 impl<R: Rules> Feature<R> {
     /// A loop that has observed nothing yet.
-    pub(crate) fn new(rules: R, mut shared: FeatureContext, random: fastrand::Rng) -> Self {
+    pub(crate) fn new(rules: R, mut shared: FeatureContext) -> Self {
+        let random = shared.random.fork_rng();
         let queue = shared.places.update_and_wake(|places| {
             WriteQueue::new(R::CLASSES, R::class_index, R::namespace, places, random)
         });
@@ -235,7 +237,11 @@ impl<R: Rules> Feature<R> {
     /// Every kind has been listed: begins to write, after a re-list if another process may have written.
     fn begin_term(&mut self, term: u64) {
         if self.must_relist {
-            let pages = relist_kinds::<R>(&self.shared.server, &self.shared.own_namespace);
+            let pages = relist_kinds::<R>(
+                &self.shared.server,
+                &self.shared.own_namespace,
+                &self.shared.random,
+            );
             self.stage = Stage::Relisting { term, pages };
         } else {
             self.begin_writing(term);
@@ -378,9 +384,9 @@ impl<R: Rules> Feature<R> {
         }
         for work in measured.spans {
             let tracer = &self.shared.tracer;
-            tracer.record_span(work.trace, || Span {
+            tracer.record_span(work.trace, |id| Span {
                 trace: work.trace,
-                id: SpanId::random(),
+                id,
                 parent: Some(work.id),
                 name: "write",
                 kind: SpanKind::Client,
@@ -393,7 +399,7 @@ impl<R: Rules> Feature<R> {
                 error: (!is_done).then(|| disposition.explain_reason()),
             });
             if is_done {
-                tracer.record_span(work.trace, || work.end_at(ended));
+                tracer.record_span(work.trace, |_| work.end_at(ended));
             }
         }
     }

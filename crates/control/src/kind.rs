@@ -44,7 +44,7 @@ pub(crate) type SubscribeKind<R> =
     fn(&mut WatchesByType, &Kind<R>, usize, &Sender<Arrival<<R as Rules>::Event>>);
 
 /// Lists a kind once more.
-pub(crate) type Relist<E> = fn(ApiServer, ListTarget) -> BoxStream<'static, Vec<E>>;
+pub(crate) type Relist<E> = fn(ApiServer, ListTarget, fastrand::Rng) -> BoxStream<'static, Vec<E>>;
 
 impl<R: Rules> Kind<R> {
     /// A kind, listed and re-listed in pages of so many objects, and of fewer where they are large. A page is in memory twice, as

@@ -17,7 +17,7 @@ use leadsman_api::Guarded;
 use leadsman_core::cluster::{ObjectName, ResourceVersion, Source};
 use leadsman_process::list::{ListPage, ListTarget, Paging};
 use leadsman_process::reply::{Disposition, RetryCause};
-use leadsman_process::{ApiServer, Backoff};
+use leadsman_process::{ApiServer, Backoff, RandomSource};
 use tokio::time::sleep;
 
 use crate::resource::{GroupResource, Watchable};
@@ -30,10 +30,12 @@ const BACKOFF: Backoff = Backoff::new(Duration::from_millis(500), Duration::from
 pub(crate) fn relist_kinds<R: Rules>(
     server: &ApiServer,
     own_namespace: &str,
+    random: &RandomSource,
 ) -> BoxStream<'static, Vec<R::Event>> {
     let relisted = R::KINDS.iter().filter_map(|kind| {
         let pages = kind.relist?;
-        Some(pages(server.clone(), kind.list_target(own_namespace)))
+        let target = kind.list_target(own_namespace);
+        Some(pages(server.clone(), target, random.fork_rng()))
     });
     let pages: Vec<_> = relisted.collect();
     // One after another: a page is in memory several times over while it is decoded.
@@ -44,8 +46,9 @@ pub(crate) fn relist_kinds<R: Rules>(
 pub(crate) fn relist_pages<K: Watchable, R: Observe<K>>(
     server: ApiServer,
     target: ListTarget,
+    random: fastrand::Rng,
 ) -> BoxStream<'static, Vec<R::Event>> {
-    let pages = unfold(Some(Listing::default()), move |listing| {
+    let pages = unfold(Some(Listing::new(random)), move |listing| {
         let (server, target) = (server.clone(), target.clone());
         async move {
             let mut listing: Listing = listing?;
@@ -81,16 +84,25 @@ fn to_observations<K: Watchable>(objects: Vec<Guarded<K>>) -> Vec<Observation<K>
 }
 
 /// A list under way.
-#[derive(Default)]
 struct Listing {
     /// The continue token of the next page; the first has none.
     token: Option<String>,
     paging: Paging,
     /// The names of the pages so far, also of what does not decode; no more than there are objects.
     names: BTreeSet<ObjectName>,
+    random: fastrand::Rng,
 }
 
 impl Listing {
+    fn new(random: fastrand::Rng) -> Self {
+        Self {
+            token: None,
+            paging: Paging::default(),
+            names: BTreeSet::new(),
+            random,
+        }
+    }
+
     /// The next page. One that does not come in time is asked for again; however long it takes.
     async fn next_page<K: Watchable>(
         &mut self,
@@ -111,7 +123,7 @@ impl Listing {
                 Err(failed) => failed,
             };
             failures += 1;
-            let mut retry_in = BACKOFF.delay(failures, fastrand::f64());
+            let mut retry_in = BACKOFF.delay(failures, self.random.f64());
             match &failed {
                 Disposition::Retry { cause, after, .. } => {
                     retry_in = retry_in.max(after.unwrap_or_default());
@@ -136,10 +148,8 @@ impl Listing {
     }
 
     fn start_over(&mut self) {
-        *self = Self {
-            paging: self.paging,
-            ..Self::default()
-        };
+        self.token = None;
+        self.names.clear();
     }
 }
 

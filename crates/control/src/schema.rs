@@ -28,7 +28,7 @@ pub(crate) async fn follow_schema<E>(
         context.server,
         only,
         |text| serde_json::from_str(text),
-        fastrand::Rng::new(),
+        context.random.fork_rng(),
     );
     let changes = schema.changes_of_kept(crds);
     let mut changes = pin!(changes);

@@ -20,7 +20,7 @@ use leadsman_lease::Leadership;
 use leadsman_process::list::ListTarget;
 use leadsman_process::reply::Disposition;
 use leadsman_process::watcher::{WatchEvent, WatchFailure, list_and_watch};
-use leadsman_process::{ApiServer, Readiness, ReadinessCheck, clock};
+use leadsman_process::{ApiServer, RandomSource, Readiness, ReadinessCheck, clock};
 use prometheus_client::metrics::counter::Counter;
 use tokio::sync::mpsc::Sender;
 use tokio::task::JoinSet;
@@ -62,6 +62,7 @@ pub(crate) struct WatchContext {
     pub(crate) leadership: tokio::sync::watch::Receiver<Leadership>,
     pub(crate) readiness: Readiness,
     pub(crate) metrics: ControlMetrics,
+    pub(crate) random: RandomSource,
 }
 
 trait Spawn: Any + Send {
@@ -162,7 +163,7 @@ impl WatchContext {
         let is_known = |now: &Leadership| *now != Leadership::Unknown;
         // An error says that nobody will tell.
         let _ = self.leadership.wait_for(is_known).await;
-        list_and_watch(self.server, target, Guarded::parse, fastrand::Rng::new())
+        list_and_watch(self.server, target, Guarded::parse, self.random.fork_rng())
     }
 }
 

@@ -12,6 +12,7 @@ use leadsman_core::podprobe::explain::{
     Explanation, MarkerFit, ProbeExplanation, VerdictSource, format_age,
 };
 use leadsman_core::podprobe::history::{RecordedRun, ResultsInARow};
+use leadsman_process::RandomSource;
 use leadsman_process::list::ListTarget;
 use leadsman_process::watcher::{WatchEvent, list_and_watch};
 use serde::Serialize;
@@ -185,7 +186,7 @@ impl<'a> ChangeWatch<'a> {
             reader.server.clone(),
             target,
             |text| serde_json::from_str(text),
-            fastrand::Rng::new(),
+            RandomSource::from_entropy().fork_rng(),
         );
         let mut events = pin!(events);
         while let Some(event) = events.next().await {

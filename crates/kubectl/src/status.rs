@@ -12,6 +12,7 @@ use leadsman_core::podprobe::explain::{
     FleetSummary, ManagerState, MarkerSummary, ObservedObjects, ProbeCounts, format_age,
     summarize_marker, summarize_markers,
 };
+use leadsman_process::RandomSource;
 use leadsman_process::list::ListTarget;
 use leadsman_process::watcher::{WatchEvent, list_and_watch};
 
@@ -313,7 +314,7 @@ async fn watch_markers(
         reader.server.clone(),
         target,
         Guarded::<PodProbeMarker>::parse,
-        fastrand::Rng::new(),
+        RandomSource::from_entropy().fork_rng(),
     );
     let mut events = pin!(events);
     let mut table = new_table(args);

@@ -48,6 +48,7 @@ pub struct LeaseCandidate<O> {
     elector: Elector,
     leadership: watch::Sender<Leadership>,
     report: LeadershipReport<O>,
+    random: fastrand::Rng,
 }
 
 /// The two steps of a clean shutdown.
@@ -70,7 +71,13 @@ struct LeaseClient {
 
 impl<O: LeadershipObserver> LeaseCandidate<O> {
     /// A candidate that has not begun. `check` passes while the Lease can be watched, and written if it has to be.
-    pub fn new(server: ApiServer, config: LeaseConfig, check: ReadinessCheck, observer: O) -> Self {
+    pub fn new(
+        server: ApiServer,
+        config: LeaseConfig,
+        check: ReadinessCheck,
+        observer: O,
+        mut random: fastrand::Rng,
+    ) -> Self {
         let LeaseConfig {
             namespace,
             name,
@@ -85,9 +92,8 @@ impl<O: LeadershipObserver> LeaseCandidate<O> {
             "starting leader election"
         );
         let duration = Duration::from_secs(duration_seconds.into());
-        let random = fastrand::Rng::new();
         Self {
-            elector: Elector::new(name.clone(), identity, duration_seconds, random),
+            elector: Elector::new(name.clone(), identity, duration_seconds, random.fork()),
             server,
             lease: LeaseClient {
                 namespace,
@@ -97,6 +103,7 @@ impl<O: LeadershipObserver> LeaseCandidate<O> {
             },
             leadership: watch::Sender::new(Leadership::Unknown),
             report: LeadershipReport::new(check, observer),
+            random,
         }
     }
 
@@ -107,7 +114,12 @@ impl<O: LeadershipObserver> LeaseCandidate<O> {
 
     /// Takes part in the election until the Lease has been released. If the future is dropped, the Lease expires.
     pub async fn take_part(mut self, shutdown: Shutdown) {
-        let mut events = watch_lease(self.server.clone(), &self.lease.namespace, &self.lease.name);
+        let mut events = watch_lease(
+            self.server.clone(),
+            &self.lease.namespace,
+            &self.lease.name,
+            self.random.fork(),
+        );
         let mut request: BoxFuture<'static, Completed> = pending().boxed();
         let (mut stops_taking, mut release_deadline) = (false, None);
         loop {

@@ -3,7 +3,7 @@
 //! Usable by itself: it knows no object but the Lease.
 //!
 //! ```no_run
-//! # async fn lead(server: leadsman_process::ApiServer, check: leadsman_process::ReadinessCheck) {
+//! # async fn lead(server: leadsman_process::ApiServer, check: leadsman_process::ReadinessCheck, random: fastrand::Rng) {
 //! use leadsman_lease::{LeaseCandidate, LeaseConfig, Shutdown};
 //! use leadsman_process::clock;
 //!
@@ -18,6 +18,7 @@
 //!     },
 //!     check,
 //!     (),
+//!     random,
 //! );
 //! let leadership = candidate.subscribe_to_leadership();
 //! let shutdown = Shutdown::default();

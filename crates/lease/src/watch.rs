@@ -17,8 +17,10 @@ pub fn watch_lease(
     server: ApiServer,
     namespace: &str,
     name: &str,
+    random: fastrand::Rng,
 ) -> BoxStream<'static, LeaseEvent> {
-    watch_object(server, ListTarget::in_namespace::<Lease>(namespace), name)
+    let leases = ListTarget::in_namespace::<Lease>(namespace);
+    watch_object(server, leases, name, random)
 }
 
 /// Why a request on a Lease failed, and what an operator can do about it. `action` is what was tried, such as "take or

@@ -1,7 +1,7 @@
 //! Which of several managers writes: their Lease, and its rights.
 
 use leadsman_lease::{LeadershipObserver, LeaseCandidate, LeaseConfig};
-use leadsman_process::{ApiServer, ReadinessCheck};
+use leadsman_process::Process;
 
 use crate::metrics::LeadershipMetrics;
 
@@ -27,24 +27,29 @@ pub const LEASE_RIGHTS: [(&str, bool); 5] = [
 /// This manager as a candidate. Its identity contains the namespace of the installation, which tells a second
 /// installation from a second replica.
 pub(crate) fn new_candidate(
-    server: ApiServer,
+    process: &Process,
     namespace: &str,
     duration_seconds: u16,
-    check: ReadinessCheck,
-    metrics: LeadershipMetrics,
 ) -> LeaseCandidate<Observer> {
     // A restarted container has the host name of the process before it, whose Lease it must not take for its own
     // (`add a uniquifier`, `cmd/kube-controller-manager/app/controllermanager.go`).
-    let unique = fastrand::Rng::new().u64(..);
+    let unique = process.random.fork_rng().u64(..);
+    let host_name = &process.host_name;
     let config = LeaseConfig {
         namespace: LEASE_NAMESPACE.to_owned(),
         name: LEASE.to_owned(),
-        identity: format!("{namespace}/{}_{unique:016x}", read_hostname()),
+        identity: format!("{namespace}/{host_name}_{unique:016x}"),
         duration_seconds,
         field_manager: LEASE.to_owned(),
     };
     let namespace = namespace.to_owned();
-    LeaseCandidate::new(server, config, check, Observer { namespace, metrics })
+    let metrics = LeadershipMetrics::new(&process.metrics, LEASE);
+    let check = process
+        .readiness
+        .add_own_check("leadership", "the Lease has not been read yet");
+    let observer = Observer { namespace, metrics };
+    let random = process.random.fork_rng();
+    LeaseCandidate::new(process.server.clone(), config, check, observer, random)
 }
 
 /// Counts changes of leadership, and makes a standby of another installation's leader not ready.
@@ -78,17 +83,6 @@ fn objection_to_other_install(leader: &str, namespace: &str) -> Option<String> {
              nothing, since they would undo each other's marks. Remove one of the two"
         )
     })
-}
-
-/// The host name, which in a pod is the name of the pod.
-fn read_hostname() -> String {
-    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    let name = name.trim();
-    if name.is_empty() {
-        "unknown".to_owned()
-    } else {
-        name.to_owned()
-    }
 }
 
 #[cfg(test)]

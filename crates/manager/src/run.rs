@@ -15,7 +15,6 @@ use tokio_util::sync::CancellationToken;
 use crate::args::Args;
 use crate::gates::Gates;
 use crate::leader;
-use crate::metrics::LeadershipMetrics;
 use crate::openkruise::OpenKruiseGuard;
 use crate::podprobe::PodProbeRules;
 use crate::sidecarset::{SidecarSetRules, barrier_events};
@@ -125,15 +124,7 @@ async fn run_features(args: &Args, process: Process) -> Result<(), ManagerError>
         // Pods may be refused while no replica is called.
         process.readiness.expect_calls();
     }
-    let candidate = leader::new_candidate(
-        process.server.clone(),
-        &args.namespace,
-        args.lease_duration,
-        process
-            .readiness
-            .add_own_check("leadership", "the Lease has not been read yet"),
-        LeadershipMetrics::new(&process.metrics, leader::LEASE),
-    );
+    let candidate = leader::new_candidate(&process, &args.namespace, args.lease_duration);
     let guard = OpenKruiseGuard::new(
         process.server.clone(),
         candidate.subscribe_to_leadership(),

@@ -13,6 +13,7 @@
 //! | `list` | a page of a list |
 //! | `logs` | format and filter of the log |
 //! | `metrics` | the registry and its text form |
+//! | `random` | the source of all random numbers |
 //! | `reach` | reachability of the API server, from the outcomes of all requests |
 //! | `readiness` | named checks for `/readyz` |
 //! | `reply` | what a reply of the API server means |
@@ -32,6 +33,7 @@ pub mod list;
 pub mod logs;
 pub mod metrics;
 mod process;
+mod random;
 pub mod reach;
 pub mod readiness;
 pub mod reply;
@@ -44,5 +46,6 @@ pub mod watcher;
 pub use backoff::Backoff;
 pub use metrics::Metrics;
 pub use process::{Args, Component, Process, RunError, exit_status, run_process};
+pub use random::RandomSource;
 pub use readiness::{Readiness, ReadinessCheck};
 pub use server::ApiServer;

@@ -3,6 +3,7 @@
 
 use std::error::Error;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use tokio_util::sync::CancellationToken;
 
@@ -10,6 +11,7 @@ use crate::client::{self, ClientError};
 use crate::descriptors::raise_descriptor_limit;
 use crate::logs::{self, LogError};
 use crate::metrics::Metrics;
+use crate::random::RandomSource;
 use crate::readiness::Readiness;
 use crate::serve::{self, ListenError};
 use crate::server::ApiServer;
@@ -75,6 +77,25 @@ pub struct Process {
     pub metrics: Metrics,
     /// Where spans go, if anywhere.
     pub tracer: Tracer,
+    /// The source of random numbers.
+    pub random: RandomSource,
+    /// The host name, which in a pod is the name of the pod.
+    pub host_name: Arc<str>,
+}
+
+impl Process {
+    /// The environment of a process that has just begun, and that sends no traces.
+    pub fn new(server: ApiServer, random: RandomSource, host_name: &str) -> Self {
+        Self {
+            server,
+            shutdown: CancellationToken::new(),
+            readiness: Readiness::default(),
+            metrics: Metrics::default(),
+            tracer: Tracer::default(),
+            random,
+            host_name: host_name.into(),
+        }
+    }
 }
 
 /// Why a process stopped with an error.
@@ -168,15 +189,12 @@ where
     let mut signals = Signals::catch_signals().map_err(RunError::Start)?;
     let client = args.client.build_client(component).await;
     let client = client.map_err(|error| RunError::Client(Box::new(error)))?;
-    let metrics = Metrics::default();
-    let (tracer, exporter) = args.traces.start_tracer(component, &metrics);
-    let process = Process {
-        server: ApiServer::new(client),
-        shutdown: CancellationToken::new(),
-        readiness: Readiness::default(),
-        metrics,
-        tracer,
-    };
+    let random = RandomSource::from_entropy();
+    let mut process = Process::new(ApiServer::new(client), random, &read_host_name());
+    let (tracer, exporter) = args
+        .traces
+        .start_tracer(component, &process.metrics, &process.random);
+    process.tracer = tracer;
     process
         .server
         .metrics
@@ -215,6 +233,16 @@ where
         },
     )
     .await?
+}
+
+fn read_host_name() -> String {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let name = name.trim();
+    if name.is_empty() {
+        "unknown".to_owned()
+    } else {
+        name.to_owned()
+    }
 }
 
 /// Listens; the returned future serves until it fails, also while the process is stopping.

@@ -29,7 +29,7 @@ use tokio::sync::mpsc::{self, error::TrySendError};
 pub use self::exporter::Exporter;
 use self::exporter::{QUEUE, SpanCounters};
 pub use self::span::{Attribute, OpenSpan, Span, SpanId, SpanKind, TraceId};
-use crate::{Component, Metrics};
+use crate::{Component, Metrics, RandomSource};
 
 /// All traces, as [`Args::tracing_sampling_rate_per_million`] has it.
 const ALL: u32 = 1_000_000;
@@ -113,6 +113,7 @@ struct Queue {
     spans: mpsc::Sender<Span>,
     sampling_rate_per_million: u32,
     counters: SpanCounters,
+    random: RandomSource,
 }
 
 impl Args {
@@ -120,18 +121,29 @@ impl Args {
     ///
     /// # Panics
     /// With an endpoint, outside of a tokio runtime.
-    pub fn start_tracer(&self, component: Component, metrics: &Metrics) -> (Tracer, Exporter) {
+    pub fn start_tracer(
+        &self,
+        component: Component,
+        metrics: &Metrics,
+        random: &RandomSource,
+    ) -> (Tracer, Exporter) {
         let Some(endpoint) = &self.tracing_endpoint else {
             return (Tracer::default(), Exporter::default());
         };
         let counters = SpanCounters::new(metrics);
         let (sender, spans) = mpsc::channel(QUEUE);
-        let exporter = Exporter::start_exporter(endpoint, component, spans, counters.clone());
+        let exporter = Exporter::start_exporter(
+            (endpoint, component),
+            spans,
+            counters.clone(),
+            random.fork_rng(),
+        );
         tracing::info!(%endpoint, sampling_rate_per_million = self.tracing_sampling_rate_per_million, "sending traces");
         let queue = Queue {
             spans: sender,
             sampling_rate_per_million: self.tracing_sampling_rate_per_million,
             counters,
+            random: random.clone(),
         };
         (Tracer(Some(Arc::new(queue))), exporter)
     }
@@ -150,12 +162,16 @@ impl Tracer {
         queue.is_some_and(|queue| trace.is_among(queue.sampling_rate_per_million))
     }
 
-    /// Hands over a span of a trace that is sampled. If the queue is full, the span is dropped and counted.
-    pub fn record_span(&self, trace: TraceId, span: impl FnOnce() -> Span) {
+    /// Hands over a span of a trace that is sampled, which is made with an id that no other span has. If the queue is full, the
+    /// span is dropped and counted.
+    pub fn record_span(&self, trace: TraceId, span: impl FnOnce(SpanId) -> Span) {
         let Some(queue) = self.0.as_deref().filter(|_| self.is_sampled(trace)) else {
             return;
         };
-        let dropped = match queue.spans.try_send(span()) {
+        let dropped = match queue
+            .spans
+            .try_send(span(SpanId::random(&mut queue.random.fork_rng())))
+        {
             Ok(()) => return,
             Err(TrySendError::Full(_)) => &queue.counters.queue_full,
             // The exporter has flushed: the process is ending.

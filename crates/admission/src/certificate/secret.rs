@@ -49,6 +49,7 @@ pub(crate) struct SecretLoop {
     pub(crate) leadership: watch::Receiver<Leadership>,
     pub(crate) in_force: BundlesInForce,
     pub(crate) publisher: Publisher,
+    pub(crate) random: fastrand::Rng,
     pub(crate) state: SecretLoopState,
 }
 
@@ -71,7 +72,8 @@ impl SecretLoop {
     pub(crate) async fn run(mut self) {
         // Watched by name, so that the right to it covers no other Secret of the namespace.
         let target = ListTarget::in_namespace::<Secret>(&self.namespace);
-        let mut events = watch_object::<Secret>(self.server.clone(), target, SECRET);
+        let mut events =
+            watch_object::<Secret>(self.server.clone(), target, SECRET, self.random.fork());
         loop {
             let wake = self.carry_out_decision().await;
             self.update_readiness();
@@ -214,18 +216,20 @@ impl SecretLoop {
                 let reason = format!("cannot make a certificate for {:?}: {error}", self.names);
                 self.state.trouble = Some(reason.clone());
                 let refused = Disposition::Refused { reason };
+                let random = self.random.f64();
                 self.state
                     .pace
-                    .record_write(&refused, clock::monotonic(), fastrand::f64());
+                    .record_write(&refused, clock::monotonic(), random);
                 return;
             }
         };
         let mut secret = secret_with_data(self.state.secret.as_deref(), &self.namespace, data);
         tracing::info!(?renewal, "writing the {}", self.describe_object());
         let disposition = self.send_secret(&mut secret).await;
+        let random = self.random.f64();
         self.state
             .pace
-            .record_write(&disposition, clock::monotonic(), fastrand::f64());
+            .record_write(&disposition, clock::monotonic(), random);
         match disposition {
             Disposition::Done => self.state.trouble = None,
             // Another replica wrote first, as the watch will show.

@@ -22,6 +22,7 @@ const WITHOUT_RIGHT: Duration = Duration::from_hours(1);
 pub(crate) async fn delete_leftover<C: WebhookConfiguration>(
     server: ApiServer,
     mut leadership: watch::Receiver<Leadership>,
+    mut random: fastrand::Rng,
 ) {
     let (mut pace, mut done) = (Pace::default(), None);
     loop {
@@ -32,7 +33,7 @@ pub(crate) async fn delete_leftover<C: WebhookConfiguration>(
         };
         let disposition = read_and_delete::<C>(&server, &leadership).await;
         let now = clock::monotonic();
-        pace.record_write(&disposition, now, fastrand::f64());
+        pace.record_write(&disposition, now, random.f64());
         let reason = || describe_failure("get or delete", &C::describe_object(), &disposition);
         let retry_at = match &disposition {
             Disposition::Done | Disposition::Gone { .. } => {
@@ -153,6 +154,7 @@ mod tests {
         tokio::spawn(delete_leftover::<MutatingWebhookConfiguration>(
             server,
             leadership.subscribe(),
+            fastrand::Rng::with_seed(7),
         ));
         sleep(Duration::from_mins(1)).await;
         let taken = || std::mem::take(&mut *methods.lock().unwrap());

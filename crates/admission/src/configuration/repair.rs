@@ -76,6 +76,7 @@ impl WebhookSource {
 pub(crate) struct ConfigurationLoop<C> {
     pub(crate) server: ApiServer,
     pub(crate) address: Address,
+    pub(crate) random: fastrand::Rng,
     pub(crate) webhooks: Vec<WebhookSource>,
     pub(crate) bundle: watch::Receiver<CaBundle>,
     /// Whether somebody else issues the certificates, who may also write the CA into the configuration.
@@ -121,7 +122,8 @@ impl<C: WebhookConfiguration> ConfigurationLoop<C> {
     /// Runs until the sender of leadership is dropped.
     pub(crate) async fn run(mut self) {
         let all = ListTarget::all_of::<C>();
-        let mut events = watch_object::<C>(self.server.clone(), all, CONFIGURATION);
+        let mut events =
+            watch_object::<C>(self.server.clone(), all, CONFIGURATION, self.random.fork());
         let mut calls = select_all(self.webhooks.iter().map(webhook_changes));
         loop {
             // Before the first event too: leadership and calls may be known already.
@@ -422,9 +424,8 @@ impl<C: WebhookConfiguration> ConfigurationLoop<C> {
             }
         };
         let now = clock::monotonic();
-        self.state
-            .pace
-            .record_write(&disposition, now, fastrand::f64());
+        let random = self.random.f64();
+        self.state.pace.record_write(&disposition, now, random);
         (disposition, body)
     }
 

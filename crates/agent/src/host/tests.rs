@@ -17,7 +17,7 @@ use leadsman_cri::Runtime;
 use leadsman_process::list::ListTarget;
 use leadsman_process::traces::Tracer;
 use leadsman_process::watcher::{ObjectEvent, ObjectState, watch_object};
-use leadsman_process::{ApiServer, Metrics, Readiness, clock};
+use leadsman_process::{ApiServer, Metrics, RandomSource, Readiness, clock};
 use serde::Deserialize;
 use serde_json::json;
 
@@ -62,7 +62,12 @@ async fn pull_images(context: TaskContext) -> Result<(), Infallible> {
     let health = context.health.register_check("nodeimage", "not read yet");
     let target = ListTarget::all_of::<NodeImage>();
     let server = context.server.clone();
-    let mut events = watch_object::<NodeImage>(server, target, &context.node_name);
+    let mut events = watch_object::<NodeImage>(
+        server,
+        target,
+        &context.node_name,
+        context.random.fork_rng(),
+    );
     let mut pulls = JoinSet::new();
     loop {
         tokio::select! {
@@ -141,6 +146,7 @@ fn context(server: ApiServer, readiness: &Readiness) -> TaskContext {
         health: HealthChecks::new(readiness.clone()),
         metrics: Metrics::default(),
         tracer: Tracer::default(),
+        random: RandomSource::from_seed(7),
         stop: CancellationToken::new(),
     }
 }

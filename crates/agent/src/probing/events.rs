@@ -45,6 +45,7 @@ pub(crate) struct EventSender {
     spam_filter: EventSpamFilter,
     queue: Arc<SharedQueue>,
     metrics: ProbingMetrics,
+    random: fastrand::Rng,
 }
 
 /// The queue, as both tasks see it.
@@ -96,14 +97,17 @@ impl EventSender {
         server: ApiServer,
         node_name: Arc<str>,
         metrics: &ProbingMetrics,
+        mut random: fastrand::Rng,
     ) -> Self {
         let queue = Arc::<SharedQueue>::default();
-        tokio::spawn(send_all(server, queue.clone(), metrics.clone()));
+        let sending = send_all(server, queue.clone(), metrics.clone(), random.fork());
+        tokio::spawn(sending);
         Self {
             node_name,
             spam_filter: EventSpamFilter::default(),
             queue,
             metrics: metrics.clone(),
+            random,
         }
     }
 
@@ -119,7 +123,7 @@ impl EventSender {
             tracing::debug!(probe = %change.key, "event dropped: the pod has had 25 events, and gets one more every 5 minutes");
             return;
         }
-        let event = build_event(&self.node_name, &change, at);
+        let event = build_event(&self.node_name, &change, at, self.random.u16(..));
         let dropped = self.queue.lock().events.push(QueuedEvent {
             change,
             event,
@@ -140,7 +144,12 @@ impl Drop for EventSender {
     }
 }
 
-async fn send_all(server: ApiServer, queue: Arc<SharedQueue>, metrics: ProbingMetrics) {
+async fn send_all(
+    server: ApiServer,
+    queue: Arc<SharedQueue>,
+    metrics: ProbingMetrics,
+    mut random: fastrand::Rng,
+) {
     let mut series = EventSeries::default();
     while let Some(mut queued) = queue.next().await {
         let QueuedEvent { change, event, .. } = &queued;
@@ -150,7 +159,7 @@ async fn send_all(server: ApiServer, queue: Arc<SharedQueue>, metrics: ProbingMe
             && queued.failures < MAX_ATTEMPTS
         {
             let asked = disposition.retry_after().unwrap_or_default();
-            let delay = asked.max(BACKOFF.delay(queued.failures, fastrand::f64()));
+            let delay = asked.max(BACKOFF.delay(queued.failures, random.f64()));
             // Behind those of other namespaces: a limit may be of one namespace (the admission plugin EventRateLimit has
             // such, `plugin/pkg/admission/eventratelimit`).
             let again = clock::monotonic() + delay;
@@ -232,7 +241,7 @@ async fn send_event(
     }
 }
 
-fn build_event(node_name: &str, change: &VerdictChange, at: Timestamp) -> Event {
+fn build_event(node_name: &str, change: &VerdictChange, at: Timestamp, random: u16) -> Event {
     let pod = &change.key.pod;
     // OpenKruise's reasons, like the source: tools look for them.
     let (reason, kind) = match change.to {
@@ -241,7 +250,7 @@ fn build_event(node_name: &str, change: &VerdictChange, at: Timestamp) -> Event 
     };
     Event {
         metadata: ObjectMeta {
-            name: Some(event_name(&pod.name, at)),
+            name: Some(event_name(&pod.name, at, random)),
             namespace: Some(pod.namespace.to_string()),
             ..ObjectMeta::default()
         },
@@ -284,9 +293,9 @@ fn event_message(change: &VerdictChange) -> String {
 
 /// The pod's name and the time, as Kubernetes' own components name events (`GenerateEventName` in
 /// `k8s.io/client-go/tools/record/util/util.go`), with a random number for two at once.
-fn event_name(pod: &str, at: Timestamp) -> String {
+fn event_name(pod: &str, at: Timestamp, random: u16) -> String {
     let pod = truncate(pod, POD_NAME_BYTES).trim_end_matches(['-', '.']);
-    format!("{pod}.{:x}{:04x}", at.as_nanosecond(), fastrand::u16(..))
+    format!("{pod}.{:x}{random:04x}", at.as_nanosecond())
 }
 
 /// The events that were sent: a name and a count for each probe and state. Beyond [`MAX_SERIES`] the oldest is
@@ -367,7 +376,7 @@ mod tests {
 
     #[test]
     fn a_name_is_one_that_the_api_server_takes() {
-        let name = event_name(&"a.".repeat(126), Timestamp::MAX);
+        let name = event_name(&"a.".repeat(126), Timestamp::MAX, u16::MAX);
         assert!(name.len() <= 253, "{name}");
         assert!(!name.contains(".."), "{name}");
     }
@@ -422,7 +431,7 @@ mod tests {
         });
         let server = ApiServer::new(kube::Client::new(service, "default"));
         let metrics = ProbingMetrics::new(&leadsman_process::Metrics::default());
-        EventSender::start_sender(server, "node".into(), &metrics)
+        EventSender::start_sender(server, "node".into(), &metrics, fastrand::Rng::with_seed(7))
     }
 
     fn change_in(namespace: &str, pod: &str) -> VerdictChange {

@@ -57,19 +57,15 @@ enum ListedObject {
 pub(crate) fn watch_plan(
     server: ApiServer,
     node_name: &str,
+    random: fastrand::Rng,
 ) -> impl Stream<Item = PlanEvent> + use<> {
     // Not by `only_named`, by which a label of metrics would have the node's name.
     let target = ListTarget::all_of::<NodePodProbe>()
         .with_field_selector(format!("metadata.name={node_name}"));
     let mut listed = ListedObject::None;
     // Guarded: an object that cannot be decoded is reported, and does not end the watch.
-    list_and_watch(
-        server,
-        target,
-        Guarded::<NodePodProbe>::parse,
-        fastrand::Rng::new(),
-    )
-    .filter_map(move |event| std::future::ready(plan_event(event, &mut listed)))
+    list_and_watch(server, target, Guarded::<NodePodProbe>::parse, random)
+        .filter_map(move |event| std::future::ready(plan_event(event, &mut listed)))
 }
 
 fn plan_event(

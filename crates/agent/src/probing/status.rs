@@ -84,9 +84,9 @@ pub(crate) fn shows_unprobed(object: &NodePodProbe) -> bool {
     pods.any(|pod| !pod.cannot_probe.is_empty())
 }
 
-/// The end of a write that has failed so many times in a row.
-pub(crate) fn failed_write(error: &StatusWriteError, failures: u32) -> StatusWriteEnd {
-    let backoff = BACKOFF.delay(failures, fastrand::f64());
+/// The end of a write that has failed so many times in a row. `random` is in 0 to 1.
+pub(crate) fn failed_write(error: &StatusWriteError, failures: u32, random: f64) -> StatusWriteEnd {
+    let backoff = BACKOFF.delay(failures, random);
     let retry_after = match error {
         // However often it is sent, it stays too large.
         StatusWriteError::Failed {

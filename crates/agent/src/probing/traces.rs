@@ -84,9 +84,9 @@ impl VerdictTraces {
         }
         let began = run.map_or(now, |run| run.began);
         if let Some(run) = run {
-            self.tracer.record_span(TraceId(trace.id), || Span {
+            self.tracer.record_span(TraceId(trace.id), |id| Span {
                 trace: TraceId(trace.id),
-                id: SpanId::random(),
+                id,
                 parent: Some(SpanId(trace.change)),
                 name: "run probe",
                 kind: SpanKind::Internal,
@@ -140,9 +140,9 @@ impl VerdictTraces {
         for (key, change) in std::mem::take(&mut self.writing) {
             let trace = TraceId(change.trace.id);
             let write_began = self.write_began;
-            self.tracer.record_span(trace, || Span {
+            self.tracer.record_span(trace, |id| Span {
                 trace,
-                id: SpanId::random(),
+                id,
                 parent: Some(SpanId(change.trace.change)),
                 name: "write status",
                 kind: SpanKind::Client,
@@ -156,7 +156,7 @@ impl VerdictTraces {
                 self.changes.entry(key).or_insert(change);
                 continue;
             }
-            self.tracer.record_span(trace, || Span {
+            self.tracer.record_span(trace, |_| Span {
                 trace,
                 id: SpanId(change.trace.change),
                 parent: None,

@@ -10,11 +10,9 @@ pub mod wiring;
 use std::time::Duration;
 
 use leadsman_lease::Leadership;
-use leadsman_process::traces::Tracer;
-use leadsman_process::{ApiServer, Metrics, Process, Readiness, clock};
+use leadsman_process::{ApiServer, Process, RandomSource, clock};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
-use tokio_util::sync::CancellationToken;
 
 use self::api_server::Cluster;
 use crate::{Control, ControlError};
@@ -45,13 +43,8 @@ pub fn run_features_as(
     cluster: &Cluster,
     add: impl FnOnce(&mut Control),
 ) -> Running {
-    let process = Process {
-        server: ApiServer::new(cluster.client()),
-        shutdown: CancellationToken::new(),
-        readiness: Readiness::default(),
-        metrics: Metrics::default(),
-        tracer: Tracer::default(),
-    };
+    let server = ApiServer::new(cluster.client());
+    let process = Process::new(server, RandomSource::from_seed(7), "host");
     let leadership = watch::Sender::new(leadership);
     let mut control = Control::new(&process, leadership.subscribe(), NAMESPACE);
     add(&mut control);

@@ -88,9 +88,10 @@ async fn relisted(replies: Vec<(u16, Value)>) -> Vec<String> {
         ))
     });
     let server = ApiServer::new(kube::Client::new(service, "default"));
-    let pages: Vec<_> = relist_kinds::<Words>(&server, "leadsman-system")
-        .collect()
-        .await;
+    let pages: Vec<_> =
+        relist_kinds::<Words>(&server, "leadsman-system", &RandomSource::from_seed(7))
+            .collect()
+            .await;
     pages.concat()
 }
 

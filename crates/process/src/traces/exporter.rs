@@ -79,10 +79,10 @@ pub struct Exporter(Option<(JoinHandle<()>, CancellationToken)>);
 
 impl Exporter {
     pub(super) fn start_exporter(
-        endpoint: &CollectorEndpoint,
-        component: Component,
+        (endpoint, component): (&CollectorEndpoint, Component),
         spans: Receiver<Span>,
         counters: SpanCounters,
+        random: fastrand::Rng,
     ) -> Self {
         let flush = CancellationToken::new();
         let channel = Endpoint::from(endpoint.0.clone())
@@ -96,6 +96,7 @@ impl Exporter {
             spans,
             flush: flush.clone(),
             counters,
+            random,
             is_failing: false,
         };
         Self(Some((tokio::spawn(sender.run()), flush)))
@@ -128,6 +129,7 @@ struct BatchSender {
     spans: Receiver<Span>,
     flush: CancellationToken,
     counters: SpanCounters,
+    random: fastrand::Rng,
     is_failing: bool,
 }
 
@@ -193,7 +195,7 @@ impl BatchSender {
             let Some(retry_after) = unsent.retry_after.filter(|_| !is_last) else {
                 break;
             };
-            let pause = BACKOFF.delay(attempt, fastrand::f64()).max(retry_after);
+            let pause = BACKOFF.delay(attempt, self.random.f64()).max(retry_after);
             tokio::select! {
                 // Either ends the pause.
                 biased;

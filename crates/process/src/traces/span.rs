@@ -12,9 +12,9 @@ pub struct SpanId(pub [u8; 8]);
 
 impl SpanId {
     /// For a span that no other process refers to.
-    pub fn random() -> Self {
+    pub(super) fn random(random: &mut fastrand::Rng) -> Self {
         // All zeros would be no id (W3C Trace Context, parent-id).
-        Self(fastrand::u64(1..).to_be_bytes())
+        Self(random.u64(1..).to_be_bytes())
     }
 }
 

@@ -76,8 +76,9 @@ async fn a_span_arrives_with_all_that_it_says_and_the_last_ones_at_the_end() {
     let collector = FakeCollector::start().await.unwrap();
     let metrics = Metrics::default();
     let args = args(&collector.address.to_string(), ALL);
-    let (tracer, exporter) = args.start_tracer(Component::Agent, &metrics);
-    tracer.record_span(trace(255), || span(trace(255), "first"));
+    let (tracer, exporter) =
+        args.start_tracer(Component::Agent, &metrics, &RandomSource::from_seed(7));
+    tracer.record_span(trace(255), |_| span(trace(255), "first"));
     exporter.flush_queue().await;
     let expected = CollectedSpan {
         service: "leadsman-agent".to_owned(),
@@ -93,7 +94,7 @@ async fn a_span_arrives_with_all_that_it_says_and_the_last_ones_at_the_end() {
     assert_eq!(collector.collected_spans(), [expected]);
     assert_eq!(count(&metrics, "exported"), 1);
     // Nobody takes it any more.
-    tracer.record_span(trace(255), || span(trace(255), "late"));
+    tracer.record_span(trace(255), |_| span(trace(255), "late"));
     assert_eq!(count(&metrics, "unsent"), 1);
 }
 
@@ -102,7 +103,7 @@ async fn all_processes_sample_the_same_traces_about_as_many_as_are_wanted() {
     let metrics = Metrics::default();
     let half = args("127.0.0.1:1", ALL / 2);
     let [(one, _), (other, _)] = [Component::Agent, Component::Manager]
-        .map(|component| half.start_tracer(component, &metrics));
+        .map(|component| half.start_tracer(component, &metrics, &RandomSource::from_seed(7)));
     let ids = (0..=255).map(trace);
     let sampled: Vec<_> = ids.clone().filter(|id| one.is_sampled(*id)).collect();
     assert_eq!(sampled.len(), 128);
@@ -110,11 +111,19 @@ async fn all_processes_sample_the_same_traces_about_as_many_as_are_wanted() {
         ids.clone()
             .all(|id| one.is_sampled(id) == other.is_sampled(id))
     );
-    let (none, _) = args("127.0.0.1:1", 0).start_tracer(Component::Agent, &metrics);
+    let (none, _) = args("127.0.0.1:1", 0).start_tracer(
+        Component::Agent,
+        &metrics,
+        &RandomSource::from_seed(7),
+    );
     assert!(!ids.clone().any(|id| none.is_sampled(id)));
-    let (all, _) = args("127.0.0.1:1", ALL).start_tracer(Component::Agent, &metrics);
+    let (all, _) = args("127.0.0.1:1", ALL).start_tracer(
+        Component::Agent,
+        &metrics,
+        &RandomSource::from_seed(7),
+    );
     assert!(ids.clone().all(|id| all.is_sampled(id)));
-    none.record_span(trace(0), || {
+    none.record_span(trace(0), |_| {
         unreachable!("a span that is not sampled is not made")
     });
 }
@@ -122,10 +131,14 @@ async fn all_processes_sample_the_same_traces_about_as_many_as_are_wanted() {
 #[tokio::test(start_paused = true)]
 async fn a_full_queue_drops_spans_and_counts_them_and_nobody_waits() {
     let metrics = Metrics::default();
-    let (tracer, exporter) = args("127.0.0.1:1", ALL).start_tracer(Component::Agent, &metrics);
+    let (tracer, exporter) = args("127.0.0.1:1", ALL).start_tracer(
+        Component::Agent,
+        &metrics,
+        &RandomSource::from_seed(7),
+    );
     for _ in 0..QUEUE + 10 {
         // The exporter gets no turn: nothing here waits.
-        tracer.record_span(trace(0), || span(trace(0), "one of many"));
+        tracer.record_span(trace(0), |_| span(trace(0), "one of many"));
     }
     assert_eq!(count(&metrics, "queue_full"), 10);
     exporter.flush_queue().await;
@@ -138,8 +151,9 @@ async fn what_a_collector_does_not_take_is_sent_again() {
     collector.refuse_next(2);
     let metrics = Metrics::default();
     let args = args(&collector.address.to_string(), ALL);
-    let (tracer, _exporter) = args.start_tracer(Component::Manager, &metrics);
-    tracer.record_span(trace(0), || span(trace(0), "refused"));
+    let (tracer, _exporter) =
+        args.start_tracer(Component::Manager, &metrics, &RandomSource::from_seed(7));
+    tracer.record_span(trace(0), |_| span(trace(0), "refused"));
     let spans = collected(&collector, 1).await;
     assert_eq!(spans[0].service, "leadsman-manager");
     assert_eq!(collector.refused_count(), 2);
@@ -148,8 +162,9 @@ async fn what_a_collector_does_not_take_is_sent_again() {
 /// A tracer whose first span was just refused.
 async fn refused_tracer(collector: &FakeCollector, metrics: &Metrics) -> (Tracer, Exporter) {
     let args = args(&collector.address.to_string(), ALL);
-    let (tracer, exporter) = args.start_tracer(Component::Manager, metrics);
-    tracer.record_span(trace(0), || span(trace(0), "refused"));
+    let (tracer, exporter) =
+        args.start_tracer(Component::Manager, metrics, &RandomSource::from_seed(7));
+    tracer.record_span(trace(0), |_| span(trace(0), "refused"));
     let refused = collector.wait_for_refusals(1);
     timeout(DEADLINE, refused).await.unwrap();
     (tracer, exporter)
@@ -163,7 +178,7 @@ async fn what_an_exhausted_collector_does_not_ask_for_is_not_sent_again() {
     let metrics = Metrics::default();
     let (tracer, _exporter) = refused_tracer(&collector, &metrics).await;
     // Its batch would be sent again before this one.
-    tracer.record_span(trace(0), || span(trace(0), "later"));
+    tracer.record_span(trace(0), |_| span(trace(0), "later"));
     let spans = collected(&collector, 1).await;
     let names: Vec<_> = spans.iter().map(|span| &*span.name).collect();
     assert_eq!(names, ["later"]);

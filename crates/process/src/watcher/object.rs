@@ -41,6 +41,7 @@ pub fn watch_object<K>(
     server: ApiServer,
     target: ListTarget,
     name: &str,
+    random: fastrand::Rng,
 ) -> BoxStream<'static, ObjectEvent<K>>
 where
     K: Resource + DeserializeOwned + Clone + Send + 'static,
@@ -48,40 +49,35 @@ where
     let target = target.only_named(name);
     // That a list does not contain the object is known only at its end.
     let mut listed = false;
-    let events = list_and_watch::<K>(
-        server,
-        target,
-        |text| serde_json::from_str(text),
-        fastrand::Rng::new(),
-    )
-    .filter_map(move |event| {
-        let present = |object| {
-            Some(ObjectEvent::Observed(ObjectState::Present(Box::new(
-                object,
-            ))))
-        };
-        ready(match event {
-            WatchEvent::ListStarted => {
-                listed = false;
-                None
-            }
-            // One object is one page, whose end follows at once.
-            WatchEvent::ListPage(_) => None,
-            WatchEvent::ListItem(object) => {
-                listed = true;
-                present(object)
-            }
-            WatchEvent::ListComplete(_) => {
-                (!listed).then_some(ObjectEvent::Observed(ObjectState::Absent))
-            }
-            WatchEvent::Changed(object) => present(object),
-            WatchEvent::Deleted(object) => {
-                let deleted = ObjectState::Deleted(Box::new(object));
-                Some(ObjectEvent::Observed(deleted))
-            }
-            WatchEvent::Following => Some(ObjectEvent::Following),
-            WatchEvent::Failed(failure) => Some(ObjectEvent::Failed(failure.disposition)),
-        })
-    });
+    let events = list_and_watch::<K>(server, target, |text| serde_json::from_str(text), random)
+        .filter_map(move |event| {
+            let present = |object| {
+                Some(ObjectEvent::Observed(ObjectState::Present(Box::new(
+                    object,
+                ))))
+            };
+            ready(match event {
+                WatchEvent::ListStarted => {
+                    listed = false;
+                    None
+                }
+                // One object is one page, whose end follows at once.
+                WatchEvent::ListPage(_) => None,
+                WatchEvent::ListItem(object) => {
+                    listed = true;
+                    present(object)
+                }
+                WatchEvent::ListComplete(_) => {
+                    (!listed).then_some(ObjectEvent::Observed(ObjectState::Absent))
+                }
+                WatchEvent::Changed(object) => present(object),
+                WatchEvent::Deleted(object) => {
+                    let deleted = ObjectState::Deleted(Box::new(object));
+                    Some(ObjectEvent::Observed(deleted))
+                }
+                WatchEvent::Following => Some(ObjectEvent::Following),
+                WatchEvent::Failed(failure) => Some(ObjectEvent::Failed(failure.disposition)),
+            })
+        });
     events.boxed()
 }

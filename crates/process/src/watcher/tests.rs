@@ -22,8 +22,14 @@ async fn watches_of_two_objects_of_a_resource_have_metrics_of_their_own() {
     let server = ApiServer::new(Client::new(service, "default"));
     let metrics = crate::Metrics::default();
     server.metrics.register_client_metrics(&metrics);
-    let _watches = ["a", "b"]
-        .map(|name| watch_object::<Node>(server.clone(), ListTarget::all_of::<Node>(), name));
+    let _watches = ["a", "b"].map(|name| {
+        watch_object::<Node>(
+            server.clone(),
+            ListTarget::all_of::<Node>(),
+            name,
+            fastrand::Rng::with_seed(7),
+        )
+    });
     let text = metrics.text().unwrap();
     for name in ["a", "b"] {
         let line = format!("leadsman_reflector_lists_total{{resource=\"nodes/{name}\"}} 0");

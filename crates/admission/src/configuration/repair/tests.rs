@@ -44,6 +44,7 @@ fn leader_with(
     ConfigurationLoop {
         server: ApiServer::new(client),
         address: Address::Service("leadsman-system/hook:8443".parse().unwrap()),
+        random: fastrand::Rng::with_seed(7),
         webhooks: vec![source(webhook)],
         bundle: watch::Sender::new(CaBundle::Pem(b"CA".to_vec())).subscribe(),
         mounted: false,

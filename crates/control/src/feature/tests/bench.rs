@@ -265,8 +265,9 @@ pub(super) fn standby() -> Bench {
         permissions: Permissions::new(readiness.add_check("rights to write", "")),
         metrics: ControlMetrics::new(&metrics),
         tracer: Tracer::default(),
+        random: RandomSource::from_seed(7),
     };
-    let feature = Feature::new(script.clone(), shared, fastrand::Rng::with_seed(7));
+    let feature = Feature::new(script.clone(), shared);
     let (events, arrivals) = channel(64);
     let running = tokio::spawn(feature.run(arrivals, stop.clone()));
     Bench {
