@@ -17,7 +17,7 @@ use kube::{Api, Client};
 use leadsman_admission::{
     Admission, AdmissionRequest, Args, CONFIGURATION, Mutation, OWNER, PatchOperation,
     RefusalCause, Reviewer, SECRET, VALIDATING_OWNER, Validation, Webhook, WebhookCalls,
-    WebhookSpec,
+    WebhookServing, WebhookSpec,
 };
 use leadsman_api::{GROUP, SidecarSet};
 use leadsman_lease::Leadership;
@@ -126,8 +126,8 @@ impl Replica {
             webhook::<Refuse>(JUDGE, &judge),
         ];
         let args = args()?;
-        let started =
-            Admission::start(&args, NAMESPACE, webhooks, &process, leadership.subscribe());
+        let serving = (&process, WebhookServing::Socket);
+        let started = Admission::start(&args, NAMESPACE, webhooks, serving, leadership.subscribe());
         Ok(Self {
             admission: started.await?,
             process,
@@ -505,7 +505,7 @@ pub(crate) async fn without_a_server_pods_are_created_at_once(_: Arc<Installatio
         &args,
         NAMESPACE,
         Vec::new(),
-        &next.process,
+        (&next.process, WebhookServing::Socket),
         next.leadership.subscribe(),
     );
     drop(next.admission);

@@ -21,7 +21,7 @@ use crate::barrier::progress::StateProgress;
 use crate::certificate::directory::{Directory, DirectoryError};
 use crate::certificate::publish::Publisher;
 use crate::certificate::secret::{LIFE, SecretLoop, SecretLoopState};
-use crate::certificate::{BundlesInForce, CaBundle};
+use crate::certificate::{BundlesInForce, CaBundle, KeySource};
 use crate::configuration::leftover::delete_leftover;
 use crate::configuration::repair::{ConfigurationLoop, ConfigurationLoopState, WebhookSource};
 use crate::configuration::{Address, WebhookConfiguration};
@@ -63,6 +63,60 @@ pub enum AdmissionError {
     Server,
 }
 
+/// How webhooks are served.
+pub enum WebhookServing {
+    /// On the address of the flags, by a thread of its own.
+    Socket,
+    /// To callers in the same process, by a task. The keys of certificates then follow from the random numbers of the
+    /// process.
+    #[cfg(feature = "sim")]
+    InProcess(crate::in_process::InProcessServer),
+}
+
+/// What the server listens at.
+enum Listener {
+    Socket(TcpListener),
+    #[cfg(feature = "sim")]
+    InProcess(crate::in_process::InProcessServer),
+}
+
+impl WebhookServing {
+    async fn listen(self, address: BindAddress) -> Result<Listener, AdmissionError> {
+        match self {
+            Self::Socket => {
+                let listener = address.listen().await;
+                let listener = listener
+                    .and_then(|listener| listener.ok_or(io::ErrorKind::AddrNotAvailable.into()));
+                let listener =
+                    listener.map_err(|source| AdmissionError::Listen { address, source })?;
+                Ok(Listener::Socket(listener))
+            }
+            #[cfg(feature = "sim")]
+            Self::InProcess(door) => Ok(Listener::InProcess(door)),
+        }
+    }
+
+    fn key_source(&self, process: &Process) -> KeySource {
+        match self {
+            Self::Socket => KeySource::System,
+            #[cfg(feature = "sim")]
+            Self::InProcess(_) => KeySource::Seeded(process.random.fork_rng()),
+        }
+    }
+}
+
+impl Listener {
+    fn spawn_server(self, server: Server) -> Result<oneshot::Receiver<()>, AdmissionError> {
+        match self {
+            Self::Socket(listener) => {
+                spawn_server_thread(server, listener).map_err(AdmissionError::Thread)
+            }
+            #[cfg(feature = "sim")]
+            Self::InProcess(door) => Ok(spawn_server_task(server, door)),
+        }
+    }
+}
+
 impl From<DirectoryError> for AdmissionError {
     fn from(error: DirectoryError) -> Self {
         Self::Directory(error.to_string())
@@ -76,7 +130,7 @@ impl Admission {
         args: &Args,
         namespace: &str,
         webhooks: Vec<Webhook>,
-        process: &Process,
+        (process, serving): (&Process, WebhookServing),
         leadership: watch::Receiver<Leadership>,
     ) -> Result<Self, AdmissionError> {
         let address = args.webhook_bind_address;
@@ -86,10 +140,8 @@ impl Admission {
             ));
         }
         // First: a port that is taken ends the process before anything is registered.
-        let listener = address.listen().await;
-        let listener =
-            listener.and_then(|listener| listener.ok_or(io::ErrorKind::AddrNotAvailable.into()));
-        let listener = listener.map_err(|source| AdmissionError::Listen { address, source })?;
+        let keys = serving.key_source(process);
+        let listener = serving.listen(address).await?;
         let metrics = AdmissionMetrics::new(&process.metrics);
         let check = |name| process.readiness.add_check(name, "not read yet");
         let publisher = Publisher::new(metrics.clone(), check("webhook certificates"));
@@ -132,6 +184,7 @@ impl Admission {
                 leadership,
                 in_force: BundlesInForce(in_force),
                 publisher,
+                keys,
                 random: process.random.fork_rng(),
                 state: SecretLoopState::default(),
             };
@@ -146,7 +199,7 @@ impl Admission {
             absent_since,
             connections: CONNECTIONS,
         };
-        let ended = Some(spawn_server_thread(server, listener).map_err(AdmissionError::Thread)?);
+        let ended = Some(listener.spawn_server(server)?);
         Ok(Self { ended, loops })
     }
 
@@ -309,6 +362,29 @@ fn spawn_server_thread(server: Server, listener: TcpListener) -> io::Result<ones
             });
         })?;
     Ok(ended)
+}
+
+/// Starts a task that serves until the process stops, or until nobody waits for its end any more: then the process has
+/// ended without a stop.
+#[cfg(feature = "sim")]
+fn spawn_server_task(
+    server: Server,
+    door: crate::in_process::InProcessServer,
+) -> oneshot::Receiver<()> {
+    let (mut ending, ended) = oneshot::channel();
+    tokio::spawn(async move {
+        let is_finished = tokio::select! {
+            // First: a process that has ended answers nothing. It is never ready before that.
+            biased;
+            () = ending.closed() => false,
+            () = server.serve_callers(door) => true,
+        };
+        if is_finished {
+            // The receiver is gone if the process ends for another reason.
+            let _unheard = ending.send(());
+        }
+    });
+    ended
 }
 
 #[cfg(test)]

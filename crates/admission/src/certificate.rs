@@ -162,18 +162,21 @@ impl Certificate {
 
     /// Checks that a client that trusts this bundle accepts the certificate in the middle of its life.
     pub(crate) fn check_trusted_by(&self, bundle: &[u8]) -> Result<(), CertificateError> {
-        let mut roots = RootCertStore::empty();
-        roots.add_parsable_certificates(read_chain("the CA bundle", bundle)?);
         // Not now: whether it is valid yet, or still, is decided apart from whom it is trusted by.
         let life = self.not_after.duration_since(self.not_before);
-        let middle = self.not_before + life / 2;
-        let middle = u64::try_from(middle.as_second()).unwrap_or_default();
+        self.check_trusted_at(bundle, self.not_before + life / 2)
+    }
+
+    fn check_trusted_at(&self, bundle: &[u8], at: Timestamp) -> Result<(), CertificateError> {
+        let mut roots = RootCertStore::empty();
+        roots.add_parsable_certificates(read_chain("the CA bundle", bundle)?);
+        let at = u64::try_from(at.as_second()).unwrap_or_default();
         let algorithms = rustls::crypto::ring::default_provider().signature_verification_algorithms;
         verify_server_cert_signed_by_trust_anchor(
             &self.parse_leaf()?,
             &roots,
             self.key.cert.get(1..).unwrap_or_default(),
-            UnixTime::since_unix_epoch(Duration::from_secs(middle)),
+            UnixTime::since_unix_epoch(Duration::from_secs(at)),
             algorithms.all,
         )
         .map_err(CertificateError::Untrusted)
@@ -184,6 +187,29 @@ impl Certificate {
         ParsedCertificate::try_from(first)
             .map_err(|error| CertificateError::Malformed(error.to_string()))
     }
+}
+
+/// Checks a served certificate as a client does that trusts this bundle, calls by this name, and has this time of day.
+#[cfg(feature = "sim")]
+pub(crate) fn check_server(
+    key: &Arc<CertifiedKey>,
+    name: &str,
+    bundle: &[u8],
+    now: Timestamp,
+) -> Result<(), BundleError> {
+    let check = || {
+        let first = key.cert.first().ok_or(CertificateError::Empty)?;
+        let (not_before, not_after) = validity_of_der(first)?;
+        let key = Arc::clone(key);
+        let certificate = Certificate {
+            key,
+            not_before,
+            not_after,
+        };
+        certificate.check_names(&[name.to_owned()])?;
+        certificate.check_trusted_at(bundle, now)
+    };
+    check().map_err(BundleError)
 }
 
 pub(crate) fn read_chain(
@@ -220,6 +246,40 @@ pub fn bundle_validity(pem: &[u8]) -> Result<Option<(Timestamp, Timestamp)>, Bun
 #[error(transparent)]
 pub struct BundleError(CertificateError);
 
+/// Where the keys of new certificates come from.
+#[derive(Debug)]
+pub(crate) enum KeySource {
+    /// The random numbers of the operating system.
+    System,
+    /// A seed that whoever knows it can guess the keys by. A simulation is to be the same each time.
+    #[cfg(feature = "sim")]
+    Seeded(fastrand::Rng),
+}
+
+impl KeySource {
+    fn next_key(&mut self) -> Result<KeyPair, rcgen::Error> {
+        match self {
+            Self::System => KeyPair::generate(),
+            #[cfg(feature = "sim")]
+            Self::Seeded(random) => seeded_key(random),
+        }
+    }
+}
+
+/// An Ed25519 key, whose signatures need no random numbers either (RFC 8032, section 5.1.6).
+#[cfg(feature = "sim")]
+fn seeded_key(random: &mut fastrand::Rng) -> Result<KeyPair, rcgen::Error> {
+    // A PKCS#8 key of version 1 (RFC 8410, section 7): all but the 32 bytes of the key is the same in each.
+    const HEAD: [u8; 16] = [
+        0x30, 0x2e, 0x02, 0x01, 0x00, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x04, 0x22, 0x04,
+        0x20,
+    ];
+    let mut key = HEAD.to_vec();
+    key.extend(std::iter::repeat_with(|| random.u8(..)).take(32));
+    let key = rustls::pki_types::PrivatePkcs8KeyDer::from(key);
+    KeyPair::from_pkcs8_der_and_sign_algo(&key, &rcgen::PKCS_ED25519)
+}
+
 /// A new certificate, and the CA that signed it.
 pub(crate) struct Issued {
     pub(crate) pem: Pem,
@@ -232,6 +292,7 @@ pub(crate) fn issue_certificate(
     names: &[String],
     now: Timestamp,
     life: Duration,
+    keys: &mut KeySource,
 ) -> Result<Issued, rcgen::Error> {
     let valid = |params: &mut CertificateParams| {
         let since_1970 = |time: Timestamp| {
@@ -252,7 +313,7 @@ pub(crate) fn issue_certificate(
         KeyUsagePurpose::DigitalSignature,
     ];
     valid(&mut ca);
-    let ca_key = KeyPair::generate()?;
+    let ca_key = keys.next_key()?;
     let ca_certificate = ca.self_signed(&ca_key)?;
     let issuer = Issuer::new(ca, ca_key);
 
@@ -266,7 +327,7 @@ pub(crate) fn issue_certificate(
     server.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
     server.use_authority_key_identifier_extension = true;
     valid(&mut server);
-    let key = KeyPair::generate()?;
+    let key = keys.next_key()?;
     let certificate = server.signed_by(&key, &issuer)?;
     // With its CA, so that a renewal finds the CA of what is served (`ca_of_served`).
     let chain = certificate.pem() + &ca_certificate.pem();
@@ -297,7 +358,7 @@ pub(crate) mod tests {
     fn what_is_issued_serves_its_names_and_no_others() {
         let now = time("2026-01-01T00:00:00Z");
         let names_of = names(&["hook.ns.svc", "127.0.0.1", "::1"]);
-        let issued = issue_certificate(&names_of, now, YEAR).unwrap();
+        let issued = issue_certificate(&names_of, now, YEAR, &mut KeySource::System).unwrap();
         let certificate = Certificate::from_pem(&issued.pem).unwrap();
         certificate.check_names(&names_of).unwrap();
         certificate.check_trusted_by(&issued.ca).unwrap();
@@ -307,7 +368,8 @@ pub(crate) mod tests {
             let error = certificate.check_names(&names(&[other])).unwrap_err();
             assert!(error.to_string().contains(other), "{error}");
         }
-        let another = issue_certificate(&names_of, now + YEAR, YEAR).unwrap();
+        let another =
+            issue_certificate(&names_of, now + YEAR, YEAR, &mut KeySource::System).unwrap();
         let bundle = [another.ca.clone(), issued.ca].concat();
         let validity = bundle_validity(&bundle).unwrap();
         let expected = ["2026-12-31T23:00:00Z", "2028-01-01T00:00:00Z"].map(time);
@@ -320,10 +382,10 @@ pub(crate) mod tests {
     #[test]
     fn a_certificate_with_another_key_or_none_is_refused() {
         let now = time("2026-01-01T00:00:00Z");
-        let one = issue_certificate(&names(&["a.b.svc"]), now, YEAR)
+        let one = issue_certificate(&names(&["a.b.svc"]), now, YEAR, &mut KeySource::System)
             .unwrap()
             .pem;
-        let other = issue_certificate(&names(&["a.b.svc"]), now, YEAR)
+        let other = issue_certificate(&names(&["a.b.svc"]), now, YEAR, &mut KeySource::System)
             .unwrap()
             .pem;
         let mixed = Pem {

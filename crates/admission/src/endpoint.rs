@@ -4,13 +4,14 @@
 //! our own: whoever reaches the port may ask for less time than our configuration gives, and not for more.
 
 use std::collections::HashMap;
+use std::error::Error;
 use std::fmt;
 use std::time::Duration;
 
 use http::header::{CONNECTION, CONTENT_TYPE};
 use http::{HeaderValue, Method, Request, Response, StatusCode, Uri, Version};
 use http_body_util::{BodyExt, Full, Limited};
-use hyper::body::{Body, Bytes, Incoming};
+use hyper::body::{Body, Bytes};
 use leadsman_process::clock;
 use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
@@ -60,11 +61,14 @@ impl Endpoints {
     }
 
     /// Answers a request. `on_body` is called when its body is there.
-    pub(crate) async fn respond_counted(
+    pub(crate) async fn respond_counted<B>(
         &self,
-        request: Request<Incoming>,
+        request: Request<B>,
         on_body: impl FnOnce(),
-    ) -> Response<Full<Bytes>> {
+    ) -> Response<Full<Bytes>>
+    where
+        B: Body<Data = Bytes, Error: Into<Box<dyn Error + Send + Sync>>> + Unpin,
+    {
         let version = request.version();
         let mut response = self.route_request(request, on_body).await;
         // A Go client does not repeat a POST that meets the close of its connection (`shouldRetryRequest` in net/http),
@@ -76,11 +80,14 @@ impl Endpoints {
         response
     }
 
-    async fn route_request(
+    async fn route_request<B>(
         &self,
-        request: Request<Incoming>,
+        request: Request<B>,
         on_body: impl FnOnce(),
-    ) -> Response<Full<Bytes>> {
+    ) -> Response<Full<Bytes>>
+    where
+        B: Body<Data = Bytes, Error: Into<Box<dyn Error + Send + Sync>>> + Unpin,
+    {
         let began = clock::monotonic();
         // Looked up before the body is read: a stranger costs no room for bodies.
         let path = CallPath::parse_path(request.uri().path());
@@ -151,7 +158,10 @@ impl Endpoints {
     }
 }
 
-async fn read_body(body: Incoming, room: &mut HeldRoom<'_>) -> Result<Bytes, UnreadBody> {
+async fn read_body<B>(body: B, room: &mut HeldRoom<'_>) -> Result<Bytes, UnreadBody>
+where
+    B: Body<Data = Bytes, Error: Into<Box<dyn Error + Send + Sync>>> + Unpin,
+{
     let announced = usize::try_from(body.size_hint().upper().unwrap_or(u64::MAX));
     // A chunked body announces nothing, and is cut by `Limited`.
     if announced.is_ok_and(|size| size != usize::MAX && size > LONGEST_BODY) {

@@ -41,6 +41,8 @@ mod body_room;
 mod certificate;
 mod configuration;
 mod endpoint;
+#[cfg(feature = "sim")]
+mod in_process;
 mod metrics;
 mod owner;
 mod pace;
@@ -48,12 +50,14 @@ mod review;
 mod server;
 mod webhook;
 
-pub use admission::{Admission, AdmissionError};
+pub use admission::{Admission, AdmissionError, WebhookServing};
 pub use args::{Args, SERVICE, ServiceReference, WEBHOOK_PORT, WebhookUrl};
 pub use barrier::StateVersion;
 pub use certificate::secret::SECRET;
 pub use certificate::{BundleError, bundle_validity};
 pub use configuration::CONFIGURATION;
+#[cfg(feature = "sim")]
+pub use in_process::{CallError, InProcessCaller, InProcessServer, serve_in_process};
 pub use owner::{OWNER, VALIDATING_OWNER};
 pub use review::{
     AdmissionRequest, Mutation, ObjectKind, PatchOperation, RefusalCause, ReviewOperation,

@@ -44,7 +44,7 @@ const STREAMS: u32 = 250;
 /// Nothing tells a server when that is done: no request of it says so, and an API server that has none to send neither.
 const DRAIN: Duration = Duration::from_secs(5);
 /// How long requests may take after that.
-const FINISH: Duration = Duration::from_secs(5);
+pub(crate) const FINISH: Duration = Duration::from_secs(5);
 /// The delay after a failure to accept, which is mostly a lack of file descriptors.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 
@@ -95,7 +95,7 @@ impl Server {
         }
     }
 
-    async fn drain_connections(&self) {
+    pub(crate) async fn drain_connections(&self) {
         self.shutdown.cancelled().await;
         // Answers say so from here on, while the endpoints of the Service still lead here.
         self.draining.cancel();

@@ -31,6 +31,7 @@ mod webhook_rights;
 pub use args::{Args, CompatibleWith, StandingRule};
 pub use gates::{Gates, GatesError, openkruise_acts_on_markers};
 pub use leader::{LEASE, LEASE_NAMESPACE, LEASE_RIGHTS};
+pub use leadsman_admission::WebhookServing;
 pub use leadsman_control::{FeatureRights, Right};
-pub use run::{ManagerError, feature_rights, run_manager};
+pub use run::{ManagerError, feature_rights, run_features, run_manager};
 pub use webhook_rights::{leftover_rights, webhook_rights};

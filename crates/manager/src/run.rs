@@ -2,7 +2,7 @@
 
 use std::pin::pin;
 
-use leadsman_admission::{Admission, AdmissionError, Webhook};
+use leadsman_admission::{Admission, AdmissionError, Webhook, WebhookServing};
 use leadsman_control::{Control, ControlError, FeatureRights, Rules, rights_of_feature};
 use leadsman_core::podprobe::Config;
 use leadsman_lease::{Leadership, Shutdown};
@@ -11,6 +11,7 @@ use leadsman_process::{Component, Process, RunError};
 use tokio::sync::watch;
 use tokio::task::JoinError;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
 
 use crate::args::Args;
 use crate::gates::Gates;
@@ -46,7 +47,7 @@ pub fn run_manager(args: &Args) -> Result<(), RunError<ManagerError>> {
             run_without_features(&process).await;
             Ok(())
         } else {
-            run_features(args, process).await
+            run_features(args, process, WebhookServing::Socket).await
         }
     })
 }
@@ -119,7 +120,13 @@ async fn run_without_features(process: &Process) {
     process.shutdown.cancelled().await;
 }
 
-async fn run_features(args: &Args, process: Process) -> Result<(), ManagerError> {
+/// Runs the features whose gates are on until the process is to stop. All that it has begun ends with the future: one that is
+/// dropped is a process that is killed.
+pub async fn run_features(
+    args: &Args,
+    process: Process,
+    serving: WebhookServing,
+) -> Result<(), ManagerError> {
     if args.feature_gates.sidecar_set {
         // Pods may be refused while no replica is called.
         process.readiness.expect_calls();
@@ -151,15 +158,16 @@ async fn run_features(args: &Args, process: Process) -> Result<(), ManagerError>
     };
     let mut admission =
         // After the features are added: what is registered follows from their webhooks.
-        Admission::start(&args.admission, namespace, webhooks, &process, leadership).await?;
+        Admission::start(&args.admission, namespace, webhooks, (&process, serving), leadership).await?;
     // Only now: the features have subscribed to the leadership that it passes on.
-    let mut guard = tokio::spawn(guard.run());
+    let mut guard = AbortOnDropHandle::new(tokio::spawn(guard.run()));
     // The Lease is kept while the writes in flight end.
     let shutdown = Shutdown {
         stop_taking: process.shutdown.clone(),
         ..Shutdown::default()
     };
-    let mut candidate = tokio::spawn(candidate.take_part(shutdown.clone()));
+    let candidate = tokio::spawn(candidate.take_part(shutdown.clone()));
+    let mut candidate = AbortOnDropHandle::new(candidate);
     let control = async { Ok(control.run().await?) };
     let broken = async {
         tokio::select! {
@@ -218,6 +226,7 @@ mod tests {
 
     use clap::Parser;
     use leadsman_control::{Right, labels};
+    use leadsman_process::{ApiServer, RandomSource};
 
     use super::*;
 
@@ -271,6 +280,28 @@ mod tests {
             let with_rights: Vec<_> = with_rights.map(|(feature, _)| feature).collect();
             assert_eq!(with_rights, features, "{gates}");
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_manager_that_is_killed_sends_nothing_more() {
+        let cluster = labels::api_server::Cluster::default();
+        // It goes on trying to take the Lease.
+        cluster.hang_on_method("POST");
+        let server = ApiServer::new(cluster.client());
+        let process = Process::new(server, RandomSource::from_seed(7), "host");
+        let line = ["manager", "--webhook-bind-address", "0"];
+        let args = Line::parse_from(line).args;
+        let running =
+            tokio::spawn(async move { run_features(&args, process, WebhookServing::Socket).await });
+        tokio::time::sleep(Duration::from_mins(1)).await;
+        running.abort();
+        assert!(running.await.unwrap_err().is_cancelled());
+        // The runtime drops what the manager has begun.
+        tokio::task::yield_now().await;
+        let sent = cluster.count_requests("");
+        assert!(sent > 0);
+        tokio::time::sleep(Duration::from_mins(10)).await;
+        assert_eq!(cluster.count_requests(""), sent);
     }
 
     // SDF-52

@@ -191,12 +191,13 @@ mod tests {
     use leadsman_process::{Metrics as Registry, Readiness};
 
     use super::*;
-    use crate::certificate::issue_certificate;
     use crate::certificate::tests::{YEAR, names};
+    use crate::certificate::{KeySource, issue_certificate};
     use crate::metrics::AdmissionMetrics;
 
     fn write(folder: &Path, name: &str) -> Vec<u8> {
-        let issued = issue_certificate(&names(&[name]), clock::now(), YEAR).unwrap();
+        let issued =
+            issue_certificate(&names(&[name]), clock::now(), YEAR, &mut KeySource::System).unwrap();
         fs::create_dir_all(folder).unwrap();
         fs::write(folder.join("tls.crt"), &issued.pem.chain).unwrap();
         fs::write(folder.join("tls.key"), &issued.pem.key).unwrap();

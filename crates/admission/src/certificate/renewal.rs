@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::{Certificate, CertificateError, Issued, Pem, SKEW, issue_certificate};
+use super::{Certificate, CertificateError, Issued, KeySource, Pem, SKEW, issue_certificate};
 
 /// How long a bundle has to be in force before a certificate relies on it. Each API server watches the configurations
 /// (`k8s.io/apiserver/pkg/admission/configuration`), most within milliseconds.
@@ -236,10 +236,10 @@ pub(crate) fn renewed_data(
     kept: Option<&Kept>,
     renewal: Renewal,
     names: &[String],
-    now: Timestamp,
-    life: Duration,
+    (now, life): (Timestamp, Duration),
+    keys: &mut KeySource,
 ) -> Result<Data, rcgen::Error> {
-    let issued = || issue_certificate(names, now, life);
+    let mut issued = || issue_certificate(names, now, life, keys);
     let (pem, next, bundle) = match (renewal, kept) {
         (
             Renewal::TakeOver,

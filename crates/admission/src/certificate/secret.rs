@@ -24,7 +24,7 @@ use super::renewal::{
     Circumstances, Data, Decision, KEYS, Kept, Renewal, SPREAD, Stored, decide_renewal,
     renewed_data,
 };
-use super::{BundlesInForce, CaBundle};
+use super::{BundlesInForce, CaBundle, KeySource};
 use crate::FIELD_MANAGER;
 use crate::owner::read_role;
 use crate::pace::{Pace, describe_failure, sleep_until_time};
@@ -49,6 +49,7 @@ pub(crate) struct SecretLoop {
     pub(crate) leadership: watch::Receiver<Leadership>,
     pub(crate) in_force: BundlesInForce,
     pub(crate) publisher: Publisher,
+    pub(crate) keys: KeySource,
     pub(crate) random: fastrand::Rng,
     pub(crate) state: SecretLoopState,
 }
@@ -210,7 +211,8 @@ impl SecretLoop {
             Some(Stored::Usable(kept)) => Some(&**kept),
             _ => self.state.served.as_ref(),
         };
-        let data = match renewed_data(kept, renewal, &self.names, now, self.life) {
+        let data = match renewed_data(kept, renewal, &self.names, (now, self.life), &mut self.keys)
+        {
             Ok(data) => data,
             Err(error) => {
                 let reason = format!("cannot make a certificate for {:?}: {error}", self.names);

@@ -19,7 +19,7 @@ use super::*;
 use crate::certificate::publish::Publisher;
 use crate::certificate::renewal::{Kept, Renewal, Stored, renewed_data};
 use crate::certificate::tests::{YEAR, names};
-use crate::certificate::{CaBundle, read_chain};
+use crate::certificate::{CaBundle, KeySource, read_chain};
 use crate::metrics::AdmissionMetrics;
 use crate::webhook::WebhookCalls;
 use crate::webhook::tests::{echo, pod_review};
@@ -90,7 +90,14 @@ impl Loopback {
 }
 
 fn renewed(kept: Option<&Kept>, renewal: Renewal) -> Kept {
-    let data = renewed_data(kept, renewal, &names(&[NAME]), clock::now(), YEAR).unwrap();
+    let data = renewed_data(
+        kept,
+        renewal,
+        &names(&[NAME]),
+        (clock::now(), YEAR),
+        &mut KeySource::System,
+    )
+    .unwrap();
     match Stored::read_secret(&data, &names(&[NAME])) {
         Stored::Usable(kept) => *kept,
         other => panic!("{other:?}"),

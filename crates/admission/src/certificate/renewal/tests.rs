@@ -6,7 +6,14 @@ const NAMES: [&str; 1] = ["leadsman-webhook.leadsman-system.svc"];
 const MADE: &str = "2026-01-01T00:00:00Z";
 
 fn after(kept: Option<&Kept>, renewal: Renewal) -> Data {
-    renewed_data(kept, renewal, &names(&NAMES), time(MADE), YEAR).unwrap()
+    renewed_data(
+        kept,
+        renewal,
+        &names(&NAMES),
+        (time(MADE), YEAR),
+        &mut KeySource::System,
+    )
+    .unwrap()
 }
 
 fn read(data: &Data) -> Stored {
@@ -136,7 +143,14 @@ fn what_is_to_be_done() {
 fn a_successor_takes_over_from_what_has_expired_before_it() {
     let old = fresh();
     let made = old.renewal_time();
-    let data = renewed_data(Some(&old), Renewal::Prepare, &names(&NAMES), made, YEAR).unwrap();
+    let data = renewed_data(
+        Some(&old),
+        Renewal::Prepare,
+        &names(&NAMES),
+        (made, YEAR),
+        &mut KeySource::System,
+    )
+    .unwrap();
     let at = Circumstances {
         leads: false,
         bundle_in_force: None,
@@ -178,7 +192,14 @@ fn other_names_come_with_a_successor_that_is_trusted_before_it_serves() {
         panic!("a follower serves it");
     };
     let change = |kept: &Kept, renewal| {
-        let data = renewed_data(Some(kept), renewal, &others, time(MADE), YEAR).unwrap();
+        let data = renewed_data(
+            Some(kept),
+            renewal,
+            &others,
+            (time(MADE), YEAR),
+            &mut KeySource::System,
+        )
+        .unwrap();
         match Stored::read_secret(&data, &others) {
             Stored::Usable(kept) => *kept,
             other => panic!("{other:?}"),
