@@ -29,26 +29,33 @@ pub enum AgentError {
 /// Runs the agent until SIGTERM or SIGINT.
 pub fn run_agent(args: &Args) -> Result<(), RunError<AgentError>> {
     leadsman_process::run_process(&args.process, Component::Agent, async |process| {
-        let context = task_context(args, &process)?;
-        let mut tasks = Tasks::new(&context);
-        // The socket answers a few at once, and each waits for its answer anyway.
-        let (sender, questions) = mpsc::channel(1);
-        let history = match bind_history_socket(args) {
-            Some(socket) => {
-                let stop = context.stop.clone();
-                tasks.start("history", async {
-                    socket.serve_queries(sender, stop).await;
-                    Ok::<_, Infallible>(())
-                });
-                HistoryLimits::with_runs_per_probe(args.history.into())
-            }
-            // What nobody can ask for is not kept.
-            None => HistoryLimits::NONE,
-        };
-        let probing = probing::run_probing(context, args.probing_config(history), questions);
-        tasks.start("probing", probing);
-        Ok(tasks.run().await?)
+        let runtime = Runtime::connect_lazily(&args.runtime_endpoint)?;
+        run_tasks(args, process, runtime).await
     })
+}
+
+/// Runs the tasks of the agent until the process is to stop. All of them end with the future: one that is dropped is a process
+/// that is killed, but for events that wait to be sent.
+pub async fn run_tasks(args: &Args, process: Process, runtime: Runtime) -> Result<(), AgentError> {
+    let context = task_context(args, &process, runtime);
+    let mut tasks = Tasks::new(&context);
+    // The socket answers a few at once, and each waits for its answer anyway.
+    let (sender, questions) = mpsc::channel(1);
+    let history = match bind_history_socket(args) {
+        Some(socket) => {
+            let stop = context.stop.clone();
+            tasks.start("history", async {
+                socket.serve_queries(sender, stop).await;
+                Ok::<_, Infallible>(())
+            });
+            HistoryLimits::with_runs_per_probe(args.history.into())
+        }
+        // What nobody can ask for is not kept.
+        None => HistoryLimits::NONE,
+    };
+    let probing = probing::run_probing(context, args.probing_config(history), questions);
+    tasks.start("probing", probing);
+    Ok(tasks.run().await?)
 }
 
 /// The socket for questions about recent runs. Probing does not depend on it.
@@ -59,17 +66,20 @@ fn bind_history_socket(args: &Args) -> Option<HistorySocket> {
         .ok()
 }
 
-fn task_context(args: &Args, process: &Process) -> Result<TaskContext, AgentError> {
-    Ok(TaskContext {
+fn task_context(args: &Args, process: &Process, runtime: Runtime) -> TaskContext {
+    TaskContext {
         node_name: args.node_name.as_str().into(),
         start: clock::monotonic(),
         server: process.server.clone(),
-        runtime: Runtime::connect_lazily(&args.runtime_endpoint)?,
+        runtime,
         health: HealthChecks::new(process.readiness.clone()),
         metrics: process.metrics.clone(),
         tracer: process.tracer.clone(),
         random: process.random.clone(),
         // A child, so that a task that fails can stop the others; the process ends by its error.
         stop: process.shutdown.child_token(),
-    })
+    }
 }
+
+#[cfg(test)]
+mod tests;

@@ -25,7 +25,7 @@ mod rights;
 mod runtime;
 mod task;
 
-pub use agent::{AgentError, run_agent};
+pub use agent::{AgentError, run_agent, run_tasks};
 pub use args::Args;
 pub use host::TaskFailure;
 pub use rights::RIGHTS;

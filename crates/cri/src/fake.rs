@@ -1,5 +1,5 @@
-//! A container runtime to test against, on a socket of its own: it answers what the test puts in, keeps a
-//! record of the calls, and can hang, vanish and come back.
+//! A container runtime to test against, on a socket of its own or in memory ([`InMemoryRuntime`]): it answers what the test
+//! puts in, keeps a record of the calls, and can hang, vanish and come back.
 #![allow(
     clippy::unwrap_used,
     reason = "it is for tests, of this crate and of others"
@@ -9,8 +9,13 @@ use std::{
     collections::HashMap,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard},
+    time::Duration,
 };
 
+mod in_memory;
+
+pub use in_memory::InMemoryRuntime;
+pub(crate) use in_memory::{EitherChannel, over_socket};
 use prost::{Message, bytes::Bytes};
 use tonic::{Request, Response, Status};
 
@@ -21,7 +26,7 @@ use crate::wire::{
 
 /// What must come to pass, and soon.
 pub async fn within_deadline<T>(event: impl Future<Output = T>) -> T {
-    let deadline = std::time::Duration::from_secs(20);
+    let deadline = Duration::from_secs(20);
     tokio::time::timeout(deadline, event)
         .await
         .expect("in time")
@@ -36,6 +41,8 @@ pub enum ScriptedAnswer<T> {
     Err(Status),
     /// Nothing: the call hangs.
     Never,
+    /// This, after a time.
+    After(Duration, T),
 }
 
 impl<T> ScriptedAnswer<T> {
@@ -44,8 +51,36 @@ impl<T> ScriptedAnswer<T> {
             Self::Ok(answer) => Ok(Response::new(answer)),
             Self::Err(status) => Err(status),
             Self::Never => std::future::pending().await,
+            Self::After(delay, answer) => {
+                tokio::time::sleep(delay).await;
+                Ok(Response::new(answer))
+            }
         }
     }
+}
+
+/// Answers commands, each with its container. [`exec_response`] makes an answer.
+pub type ExecScript =
+    Box<dyn FnMut(&wire::ExecSyncRequest) -> ScriptedAnswer<wire::ExecSyncResponse> + Send>;
+
+/// The answer to a command that has ended.
+pub fn exec_response(exit_code: i32, stdout: impl Into<Vec<u8>>) -> wire::ExecSyncResponse {
+    wire::ExecSyncResponse {
+        exit_code,
+        stdout: stdout.into().into(),
+        ..wire::ExecSyncResponse::default()
+    }
+}
+
+/// A pod of containers, as the kubelet labels them.
+#[derive(Clone, Copy)]
+pub struct FakePod<'a> {
+    /// Its namespace.
+    pub namespace: &'a str,
+    /// Its name.
+    pub name: &'a str,
+    /// Its uid.
+    pub uid: &'a str,
 }
 
 /// The runtime's world.
@@ -59,6 +94,8 @@ pub struct FakeWorld {
     pub sandboxes: HashMap<String, ScriptedAnswer<wire::PodSandboxStatusResponse>>,
     /// What every command answers; without it no container exists.
     pub exec: Option<ScriptedAnswer<wire::ExecSyncResponse>>,
+    /// What a command answers, instead of `exec`.
+    pub answer_exec: Option<ExecScript>,
     /// The calls by name and object, oldest first.
     pub calls: Vec<String>,
     /// The commands that were run, oldest first.
@@ -74,26 +111,44 @@ impl FakeWorld {
         attempt: u32,
         state: ContainerState,
     ) -> String {
-        let id = format!("{pod}-{name}-{attempt}");
+        let pod = FakePod {
+            namespace: "default",
+            name: "web",
+            uid: pod,
+        };
+        self.set_container_of(pod, name, attempt, (state, 1_000_000_000, 2_000_000_000))
+    }
+
+    /// Adds a container of a pod, or changes it; its id is `uid-name-attempt`, its sandbox `uid-sandbox`. The times are those of
+    /// its creation and start in nanoseconds.
+    pub fn set_container_of(
+        &mut self,
+        pod: FakePod<'_>,
+        name: &str,
+        attempt: u32,
+        (state, created_at, started_at): (ContainerState, i64, i64),
+    ) -> String {
+        let uid = pod.uid;
+        let id = format!("{uid}-{name}-{attempt}");
         let labels = [
-            ("pod.uid", pod),
-            ("pod.namespace", "default"),
-            ("pod.name", "web"),
+            ("pod.uid", uid),
+            ("pod.namespace", pod.namespace),
+            ("pod.name", pod.name),
             ("container.name", name),
         ];
         self.remove_container(&id);
         self.containers.push(wire::Container {
             id: id.clone().into(),
-            pod_sandbox_id: format!("{pod}-sandbox").into(),
+            pod_sandbox_id: format!("{uid}-sandbox").into(),
             metadata: Some(wire::ContainerMetadata { attempt }),
             state: state.into(),
-            created_at: 1_000_000_000,
+            created_at,
             labels: labels.map(|(key, value)| encode_label(key, value)).into(),
         });
         let status = wire::ContainerStatus {
             id: id.clone(),
             state: state.into(),
-            started_at: 2_000_000_000,
+            started_at,
             exit_code: 3,
         };
         self.statuses.insert(
@@ -300,8 +355,11 @@ impl RuntimeService for SharedWorld {
     ) -> Result<Response<wire::ExecSyncResponse>, Status> {
         let answer = {
             let mut world = self.lock_world();
-            world.execs.push(request.into_inner());
-            world.exec.clone()
+            let request = request.into_inner();
+            let world = &mut *world;
+            let scripted = world.answer_exec.as_mut().map(|answer| answer(&request));
+            world.execs.push(request);
+            scripted.or_else(|| world.exec.clone())
         };
         answer
             .unwrap_or_else(|| ScriptedAnswer::Err(Status::not_found("no such container")))

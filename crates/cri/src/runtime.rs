@@ -8,11 +8,9 @@ use http_body_util::BodyExt;
 use hyper_util::rt::TokioIo;
 use jiff::Timestamp;
 use prost::Message;
-use tonic::{
-    Code, Response, Status,
-    body::Body,
-    transport::{Channel, Endpoint},
-};
+#[cfg(not(any(test, feature = "fake")))]
+use tonic::transport::Channel;
+use tonic::{Code, Response, Status, body::Body, transport::Endpoint};
 use tower::{ServiceExt, service_fn, util::MapResponse};
 
 use crate::{
@@ -154,11 +152,16 @@ pub(crate) enum Network {
 #[derive(Debug, Clone)]
 pub struct Runtime {
     endpoint: Arc<str>,
-    channel: Channel,
+    channel: RuntimeChannel,
 }
 
 /// A channel whose replies to `ExecSync` are truncated while they arrive.
-type LimitedChannel = MapResponse<Channel, fn(http::Response<Body>) -> http::Response<Body>>;
+type LimitedChannel = MapResponse<RuntimeChannel, fn(http::Response<Body>) -> http::Response<Body>>;
+
+#[cfg(not(any(test, feature = "fake")))]
+type RuntimeChannel = Channel;
+#[cfg(any(test, feature = "fake"))]
+type RuntimeChannel = crate::fake::EitherChannel;
 
 impl Runtime {
     /// A client for the socket at `endpoint`: `unix:///path` or an absolute path. It connects with the first
@@ -185,7 +188,18 @@ impl Runtime {
                 let socket = socket.clone();
                 async move { RuntimeSocket::connect(&socket).await.map(TokioIo::new) }
             }));
+        #[cfg(any(test, feature = "fake"))]
+        let channel = crate::fake::over_socket(channel);
         Ok(Self { endpoint, channel })
+    }
+
+    /// A client that calls a stand-in without a socket.
+    #[cfg(any(test, feature = "fake"))]
+    pub(crate) fn in_memory(channel: RuntimeChannel) -> Self {
+        Self {
+            endpoint: "in memory".into(),
+            channel,
+        }
     }
 
     /// Asks for name and version.
@@ -248,7 +262,7 @@ impl Runtime {
         Ok(to_network(reply.status.unwrap_or_default()))
     }
 
-    fn client(&self) -> RuntimeServiceClient<Channel> {
+    fn client(&self) -> RuntimeServiceClient<RuntimeChannel> {
         RuntimeServiceClient::new(self.channel.clone()).max_decoding_message_size(MAX_MESSAGE_BYTES)
     }
 
