@@ -12,7 +12,7 @@ pub(super) fn check() -> Result<Findings> {
     for file in sources::rust_files(&root.join("crates"), &|_| false)? {
         let text = std::fs::read_to_string(&file)
             .with_context(|| format!("reading {}", file.display()))?;
-        let place = file.strip_prefix(&root).unwrap_or(&file).display();
+        let place = file.strip_prefix(root).unwrap_or(&file).display();
         let lines = selects_without_order(&text).into_iter();
         findings.extend(lines.map(|line| {
             format!(
