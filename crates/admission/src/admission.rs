@@ -95,14 +95,6 @@ impl WebhookServing {
             Self::InProcess(door) => Ok(Listener::InProcess(door)),
         }
     }
-
-    fn key_source(&self, process: &Process) -> KeySource {
-        match self {
-            Self::Socket => KeySource::System,
-            #[cfg(feature = "sim")]
-            Self::InProcess(_) => KeySource::Seeded(process.random.fork_rng()),
-        }
-    }
 }
 
 impl Listener {
@@ -140,7 +132,11 @@ impl Admission {
             ));
         }
         // First: a port that is taken ends the process before anything is registered.
-        let keys = serving.key_source(process);
+        let keys = match &serving {
+            WebhookServing::Socket => KeySource::System,
+            #[cfg(feature = "sim")]
+            WebhookServing::InProcess(_) => KeySource::Seeded(process.random.fork_rng()),
+        };
         let listener = serving.listen(address).await?;
         let metrics = AdmissionMetrics::new(&process.metrics);
         let check = |name| process.readiness.add_check(name, "not read yet");
