@@ -146,7 +146,8 @@ mod tests {
         let ran = exec("here").await.unwrap();
         assert_eq!((ran.exit_code, &*ran.stdout), (3, &b"here"[..]));
         assert_eq!(&*exec("slow").await.unwrap().stdout, b"late");
-        assert!(exec("hang").await.is_err());
+        let hung = tokio::time::timeout(2 * SECOND, exec("hang")).await;
+        assert!(hung.is_err(), "{hung:?}");
 
         runtime.vanish();
         let away = view.refresh_wanted(|_| true).await;
