@@ -131,6 +131,11 @@ pub struct Ours {
     pub annotations: SortedMap<CoOwner>,
     /// Condition types.
     pub conditions: SortedMap<CoOwner>,
+    /// Whether the pod has labels that nobody owns, and no label that somebody else owns: a webhook changes a new pod after
+    /// the API server has written down who owns what (`createHandler`, `k8s.io/apiserver/pkg/endpoints/handlers/create.go`).
+    pub unowned_labels: bool,
+    /// The same of annotations.
+    pub unowned_annotations: bool,
 }
 
 impl IndexedPod {
@@ -172,7 +177,8 @@ impl IndexedPod {
             found.map(|(_, value)| value.as_str())
         });
         let node = pod.spec.node_name.as_deref();
-        let ours = Ours::from_owners(&pod.owners, former, names);
+        let mut ours = Ours::from_owners(&pod.owners, former, names);
+        ours.find_unowned(pod, former);
         let labels = pod.labels.iter();
         let annotations = pod.annotations.iter().map(|(key, value)| {
             let is_ours = ours.annotations.contains_key(key);
@@ -343,6 +349,7 @@ impl Ours {
             labels: own(|owned| &owned.labels),
             annotations: own(|owned| &owned.annotations),
             conditions: own(|owned| &owned.conditions),
+            ..Self::default()
         };
         // Most pods have no mark of ours, and who owns the rest is of no interest.
         if ours.is_empty() {
@@ -370,6 +377,22 @@ impl Ours {
             }
         }
         ours
+    }
+
+    /// Sees whether the pod has labels or annotations that nobody owns, where our apply owns some.
+    fn find_unowned(&mut self, pod: &slim::Pod, former: &[String]) {
+        let has_unowned = |all: usize, ours: &SortedMap<_>, keys: fn(&Owned) -> &Vec<String>| {
+            let mut others = pod.owners.iter();
+            !ours.is_empty()
+                && all > ours.iter().count()
+                && others.all(|one| {
+                    Role::role_of(one, former) == Role::Ours || keys(&one.owned).is_empty()
+                })
+        };
+        self.unowned_labels = has_unowned(pod.labels.len(), &self.labels, |owned| &owned.labels);
+        self.unowned_annotations = has_unowned(pod.annotations.len(), &self.annotations, |owned| {
+            &owned.annotations
+        });
     }
 }
 

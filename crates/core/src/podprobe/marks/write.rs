@@ -2,7 +2,8 @@
 //!
 //! One server-side apply holds all our marks of a pod. A mark that the next apply leaves out is removed by the API server
 //! if we alone own it (`prune`, `merge/update.go` in `sigs.k8s.io/structured-merge-diff`); a mark that others co-own is
-//! removed by a patch.
+//! removed by a patch. So is the last of our labels or annotations where nobody owns the others: an apply that gives it up
+//! would take all of them away (`addBackOwnedItems` brings back what has an owner).
 
 use std::sync::Arc;
 
@@ -195,6 +196,8 @@ struct ComparedPairs<'a> {
     wants: &'a SortedMap<Want<Arc<str>>>,
     observed: &'a SharedPairs,
     ours: &'a SortedMap<CoOwner>,
+    /// Whether there are others, which nobody owns.
+    unowned: bool,
 }
 
 impl ComparedPairs<'_> {
@@ -208,6 +211,7 @@ impl ComparedPairs<'_> {
 
     fn diff_pairs(&self, is_held: impl Fn(&Arc<str>) -> bool) -> MarkChanges<Map<String, Value>> {
         let mut difference = MarkChanges::<Map<String, Value>>::default();
+        let mut released = Vec::new();
         for key in keys_to_compare(self.wants, self.ours) {
             let (want, seen) = (self.wants.get(key), self.observed.get(key));
             let owner = self.ours.get(key).copied();
@@ -218,7 +222,7 @@ impl ComparedPairs<'_> {
             };
             let value = match (need, want) {
                 (Need::Release, _) => {
-                    difference.apply = true;
+                    released.push(key.clone());
                     None
                 }
                 (Need::Remove, _) => {
@@ -236,6 +240,11 @@ impl ComparedPairs<'_> {
                 difference.values.insert(key.to_string(), json!(value));
             }
         }
+        if self.unowned && difference.values.is_empty() {
+            difference.remove.extend(released);
+        } else {
+            difference.apply |= !released.is_empty();
+        }
         difference
     }
 }
@@ -247,11 +256,13 @@ fn pairs_of<'a>(pod: &'a IndexedPod, wants: &'a Wants) -> [ComparedPairs<'a>; 2]
             wants: &wants.labels,
             observed: &pod.labels,
             ours: &pod.ours.labels,
+            unowned: pod.ours.unowned_labels,
         },
         ComparedPairs {
             wants: &wants.annotations,
             observed: &pod.annotations,
             ours: &pod.ours.annotations,
+            unowned: pod.ours.unowned_annotations,
         },
     ]
 }

@@ -154,6 +154,33 @@ fn ungoverned_marks_go_unless_a_user_wants_them_too(
     assert!(owners.all(|owners| !owners.contains(&Owner::Ours)));
 }
 
+/// A webhook changes a pod after the API server has written down who owns what, so nobody owns what it adds.
+// PPM-9
+#[rstest]
+#[case::nobody_owns_another(None, true)]
+#[case::somebody_owns_another(Some(Owner::User), false)]
+fn what_nobody_owns_stays_when_our_last_key_goes(
+    #[case] other: Option<Owner>,
+    #[case] by_patch: bool,
+) {
+    let mut world = World::probing(&[idle()]);
+    world.edit(|pod| {
+        let mut injected = mark("a,b", Owner::User);
+        injected.owners.clear();
+        pod.annotations.insert("injected".into(), injected);
+        if let Some(other) = other {
+            pod.annotations.insert("other".into(), mark("", other));
+        }
+    });
+    world.verdict("way#idle", "Succeeded", "");
+    world.verdict("way#idle", "Unknown", "");
+    let annotations = &world.pod().annotations;
+    assert!(annotations.contains_key("injected") && !annotations.contains_key("cost"));
+    let writes = world.pod_writes();
+    assert_eq!(writes.len(), 2);
+    assert_eq!(writes[1].remove.is_some(), by_patch);
+}
+
 // PPM-9
 #[test]
 fn what_a_former_field_manager_marked_is_taken_over_or_goes() {

@@ -241,12 +241,16 @@ impl SimPod {
             .collect();
         let applied = [pairs("labels"), pairs("annotations"), conditions];
         for (marks, applied) in self.marks().into_iter().zip(applied) {
-            for (key, mark) in marks.iter_mut() {
-                if !applied.contains_key(key) {
-                    mark.owners.remove(&Owner::Ours);
-                }
+            let mut was_ours = false;
+            marks.retain(|key, mark| {
+                let is_given_up = !applied.contains_key(key) && mark.owners.remove(&Owner::Ours);
+                was_ours |= is_given_up;
+                !is_given_up || !mark.owners.is_empty()
+            });
+            // The map was ours too, and goes with all that nobody owns (`prune`, `addBackOwnedItems`).
+            if was_ours && applied.is_empty() && marks.values().all(|mark| mark.owners.is_empty()) {
+                marks.clear();
             }
-            marks.retain(|_, mark| !mark.owners.is_empty());
             for (key, value) in applied {
                 let known = marks.entry(key).or_insert_with(|| Mark {
                     value: value.clone(),
