@@ -5,6 +5,7 @@
 //! stop it run alone; those that count every request have a control plane and a manager of their own.
 
 mod admission;
+mod api_model;
 mod budgets;
 mod completion;
 mod deletion;
@@ -255,6 +256,7 @@ fn apart() -> Vec<Case<Installation>> {
     vec![
         case!(apart rights::all_suffice_and_each_is_needed),
         case!(apart flows::generated_flows_end_as_the_model_says),
+        case!(apart api_model::generated_requests_get_the_answers_of_the_real_api_server),
         case!(apart sidecarset_flows::generated_flows_end_as_the_model_says),
         case!(apart outages::after_64_seconds_without_an_api_server_marks_are_right_at_once),
         case!(apart restore::after_etcd_was_restored_pods_get_the_sets_that_are_stored),

@@ -1,0 +1,143 @@
+//! Strategic merge patch (`k8s.io/apimachinery/pkg/util/strategicpatch/patch.go`): lists that have a merge key are merged item
+//! by item, and `$patch`, `$retainKeys` and `$deleteFromPrimitiveList` direct it. `$setElementOrder` is left out of account: an
+//! item that both have stays where it is, and new ones follow.
+
+use serde_json::{Map, Value};
+
+use crate::schema::Schema;
+use crate::status::Failure;
+
+const DIRECTIVE: &str = "$patch";
+const RETAINED: &str = "$retainKeys";
+const ORDER: &str = "$setElementOrder/";
+const DELETED: &str = "$deleteFromPrimitiveList/";
+
+/// Applies a patch to an object.
+pub(crate) fn strategic_merge(
+    target: &mut Map<String, Value>,
+    patch: &Map<String, Value>,
+    schema: &Schema,
+) -> Result<(), Failure> {
+    match patch.get(DIRECTIVE).and_then(Value::as_str) {
+        Some("replace") => {
+            *target = without_directives(patch);
+            return Ok(());
+        }
+        Some("delete") => {
+            target.clear();
+            return Ok(());
+        }
+        Some("merge") | None => {}
+        Some(other) => {
+            return Err(Failure::new(500, "", format!("unknown patch type {other}")));
+        }
+    }
+    if let Some(Value::Array(retained)) = patch.get(RETAINED) {
+        target.retain(|key, _| retained.iter().any(|kept| kept.as_str() == Some(key)));
+    }
+    for (key, value) in patch {
+        if let Some(list) = key.strip_prefix(DELETED) {
+            if let (Some(Value::Array(items)), Value::Array(deleted)) =
+                (target.get_mut(list), value)
+            {
+                items.retain(|item| !deleted.contains(item));
+            }
+        } else if key == RETAINED || key == DIRECTIVE || key.starts_with(ORDER) {
+            // Carried out above, or left out of account.
+        } else if value.is_null() {
+            target.remove(key);
+        } else {
+            let merged = merge_field(target.remove(key), value, schema.field(key))?;
+            target.insert(key.clone(), merged);
+        }
+    }
+    Ok(())
+}
+
+fn merge_field(target: Option<Value>, patch: &Value, schema: &Schema) -> Result<Value, Failure> {
+    match (target, patch) {
+        (Some(Value::Object(mut target)), Value::Object(patch)) => {
+            strategic_merge(&mut target, patch, schema)?;
+            Ok(Value::Object(target))
+        }
+        (None | Some(Value::Null), Value::Object(patch)) => {
+            let mut target = Map::new();
+            strategic_merge(&mut target, patch, schema)?;
+            Ok(Value::Object(target))
+        }
+        (target, Value::Array(items)) => {
+            let target = match target {
+                Some(Value::Array(target)) => target,
+                _ => Vec::new(),
+            };
+            merge_list(target, items, schema).map(Value::Array)
+        }
+        (_, patch) => Ok(patch.clone()),
+    }
+}
+
+fn merge_list(
+    mut target: Vec<Value>,
+    patch: &[Value],
+    schema: &Schema,
+) -> Result<Vec<Value>, Failure> {
+    match schema.merge_key {
+        None => Ok(patch.to_vec()),
+        Some("") => {
+            for item in patch {
+                if !target.contains(item) {
+                    target.push(item.clone());
+                }
+            }
+            Ok(target)
+        }
+        Some(key) => merge_items(target, patch, key, schema.item()),
+    }
+}
+
+fn merge_items(
+    mut target: Vec<Value>,
+    patch: &[Value],
+    key: &str,
+    schema: &Schema,
+) -> Result<Vec<Value>, Failure> {
+    let directive = |item: &Value| {
+        item.get(DIRECTIVE)
+            .and_then(Value::as_str)
+            .map(str::to_owned)
+    };
+    if patch
+        .iter()
+        .any(|item| directive(item).as_deref() == Some("replace"))
+    {
+        let kept = patch.iter().filter(|item| directive(item).is_none());
+        return Ok(kept.cloned().collect());
+    }
+    for item in patch {
+        let Some(name) = item.get(key) else {
+            let message = format!("map: {item} does not contain declared merge key: {key}");
+            return Err(Failure::new(500, "", message));
+        };
+        let place = target.iter().position(|own| own.get(key) == Some(name));
+        if directive(item).as_deref() == Some("delete") {
+            if let Some(place) = place {
+                target.remove(place);
+            }
+            continue;
+        }
+        match place {
+            Some(place) => {
+                let merged = merge_field(Some(target[place].take()), item, schema)?;
+                target[place] = merged;
+            }
+            None => target.push(merge_field(None, item, schema)?),
+        }
+    }
+    Ok(target)
+}
+
+fn without_directives(patch: &Map<String, Value>) -> Map<String, Value> {
+    let kept = patch.iter().filter(|(key, _)| *key != DIRECTIVE);
+    kept.map(|(key, value)| (key.clone(), value.clone()))
+        .collect()
+}

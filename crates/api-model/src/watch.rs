@@ -1,0 +1,267 @@
+//! Watches: every change after a version, as it concerns the selection.
+
+use std::collections::VecDeque;
+use std::io;
+use std::time::Duration;
+
+use futures::stream;
+use hyper::body::{Bytes, Frame};
+use serde_json::{Value, json};
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep, sleep_until};
+
+use crate::link::EventFate;
+use crate::read::{select, too_old};
+use crate::request::Call;
+use crate::selector::Selection;
+use crate::server::{Answer, Connection, partial_metadata};
+use crate::status::Failure;
+use crate::store::{Change, Object, encode};
+
+/// `defaultBookmarkFrequency` in `k8s.io/apiserver/pkg/storage/cacher/cacher.go`.
+const BOOKMARKS: Duration = Duration::from_secs(60);
+/// `--min-request-timeout` of kube-apiserver, for a watch that asks for no time.
+const LONGEST: Duration = Duration::from_secs(1800);
+/// How often a watch on a replica that is behind looks whether it has caught up: no change of its own tells.
+const CATCHING_UP: Duration = Duration::from_millis(50);
+
+/// A watch that is established.
+struct Watch {
+    connection: Connection,
+    kind: usize,
+    resource: String,
+    namespace: String,
+    selection: Selection,
+    wants_metadata: bool,
+    has_bookmarks: bool,
+    /// All changes up to this version were looked at.
+    seen: u64,
+    restores: u64,
+    initial: VecDeque<Bytes>,
+    changed: watch::Receiver<u64>,
+    ends: Instant,
+    bookmark_due: Instant,
+    is_over: bool,
+}
+
+enum Next {
+    Event(Bytes, u64),
+    /// Nothing before another change.
+    Caught,
+    /// There are changes that the replica does not have yet.
+    Behind,
+    Ended,
+}
+
+impl Connection {
+    pub(crate) fn watch(&self, kind: usize, call: &Call) -> Result<Answer, Failure> {
+        let selection = Selection::parse(
+            call.parameter("labelSelector"),
+            call.parameter("fieldSelector"),
+        )?;
+        let from = call.number("resourceVersion")?.unwrap_or_default();
+        let timeout = call
+            .number("timeoutSeconds")?
+            .map_or(LONGEST, Duration::from_secs);
+        let has_bookmarks = call.is_set("allowWatchBookmarks");
+        let sends_initial = call.is_set("sendInitialEvents");
+        let changed = self.server.subscribe_to_kind(kind);
+        let store = self.server.store();
+        let mut initial = VecDeque::new();
+        let mut seen = from;
+        if from == 0 || sends_initial {
+            seen = self.cached_version(&store, &call.plural);
+            let objects = store.objects_at(kind, seen);
+            let selected = select(&objects, &call.namespace, &selection);
+            initial.extend(selected.map(|object| event("ADDED", object, call.wants_metadata())));
+            if sends_initial {
+                initial.push_back(bookmark(
+                    &store.resources[kind].kind,
+                    &store.resources[kind].api_version(),
+                    seen,
+                    true,
+                ));
+            }
+        } else if from < store.compacted {
+            let status = Failure::expired(too_old(from, store.compacted)).to_status();
+            initial.push_back(line("ERROR", &encode(&status)));
+        }
+        let is_over = from != 0 && from < store.compacted;
+        let now = Instant::now();
+        let watch = Watch {
+            connection: self.clone(),
+            kind,
+            resource: call.plural.clone(),
+            namespace: call.namespace.clone(),
+            selection,
+            wants_metadata: call.wants_metadata(),
+            has_bookmarks,
+            seen,
+            restores: store.restores,
+            initial,
+            changed,
+            ends: now + timeout,
+            bookmark_due: now + BOOKMARKS,
+            is_over,
+        };
+        let frames = stream::unfold(watch, async |mut watch| {
+            let frame = watch.next_frame().await?;
+            Some((frame, watch))
+        });
+        Ok(Answer::Stream(Box::pin(frames)))
+    }
+}
+
+impl Watch {
+    async fn next_frame(&mut self) -> Option<io::Result<Frame<Bytes>>> {
+        if let Some(initial) = self.initial.pop_front() {
+            return Some(Ok(Frame::data(initial)));
+        }
+        if self.is_over {
+            return None;
+        }
+        loop {
+            if self.connection.is_gone() {
+                return futures::future::pending().await;
+            }
+            let wait = match self.next_change() {
+                Next::Event(event, version) => return self.deliver(event, version).await,
+                Next::Ended => return None,
+                Next::Caught => None,
+                Next::Behind => Some(CATCHING_UP),
+            };
+            let bookmark_due = self.bookmark_due.min(self.ends);
+            tokio::select! {
+                // A change counts before the end of the watch that comes at the same moment.
+                biased;
+                changed = self.changed.changed() => if changed.is_err() {
+                    return None;
+                },
+                () = sleep(wait.unwrap_or_default()), if wait.is_some() => {}
+                () = sleep_until(bookmark_due) => {
+                    let is_end = Instant::now() >= self.ends;
+                    self.is_over = is_end;
+                    self.bookmark_due = Instant::now() + BOOKMARKS;
+                    if self.has_bookmarks {
+                        return Some(Ok(Frame::data(self.bookmark())));
+                    }
+                    if is_end {
+                        return None;
+                    }
+                }
+            }
+        }
+    }
+
+    /// The next change that concerns the selection and has reached the replica.
+    fn next_change(&mut self) -> Next {
+        let store = self.connection.server.store();
+        if store.restores != self.restores {
+            return Next::Ended;
+        }
+        let reached = self.connection.cached_version(&store, &self.resource);
+        for change in store.changes_after(self.seen) {
+            if change.version > reached {
+                return Next::Behind;
+            }
+            self.seen = change.version;
+            let is_here = self.namespace.is_empty() || change.key.namespace == self.namespace;
+            if change.key.kind == self.kind
+                && is_here
+                && let Some(event) = self.event_of(change)
+            {
+                return Next::Event(event, change.version);
+            }
+        }
+        Next::Caught
+    }
+
+    /// A change as the selection sees it: an object that leaves it is deleted, one that enters it is added.
+    fn event_of(&self, change: &Change) -> Option<Bytes> {
+        let matches = |object: &Object| self.selection.matches(&object.value);
+        let old = change.old.as_deref().filter(|object| matches(object));
+        let new = change.new.as_deref().filter(|object| matches(object));
+        let event = |kind, object: &Object| event(kind, object, self.wants_metadata);
+        match (old, new, &change.deleted) {
+            (None, Some(new), _) => Some(event("ADDED", new)),
+            (Some(_), Some(new), _) => Some(event("MODIFIED", new)),
+            (Some(_), None, Some(deleted)) => Some(event("DELETED", deleted)),
+            // What it was when it was still selected, with the version of the change (`watch_cache.go`).
+            (Some(old), None, None) => {
+                let mut last = (*old.value).clone();
+                last["metadata"]["resourceVersion"] = json!(change.version.to_string());
+                Some(line("DELETED", &self.encode(&last)))
+            }
+            (None, None, _) => None,
+        }
+    }
+
+    fn encode(&self, object: &Value) -> Bytes {
+        if self.wants_metadata {
+            encode(&partial_metadata(object))
+        } else {
+            encode(object)
+        }
+    }
+
+    async fn deliver(&mut self, event: Bytes, version: u64) -> Option<io::Result<Frame<Bytes>>> {
+        match self.connection.link.event_fate(&self.resource, version) {
+            EventFate::Deliver => {}
+            EventFate::Delay(delay) => sleep(delay).await,
+            EventFate::Hang => return futures::future::pending().await,
+            EventFate::CloseStream => {
+                self.is_over = true;
+                return None;
+            }
+            EventFate::BreakStream => {
+                self.is_over = true;
+                let error =
+                    io::Error::new(io::ErrorKind::ConnectionReset, "connection reset by peer");
+                return Some(Err(error));
+            }
+        }
+        if self.connection.is_gone() {
+            return futures::future::pending().await;
+        }
+        Some(Ok(Frame::data(event)))
+    }
+
+    fn bookmark(&self) -> Bytes {
+        let store = self.connection.server.store();
+        let reached = self
+            .connection
+            .cached_version(&store, &self.resource)
+            .max(self.seen);
+        let resource = &store.resources[self.kind];
+        bookmark(&resource.kind, &resource.api_version(), reached, false)
+    }
+}
+
+fn bookmark(kind: &str, api_version: &str, version: u64, ends_initial: bool) -> Bytes {
+    let mut metadata = json!({"resourceVersion": version.to_string(), "creationTimestamp": null});
+    if ends_initial {
+        metadata["annotations"] = json!({"k8s.io/initial-events-end": "true"});
+    }
+    let object = json!({"kind": kind, "apiVersion": api_version, "metadata": metadata});
+    line("BOOKMARK", &encode(&object))
+}
+
+fn event(kind: &str, object: &Object, wants_metadata: bool) -> Bytes {
+    if wants_metadata {
+        line(kind, &encode(&partial_metadata(&object.value)))
+    } else {
+        line(kind, &object.text())
+    }
+}
+
+/// As Go's encoder writes it (`WatchEvent` in `k8s.io/apimachinery/pkg/apis/meta/v1/watch.go`).
+fn line(kind: &str, object: &Bytes) -> Bytes {
+    let parts = [
+        &b"{\"type\":\""[..],
+        kind.as_bytes(),
+        &b"\",\"object\":"[..],
+        &object[..],
+        &b"}\n"[..],
+    ];
+    parts.concat().into()
+}
