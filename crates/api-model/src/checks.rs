@@ -12,31 +12,6 @@ use crate::store::Key;
 const LETTERS: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
 
 impl Connection {
-    pub(crate) fn check_update(&self, resource: &Resource, call: &Call) -> Result<(), Failure> {
-        if call.verb == "update" {
-            return check_type(call, &["application/json"]);
-        }
-        let all = [JSON, MERGE, STRATEGIC, APPLY];
-        let without_strategic = [JSON, MERGE, APPLY];
-        check_type(
-            call,
-            if resource.is_custom {
-                &without_strategic
-            } else {
-                &all
-            },
-        )?;
-        if call.content_type == APPLY && call.parameter("fieldManager").is_empty() {
-            let message = "PatchOptions.meta.k8s.io \"\" is invalid: fieldManager: Required value: is required for apply patch";
-            return Err(Failure::new(422, "Invalid", message));
-        }
-        if call.content_type != APPLY && !call.parameter("force").is_empty() {
-            let message = "PatchOptions.meta.k8s.io \"\" is invalid: force: Forbidden: may not be specified for non-apply patch";
-            return Err(Failure::new(422, "Invalid", message));
-        }
-        Ok(())
-    }
-
     pub(crate) fn name_object(
         &self,
         resource: &Resource,
@@ -229,6 +204,8 @@ pub(crate) fn check_metadata(new: &Value, old: &Value) -> Vec<Cause> {
             ),
         });
     }
+    // Both the registry and the strategy of the kind say it.
+    causes.extend(causes.clone());
     causes
 }
 
@@ -237,4 +214,29 @@ pub(crate) fn refuse_causes(named: Named<'_>, causes: &[Cause]) -> Result<(), Fa
         return Ok(());
     }
     Err(named.invalid(causes))
+}
+
+pub(crate) fn check_update(resource: &Resource, call: &Call) -> Result<(), Failure> {
+    if call.verb == "update" {
+        return check_type(call, &["application/json"]);
+    }
+    let all = [JSON, MERGE, STRATEGIC, APPLY];
+    let without_strategic = [JSON, MERGE, APPLY];
+    check_type(
+        call,
+        if resource.is_custom {
+            &without_strategic
+        } else {
+            &all
+        },
+    )?;
+    if call.content_type == APPLY && call.parameter("fieldManager").is_empty() {
+        let message = "PatchOptions.meta.k8s.io \"\" is invalid: fieldManager: Required value: is required for apply patch";
+        return Err(Failure::new(422, "Invalid", message));
+    }
+    if call.content_type != APPLY && !call.parameter("force").is_empty() {
+        let message = "PatchOptions.meta.k8s.io \"\" is invalid: force: Forbidden: may not be specified for non-apply patch";
+        return Err(Failure::new(422, "Invalid", message));
+    }
+    Ok(())
 }

@@ -26,7 +26,7 @@ pub(crate) struct DeleteOptions {
 
 /// What a deletion has done.
 pub(crate) enum Deletion {
-    /// The object is gone; this was its last state.
+    /// The object is gone. Its last state, with the version of the deletion.
     Gone(Arc<Object>),
     /// It waits for its kubelet or its finalizers.
     Pending(Arc<Object>),
@@ -140,15 +140,14 @@ impl Store {
                 }
             }
         }
-        let mut last = Arc::clone(&old);
-        if marked != *old.value && (waits || grace.is_some()) {
+        let mut last = old;
+        if marked != *last.value && (waits || grace.is_some()) {
             last = self.put(key.clone(), marked, by)?;
         }
         if waits || grace.is_some_and(|grace| grace > 0) {
             return Some(Deletion::Pending(last));
         }
-        self.remove(key, by);
-        Some(Deletion::Gone(last))
+        self.remove(key, by).map(Deletion::Gone)
     }
 }
 

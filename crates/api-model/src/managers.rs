@@ -57,7 +57,7 @@ impl Managers {
         let entries = managed.and_then(Value::as_array).into_iter().flatten();
         let entries = entries.map(|entry| {
             let text = |key: &str| entry.get(key).and_then(Value::as_str).map(str::to_owned);
-            let manager = Manager {
+            let by = Manager {
                 name: text("manager").unwrap_or_default(),
                 is_apply: text("operation").as_deref() == Some("Apply"),
                 api_version: text("apiVersion").unwrap_or_default(),
@@ -68,7 +68,7 @@ impl Managers {
                 set: set.unwrap_or_default(),
                 time: entry.get("time").cloned(),
             };
-            (manager, owned)
+            (by, owned)
         });
         Self(entries.collect())
     }

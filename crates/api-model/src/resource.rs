@@ -12,6 +12,10 @@ pub type Validate = fn(&Value, Option<&Value>, Option<&str>) -> Vec<Cause>;
 
 /// A kind that is served.
 #[derive(Clone, Debug)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is a field of a CRD or of Kubernetes' strategies"
+)]
 pub struct Resource {
     /// The API group; empty for the core group.
     pub group: String,

@@ -69,7 +69,7 @@ impl Schema {
                 protocol.default = Some("TCP".into());
             }
         }
-        for path in atomic {
+        for path in atomic.iter().chain(&["metadata.ownerReferences[]"]) {
             root.at_path(path).is_atomic = true;
         }
         root.add_metadata();

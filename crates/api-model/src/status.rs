@@ -63,10 +63,13 @@ impl Named<'_> {
         } else {
             format!("{kind}.{group}")
         };
-        let texts: Vec<_> = causes
-            .iter()
-            .map(|cause| format!("{}: {}", cause.field, cause.message))
-            .collect();
+        let mut texts: Vec<String> = Vec::new();
+        for cause in causes {
+            let text = format!("{}: {}", cause.field, cause.message);
+            if !texts.contains(&text) {
+                texts.push(text);
+            }
+        }
         let texts = match &texts[..] {
             [one] => one.clone(),
             several => format!("[{}]", several.join(", ")),

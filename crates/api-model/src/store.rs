@@ -140,14 +140,9 @@ impl Store {
     pub(crate) fn next_uid(&mut self) -> String {
         let random = self.random.u128(..);
         let hex = format!("{random:032x}");
-        let (a, b, c, d, e) = (
-            &hex[..8],
-            &hex[8..12],
-            &hex[12..16],
-            &hex[16..20],
-            &hex[20..],
-        );
-        format!("{a}-{b}-{c}-{d}-{e}")
+        let part = |from: usize, to: usize| &hex[from..to];
+        let parts = [(0, 8), (8, 12), (12, 16), (16, 20), (20, 32)];
+        parts.map(|(from, to)| part(from, to)).join("-")
     }
 
     /// Serves a kind, or serves it by another schema.
@@ -184,12 +179,12 @@ impl Store {
         Some(object)
     }
 
-    /// Removes an object under the next version, and returns its last state.
+    /// Removes an object under the next version. Returns its last state, with that version.
     pub(crate) fn remove(&mut self, key: &Key, by: Author<'_>) -> Option<Arc<Object>> {
         let old = self.objects.remove(key)?;
         self.version += 1;
-        self.note_change(key.clone(), Some(Arc::clone(&old)), None, by);
-        Some(old)
+        let change = self.note_change(key.clone(), Some(old), None, by);
+        change.deleted.clone()
     }
 
     fn note_change(
@@ -198,7 +193,7 @@ impl Store {
         old: Option<Arc<Object>>,
         new: Option<Arc<Object>>,
         by: Author<'_>,
-    ) {
+    ) -> Arc<Change> {
         let plural = &self.resources[key.kind].plural;
         let deleted = old.as_ref().filter(|_| new.is_none()).map(|old| {
             let mut last = (*old.value).clone();
@@ -224,7 +219,8 @@ impl Store {
             deleted,
         });
         self.log.push(Arc::clone(&change));
-        self.story.push(change);
+        self.story.push(Arc::clone(&change));
+        change
     }
 
     /// The changes after a version.

@@ -14,8 +14,8 @@ use kube::client::Body;
 use serde_json::{Value, json};
 
 use crate::{
-    Admission, ApiServer, EventFate, Fate, FaultlessLink, Link, Outcome, RequestFacts, Resource,
-    Variables, WebhookCall, kubernetes,
+    Admission, ApiServer, EventFate, Fate, FaultlessLink, Link, Outcome, RequestFacts, Variables,
+    WebhookCall, kubernetes,
 };
 
 mod deletions;
@@ -65,22 +65,22 @@ impl Bed {
             .method(method)
             .uri(path)
             .header("content-type", form);
-        let body = if body.is_null() {
+        let sent = if body.is_null() {
             Vec::new()
         } else {
             body.to_string().into_bytes()
         };
         let response = self
             .client
-            .send(request.body(Body::from(body)).unwrap())
+            .send(request.body(Body::from(sent)).unwrap())
             .await
             .unwrap();
         let code = response.status().as_u16();
-        let body = response.into_body().collect().await.unwrap().to_bytes();
-        let text = String::from_utf8_lossy(&body).into_owned();
+        let answer = response.into_body().collect().await.unwrap().to_bytes();
+        let text = String::from_utf8_lossy(&answer).into_owned();
         (
             code,
-            serde_json::from_slice(&body).unwrap_or(Value::String(text)),
+            serde_json::from_slice(&answer).unwrap_or(Value::String(text)),
         )
     }
 
@@ -96,8 +96,8 @@ impl Bed {
         self.send(Method::GET, path, "", &Value::Null).await
     }
 
-    async fn patch(&self, path: &str, form: &str, patch: &Value) -> (u16, Value) {
-        self.send(Method::PATCH, path, form, patch).await
+    async fn patch(&self, path: &str, form: &str, change: &Value) -> (u16, Value) {
+        self.send(Method::PATCH, path, form, change).await
     }
 
     async fn delete(&self, path: &str, options: &Value) -> (u16, Value) {

@@ -19,9 +19,9 @@ use crate::status::Failure;
 use crate::store::{Change, Object, encode};
 
 /// `defaultBookmarkFrequency` in `k8s.io/apiserver/pkg/storage/cacher/cacher.go`.
-const BOOKMARKS: Duration = Duration::from_secs(60);
+const BOOKMARKS: Duration = Duration::from_mins(1);
 /// `--min-request-timeout` of kube-apiserver, for a watch that asks for no time.
-const LONGEST: Duration = Duration::from_secs(1800);
+const LONGEST: Duration = Duration::from_mins(30);
 /// How often a watch on a replica that is behind looks whether it has caught up: no change of its own tells.
 const CATCHING_UP: Duration = Duration::from_millis(50);
 

@@ -7,7 +7,9 @@ use http::StatusCode;
 use serde_json::{Value, json};
 
 use crate::change::{decode, empty_object, keep_equal_managers};
-use crate::checks::{check_kind, check_metadata, check_namespace, check_type, refuse_causes};
+use crate::checks::{
+    check_kind, check_metadata, check_namespace, check_type, check_update, refuse_causes,
+};
 use crate::request::{APPLY, Call};
 use crate::resource::{Generation, Resource, copy_field};
 use crate::server::{Answer, Connection};
@@ -103,7 +105,7 @@ impl Connection {
         let stored = store
             .put(key, object, self.author(call))
             .ok_or_else(Failure::too_large_for_store)?;
-        self.follow_crd(resource, &mut store, &stored.value);
+        follow_crd(resource, &mut store, &stored.value);
         drop(store);
         self.server.wake_watches(Some(kind));
         Ok(stored_answer(StatusCode::CREATED, &stored))
@@ -116,7 +118,7 @@ impl Connection {
         resource: &Resource,
         call: &Call,
     ) -> Result<Answer, Failure> {
-        self.check_update(resource, call)?;
+        check_update(resource, call)?;
         let named = Named {
             resource,
             name: &call.name,
@@ -141,7 +143,7 @@ impl Connection {
             let new = self
                 .mutate(resource, call, "UPDATE", &call.name, new, Some(&old.value))
                 .await?;
-            let new = self.prepare_update(resource, call, &old.value, new)?;
+            let new = prepare_update(resource, call, &old.value, new)?;
             self.validate(resource, call, "UPDATE", &call.name, &new, Some(&old.value))
                 .await?;
             if let Some(answer) = self.commit(&key, resource, call, &old, new)? {
@@ -149,57 +151,6 @@ impl Connection {
             }
         }
         Err(named.modified())
-    }
-
-    /// `BeforeUpdate`: what an update cannot change is as it was.
-    fn prepare_update(
-        &self,
-        resource: &Resource,
-        call: &Call,
-        old: &Value,
-        mut new: Value,
-    ) -> Result<Value, Failure> {
-        let named = Named {
-            resource,
-            name: &call.name,
-        };
-        let subresource = call.subresource.as_deref();
-        match version_of(&new) {
-            0 if resource.unconditional_update => {}
-            0 => {
-                let cause = Cause::invalid(
-                    "metadata.resourceVersion",
-                    "Invalid value: 0: must be specified for an update",
-                );
-                return Err(named.invalid(&[cause]));
-            }
-            version if version != version_of(old) => return Err(named.modified()),
-            _ => {}
-        }
-        let was = &old["metadata"];
-        copy_field(&mut new["metadata"], was, "generation");
-        resource.keep_unwritten(&mut new, old, subresource);
-        // A request without a status has emptied it, where it may.
-        if resource.counts(old, &new) {
-            let generation = was["generation"].as_i64().unwrap_or_default();
-            new["metadata"]["generation"] = json!(generation + 1);
-        }
-        let is = &mut new["metadata"];
-        if is.get("uid").is_none() {
-            copy_field(is, was, "uid");
-        }
-        for field in ["creationTimestamp", "resourceVersion"] {
-            copy_field(is, was, field);
-        }
-        copy_field(is, was, "deletionTimestamp");
-        if is.get("deletionGracePeriodSeconds").is_none() {
-            copy_field(is, was, "deletionGracePeriodSeconds");
-        }
-        let mut causes = check_metadata(&new["metadata"], was);
-        causes.extend((resource.validate)(&new, Some(old), subresource));
-        refuse_causes(named, &causes)?;
-        keep_equal_managers(&mut new, old);
-        Ok(new)
     }
 
     /// Stores an update, unless somebody else was first. None means that it is to be tried again.
@@ -244,7 +195,7 @@ impl Connection {
                 let stored = store
                     .put(key.clone(), new, author)
                     .ok_or_else(Failure::too_large_for_store)?;
-                self.follow_crd(resource, &mut store, &stored.value);
+                follow_crd(resource, &mut store, &stored.value);
                 stored_answer(code, &stored)
             };
         drop(store);
@@ -263,15 +214,6 @@ impl Connection {
             subresource: call.subresource.as_deref().unwrap_or_default(),
             request: Some(call.number),
             time: self.server.now(),
-        }
-    }
-
-    /// Serves what a CRD defines, from the moment on when it is stored.
-    fn follow_crd(&self, resource: &Resource, store: &mut Store, crd: &Value) {
-        if resource.plural == "customresourcedefinitions"
-            && let Some(defined) = Resource::from_crd(crd)
-        {
-            store.serve(defined);
         }
     }
 }
@@ -296,4 +238,63 @@ fn answer(code: StatusCode, object: &Value) -> Answer {
 pub(crate) fn keeps_namespace(resource: &Resource, object: &Value) -> bool {
     let finalizers = object.pointer("/spec/finalizers").and_then(Value::as_array);
     resource.plural == "namespaces" && finalizers.is_some_and(|finalizers| !finalizers.is_empty())
+}
+
+/// `BeforeUpdate`: what an update cannot change is as it was.
+fn prepare_update(
+    resource: &Resource,
+    call: &Call,
+    old: &Value,
+    mut new: Value,
+) -> Result<Value, Failure> {
+    let named = Named {
+        resource,
+        name: &call.name,
+    };
+    let subresource = call.subresource.as_deref();
+    match version_of(&new) {
+        0 if resource.unconditional_update => {}
+        0 => {
+            let cause = Cause::invalid(
+                "metadata.resourceVersion",
+                "Invalid value: 0: must be specified for an update",
+            );
+            return Err(named.invalid(&[cause]));
+        }
+        version if version != version_of(old) => return Err(named.modified()),
+        _ => {}
+    }
+    let was = &old["metadata"];
+    copy_field(&mut new["metadata"], was, "generation");
+    resource.keep_unwritten(&mut new, old, subresource);
+    // A request without a status has emptied it, where it may.
+    if resource.counts(old, &new) {
+        let generation = was["generation"].as_i64().unwrap_or_default();
+        new["metadata"]["generation"] = json!(generation + 1);
+    }
+    let is = &mut new["metadata"];
+    if is.get("uid").is_none() {
+        copy_field(is, was, "uid");
+    }
+    for field in ["creationTimestamp", "resourceVersion"] {
+        copy_field(is, was, field);
+    }
+    copy_field(is, was, "deletionTimestamp");
+    if is.get("deletionGracePeriodSeconds").is_none() {
+        copy_field(is, was, "deletionGracePeriodSeconds");
+    }
+    let mut causes = check_metadata(&new["metadata"], was);
+    causes.extend((resource.validate)(&new, Some(old), subresource));
+    refuse_causes(named, &causes)?;
+    keep_equal_managers(&mut new, old);
+    Ok(new)
+}
+
+/// Serves what a CRD defines, from the moment on when it is stored.
+fn follow_crd(resource: &Resource, store: &mut Store, crd: &Value) {
+    if resource.plural == "customresourcedefinitions"
+        && let Some(defined) = Resource::from_crd(crd)
+    {
+        store.serve(defined);
+    }
 }

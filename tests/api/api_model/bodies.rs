@@ -113,7 +113,7 @@ static MARKERS: &[PatchRow] = &[
     merge(r#"{"spec": {"unknown": 1}}"#),
     merge(r#"{"status": {"observedGeneration": 7}}"#),
     merge(
-        r#"{"spec": {"probes": [{"name": "p", "containerName": "c", "probe": {"exec": {"command": ["x"]}, "periodSeconds": 3}}]}}"#,
+        r#"{"spec": {"probes": [{"name": "p", "containerName": "c", "probe": {"exec": {"command": ["x"]}, "periodSeconds": 3}, "podConditionType": "example.com/p"}]}}"#,
     ),
     operations(r#"[{"op": "add", "path": "/metadata/labels", "value": {"role": "other"}}]"#),
     operations(r#"[{"op": "remove", "path": "/spec/probes/0/probe/periodSeconds"}]"#),
@@ -121,7 +121,7 @@ static MARKERS: &[PatchRow] = &[
     of_status(merge(
         r#"{"status": {"observedGeneration": 1, "matchedPods": 2}}"#,
     )),
-    of_status(merge(r#"{"status": {"matchedPods": null, "unknown": 1}}"#)),
+    of_status(merge(r#"{"status": {"observedGeneration": 4, "matchedPods": null, "unknown": 1}}"#)),
     of_status(merge(
         r#"{"metadata": {"labels": {"role": "ignored"}}, "spec": null, "status": {"observedGeneration": 3}}"#,
     )),

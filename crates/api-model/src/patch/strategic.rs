@@ -1,6 +1,6 @@
 //! Strategic merge patch (`k8s.io/apimachinery/pkg/util/strategicpatch/patch.go`): lists that have a merge key are merged item
-//! by item, and `$patch`, `$retainKeys` and `$deleteFromPrimitiveList` direct it. `$setElementOrder` is left out of account: an
-//! item that both have stays where it is, and new ones follow.
+//! by item, and `$patch`, `$retainKeys` and `$deleteFromPrimitiveList` direct it. `$setElementOrder` is left out of account: items
+//! that both have stay in their order, and new ones come before those that the patch does not name.
 
 use serde_json::{Map, Value};
 
@@ -76,27 +76,21 @@ fn merge_field(target: Option<Value>, patch: &Value, schema: &Schema) -> Result<
     }
 }
 
-fn merge_list(
-    mut target: Vec<Value>,
-    patch: &[Value],
-    schema: &Schema,
-) -> Result<Vec<Value>, Failure> {
+fn merge_list(target: Vec<Value>, patch: &[Value], schema: &Schema) -> Result<Vec<Value>, Failure> {
     match schema.merge_key {
         None => Ok(patch.to_vec()),
         Some("") => {
-            for item in patch {
-                if !target.contains(item) {
-                    target.push(item.clone());
-                }
-            }
-            Ok(target)
+            let same = |one: &Value, other: &Value| one == other;
+            let mut merged = target.clone();
+            merged.extend(patch.iter().filter(|item| !target.contains(item)).cloned());
+            Ok(in_order(merged, &target, patch, same))
         }
-        Some(key) => merge_items(target, patch, key, schema.item()),
+        Some(key) => merge_items(&target, patch, key, schema.item()),
     }
 }
 
 fn merge_items(
-    mut target: Vec<Value>,
+    target: &[Value],
     patch: &[Value],
     key: &str,
     schema: &Schema,
@@ -113,27 +107,63 @@ fn merge_items(
         let kept = patch.iter().filter(|item| directive(item).is_none());
         return Ok(kept.cloned().collect());
     }
+    let mut merged = target.to_owned();
     for item in patch {
         let Some(name) = item.get(key) else {
             let message = format!("map: {item} does not contain declared merge key: {key}");
             return Err(Failure::new(500, "", message));
         };
-        let place = target.iter().position(|own| own.get(key) == Some(name));
+        let place = merged.iter().position(|own| own.get(key) == Some(name));
         if directive(item).as_deref() == Some("delete") {
             if let Some(place) = place {
-                target.remove(place);
+                merged.remove(place);
             }
             continue;
         }
         match place {
             Some(place) => {
-                let merged = merge_field(Some(target[place].take()), item, schema)?;
-                target[place] = merged;
+                merged[place] = merge_field(Some(merged[place].take()), item, schema)?;
             }
-            None => target.push(merge_field(None, item, schema)?),
+            None => merged.push(merge_field(None, item, schema)?),
         }
     }
-    Ok(target)
+    let same = |one: &Value, other: &Value| one.get(key) == other.get(key);
+    Ok(in_order(merged, target, patch, same))
+}
+
+/// `normalizeElementOrder` and `mergeSortedSlice`: what the patch names is in its order, and what it does not name goes before
+/// an item of it only if it did so before.
+fn in_order(
+    merged: Vec<Value>,
+    before: &[Value],
+    patch: &[Value],
+    same: impl Fn(&Value, &Value) -> bool,
+) -> Vec<Value> {
+    let place = |items: &[Value], item: &Value| items.iter().position(|own| same(own, item));
+    let (mut named, others): (Vec<_>, Vec<_>) = merged
+        .into_iter()
+        .partition(|item| place(patch, item).is_some());
+    named.sort_by_key(|item| place(patch, item));
+    let (mut named, mut others) = (named.into_iter().peekable(), others.into_iter().peekable());
+    let mut ordered = Vec::new();
+    loop {
+        let goes_first = match (others.peek(), named.peek()) {
+            (Some(other), Some(next)) => {
+                let places = place(before, other).zip(place(before, next));
+                places.is_some_and(|(other, next)| other < next)
+            }
+            (other, _) => other.is_some(),
+        };
+        let next = if goes_first {
+            others.next()
+        } else {
+            named.next()
+        };
+        match next {
+            Some(item) => ordered.push(item),
+            None => return ordered,
+        }
+    }
 }
 
 fn without_directives(patch: &Map<String, Value>) -> Map<String, Value> {

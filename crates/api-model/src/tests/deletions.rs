@@ -80,11 +80,11 @@ async fn dependents_go_with_their_owner() {
         .await;
     assert_eq!(
         (bed.get(&path).await.0, bed.server.collect_garbage()),
-        (200, 2)
+        (200, 3)
     );
     assert_eq!(
         (bed.server.collect_garbage(), bed.get(&path).await.0),
-        (1, 404)
+        (0, 404)
     );
     bed.make_map("rest", json!({})).await;
     bed.delete("/api/v1/namespaces/n", &json!({})).await;
