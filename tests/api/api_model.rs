@@ -14,13 +14,16 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use anyhow::{Context, Result, bail, ensure};
 use futures::stream::{self, StreamExt};
+use http::Request;
 use jiff::Timestamp;
 use kube::Client;
 use leadsman_api::PODPROBE_CRDS;
 use leadsman_api_model::{ApiServer, kubernetes};
 use leadsman_testkit::leadsman;
+use leadsman_tests::wait_for_answer;
 use serde_json::{Value, json};
 
+use self::bodies::Kind;
 use self::side::{Side, watch_all};
 use self::step::{Step, steps};
 use self::versions::Versions;
@@ -41,6 +44,7 @@ pub(crate) async fn generated_requests_get_the_answers_of_the_real_api_server(
     eprintln!("flows: {count}, the first by LEADSMAN_FLOW_SEED={first}");
     let plane = leadsman::control_plane().await?;
     let client = plane.client().await?;
+    warm_up(&client).await?;
     let flows =
         stream::iter(0..count as u64).map(|number| find_difference(&client, first + number));
     let found: Vec<_> = flows
@@ -55,6 +59,19 @@ pub(crate) async fn generated_requests_get_the_answers_of_the_real_api_server(
         found.len(),
         found.join("\n\n")
     );
+    Ok(())
+}
+
+/// The API server watches a kind from its first request on, and has no earlier versions of it.
+async fn warm_up(client: &Client) -> Result<()> {
+    for kind in Kind::ALL {
+        let path = format!("{}?resourceVersion=0", kind.path("default"));
+        wait_for_answer(&path, || async {
+            let request = Request::get(&path).body(Vec::new())?;
+            Ok(client.request_text(request).await.ok())
+        })
+        .await?;
+    }
     Ok(())
 }
 

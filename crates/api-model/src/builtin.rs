@@ -196,7 +196,8 @@ fn pods() -> Resource {
         generation: Generation::OfField("spec"),
         skeleton: json!({"spec": {"containers": null}, "status": {}}),
         normalize: normalize_pod,
-        complete: complete_pod,
+        admit: admit_pod,
+        complete: |pod| pod["status"] = json!({"phase": "Pending", "qosClass": "BestEffort"}),
         validate: validate_pod,
         returns_deleted: true,
         ..Resource::builtin("", "v1", "pods", "Pod").with_fields(&lists, &["spec.nodeSelector"])
@@ -253,9 +254,8 @@ fn normalize_container(container: &mut Value) {
     }
 }
 
-/// What the strategy and the admission plugins of a new pod set.
-fn complete_pod(pod: &mut Value) {
-    pod["status"] = json!({"phase": "Pending", "qosClass": "BestEffort"});
+/// What admission plugins set (`DefaultTolerationSeconds`, `Priority`).
+fn admit_pod(pod: &mut Value) {
     let tolerations = ["not-ready", "unreachable"].map(|taint| {
         json!({
             "key": format!("node.kubernetes.io/{taint}"), "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300,
@@ -314,17 +314,28 @@ fn validate_pod(new: &Value, old: Option<&Value>, subresource: Option<&str>) -> 
     const MAY: &str = "spec: Forbidden: pod updates may not change fields other than `spec.containers[*].image`,\
         `spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing tolerations),\
         `spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)";
-    let Some(old) = old else {
-        return match new["spec"]["containers"].as_array() {
-            Some(_) => Vec::new(),
-            None => vec![Cause {
-                reason: "FieldValueRequired",
-                field: "spec.containers".to_owned(),
-                message: "Required value".to_owned(),
-            }],
-        };
+    if subresource.is_some() {
+        return Vec::new();
+    }
+    let count = |pod: &Value| pod["spec"]["containers"].as_array().map_or(0, Vec::len);
+    let of_containers = |reason, message: &str| Cause {
+        reason,
+        field: "spec.containers".to_owned(),
+        message: message.to_owned(),
     };
-    if subresource.is_some() || without_images(&new["spec"]) == without_images(&old["spec"]) {
+    let mut causes = Vec::new();
+    if count(new) == 0 {
+        causes.push(of_containers("FieldValueRequired", "Required value"));
+    }
+    let Some(old) = old else {
+        return causes;
+    };
+    if count(new) != count(old) {
+        let message = "Forbidden: pod updates may not add or remove containers";
+        causes.push(of_containers("FieldValueForbidden", message));
+        return causes;
+    }
+    if without_images(&new["spec"]) == without_images(&old["spec"]) {
         return Vec::new();
     }
     vec![Cause {
@@ -348,12 +359,16 @@ fn without_images(spec: &Value) -> Value {
     spec
 }
 
-/// What Go drops of a struct when it writes it: null, and lists and maps that are empty.
+/// Texts of which an empty one is not written.
+const TEXTS: [&str; 2] = ["message", "reason"];
+
+/// What Go drops of a struct when it writes it: null, and texts, lists and maps that are empty.
 pub(crate) fn drop_empty(value: &mut Value) {
     match value {
         Value::Object(map) => {
             map.retain(|key, value| match value {
                 Value::Null => key == "lastProbeTime" || key == "lastTransitionTime",
+                Value::String(text) => !text.is_empty() || !TEXTS.contains(&key.as_str()),
                 Value::Array(items) => !items.is_empty(),
                 Value::Object(below) => !below.is_empty() || !MAPS.contains(&key.as_str()),
                 _ => true,

@@ -53,6 +53,7 @@ impl Connection {
     /// An apply to nothing.
     pub(crate) fn apply_anew(&self, resource: &Resource, call: &Call) -> Result<Value, Failure> {
         let body = call.read_body()?;
+        let object = self.apply(resource, call, &empty_object(resource), &body)?;
         if let Some(uid) = body.pointer("/metadata/uid").and_then(Value::as_str) {
             let named = Named {
                 resource,
@@ -63,7 +64,7 @@ impl Connection {
             );
             return Err(named.conflict(&why));
         }
-        self.apply(resource, call, &empty_object(resource), &body)
+        Ok(object)
     }
 
     fn apply(
@@ -100,6 +101,12 @@ impl Connection {
         let (live, mut managers) = without_managers(live);
         let reset = resource.reset_fields(call.subresource.as_deref());
         let by = self.ownership(resource, call, &reset, true);
+        if managers.is_empty() {
+            // What is there belongs to somebody all the same (`skipnonapplied.go`).
+            let mut before = self.ownership(resource, call, &reset, false);
+            before.manager.name = String::from("before-first-apply");
+            managers.note_update(&without_managers(&empty_object(resource)).0, &live, &before);
+        }
         let mut new = managers.apply(&live, &config, call.is_set("force"), &by)?;
         decode(resource, &mut new);
         set_managers(&mut new, &managers);
@@ -154,7 +161,10 @@ impl Connection {
         let (content, _) = without_managers(new);
         let reset = resource.reset_fields(call.subresource.as_deref());
         let by = self.ownership(resource, call, &reset, false);
-        managers.note_update(&live, &content, &by);
+        // An object that nobody owned before the update is nobody's after it (`skipnonapplied.go`).
+        if !managers.is_empty() || live["metadata"].get("uid").is_none() {
+            managers.note_update(&live, &content, &by);
+        }
         *new = content;
         set_managers(new, &managers);
     }

@@ -113,6 +113,10 @@ impl Managers {
         sets(self) == sets(other)
     }
 
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// Notes an update: whoever changes a field owns it.
     pub(crate) fn note_update(&mut self, live: &Value, new: &Value, by: &Ownership<'_>) {
         let mut comparison = Comparison::of_objects(live, new, by.schema);
@@ -161,7 +165,6 @@ impl Managers {
                 && manager.name == by.manager.name
                 && manager.subresource == by.manager.subresource
         });
-        let before = Self(last.iter().chain(&kept).cloned().collect());
         let last = last.into_iter().next().map(|(_, owned)| owned);
         self.0 = kept.into_iter().collect();
         let set = FieldSet::of_value(config, by.schema).recursive_difference(by.reset);
@@ -181,8 +184,10 @@ impl Managers {
             own.set = own.set.difference(&FieldSet::of_paths(UNOWNED));
         }
         self.0.retain(|_, owned| !owned.set.is_empty());
-        let is_changed = new != *live || !self.equals_but_for_times(&before);
-        if is_changed && let Some(own) = self.0.get_mut(&by.manager) {
+        // Who owns more without a change has the time of before, if there is one (`managedfieldsupdater.go`).
+        if new != *live
+            && let Some(own) = self.0.get_mut(&by.manager)
+        {
             own.time = Some(by.now.clone());
         }
         Ok(new)

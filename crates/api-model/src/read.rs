@@ -42,10 +42,7 @@ impl Connection {
     }
 
     pub(crate) fn list(&self, kind: usize, call: &Call) -> Result<Answer, Failure> {
-        let selection = Selection::parse(
-            call.parameter("labelSelector"),
-            call.parameter("fieldSelector"),
-        )?;
+        let selection = Selection::of_call(call)?;
         let store = self.server.store();
         let page = self.read_page_terms(&store, call)?;
         let objects = store.objects_at(kind, page.version);
@@ -121,7 +118,9 @@ impl Connection {
                 if is_exact
                     || limit.is_some() && call.parameter("resourceVersionMatch").is_empty() =>
             {
-                check_not_compacted(store, asked, || too_old(asked, store.compacted))?;
+                check_not_compacted(store, asked, || {
+                    "The resourceVersion for the provided list is too old.".to_owned()
+                })?;
                 asked
             }
             Some(asked) => self.cached_version(store, &call.plural).max(asked),
@@ -140,10 +139,6 @@ struct PageTerms {
     version: u64,
     limit: u64,
     after: Option<(String, String)>,
-}
-
-pub(crate) fn too_old(asked: u64, oldest: u64) -> String {
-    format!("too old resource version: {asked} ({oldest})")
 }
 
 fn check_not_compacted(

@@ -41,6 +41,8 @@ pub struct Resource {
     pub schema: Schema,
     /// Fills in and cleans what is decoded, beyond what the schema says.
     pub normalize: fn(&mut Value),
+    /// What admission plugins set in an object that is created or updated, and is nobody's field.
+    pub admit: fn(&mut Value),
     /// What is set when an object is created, and is nobody's field.
     pub complete: fn(&mut Value),
     /// Which objects are refused.
@@ -78,6 +80,7 @@ impl Resource {
             create_on_update: false,
             schema: Schema::builtin(&[], &[]),
             normalize: |_| {},
+            admit: |_| {},
             complete: |_| {},
             validate: |_, _, _| Vec::new(),
             skeleton: json!({}),

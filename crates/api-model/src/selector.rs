@@ -2,7 +2,24 @@
 
 use serde_json::{Map, Value};
 
+use crate::request::Call;
 use crate::status::Failure;
+
+/// The fields that lists of a kind can be restricted by; those of all kinds first.
+const FIELDS: [(&str, &[&str]); 4] = [
+    ("", &["metadata.name", "metadata.namespace"]),
+    (
+        "pods",
+        &[
+            "spec.nodeName",
+            "spec.restartPolicy",
+            "status.phase",
+            "status.podIP",
+        ],
+    ),
+    ("namespaces", &["status.phase"]),
+    ("secrets", &["type"]),
+];
 
 /// What restricts a list or a watch.
 #[derive(Clone, Debug, Default)]
@@ -20,7 +37,31 @@ enum Requirement {
 }
 
 impl Selection {
-    pub(crate) fn parse(labels: &str, fields: &str) -> Result<Self, Failure> {
+    pub(crate) fn of_call(call: &Call) -> Result<Self, Failure> {
+        let (labels, fields) = (
+            call.parameter("labelSelector"),
+            call.parameter("fieldSelector"),
+        );
+        let selection = Self::parse(labels, fields)?;
+        let known = FIELDS
+            .iter()
+            .filter(|(plural, _)| plural.is_empty() || *plural == call.plural);
+        let known: Vec<&str> = known
+            .flat_map(|(_, fields)| fields.iter().copied())
+            .collect();
+        match selection
+            .fields
+            .iter()
+            .find(|(path, ..)| !known.contains(&path.as_str()))
+        {
+            Some((path, ..)) => Err(Failure::bad_request(format!(
+                "{path:?} is not a known field selector: only {known:?}"
+            ))),
+            None => Ok(selection),
+        }
+    }
+
+    fn parse(labels: &str, fields: &str) -> Result<Self, Failure> {
         let labels = split_outside(labels).into_iter().map(parse_requirement);
         let fields = fields
             .split(',')

@@ -304,14 +304,14 @@ impl Connection {
             .store()
             .find_kind(&call.group, &call.version, &call.plural);
         let Some(kind) = kind else {
-            self.report(
-                facts,
-                fate,
-                StatusCode::NOT_FOUND,
-                None,
-                "404 page not found",
-            );
-            return self.not_served();
+            self.report(facts, fate, StatusCode::NOT_FOUND, None, "not served");
+            // A group of CRDs has no server that would know it without them.
+            let is_known = self.server.store().serves_group(&call.group, &call.version);
+            return if is_known {
+                self.fail(&not_found())
+            } else {
+                self.not_served()
+            };
         };
         let wants_metadata = call.wants_metadata();
         match self.answer(kind, call).await {
@@ -365,11 +365,7 @@ impl Connection {
             Some(_) => false,
         };
         if !has_endpoint {
-            return Err(Failure::new(
-                404,
-                "NotFound",
-                "the server could not find the requested resource",
-            ));
+            return Err(not_found());
         }
         if !call.accepts_json() {
             let message = "only the following media types are accepted: application/json, application/yaml, \
@@ -460,6 +456,11 @@ fn refusal(code: StatusCode, retry_after: Option<u32>) -> Failure {
         Some(seconds) => failure.with(json!({"retryAfterSeconds": seconds})),
         None => failure,
     }
+}
+
+fn not_found() -> Failure {
+    let message = "the server could not find the requested resource";
+    Failure::new(404, "NotFound", message).with(json!({}))
 }
 
 fn method_not_allowed() -> Failure {

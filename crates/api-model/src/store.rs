@@ -153,6 +153,15 @@ impl Store {
         }
     }
 
+    /// Whether Kubernetes itself serves a version of a group.
+    pub(crate) fn serves_group(&self, group: &str, version: &str) -> bool {
+        let is_of =
+            |resource: &Arc<Resource>| resource.group == group && resource.version == version;
+        self.resources
+            .iter()
+            .any(|resource| !resource.is_custom && is_of(resource))
+    }
+
     /// The place of a kind that is served.
     pub(crate) fn find_kind(&self, group: &str, version: &str, plural: &str) -> Option<usize> {
         self.resources.iter().position(|resource| {

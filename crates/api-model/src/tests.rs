@@ -18,6 +18,7 @@ use crate::{
     WebhookCall, kubernetes,
 };
 
+mod costs;
 mod deletions;
 mod faults;
 mod patches;

@@ -11,7 +11,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::link::EventFate;
-use crate::read::{select, too_old};
+use crate::read::select;
 use crate::request::Call;
 use crate::selector::Selection;
 use crate::server::{Answer, Connection, partial_metadata};
@@ -20,6 +20,8 @@ use crate::store::{Change, Object, encode};
 
 /// `defaultBookmarkFrequency` in `k8s.io/apiserver/pkg/storage/cacher/cacher.go`.
 const BOOKMARKS: Duration = Duration::from_mins(1);
+/// How long before its end a watch gets its last bookmark.
+const LAST_BOOKMARK: Duration = Duration::from_secs(2);
 /// `--min-request-timeout` of kube-apiserver, for a watch that asks for no time.
 const LONGEST: Duration = Duration::from_mins(30);
 /// How often a watch on a replica that is behind looks whether it has caught up: no change of its own tells.
@@ -55,10 +57,7 @@ enum Next {
 
 impl Connection {
     pub(crate) fn watch(&self, kind: usize, call: &Call) -> Result<Answer, Failure> {
-        let selection = Selection::parse(
-            call.parameter("labelSelector"),
-            call.parameter("fieldSelector"),
-        )?;
+        let selection = Selection::of_call(call)?;
         let from = call.number("resourceVersion")?.unwrap_or_default();
         let timeout = call
             .number("timeoutSeconds")?
@@ -83,7 +82,11 @@ impl Connection {
                 ));
             }
         } else if from < store.compacted {
-            let status = Failure::expired(too_old(from, store.compacted)).to_status();
+            let status = Failure::expired(format!(
+                "too old resource version: {from} ({})",
+                store.compacted
+            ))
+            .to_status();
             initial.push_back(line("ERROR", &encode(&status)));
         }
         let is_over = from != 0 && from < store.compacted;
@@ -101,7 +104,7 @@ impl Connection {
             initial,
             changed,
             ends: now + timeout,
-            bookmark_due: now + BOOKMARKS,
+            bookmark_due: next_bookmark(now, now + timeout),
             is_over,
         };
         let frames = stream::unfold(watch, async |mut watch| {
@@ -130,7 +133,6 @@ impl Watch {
                 Next::Caught => None,
                 Next::Behind => Some(CATCHING_UP),
             };
-            let bookmark_due = self.bookmark_due.min(self.ends);
             tokio::select! {
                 // A change counts before the end of the watch that comes at the same moment.
                 biased;
@@ -138,16 +140,10 @@ impl Watch {
                     return None;
                 },
                 () = sleep(wait.unwrap_or_default()), if wait.is_some() => {}
-                () = sleep_until(bookmark_due) => {
-                    let is_end = Instant::now() >= self.ends;
-                    self.is_over = is_end;
-                    self.bookmark_due = Instant::now() + BOOKMARKS;
-                    if self.has_bookmarks {
-                        return Some(Ok(Frame::data(self.bookmark())));
-                    }
-                    if is_end {
-                        return None;
-                    }
+                () = sleep_until(self.ends) => return None,
+                () = sleep_until(self.bookmark_due), if self.has_bookmarks => {
+                    self.bookmark_due = next_bookmark(self.bookmark_due, self.ends);
+                    return Some(Ok(Frame::data(self.bookmark())));
                 }
             }
         }
@@ -234,6 +230,15 @@ impl Watch {
             .max(self.seen);
         let resource = &store.resources[self.kind];
         bookmark(&resource.kind, &resource.api_version(), reached, false)
+    }
+}
+
+/// Each minute, and shortly before the end (`nextBookmarkTime` in `cache_watcher.go`).
+fn next_bookmark(now: Instant, ends: Instant) -> Instant {
+    let due = now + BOOKMARKS;
+    match ends.checked_sub(LAST_BOOKMARK) {
+        Some(last) if last > now => due.min(last),
+        _ => due,
     }
 }
 

@@ -86,6 +86,7 @@ impl Connection {
         if resource.has_status {
             object.as_object_mut().map(|object| object.remove("status"));
         }
+        (resource.admit)(&mut object);
         (resource.complete)(&mut object);
         refuse_causes(named, &(resource.validate)(&object, None, None))?;
         self.validate(resource, call, "CREATE", &name, &object, None)
@@ -139,7 +140,8 @@ impl Connection {
                 };
                 return self.store_new(kind, resource, call, object).await;
             };
-            let new = self.change(resource, call, &old.value)?;
+            let mut new = self.change(resource, call, &old.value)?;
+            (resource.admit)(&mut new);
             let new = self
                 .mutate(resource, call, "UPDATE", &call.name, new, Some(&old.value))
                 .await?;

@@ -121,7 +121,9 @@ static MARKERS: &[PatchRow] = &[
     of_status(merge(
         r#"{"status": {"observedGeneration": 1, "matchedPods": 2}}"#,
     )),
-    of_status(merge(r#"{"status": {"observedGeneration": 4, "matchedPods": null, "unknown": 1}}"#)),
+    of_status(merge(
+        r#"{"status": {"observedGeneration": 4, "matchedPods": null, "unknown": 1}}"#,
+    )),
     of_status(merge(
         r#"{"metadata": {"labels": {"role": "ignored"}}, "spec": null, "status": {"observedGeneration": 3}}"#,
     )),
@@ -311,7 +313,7 @@ impl Kind {
                 r#"{"spec": {"selector": {"matchLabels": {"app": "a"}}, "probes": [{"name": "p", "containerName": "c", "probe": {"exec": {"command": ["x"]}},
                     "markerPolicy": [{"state": "Succeeded", "labels": {"role": "main"}}]}]}, "status": {"observedGeneration": 1}}"#,
                 r#"{"metadata": {"labels": {"role": "main"}, "finalizers": ["example.com/hold"]}, "spec": {"unknown": 1, "selector": {"matchLabels": {"app": "a"}},
-                    "probes": [{"name": "p", "containerName": "c", "probe": {"grpc": {"port": 1}}, "podConditionType": "example.com/p"}]}}"#,
+                    "probes": [{"name": "p", "containerName": "c", "probe": {"exec": {"command": ["z"]}, "periodSeconds": 5}, "podConditionType": "example.com/p"}]}}"#,
             ],
             Self::Lease => &[
                 r#"{"spec": {"holderIdentity": "a", "leaseDurationSeconds": 15}}"#,

@@ -70,22 +70,22 @@ fn merge_field(target: Option<Value>, patch: &Value, schema: &Schema) -> Result<
                 Some(Value::Array(target)) => target,
                 _ => Vec::new(),
             };
-            merge_list(target, items, schema).map(Value::Array)
+            merge_list(&target, items, schema).map(Value::Array)
         }
         (_, patch) => Ok(patch.clone()),
     }
 }
 
-fn merge_list(target: Vec<Value>, patch: &[Value], schema: &Schema) -> Result<Vec<Value>, Failure> {
+fn merge_list(target: &[Value], patch: &[Value], schema: &Schema) -> Result<Vec<Value>, Failure> {
     match schema.merge_key {
         None => Ok(patch.to_vec()),
         Some("") => {
             let same = |one: &Value, other: &Value| one == other;
-            let mut merged = target.clone();
+            let mut merged = target.to_owned();
             merged.extend(patch.iter().filter(|item| !target.contains(item)).cloned());
-            Ok(in_order(merged, &target, patch, same))
+            Ok(in_order(merged, target, patch, same))
         }
-        Some(key) => merge_items(&target, patch, key, schema.item()),
+        Some(key) => merge_items(target, patch, key, schema.item()),
     }
 }
 

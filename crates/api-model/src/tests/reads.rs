@@ -54,7 +54,7 @@ async fn a_watch_shows_what_enters_and_leaves_its_selector() {
     bed.delete(&path, &json!({})).await;
     let from = version(&made);
     let query =
-        "watch=true&timeoutSeconds=1&allowWatchBookmarks=true&labelSelector=role+in+(main,main2)";
+        "watch=true&timeoutSeconds=5&allowWatchBookmarks=true&labelSelector=role+in+(main,main2)";
     let events = bed
         .watch(&format!("{MAPS}?{query}&resourceVersion={from}"))
         .await;
