@@ -1,6 +1,5 @@
 //! The API server: its state, and the way of a request through it.
 
-use std::collections::BTreeMap;
 use std::io;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -37,8 +36,10 @@ pub(crate) struct Shared {
     store: Mutex<Store>,
     clock: Box<dyn Fn() -> Timestamp + Send + Sync>,
     admission: Mutex<Option<Arc<dyn Admission>>>,
-    /// The version after each change, for whoever watches a kind, and for whoever watches all.
-    changed: Mutex<BTreeMap<usize, watch::Sender<u64>>>,
+    /// The version after each change: a channel for each watch with its kind, in the order in which they began, and one for
+    /// whoever watches all. Not one for all watches of a kind: tokio wakes the receivers of one channel in a random order
+    /// (`BigNotify`, `tokio/src/sync/watch.rs`).
+    changed: Mutex<Vec<(usize, watch::Sender<u64>)>>,
     any_changed: watch::Sender<u64>,
     requests: AtomicU64,
 }
@@ -116,10 +117,13 @@ impl ApiServer {
     /// The stored objects of a kind, by its plural or full name (`podprobemarkers.apps.kruise.io`).
     pub fn objects(&self, name: &str) -> Vec<Arc<Value>> {
         let store = self.store();
-        let is_named =
-            |resource: &Resource| resource.plural == name || resource.full_name() == name;
+        let resources = store.resources.iter();
+        // By kind: a harness asks often, and there may be many objects of other kinds.
+        let is_named: Vec<_> = resources
+            .map(|resource| resource.plural == name || resource.full_name() == name)
+            .collect();
         let objects = store.objects.iter();
-        let objects = objects.filter(|(key, _)| is_named(&store.resources[key.kind]));
+        let objects = objects.filter(|(key, _)| is_named[key.kind]);
         objects
             .map(|(_, object)| Arc::clone(&object.value))
             .collect()
@@ -191,9 +195,11 @@ impl ApiServer {
     }
 
     pub(crate) fn subscribe_to_kind(&self, kind: usize) -> watch::Receiver<u64> {
+        let (sender, receiver) = watch::channel(0);
         let mut changed = lock(&self.shared.changed);
-        let sender = changed.entry(kind).or_insert_with(|| watch::Sender::new(0));
-        sender.subscribe()
+        changed.retain(|(_, sender)| !sender.is_closed());
+        changed.push((kind, sender));
+        receiver
     }
 
     /// Wakes who watches a kind, or everybody.
