@@ -1,0 +1,338 @@
+//! What always holds, whatever happens: judged at each change that is stored.
+
+mod roll_out;
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use leadsman_api::PodProbeMarker;
+use leadsman_api_model::{ApiServer, Change};
+use serde::Deserialize;
+use serde_json::Value;
+
+use self::roll_out::RollOuts;
+use crate::ground::Ground;
+use crate::kubelet::text;
+use crate::oracle::{Mark, marks};
+use crate::process::{is_leadsman, is_manager};
+use crate::resources::{LEASE, LEASE_NAMESPACE};
+use crate::story::Story;
+
+/// For how long something may have been untrue when a mark says it. Longer than the longest outage and a Lease.
+const WINDOW: Duration = Duration::from_mins(1);
+/// The prefix of what sets write into pods.
+const OF_SETS: &str = "kruise.io/sidecarset-";
+const CONDITION_OF_SETS: &str = "SidecarSetUpgradable";
+
+/// A mark that a marker has ever named.
+#[derive(PartialEq)]
+struct Claim {
+    mark: Mark,
+    /// The value in this state.
+    value: Option<String>,
+    container: String,
+    key: usize,
+    succeeded: bool,
+}
+
+/// The judge of all changes.
+pub(crate) struct Invariants {
+    story: Story,
+    ground: Ground,
+    claims: Vec<Claim>,
+    /// Who wrote itself into the Lease, by identity.
+    candidates: Vec<(String, String)>,
+    /// The identity in the Lease.
+    holder: String,
+    roll_outs: RollOuts,
+}
+
+impl Invariants {
+    /// Nothing has happened yet.
+    pub(crate) fn new(story: Story, ground: Ground) -> Self {
+        let roll_outs = RollOuts::default();
+        Self {
+            story,
+            ground,
+            claims: Vec::new(),
+            candidates: Vec::new(),
+            holder: String::new(),
+            roll_outs,
+        }
+    }
+
+    /// Judges a change.
+    pub(crate) fn observe(&mut self, change: &Change) {
+        let resource = &*change.resource;
+        self.tell(change);
+        match resource {
+            "podprobemarkers" => self.note_claims(change.after.as_deref()),
+            "leases" => self.note_candidate(change),
+            "sidecarsets" => self.roll_outs.note_set(change),
+            _ => {}
+        }
+        if is_manager(&change.user) && resource != "leases" {
+            self.check_leader(change);
+        }
+        if resource == "pods" {
+            if is_manager(&change.user)
+                && let (Some(before), Some(after)) = (&change.before, &change.after)
+            {
+                self.check_pod(before, after, &change.subresource);
+            }
+            self.roll_outs.observe_pod(change, &self.story);
+        }
+    }
+
+    /// etcd was restored: the Lease is what it was.
+    pub(crate) fn note_restore(&mut self, server: &ApiServer) {
+        let lease = server.object("leases", LEASE_NAMESPACE, LEASE);
+        self.holder = holder_of(lease.as_deref());
+        self.roll_outs.note_restore(server);
+    }
+
+    fn tell(&self, change: &Change) {
+        let Change {
+            verb,
+            resource,
+            subresource,
+            name,
+            version,
+            ..
+        } = change;
+        if resource == "leases" {
+            return;
+        }
+        let detail = match (&**resource, &**subresource, &change.before, &change.after) {
+            ("pods", _, Some(before), Some(after)) => {
+                let marks = changed_marks(before, after);
+                let marks = marks
+                    .iter()
+                    .map(|((_, key), value)| format!(" {key}={}", value.as_deref().unwrap_or("-")));
+                marks.collect()
+            }
+            ("nodepodprobes", "status", _, Some(after)) => verdicts(after),
+            _ => String::new(),
+        };
+        // What leadsman asked for was told with its request.
+        if !is_leadsman(&change.user) || !detail.is_empty() {
+            self.story.tell(
+                &change.user,
+                format_args!("{verb} {resource} {subresource} {name} as {version}:{detail}"),
+            );
+        }
+    }
+
+    fn note_claims(&mut self, marker: Option<&Value>) {
+        let marker = marker.and_then(|marker| PodProbeMarker::deserialize(marker).ok());
+        for probe in marker.iter().flat_map(|marker| &marker.spec.probes) {
+            let exec = probe
+                .probe
+                .exec
+                .as_ref()
+                .and_then(|exec| exec.command.as_ref());
+            let key = exec
+                .and_then(|command| command.get(1)?.parse().ok())
+                .unwrap_or(0);
+            for (state, succeeded) in [("Succeeded", true), ("Failed", false)] {
+                for (mark, value) in marks(probe, Some(state)) {
+                    let container = probe.container_name.clone();
+                    let claim = Claim {
+                        mark,
+                        value,
+                        container,
+                        key,
+                        succeeded,
+                    };
+                    if !self.claims.contains(&claim) {
+                        self.claims.push(claim);
+                    }
+                }
+            }
+        }
+    }
+
+    fn note_candidate(&mut self, change: &Change) {
+        let holder = holder_of(change.after.as_deref());
+        if holder != self.holder {
+            self.story.tell(
+                &change.user,
+                format_args!("the Lease is held by {holder:?}"),
+            );
+        }
+        if !holder.is_empty()
+            && !self
+                .candidates
+                .iter()
+                .any(|(identity, _)| *identity == holder)
+        {
+            self.candidates.push((holder.clone(), change.user.clone()));
+        }
+        self.holder = holder;
+    }
+
+    /// Only the leader writes.
+    fn check_leader(&self, change: &Change) {
+        let mut candidates = self.candidates.iter();
+        let leader = candidates
+            .find(|(identity, _)| *identity == self.holder)
+            .map(|(_, user)| user);
+        // Certificates are made by the first who needs them.
+        let is_for_all = change.resource == "secrets" || change.resource == "events";
+        if leader != Some(&change.user) && !is_for_all {
+            let Change {
+                user,
+                verb,
+                resource,
+                name,
+                ..
+            } = change;
+            self.story.violate(
+                "only the leader writes",
+                format_args!("{user}: {verb} {resource} {name}, while the leader is {leader:?}"),
+            );
+        }
+    }
+
+    /// A mark was true, and nothing changes that nobody asked to change.
+    fn check_pod(&self, before: &Value, after: &Value, subresource: &str) {
+        let (name, uid) = (text(after, "name"), text(after, "uid"));
+        let since = self.ground.elapsed().saturating_sub(WINDOW);
+        for (mark, value) in changed_marks(before, after) {
+            let mut own = self
+                .claims
+                .iter()
+                .filter(|claim| claim.mark == mark)
+                .peekable();
+            if own.peek().is_none() {
+                // Annotations of sets come with images, which are no part of the status.
+                let is_of_sets = match subresource {
+                    "status" => mark.1 == CONDITION_OF_SETS,
+                    _ => mark.1.starts_with(OF_SETS),
+                };
+                if !is_of_sets {
+                    self.story.violate(
+                        "what nobody governs stays",
+                        format_args!("{name}: {mark:?} became {value:?}"),
+                    );
+                }
+                continue;
+            }
+            // Absent marks may be those of any verdict, and Unknown follows a restart.
+            let Some(value) = value.filter(|value| value != "Unknown") else {
+                continue;
+            };
+            let ground = self.ground.lock();
+            let was_true = own.any(|claim| {
+                claim.value.as_ref() == Some(&value)
+                    && ground.was_true((uid, &claim.container), claim.key, claim.succeeded, since)
+            });
+            drop(ground);
+            if !was_true {
+                let what = format_args!("{name} ({uid}): {mark:?} became {value:?}");
+                self.story.violate("a mark was true in its window", what);
+            }
+        }
+        if rest_of(before) != rest_of(after) {
+            let (before, after) = (rest_of(before), rest_of(after));
+            self.story.violate(
+                "what nobody governs stays",
+                format_args!("{name}: {before} became {after}"),
+            );
+        }
+    }
+}
+
+/// The identity in a Lease; empty if nobody holds it.
+fn holder_of(lease: Option<&Value>) -> String {
+    let holder = lease.and_then(|lease| lease["spec"]["holderIdentity"].as_str());
+    holder.unwrap_or_default().to_owned()
+}
+
+/// The verdicts in the status of a `NodePodProbe`.
+fn verdicts(object: &Value) -> String {
+    let pods = object["status"]["podProbeStatuses"].as_array();
+    let pods = pods.into_iter().flatten().flat_map(|pod| {
+        let states = pod["probeStates"].as_array().into_iter().flatten();
+        states.map(move |state| (&pod["name"], &state["name"], &state["state"]))
+    });
+    let text = |value: &Value| value.as_str().unwrap_or("?").to_owned();
+    let verdicts =
+        pods.map(|(pod, name, state)| format!(" {}/{}={}", text(pod), text(name), text(state)));
+    verdicts.collect()
+}
+
+/// The labels, annotations and conditions that differ, with their new values.
+fn changed_marks(before: &Value, after: &Value) -> Vec<(Mark, Option<String>)> {
+    let mut changed = Vec::new();
+    for (kind, place) in [
+        ("label", "/metadata/labels"),
+        ("annotation", "/metadata/annotations"),
+    ] {
+        let maps = [before, after].map(|pod| pod.pointer(place).and_then(Value::as_object));
+        let keys: BTreeSet<_> = maps.iter().flatten().flat_map(|map| map.keys()).collect();
+        for key in keys {
+            let [old, new] = maps.map(|map| map.and_then(|map| map.get(key)?.as_str()));
+            if old != new {
+                changed.push(((kind, key.clone()), new.map(str::to_owned)));
+            }
+        }
+    }
+    let conditions = |pod: &Value| {
+        let conditions = pod["status"]["conditions"]
+            .as_array()
+            .cloned()
+            .unwrap_or_default();
+        let pair = |one: &Value| {
+            Some((
+                one["type"].as_str()?.to_owned(),
+                one["status"].as_str()?.to_owned(),
+            ))
+        };
+        conditions.iter().filter_map(pair).collect::<BTreeSet<_>>()
+    };
+    let (old, new) = (conditions(before), conditions(after));
+    let came = new
+        .difference(&old)
+        .map(|(kind, status)| (kind, Some(status)));
+    let went = old
+        .difference(&new)
+        .filter(|(kind, _)| !new.iter().any(|(other, _)| other == kind));
+    for (kind, status) in came.chain(went.map(|(kind, _)| (kind, None))) {
+        changed.push((("condition", kind.clone()), status.cloned()));
+    }
+    changed
+}
+
+/// A pod without what leadsman may change: marks, the images of sidecars, and what the API server keeps by itself.
+fn rest_of(pod: &Value) -> Value {
+    let mut rest = pod.clone();
+    for field in [
+        "labels",
+        "annotations",
+        "managedFields",
+        "resourceVersion",
+        "generation",
+    ] {
+        if let Some(metadata) = rest["metadata"].as_object_mut() {
+            metadata.remove(field);
+        }
+    }
+    if let Some(status) = rest["status"].as_object_mut() {
+        status.remove("conditions");
+        status.remove("observedGeneration");
+    }
+    for container in rest["spec"]["containers"]
+        .as_array_mut()
+        .into_iter()
+        .flatten()
+    {
+        if container["image"]
+            .as_str()
+            .is_some_and(|image| image.starts_with("side:"))
+        {
+            container["image"] = Value::Null;
+        }
+    }
+    rest
+}

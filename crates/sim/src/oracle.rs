@@ -1,0 +1,102 @@
+//! What all should look like when nothing happens any more, from the objects, and from what really runs on the nodes, by the
+//! shortest code that can be read against the rules of `docs/reference.md`.
+
+mod marker;
+mod set;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt;
+use leadsman_api::{NodePodProbe, PodProbeMarker, SidecarSet};
+use leadsman_api_model::ApiServer;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+pub(crate) use self::marker::{Mark, marks};
+use crate::ground::Ground;
+use crate::kubelet::node_name;
+use crate::resources::TENANT;
+
+/// The objects of the simulation, read at one moment.
+pub(crate) struct Oracle<'a> {
+    ground: &'a Ground,
+    /// The nodes that are there.
+    nodes: Vec<String>,
+    markers: Vec<PodProbeMarker>,
+    /// Of the tenant.
+    pods: Vec<Pod>,
+    node_pod_probes: BTreeMap<String, NodePodProbe>,
+    sets: Vec<SidecarSet>,
+}
+
+impl<'a> Oracle<'a> {
+    /// Reads all objects.
+    pub(crate) fn look(server: &ApiServer, ground: &'a Ground, nodes: &[bool]) -> Self {
+        let nodes = nodes.iter().enumerate().filter(|(_, is_there)| **is_there);
+        let mut pods: Vec<Pod> = read(&server.objects("pods"));
+        pods.retain(|pod| pod.namespace().as_deref() == Some(TENANT));
+        let probes: Vec<NodePodProbe> = read(&server.objects("nodepodprobes"));
+        Self {
+            ground,
+            nodes: nodes.map(|(node, _)| node_name(node)).collect(),
+            markers: read(&server.objects("podprobemarkers")),
+            pods,
+            node_pod_probes: probes
+                .into_iter()
+                .map(|one| (one.name_any(), one))
+                .collect(),
+            sets: read(&server.objects("sidecarsets")),
+        }
+    }
+
+    /// All that differs from what it should be.
+    pub(crate) fn faults(&self) -> Vec<String> {
+        let mut faults = Vec::new();
+        self.check_nodes(&mut faults);
+        self.check_verdicts(&mut faults);
+        for pod in self.pods.iter().filter(|pod| is_active(pod)) {
+            self.check_marks(pod, &mut faults);
+        }
+        for marker in self
+            .markers
+            .iter()
+            .filter(|marker| marker.metadata.deletion_timestamp.is_none())
+        {
+            self.check_status(marker, &mut faults);
+        }
+        for set in &self.sets {
+            faults.extend(set::faults(set, &self.pods));
+        }
+        faults
+    }
+}
+
+fn read<T: DeserializeOwned>(objects: &[Arc<Value>]) -> Vec<T> {
+    let objects = objects.iter().map(|object| T::deserialize(&**object));
+    objects
+        .collect::<Result<_, _>>()
+        .expect("what the API server stores is of its type")
+}
+
+/// Whether a pod is neither ended nor being deleted, and initialized.
+fn is_active(pod: &Pod) -> bool {
+    let phase = pod
+        .status
+        .as_ref()
+        .and_then(|status| status.phase.as_deref());
+    pod.metadata.deletion_timestamp.is_none()
+        && !matches!(phase, Some("Succeeded" | "Failed"))
+        && has_condition(pod, "Initialized")
+}
+
+fn has_condition(pod: &Pod, kind: &str) -> bool {
+    let conditions = pod
+        .status
+        .iter()
+        .flat_map(|status| status.conditions.iter().flatten());
+    conditions
+        .into_iter()
+        .any(|one| one.type_ == kind && one.status == "True")
+}

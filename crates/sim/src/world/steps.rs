@@ -1,0 +1,199 @@
+//! How each step of a plan is carried out.
+
+use std::time::Duration;
+
+use serde_json::json;
+
+use super::World;
+use crate::faults::Crash;
+use crate::kubelet::{node_name, text};
+use crate::plan::{Action, ProcessId};
+use crate::resources::{MARKERS, NODE_PATH, SETS, add_node};
+use crate::rest::{PatchKind, pod_path};
+use crate::tenants::{WORKLOADS, marker_name, set_name, sidecar_set};
+
+impl World<'_> {
+    pub(super) async fn carry_out(&mut self, action: &Action) {
+        match action {
+            Action::Lag { .. }
+            | Action::DelayEvents { .. }
+            | Action::CloseWatches { .. }
+            | Action::LoseReplies { .. }
+            | Action::LoseRequests { .. }
+            | Action::Refuse { .. }
+            | Action::Delay { .. }
+            | Action::Silence { .. }
+            | Action::Crash { .. }
+            | Action::Stop { .. } => self.begin_fault(action),
+            Action::Compact => self.server.compact(self.server.version()),
+            Action::JumpClock { seconds } => Self::jump_clock(*seconds),
+            Action::Restore { versions } => self.restore(*versions).await,
+            _ => self.edit(action).await,
+        }
+    }
+
+    /// What users, controllers and other clients do.
+    async fn edit(&mut self, action: &Action) {
+        match *action {
+            Action::PutMarker { marker, ref probes } => {
+                self.tenants.put_marker(marker, probes).await;
+            }
+            Action::DeleteMarker { marker } => {
+                let path = format!("{MARKERS}/{}", marker_name(marker));
+                let _gone = self.rest.delete(&path, false).await;
+            }
+            Action::HoldMarker { marker, held } => {
+                if let Some(object) = self.object("podprobemarkers", &marker_name(marker)) {
+                    self.tenants.hold_marker(&object, held).await;
+                }
+            }
+            Action::Scale { workload, replicas } => self.tenants.scale(workload, replicas),
+            Action::RemoveNode { node } => self.remove_node(node).await,
+            Action::AddNode { node } => self.add_node(node).await,
+            Action::EmptyNodePodProbe { node } => self.tenants.meddle_with_node(node, false).await,
+            Action::DeleteNodePodProbe { node } => self.tenants.meddle_with_node(node, true).await,
+            Action::MakeSet { set } => {
+                let _there = self.rest.create(SETS, &sidecar_set(set)).await;
+            }
+            Action::EditSet { set, edit } => {
+                let stored = self.object("sidecarsets", &set_name(set));
+                self.tenants.edit_set(set, edit, stored.as_deref()).await;
+            }
+            Action::DeleteSet { set } => {
+                let _gone = self
+                    .rest
+                    .delete(&format!("{SETS}/{}", set_name(set)), false)
+                    .await;
+            }
+            _ => self.edit_pod(action).await,
+        }
+    }
+
+    async fn edit_pod(&mut self, action: &Action) {
+        match *action {
+            Action::DeletePod { pod } => {
+                if let Some(pod) = self.pod(pod) {
+                    let _gone = self.rest.delete(&pod_path(&pod), false).await;
+                }
+            }
+            Action::EndPod { pod, succeeded } => {
+                if let Some(pod) = self.pod(pod) {
+                    let uid = text(&pod, "uid");
+                    self.ground.end_containers(true, |one| one.pod[0] == uid);
+                    let phase = if succeeded { "Succeeded" } else { "Failed" };
+                    let body = json!({"status": {"phase": phase}});
+                    let path = pod_path(&pod) + "/status";
+                    let _gone = self.rest.patch(&path, PatchKind::Merge, &body).await;
+                }
+            }
+            Action::RestartContainer { pod, container } => {
+                if let Some(pod) = self.pod(pod) {
+                    let containers = pod["metadata"]["labels"]["workload"].as_str();
+                    let workload = WORKLOADS.iter().find(|(app, _)| Some(*app) == containers);
+                    let (_, names) = workload.unwrap_or(&WORKLOADS[0]);
+                    let name = names[container % names.len()];
+                    let uid = text(&pod, "uid");
+                    self.ground
+                        .end_containers(true, |one| one.pod[0] == uid && one.name == name);
+                }
+            }
+            Action::SetAnswer { pod, key, answer } => {
+                if let Some(pod) = self.pod(pod) {
+                    let name = text(&pod, "name").to_owned();
+                    self.ground.lock().answers.insert((name, key), answer);
+                }
+            }
+            Action::Meddle { pod, with } => {
+                if let Some(pod) = self.pod(pod) {
+                    self.tenants.meddle(&pod, with).await;
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn begin_fault(&mut self, action: &Action) {
+        let (Action::Lag { process, .. }
+        | Action::DelayEvents { process, .. }
+        | Action::CloseWatches { process }
+        | Action::LoseReplies { process, .. }
+        | Action::LoseRequests { process, .. }
+        | Action::Refuse { process, .. }
+        | Action::Delay { process, .. }
+        | Action::Silence { process, .. }
+        | Action::Crash { process, .. }
+        | Action::Stop { process, .. }) = action
+        else {
+            return;
+        };
+        if let ProcessId::Agent(node) = process
+            && !self.nodes[*node]
+        {
+            return;
+        }
+        let now = self.story.elapsed();
+        let milliseconds = Duration::from_millis;
+        let host = self.hosts.host(*process);
+        match *action {
+            Action::Stop { down_ms, .. } => return host.stop(milliseconds(down_ms)),
+            Action::Crash {
+                writes,
+                is_done,
+                down_ms,
+                ..
+            } => {
+                return host.crash(Crash { writes, is_done }, milliseconds(down_ms));
+            }
+            _ => {}
+        }
+        let mut faults = host.faults.lock();
+        match *action {
+            Action::Lag {
+                versions, for_ms, ..
+            } => faults.lag = (versions, now + milliseconds(for_ms)),
+            Action::DelayEvents {
+                ref resource,
+                by_ms,
+                for_ms,
+                ..
+            } => {
+                let late = (milliseconds(by_ms), now + milliseconds(for_ms));
+                faults.late_events.insert(resource.clone(), late);
+            }
+            Action::CloseWatches { .. } => faults.watch_epoch += 1,
+            Action::LoseReplies { count, .. } => faults.lost_replies = count,
+            Action::LoseRequests { count, .. } => faults.lost_requests = count,
+            Action::Refuse {
+                status,
+                retry_after,
+                for_ms,
+                ..
+            } => {
+                faults.refusal = (status, retry_after, now + milliseconds(for_ms));
+            }
+            Action::Delay { by_ms, for_ms, .. } => {
+                faults.slow = (milliseconds(by_ms), now + milliseconds(for_ms));
+            }
+            Action::Silence { for_ms, .. } => faults.silent_until = now + milliseconds(for_ms),
+            _ => {}
+        }
+    }
+
+    /// All processes are restarted with etcd, as its manual asks for.
+    async fn restore(&mut self, versions: u64) {
+        self.judge_changes();
+        let version = self.server.version().saturating_sub(versions);
+        self.server.restore(version);
+        self.invariants.note_restore(&self.server);
+        self.hosts.restart_all();
+        // Kubelets register again, and nobody else creates or deletes nodes here.
+        for node in 0..self.nodes.len() {
+            if self.nodes[node] {
+                add_node(&self.rest, node).await;
+            } else {
+                let path = format!("{NODE_PATH}/{}", node_name(node));
+                let _gone = self.rest.delete(&path, true).await;
+            }
+        }
+    }
+}

@@ -1,0 +1,35 @@
+//! The seeds of the gate.
+
+use leadsman_sim::{FaultClass, Plan, run, run_seeds};
+
+#[test]
+fn two_hundred_seeds() {
+    let jobs = std::thread::available_parallelism().map_or(1, usize::from);
+    let (count, failures) = run_seeds(0..200, jobs, &FaultClass::GATE, || false);
+    assert_eq!(count, 200);
+    if let Some(first) = failures.first() {
+        let seeds: Vec<_> = failures
+            .iter()
+            .map(|failure| (failure.seed, failure.rule()))
+            .collect();
+        let shrunk = first.shrunk(80);
+        let plan = serde_json::to_string(&shrunk.plan).unwrap();
+        panic!(
+            "{}\nthe plan: {plan}\nthese seeds fail: {seeds:?}",
+            shrunk.render()
+        );
+    }
+}
+
+#[test]
+fn a_seed_tells_the_same_story_twice() {
+    // Not of every seed: tokio wakes the receivers of one watch channel in a random order, and leadsman has such channels.
+    for seed in [3, 4, 20] {
+        let plan = Plan::of_seed(seed, &FaultClass::GATE);
+        let (first, second) = (run(&plan), run(&plan));
+        for (line, (first, second)) in first.story.iter().zip(&second.story).enumerate() {
+            assert_eq!(first, second, "seed {seed}, line {line}");
+        }
+        assert_eq!(first, second, "seed {seed}");
+    }
+}
