@@ -21,6 +21,7 @@ mod manifests;
 mod root;
 mod rules;
 mod sbom;
+mod sim;
 mod sources;
 mod test;
 mod tool;
@@ -56,6 +57,8 @@ enum Verb {
     Test(test::Arguments),
     /// Measure what leadsman costs, each figure beside its floor, and write the results into docs/performance
     Bench(bench::Arguments),
+    /// Run seeds of the simulation: managers and agents against a model of the API server, with faults
+    Sim(sim::Arguments),
     /// Make leadsman's container image as an OCI archive, without Docker
     Image(image::Arguments),
     /// Make what a release consists of in target/dist: images, chart, manifests, bills of materials, checksums
@@ -87,6 +90,7 @@ fn main() -> ExitCode {
         Verb::Demo(arguments) => demo::run(&arguments),
         Verb::Test(arguments) => Ok(test::run(&arguments)),
         Verb::Bench(arguments) => bench::run(&arguments),
+        Verb::Sim(arguments) => sim::run(&arguments),
         Verb::Image(arguments) => image::run(&arguments),
         Verb::Dist(arguments) => dist::run(arguments),
         Verb::Docs(arguments) => book::run(&arguments),

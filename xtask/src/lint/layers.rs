@@ -83,6 +83,18 @@ const ALLOWED: &[(&str, &[&str])] = &[
     // What it models is nobody's of ours.
     ("leadsman-api-model", &[]),
     ("leadsman-image", &[]),
+    (
+        "leadsman-sim",
+        &[
+            "leadsman-admission",
+            "leadsman-agent",
+            "leadsman-api",
+            "leadsman-api-model",
+            "leadsman-cri",
+            "leadsman-manager",
+            "leadsman-process",
+        ],
+    ),
     ("leadsman-testkit", &["leadsman-api", "leadsman-image"]),
     (
         "leadsman-tests",
