@@ -229,9 +229,8 @@ pub enum FaultClass {
 }
 
 impl FaultClass {
-    /// Those of the gate. `BarePods` is left out as long as an apply that takes away the last annotation of leadsman's takes
-    /// those of webhooks with it.
-    pub const GATE: [Self; 9] = [
+    /// Those of the gate: all.
+    pub const GATE: [Self; 10] = [
         Self::Stale,
         Self::Watches,
         Self::Requests,
@@ -241,6 +240,7 @@ impl FaultClass {
         Self::Meddlers,
         Self::Sets,
         Self::Nodes,
+        Self::BarePods,
     ];
 }
 

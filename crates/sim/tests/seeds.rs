@@ -3,10 +3,10 @@
 use leadsman_sim::{FaultClass, Plan, run, run_seeds};
 
 #[test]
-fn two_hundred_seeds() {
+fn a_hundred_seeds_end_right() {
     let jobs = std::thread::available_parallelism().map_or(1, usize::from);
-    let (count, failures) = run_seeds(0..200, jobs, &FaultClass::GATE, || false);
-    assert_eq!(count, 200);
+    let (count, failures) = run_seeds(0..100, jobs, &FaultClass::GATE, || false);
+    assert_eq!(count, 100);
     if let Some(first) = failures.first() {
         let seeds: Vec<_> = failures
             .iter()

@@ -34,7 +34,7 @@ const fn operations(text: &'static str) -> PatchRow {
     row("json-patch+json", false, text)
 }
 
-const fn of_status(patch: PatchRow) -> PatchRow {
+const fn of_status(patch: &PatchRow) -> PatchRow {
     row(patch.form, true, patch.text)
 }
 
@@ -81,28 +81,28 @@ static PODS: &[PatchRow] = &[
     strategic(
         r#"{"spec": {"containers": [{"name": "main", "env": [{"name": "E", "value": "1"}]}]}}"#,
     ),
-    of_status(merge(r#"{"status": {"phase": "Running"}}"#)),
-    of_status(merge(r#"{"status": {"phase": "Succeeded"}}"#)),
-    of_status(merge(
+    of_status(&merge(r#"{"status": {"phase": "Running"}}"#)),
+    of_status(&merge(r#"{"status": {"phase": "Succeeded"}}"#)),
+    of_status(&merge(
         r#"{"status": {"phase": "Pending"}, "spec": {"nodeName": "x"}}"#,
     )),
-    of_status(merge(
+    of_status(&merge(
         r#"{"metadata": {"labels": {"role": "other"}, "annotations": null}}"#,
     )),
-    of_status(strategic(
+    of_status(&strategic(
         r#"{"status": {"conditions": [{"type": "t", "status": "True"}]}}"#,
     )),
-    of_status(strategic(
+    of_status(&strategic(
         r#"{"status": {"conditions": [{"type": "t", "status": "False", "message": "m"}, {"type": "u", "status": "True"}]}}"#,
     )),
-    of_status(strategic(
+    of_status(&strategic(
         r#"{"status": {"conditions": [{"type": "t", "$patch": "delete"}]}}"#,
     )),
-    of_status(strategic(
+    of_status(&strategic(
         r#"{"metadata": {"labels": {"role": null}}, "status": {"conditions": [{"type": "u", "$patch": "delete"}]}}"#,
     )),
-    of_status(merge(r#"{"status": {"conditions": []}}"#)),
-    of_status(merge(r#"{"status": {"conditions": null}}"#)),
+    of_status(&merge(r#"{"status": {"conditions": []}}"#)),
+    of_status(&merge(r#"{"status": {"conditions": null}}"#)),
 ];
 
 static MARKERS: &[PatchRow] = &[
@@ -118,23 +118,23 @@ static MARKERS: &[PatchRow] = &[
     operations(r#"[{"op": "add", "path": "/metadata/labels", "value": {"role": "other"}}]"#),
     operations(r#"[{"op": "remove", "path": "/spec/probes/0/probe/periodSeconds"}]"#),
     strategic(r#"{"metadata": {"labels": {"role": "main"}}}"#),
-    of_status(merge(
+    of_status(&merge(
         r#"{"status": {"observedGeneration": 1, "matchedPods": 2}}"#,
     )),
-    of_status(merge(
+    of_status(&merge(
         r#"{"status": {"observedGeneration": 4, "matchedPods": null, "unknown": 1}}"#,
     )),
-    of_status(merge(
+    of_status(&merge(
         r#"{"metadata": {"labels": {"role": "ignored"}}, "spec": null, "status": {"observedGeneration": 3}}"#,
     )),
-    of_status(merge(
+    of_status(&merge(
         r#"{"status": {"observedGeneration": 1, "conditions": [{"type": "Ready", "status": "True", "reason": "R",
         "message": "", "lastTransitionTime": "2027-01-01T00:00:00Z"}]}}"#,
     )),
-    of_status(merge(
+    of_status(&merge(
         r#"{"status": {"observedGeneration": 1, "conditions": []}}"#,
     )),
-    of_status(merge(r#"{"status": null}"#)),
+    of_status(&merge(r#"{"status": null}"#)),
 ];
 
 static LEASES: &[PatchRow] = &[

@@ -52,48 +52,56 @@ impl Side {
             )
             .await?;
         anyhow::ensure!(code == 201, "{}: {made}", self.what);
-        self.began = made["metadata"]["resourceVersion"]
+        made["metadata"]["resourceVersion"]
             .as_str()
             .unwrap_or_default()
-            .to_owned();
+            .clone_into(&mut self.began);
         Ok(())
     }
 
     /// Sends what the step says. Returns the answers, each with its code.
     pub(super) async fn play(&mut self, step: &Step) -> Result<Vec<Value>> {
-        const OBJECT: &str = "application/json";
-        let namespace = self.namespace.clone();
-        let path = |kind: Kind, name: &str, status: bool| {
-            let status = if status { "/status" } else { "" };
-            format!(
-                "{}/{name}{status}?fieldManager={MANAGER}",
-                kind.path(&namespace)
-            )
+        let sent = match *step {
+            Step::List { kind, query } => return self.list(kind, query).await,
+            Step::Pages { kind, limit } => return self.read_pages(kind, limit).await,
+            _ => self.request_of(step)?,
         };
-        let (kind, name, (method, path, form, body)) = match *step {
-            Step::Create { kind, name, body } => {
-                let path = format!("{}?fieldManager={MANAGER}", kind.path(&namespace));
-                (
-                    kind,
-                    name,
-                    (
-                        Method::POST,
-                        path,
-                        OBJECT.to_owned(),
-                        kind.object(body, name),
-                    ),
-                )
-            }
-            Step::Get { kind, name } => (
-                kind,
-                name,
-                (
-                    Method::GET,
-                    path(kind, name, false),
-                    OBJECT.to_owned(),
-                    Value::Null,
-                ),
+        let text = if sent.method == Method::GET {
+            String::new()
+        } else {
+            sent.body.to_string()
+        };
+        let answered = self.send(sent.method, &sent.path, &sent.form, text);
+        let (code, answer) = answered.await?;
+        self.note(sent.kind, sent.name, &answer);
+        Ok(vec![summarize(code, &answer)])
+    }
+
+    /// The request of a step that is about one object.
+    fn request_of(&self, step: &Step) -> Result<Sent> {
+        let of_object = |kind: Kind, name: &'static str, method, body| Sent {
+            kind,
+            name,
+            method,
+            path: format!(
+                "{}/{name}?fieldManager={MANAGER}",
+                kind.path(&self.namespace)
             ),
+            form: "application/json".to_owned(),
+            body,
+        };
+        let of_status = |mut sent: Sent, status: bool| {
+            if status {
+                sent.path = sent.path.replacen('?', "/status?", 1);
+            }
+            sent
+        };
+        Ok(match *step {
+            Step::Create { kind, name, body } => Sent {
+                path: format!("{}?fieldManager={MANAGER}", kind.path(&self.namespace)),
+                ..of_object(kind, name, Method::POST, kind.object(body, name))
+            },
+            Step::Get { kind, name } => of_object(kind, name, Method::GET, Value::Null),
             Step::Put {
                 kind,
                 name,
@@ -104,16 +112,7 @@ impl Side {
             } => {
                 let mut body = kind.object(body, name);
                 self.name_seen(kind, name, &mut body["metadata"], version, uid);
-                (
-                    kind,
-                    name,
-                    (
-                        Method::PUT,
-                        path(kind, name, status),
-                        OBJECT.to_owned(),
-                        body,
-                    ),
-                )
+                of_status(of_object(kind, name, Method::PUT, body), status)
             }
             Step::Patch {
                 kind,
@@ -125,18 +124,17 @@ impl Side {
                 let mut body: Value = serde_json::from_str(patch.text)?;
                 if body.is_object() {
                     self.name_seen(kind, name, &mut body["metadata"], version, uid);
-                    if body["metadata"].is_null() {
-                        body.as_object_mut()
-                            .context("an object")?
-                            .remove("metadata");
-                    }
                 }
-                let form = format!("application/{}", patch.form);
-                (
-                    kind,
-                    name,
-                    (Method::PATCH, path(kind, name, patch.status), form, body),
-                )
+                if let Some(object) = body.as_object_mut()
+                    && object["metadata"].is_null()
+                {
+                    object.remove("metadata");
+                }
+                let sent = Sent {
+                    form: format!("application/{}", patch.form),
+                    ..of_object(kind, name, Method::PATCH, body)
+                };
+                of_status(sent, patch.status)
             }
             Step::Apply {
                 kind,
@@ -148,18 +146,12 @@ impl Side {
             } => {
                 let (status, mut body) = kind.apply_body(body, name);
                 self.name_seen(kind, name, &mut body["metadata"], Named::Nothing, uid);
-                let path = path(kind, name, status).replace(MANAGER, by);
-                let path = format!("{path}&force={force}");
-                (
-                    kind,
-                    name,
-                    (
-                        Method::PATCH,
-                        path,
-                        "application/apply-patch+yaml".to_owned(),
-                        body,
-                    ),
-                )
+                let sent = of_status(of_object(kind, name, Method::PATCH, body), status);
+                Sent {
+                    path: format!("{}&force={force}", sent.path.replace(MANAGER, by)),
+                    form: "application/apply-patch+yaml".to_owned(),
+                    ..sent
+                }
             }
             Step::Delete {
                 kind,
@@ -173,28 +165,10 @@ impl Side {
                 self.name_seen(kind, name, &mut options["preconditions"], version, uid);
                 options["gracePeriodSeconds"] = json!(grace);
                 options["propagationPolicy"] = json!(propagation);
-                (
-                    kind,
-                    name,
-                    (
-                        Method::DELETE,
-                        path(kind, name, false),
-                        OBJECT.to_owned(),
-                        options,
-                    ),
-                )
+                of_object(kind, name, Method::DELETE, options)
             }
-            Step::List { kind, query } => return self.list(kind, query).await,
-            Step::Pages { kind, limit } => return self.read_pages(kind, limit).await,
-        };
-        let text = if method == Method::GET {
-            String::new()
-        } else {
-            body.to_string()
-        };
-        let (code, answer) = self.send(method, &path, &form, text).await?;
-        self.note(kind, name, &answer);
-        Ok(vec![summarize(code, answer)])
+            Step::List { .. } | Step::Pages { .. } => anyhow::bail!("{step:?} is of no object"),
+        })
     }
 
     /// Puts versions and uids that were seen into what is sent.
@@ -239,7 +213,7 @@ impl Side {
         let (code, mut answer) = self.send(Method::GET, &path, "", String::new()).await?;
         // Other flows write too.
         answer["metadata"]["resourceVersion"] = json!("");
-        Ok(vec![summarize(code, answer)])
+        Ok(vec![summarize(code, &answer)])
     }
 
     async fn read_pages(&self, kind: Kind, limit: u32) -> Result<Vec<Value>> {
@@ -251,15 +225,15 @@ impl Side {
                 token.replace('|', "%7C")
             );
             let (code, mut answer) = self.send(Method::GET, &path, "", String::new()).await?;
-            token = answer["metadata"]["continue"]
+            answer["metadata"]["continue"]
                 .as_str()
                 .unwrap_or_default()
-                .to_owned();
+                .clone_into(&mut token);
             if !token.is_empty() {
                 answer["metadata"]["continue"] = json!("more");
             }
             answer["metadata"]["resourceVersion"] = json!("");
-            pages.push(summarize(code, answer));
+            pages.push(summarize(code, &answer));
             if token.is_empty() {
                 return Ok(pages);
             }
@@ -324,8 +298,18 @@ pub(super) async fn watch_all(side: &Side) -> Result<Vec<(String, Vec<Value>)>> 
     futures::future::try_join_all(watches).await
 }
 
+/// A request about one object.
+struct Sent {
+    kind: Kind,
+    name: &'static str,
+    method: Method,
+    path: String,
+    form: String,
+    body: Value,
+}
+
 /// An answer as it is compared: of a failure, what clients go by.
-fn summarize(code: u16, answer: Value) -> Value {
+fn summarize(code: u16, answer: &Value) -> Value {
     if code < 400 {
         return json!({"code": code, "body": answer});
     }

@@ -62,6 +62,10 @@ fn merge_field(target: Option<Value>, patch: &Value, schema: &Schema) -> Result<
         }
         (None | Some(Value::Null), Value::Object(patch)) => {
             let mut target = Map::new();
+            // Nothing is there to be replaced, and what the patch has instead is dropped with the directive (seen).
+            if patch.get(DIRECTIVE).and_then(Value::as_str) == Some("replace") {
+                return Ok(Value::Object(target));
+            }
             strategic_merge(&mut target, patch, schema)?;
             Ok(Value::Object(target))
         }
