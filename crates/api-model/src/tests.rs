@@ -18,7 +18,6 @@ use crate::{
     WebhookCall, kubernetes,
 };
 
-mod costs;
 mod deletions;
 mod faults;
 mod patches;
