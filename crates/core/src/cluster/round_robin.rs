@@ -67,8 +67,8 @@ impl<Q: TurnQueue> RoundRobin<Q> {
             Some((index, taken))
         })?;
         let name = self.order.remove(index)?;
-        self.order.push_back(name.clone());
-        self.forget_if_empty(&name);
+        self.order.push_back(name);
+        self.forget_last_if_empty();
         Some(taken)
     }
 
@@ -78,15 +78,25 @@ impl<Q: TurnQueue> RoundRobin<Q> {
         name: &str,
         take: impl FnOnce(&mut Q) -> Option<T>,
     ) -> Option<T> {
-        let taken = take(self.queues.get_mut(name)?);
-        self.forget_if_empty(name);
+        let queue = self.queues.get_mut(name)?;
+        let taken = take(queue);
+        if queue.is_empty() {
+            // Among all names: only what is cancelled or dropped is taken so.
+            let place = self.order.iter().position(|known| **known == *name);
+            let name = place.and_then(|place| self.order.remove(place))?;
+            self.order.push_back(name);
+            self.forget_last_if_empty();
+        }
         taken
     }
 
-    fn forget_if_empty(&mut self, name: &str) {
-        if self.queues.get(name).is_some_and(Q::is_empty) {
-            self.queues.remove(name);
-            self.order.retain(|known| **known != *name);
+    /// Forgets the queue that has the last turn, if it is empty.
+    fn forget_last_if_empty(&mut self) {
+        if let Some(last) = self.order.back()
+            && self.queues.get(last).is_some_and(Q::is_empty)
+        {
+            self.queues.remove(last);
+            self.order.pop_back();
         }
         if self.order.is_empty() {
             *self = Self::default();
