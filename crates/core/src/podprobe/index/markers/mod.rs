@@ -14,6 +14,7 @@
 //! | `ages` | which markers of a namespace are the oldest, as only so many are acted on |
 //! | `selectors` | markers by the labels that they require |
 //! | `label_uses` | which labels markers set and read, and which markers can feed each other |
+//! | `phase` | whether a marker is acted on |
 //! | `loops` | markers that set the labels that each other selects by |
 //! | `releases` | markers whose labels make a workload release its pods |
 //! | `write` | what is to be written of a marker |
@@ -23,6 +24,7 @@ mod ages;
 mod finalizers;
 mod label_uses;
 mod loops;
+mod phase;
 mod releases;
 mod selectors;
 #[cfg(test)]
@@ -40,6 +42,7 @@ pub use self::finalizers::FINALIZER;
 use self::label_uses::LabelUses;
 #[cfg(test)]
 pub(super) use self::label_uses::comparisons;
+pub(super) use self::phase::{MarkerPhase, StopReason};
 use self::releases::Releases;
 use self::selectors::SelectorIndex;
 use super::context::{Contributions, IndexContext, MarkerName, PodName, Timer};
@@ -92,73 +95,6 @@ struct MarkerState {
     pods: BTreeSet<PodName>,
     tally: Tally,
     releases: Releases,
-}
-
-/// Whether a marker is acted on, and why not.
-#[derive(Debug)]
-pub(super) enum MarkerPhase {
-    /// It is acted on.
-    Active(Marker),
-    /// It is valid, but the marks of its pods would change without end.
-    Stopped(Marker, StopReason),
-    /// It breaks a rule; its status says which.
-    Invalid(Trouble, String),
-    /// It is being deleted, and is to have no entry and no mark any more.
-    Deleting,
-}
-
-/// Why a marker is stopped, with the message for its status.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum StopReason {
-    /// It and others change what each other matches.
-    Loop(String),
-    /// Its labels make a workload give up its pods.
-    Release(String),
-    /// Its namespace has as many older markers as are acted on.
-    Surplus(String),
-}
-
-impl StopReason {
-    pub(super) fn message(&self) -> &str {
-        match self {
-            Self::Loop(message) | Self::Release(message) | Self::Surplus(message) => message,
-        }
-    }
-
-    /// What the marker's status gives as the reason.
-    pub(super) fn trouble(&self) -> &'static Trouble {
-        match self {
-            Self::Loop(_) | Self::Release(_) => &Trouble::Cycle,
-            Self::Surplus(_) => &Trouble::TooManyProbes,
-        }
-    }
-}
-
-impl MarkerPhase {
-    fn as_active(&self) -> Option<&Marker> {
-        match self {
-            Self::Active(marker) => Some(marker),
-            Self::Stopped(..) | Self::Invalid(..) | Self::Deleting => None,
-        }
-    }
-
-    /// The marker, if it is valid.
-    fn as_valid(&self) -> Option<&Marker> {
-        match self {
-            Self::Active(marker) | Self::Stopped(marker, _) => Some(marker),
-            Self::Invalid(..) | Self::Deleting => None,
-        }
-    }
-
-    /// The marker, if it may be part of a loop: one that is stopped for a loop would close it again.
-    fn loop_member(&self) -> Option<&Marker> {
-        match self {
-            Self::Active(marker) | Self::Stopped(marker, StopReason::Loop(_)) => Some(marker),
-            Self::Stopped(_, StopReason::Release(_) | StopReason::Surplus(_))
-            | Self::Invalid(..)
-            | Self::Deleting => None,
-        }
-    }
 }
 
 /// A change in which pods a marker matches, or in what it wants of them.
