@@ -35,8 +35,8 @@ pub(crate) use self::people::people_have_rights_on_markers_by_their_roles;
 pub(crate) use self::started::Started;
 
 use self::account::{User, user, wait_until_granted};
-use self::occasion::{Occasions, POD};
-use self::table::{AGENT, Given, Grant, MANAGER, NamedIn, Occasion, TABLE, printed, table};
+use self::occasion::{Occasion, Occasions, POD};
+use self::table::{AGENT, Given, Grant, MANAGER, NamedIn, TABLE, printed, table};
 use crate::Installation;
 use crate::fake_runtime::{NODE, PROBED, commands_exit_with, probed_pod};
 use crate::marks::{idle, marked};

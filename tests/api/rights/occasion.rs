@@ -18,8 +18,66 @@ use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
 use super::set_occasion::SetOccasions;
-use super::table::Occasion;
 use crate::marks::idle;
+
+/// What has to be the case for a right to be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Occasion {
+    /// Nothing: every start uses it.
+    Start,
+    /// A verdict that no mark shows yet.
+    Verdict,
+    /// A marker whose status says nothing yet.
+    NewMarker,
+    /// A deleted marker with OpenKruise's finalizer.
+    DeletedMarker,
+    /// A node without a `NodePodProbe`.
+    NewNode,
+    /// A `NodePodProbe` that the watch does not show, in the way of one that is to be created.
+    ObjectInTheWay,
+    /// A pod without entries.
+    NewPod,
+    /// A `NodePodProbe` of a node that has gone.
+    OldNode,
+    /// There is no Lease.
+    NoLease,
+    /// Nobody holds the Lease.
+    FreeLease,
+    /// Somebody else keeps writing the Lease.
+    ContestedLease,
+    /// OpenKruise is installed.
+    OpenKruise,
+    /// A webhook configuration from when a feature needed one.
+    Leftover,
+    /// There is no webhook configuration, and one is needed.
+    NoConfiguration,
+    /// The webhook configuration says something else.
+    OtherConfiguration,
+    /// There is a webhook configuration, and no marker needs one.
+    NoMarkers,
+    /// There is no Secret with certificates.
+    NoSecret,
+    /// The Secret holds no certificate.
+    SpoiltSecret,
+    /// A webhook configuration from when the webhooks were served.
+    NoServer,
+    /// A set whose status says nothing yet.
+    NewSet,
+    /// A set that breaks a rule.
+    WrongSet,
+    /// A pod that has an older image of a set's container.
+    OldPod,
+    /// A set whose revision has another custom version as a label.
+    NewVersion,
+    /// A set with more revisions than it keeps.
+    ManyRevisions,
+    /// A `ControllerRevision` that the watch does not show, in the way of one that is to be created.
+    RevisionInTheWay,
+    /// A verdict that an agent has not reported.
+    NewVerdict,
+    /// A state that a probe comes back to.
+    RepeatedVerdict,
+}
 
 /// The Lease of the managers.
 const LEASE: (&str, &str) = ("kube-system", "leadsman-manager");

@@ -6,6 +6,13 @@ use serde::Deserialize;
 use serde_json::Value;
 use tokio::process::Command;
 
+use super::occasion::Occasion::{
+    self, ContestedLease, DeletedMarker, FreeLease, Leftover, ManyRevisions, NewMarker, NewNode,
+    NewPod, NewSet, NewVerdict, NewVersion, NoConfiguration, NoLease, NoMarkers, NoSecret,
+    NoServer, ObjectInTheWay, OldNode, OldPod, OpenKruise, OtherConfiguration, RepeatedVerdict,
+    RevisionInTheWay, SpoiltSecret, Start, Verdict, WrongSet,
+};
+
 /// The account of the manager.
 pub(crate) const MANAGER: &str = "leadsman-manager";
 /// The account of the agents.
@@ -88,72 +95,6 @@ pub(crate) enum NamedIn {
     /// In the log.
     Log,
 }
-
-/// What has to be the case for a right to be used.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Occasion {
-    /// Nothing: every start uses it.
-    Start,
-    /// A verdict that no mark shows yet.
-    Verdict,
-    /// A marker whose status says nothing yet.
-    NewMarker,
-    /// A deleted marker with OpenKruise's finalizer.
-    DeletedMarker,
-    /// A node without a `NodePodProbe`.
-    NewNode,
-    /// A `NodePodProbe` that the watch does not show, in the way of one that is to be created.
-    ObjectInTheWay,
-    /// A pod without entries.
-    NewPod,
-    /// A `NodePodProbe` of a node that has gone.
-    OldNode,
-    /// There is no Lease.
-    NoLease,
-    /// Nobody holds the Lease.
-    FreeLease,
-    /// Somebody else keeps writing the Lease.
-    ContestedLease,
-    /// OpenKruise is installed.
-    OpenKruise,
-    /// A webhook configuration from when a feature needed one.
-    Leftover,
-    /// There is no webhook configuration, and one is needed.
-    NoConfiguration,
-    /// The webhook configuration says something else.
-    OtherConfiguration,
-    /// There is a webhook configuration, and no marker needs one.
-    NoMarkers,
-    /// There is no Secret with certificates.
-    NoSecret,
-    /// The Secret holds no certificate.
-    SpoiltSecret,
-    /// A webhook configuration from when the webhooks were served.
-    NoServer,
-    /// A set whose status says nothing yet.
-    NewSet,
-    /// A set that breaks a rule.
-    WrongSet,
-    /// A pod that has an older image of a set's container.
-    OldPod,
-    /// A set whose revision has another custom version as a label.
-    NewVersion,
-    /// A set with more revisions than it keeps.
-    ManyRevisions,
-    /// A `ControllerRevision` that the watch does not show, in the way of one that is to be created.
-    RevisionInTheWay,
-    /// A verdict that an agent has not reported.
-    NewVerdict,
-    /// A state that a probe comes back to.
-    RepeatedVerdict,
-}
-
-use Occasion::{
-    ContestedLease, DeletedMarker, FreeLease, Leftover, ManyRevisions, NewMarker, NewNode, NewPod,
-    NewSet, NewVerdict, NewVersion, NoConfiguration, NoLease, NoMarkers, NoSecret, NoServer,
-    ObjectInTheWay, OldNode, OldPod, OpenKruise, OtherConfiguration, RepeatedVerdict,
-    RevisionInTheWay, SpoiltSecret, Start, Verdict, WrongSet,
-};
 
 const FOLLOW: &[(&str, Occasion)] = &[("list", Start), ("watch", Start)];
 
