@@ -384,6 +384,7 @@ fn together() -> Vec<Case<Installation>> {
         case!(ownership::a_mark_edited_by_hand_is_restored),
         case!(ownership::ownership_is_restored_after_managed_fields_are_cleared),
         case!(ownership::marks_of_a_former_field_manager_are_taken_over),
+        case!(ownership::what_nobody_owns_stays_when_our_last_key_goes),
         case!(deletion::a_marker_goes_after_its_entries_and_marks),
         case!(deletion::finalizers_of_others_stay),
         case!(deletion::a_namespace_with_a_marker_can_be_deleted),

@@ -324,3 +324,40 @@ async fn put(scene: &Scene, name: &str, change: impl Fn(&mut Pod)) -> Result<()>
         }
     }
 }
+
+/// A webhook changes a pod after the API server has written down who owns what, so nobody owns what it adds; here the entry of
+/// `managedFields` loses it.
+// PPM-9
+pub(crate) async fn what_nobody_owns_stays_when_our_last_key_goes(
+    installation: Arc<Installation>,
+) -> Result<()> {
+    let scene = Scene::new(&installation.client, "unowned").await?;
+    let injected = json!({"metadata": {"annotations": {"injected": "a,b"}}});
+    scene.pod_with("one", injected).await?;
+    let mut owners = scene.pods().get("one").await?.metadata.managed_fields;
+    for owner in owners.iter_mut().flatten() {
+        if let Some(metadata) = owner
+            .fields_v1
+            .as_mut()
+            .map(|fields| &mut fields.0["f:metadata"])
+            && let Some(metadata) = metadata.as_object_mut()
+        {
+            metadata.remove("f:annotations");
+        }
+    }
+    let patch = json!({"metadata": {"managedFields": owners}});
+    scene
+        .pods()
+        .patch("one", &PatchParams::default(), &Patch::Merge(patch))
+        .await?;
+    let cost = json!([{"name": "cost", "containerName": "main", "podConditionType": "t.io/cost",
+        "probe": {"exec": {"command": ["true"]}},
+        "markerPolicy": [{"state": "Succeeded", "annotations": {"cost": "1"}}]}]);
+    scene.marker("m", cost).await?;
+    for (state, cost) in [("Succeeded", json!("1")), ("Failed", Value::Null)] {
+        scene.report_verdict("one", "m#cost", state, "").await?;
+        let annotations = json!({"annotations": {"cost": cost, "injected": "a,b"}});
+        scene.wait_for_marks("one", annotations).await?;
+    }
+    Ok(())
+}
