@@ -5,7 +5,6 @@
 //! `LEADSMAN_FLOWS` and `LEADSMAN_FLOW_SEED` say how many and which, as for markers (`flows`).
 
 mod flow;
-mod model;
 mod step;
 
 use std::sync::Arc;

@@ -16,6 +16,7 @@ pub mod metrics;
 pub mod neighbour;
 pub mod object_watch;
 pub mod openkruise;
+pub mod oracle;
 pub mod process;
 pub mod report;
 pub mod room;

@@ -52,7 +52,7 @@ mod write;
 
 pub use admission::{Admission, Variables, WebhookCall};
 pub use builtin::kubernetes;
-pub use link::{EventFate, Fate, FaultlessLink, Link, Outcome, RequestFacts};
+pub use link::{Answered, EventFate, Fate, FaultlessLink, Link, RequestFacts};
 pub use resource::{Generation, Resource, Validate};
 pub use schema::Schema;
 pub use server::ApiServer;

@@ -14,7 +14,7 @@ pub trait Link: Send + Sync {
     }
 
     /// What has become of a request that arrived. Not called for one whose client is gone meanwhile.
-    fn answered(&self, request: &RequestFacts, outcome: &Outcome) {
+    fn answered(&self, request: &RequestFacts, outcome: &Answered) {
         let _ = (request, outcome);
     }
 
@@ -83,7 +83,7 @@ impl RequestFacts {
 
 /// What has become of a request that arrived.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Outcome {
+pub struct Answered {
     /// The code of the answer, also of one that never reaches the client.
     pub status: StatusCode,
     /// The version of the last change that the request made. None if it changed nothing.

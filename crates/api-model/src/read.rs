@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::request::Call;
 use crate::resource::Resource;
-use crate::selector::Selection;
+use crate::selector::ObjectSelection;
 use crate::server::{Answer, Connection};
 use crate::status::{Failure, Named};
 use crate::store::{Key, Object, Objects, Store};
@@ -42,7 +42,7 @@ impl Connection {
     }
 
     pub(crate) fn list(&self, kind: usize, call: &Call) -> Result<Answer, Failure> {
-        let selection = Selection::of_call(call)?;
+        let selection = ObjectSelection::of_call(call)?;
         let store = self.server.store();
         let page = self.read_page_terms(&store, call)?;
         let objects = store.objects_at(kind, page.version);
@@ -209,7 +209,7 @@ impl Serialize for Untyped<'_> {
 pub(crate) fn select<'a>(
     objects: &'a Objects,
     namespace: &'a str,
-    selection: &'a Selection,
+    selection: &'a ObjectSelection,
 ) -> impl Iterator<Item = &'a Arc<Object>> {
     let here = objects
         .iter()

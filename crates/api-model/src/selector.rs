@@ -23,7 +23,7 @@ const FIELDS: [(&str, &[&str]); 4] = [
 
 /// What restricts a list or a watch.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Selection {
+pub(crate) struct ObjectSelection {
     labels: Vec<Requirement>,
     fields: Vec<(String, bool, String)>,
 }
@@ -36,7 +36,7 @@ enum Requirement {
     Absent(String),
 }
 
-impl Selection {
+impl ObjectSelection {
     pub(crate) fn of_call(call: &Call) -> Result<Self, Failure> {
         let (labels, fields) = (
             call.parameter("labelSelector"),

@@ -20,7 +20,7 @@ use tokio::sync::watch;
 use tower::Service;
 
 use crate::admission::Admission;
-use crate::link::{Fate, FaultlessLink, Link, Outcome, RequestFacts};
+use crate::link::{Answered, Fate, FaultlessLink, Link, RequestFacts};
 use crate::request::Call;
 use crate::resource::Resource;
 use crate::status::Failure;
@@ -354,7 +354,7 @@ impl Connection {
         reason: &str,
     ) {
         let reason = reason.to_owned();
-        let outcome = Outcome {
+        let outcome = Answered {
             status,
             changed,
             reason,

@@ -14,7 +14,7 @@ use kube::client::Body;
 use serde_json::{Value, json};
 
 use crate::{
-    Admission, ApiServer, EventFate, Fate, FaultlessLink, Link, Outcome, RequestFacts, Variables,
+    Admission, Answered, ApiServer, EventFate, Fate, FaultlessLink, Link, RequestFacts, Variables,
     WebhookCall, kubernetes,
 };
 

@@ -13,7 +13,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 use crate::link::EventFate;
 use crate::read::select;
 use crate::request::Call;
-use crate::selector::Selection;
+use crate::selector::ObjectSelection;
 use crate::server::{Answer, Connection, partial_metadata};
 use crate::status::Failure;
 use crate::store::{Change, Object, encode};
@@ -28,12 +28,12 @@ const LONGEST: Duration = Duration::from_mins(30);
 const CATCHING_UP: Duration = Duration::from_millis(50);
 
 /// A watch that is established.
-struct Watch {
+struct WatchStream {
     connection: Connection,
     kind: usize,
     resource: String,
     namespace: String,
-    selection: Selection,
+    selection: ObjectSelection,
     wants_metadata: bool,
     has_bookmarks: bool,
     /// All changes up to this version were looked at.
@@ -57,7 +57,7 @@ enum Next {
 
 impl Connection {
     pub(crate) fn watch(&self, kind: usize, call: &Call) -> Result<Answer, Failure> {
-        let selection = Selection::of_call(call)?;
+        let selection = ObjectSelection::of_call(call)?;
         let from = call.number("resourceVersion")?.unwrap_or_default();
         let timeout = call
             .number("timeoutSeconds")?
@@ -91,7 +91,7 @@ impl Connection {
         }
         let is_over = from != 0 && from < store.compacted;
         let now = Instant::now();
-        let watch = Watch {
+        let watch = WatchStream {
             connection: self.clone(),
             kind,
             resource: call.plural.clone(),
@@ -115,7 +115,7 @@ impl Connection {
     }
 }
 
-impl Watch {
+impl WatchStream {
     async fn next_frame(&mut self) -> Option<io::Result<Frame<Bytes>>> {
         if let Some(initial) = self.initial.pop_front() {
             return Some(Ok(Frame::data(initial)));

@@ -53,7 +53,7 @@ pub(crate) struct Crash {
 
 /// What becomes of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Verdict {
+pub(crate) enum RequestFault {
     /// Nothing.
     Pass,
     /// It comes late.
@@ -143,11 +143,11 @@ impl Faults {
     }
 
     /// What becomes of a request of this incarnation.
-    pub(crate) fn judge(&self, incarnation: u64, is_write: bool, is_watch: bool) -> Verdict {
+    pub(crate) fn judge(&self, incarnation: u64, is_write: bool, is_watch: bool) -> RequestFault {
         let now = self.elapsed();
         let mut state = self.lock();
         if state.incarnation != incarnation || state.is_dead || now < state.silent_until {
-            return Verdict::Hangs;
+            return RequestFault::Hangs;
         }
         if is_write && let Some(crash) = &mut state.crash {
             if crash.writes == 0 {
@@ -155,36 +155,36 @@ impl Faults {
                 state.crash = None;
                 state.is_dead = true;
                 return if is_done {
-                    Verdict::DiesAfter
+                    RequestFault::DiesAfter
                 } else {
-                    Verdict::DiesBefore
+                    RequestFault::DiesBefore
                 };
             }
             crash.writes -= 1;
         }
         if state.lost_requests > 0 {
             state.lost_requests -= 1;
-            return Verdict::RequestLost;
+            return RequestFault::RequestLost;
         }
         if is_write && state.lost_replies > 0 {
             state.lost_replies -= 1;
             return if state.rng.bool() {
-                Verdict::ReplyLost
+                RequestFault::ReplyLost
             } else {
-                Verdict::ReplyHangs
+                RequestFault::ReplyHangs
             };
         }
         let (status, after, until) = state.refusal;
         // A read meets no conflict.
         if now < until && (is_write || status != 409) && !is_watch && state.rng.u8(..) < 180 {
-            return Verdict::Refused(status, after);
+            return RequestFault::Refused(status, after);
         }
         let (by, until) = state.slow;
         if now < until {
             let by = by.mul_f64(state.rng.f64());
-            return Verdict::Late(by);
+            return RequestFault::Late(by);
         }
-        Verdict::Pass
+        RequestFault::Pass
     }
 
     /// How many versions the process is behind.
@@ -223,13 +223,13 @@ mod tests {
             is_done: true,
         });
         let judge = |incarnation, is_write| faults.judge(incarnation, is_write, false);
-        assert_eq!(judge(first, true), Verdict::Pass);
-        assert_eq!(judge(first, false), Verdict::Pass);
-        assert_eq!(judge(first, true), Verdict::DiesAfter);
-        assert_eq!(judge(first, false), Verdict::Hangs);
+        assert_eq!(judge(first, true), RequestFault::Pass);
+        assert_eq!(judge(first, false), RequestFault::Pass);
+        assert_eq!(judge(first, true), RequestFault::DiesAfter);
+        assert_eq!(judge(first, false), RequestFault::Hangs);
         let second = faults.begin_incarnation();
-        assert_eq!(judge(first, false), Verdict::Hangs);
-        assert_eq!(judge(second, true), Verdict::Pass);
+        assert_eq!(judge(first, false), RequestFault::Hangs);
+        assert_eq!(judge(second, true), RequestFault::Pass);
     }
 
     #[tokio::test(start_paused = true)]
@@ -238,12 +238,15 @@ mod tests {
         let only = faults.begin_incarnation();
         let judge = || faults.judge(only, true, false);
         faults.lock().silent_until = Duration::from_secs(1);
-        assert_eq!(judge(), Verdict::Hangs);
+        assert_eq!(judge(), RequestFault::Hangs);
         tokio::time::advance(Duration::from_secs(1)).await;
-        assert_eq!(judge(), Verdict::Pass);
+        assert_eq!(judge(), RequestFault::Pass);
         faults.lock().lost_replies = 9;
-        assert!(matches!(judge(), Verdict::ReplyLost | Verdict::ReplyHangs));
+        assert!(matches!(
+            judge(),
+            RequestFault::ReplyLost | RequestFault::ReplyHangs
+        ));
         faults.heal();
-        assert_eq!(judge(), Verdict::Pass);
+        assert_eq!(judge(), RequestFault::Pass);
     }
 }

@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use leadsman_api::PodProbeMarker;
 use leadsman_api_model::{ApiServer, Change};
+use leadsman_tests::oracle::{Mark, marks_after};
 use serde::Deserialize;
 use serde_json::Value;
 
 use self::roll_out::RollOuts;
 use crate::ground::Ground;
 use crate::kubelet::text;
-use crate::oracle::{Mark, marks};
 use crate::process::{is_leadsman, is_manager};
 use crate::resources::{LEASE, LEASE_NAMESPACE};
 use crate::story::Story;
@@ -135,7 +135,7 @@ impl Invariants {
                 .and_then(|command| command.get(1)?.parse().ok())
                 .unwrap_or(0);
             for (state, succeeded) in [("Succeeded", true), ("Failed", false)] {
-                for (mark, value) in marks(probe, Some(state)) {
+                for (mark, value) in marks_after(probe, Some(state)) {
                     let container = probe.container_name.clone();
                     let claim = Claim {
                         mark,

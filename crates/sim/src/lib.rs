@@ -43,4 +43,4 @@ pub use plan::{FaultClass, Plan};
 pub use seeds::{Failure, run_seeds};
 pub use shrink::shrink;
 pub use story::Violation;
-pub use world::{Outcome, run};
+pub use world::{SeedOutcome, run};

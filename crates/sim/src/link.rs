@@ -5,9 +5,9 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use http::StatusCode;
-use leadsman_api_model::{EventFate, Fate, Link, Outcome, RequestFacts};
+use leadsman_api_model::{Answered, EventFate, Fate, Link, RequestFacts};
 
-use crate::faults::{Faults, Verdict};
+use crate::faults::{Faults, RequestFault};
 use crate::story::Story;
 
 /// The link of one incarnation.
@@ -45,8 +45,8 @@ impl Link for FaultyLink {
             request.is_write(),
             request.verb == "watch",
         );
-        if verdict != Verdict::Pass
-            && (Self::is_told(request) || !matches!(verdict, Verdict::Hangs))
+        if verdict != RequestFault::Pass
+            && (Self::is_told(request) || !matches!(verdict, RequestFault::Hangs))
         {
             self.story.tell(
                 &self.user,
@@ -54,13 +54,13 @@ impl Link for FaultyLink {
             );
         }
         match verdict {
-            Verdict::Pass => Fate::Pass,
-            Verdict::Late(by) => Fate::Delay(by),
-            Verdict::RequestLost => Fate::LoseRequest,
-            Verdict::ReplyLost => Fate::LoseReply,
-            Verdict::ReplyHangs => Fate::HangReply,
-            Verdict::Hangs => Fate::HangRequest,
-            Verdict::Refused(status, after) => {
+            RequestFault::Pass => Fate::Pass,
+            RequestFault::Late(by) => Fate::Delay(by),
+            RequestFault::RequestLost => Fate::LoseRequest,
+            RequestFault::ReplyLost => Fate::LoseReply,
+            RequestFault::ReplyHangs => Fate::HangReply,
+            RequestFault::Hangs => Fate::HangRequest,
+            RequestFault::Refused(status, after) => {
                 let status =
                     StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
                 Fate::Refuse(
@@ -68,12 +68,12 @@ impl Link for FaultyLink {
                     after.and_then(|seconds| u32::try_from(seconds).ok()),
                 )
             }
-            Verdict::DiesAfter => Fate::CrashAfter,
-            Verdict::DiesBefore => Fate::CrashBefore,
+            RequestFault::DiesAfter => Fate::CrashAfter,
+            RequestFault::DiesBefore => Fate::CrashBefore,
         }
     }
 
-    fn answered(&self, request: &RequestFacts, outcome: &Outcome) {
+    fn answered(&self, request: &RequestFacts, outcome: &Answered) {
         if !Self::is_told(request) {
             return;
         }

@@ -2,7 +2,6 @@
 //! shortest code that can be read against the rules of `docs/reference.md`.
 
 mod marker;
-mod set;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,10 +10,10 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use leadsman_api::{NodePodProbe, PodProbeMarker, SidecarSet};
 use leadsman_api_model::ApiServer;
+use leadsman_tests::oracle::{is_active, mark_faults, set_faults};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-pub(crate) use self::marker::{Mark, marks};
 use crate::ground::Ground;
 use crate::kubelet::node_name;
 use crate::resources::TENANT;
@@ -57,7 +56,7 @@ impl<'a> Oracle<'a> {
         self.check_nodes(&mut faults);
         self.check_verdicts(&mut faults);
         for pod in self.pods.iter().filter(|pod| is_active(pod)) {
-            self.check_marks(pod, &mut faults);
+            faults.extend(mark_faults(pod, self.mark_rows(pod)));
         }
         for marker in self
             .markers
@@ -67,7 +66,8 @@ impl<'a> Oracle<'a> {
             self.check_status(marker, &mut faults);
         }
         for set in &self.sets {
-            faults.extend(set::faults(set, &self.pods));
+            let found = set_faults(set, &self.pods);
+            faults.extend(found.expect("a set of the simulation has a container"));
         }
         faults
     }
@@ -78,25 +78,4 @@ fn read<T: DeserializeOwned>(objects: &[Arc<Value>]) -> Vec<T> {
     objects
         .collect::<Result<_, _>>()
         .expect("what the API server stores is of its type")
-}
-
-/// Whether a pod is neither ended nor being deleted, and initialized.
-fn is_active(pod: &Pod) -> bool {
-    let phase = pod
-        .status
-        .as_ref()
-        .and_then(|status| status.phase.as_deref());
-    pod.metadata.deletion_timestamp.is_none()
-        && !matches!(phase, Some("Succeeded" | "Failed"))
-        && has_condition(pod, "Initialized")
-}
-
-fn has_condition(pod: &Pod, kind: &str) -> bool {
-    let conditions = pod
-        .status
-        .iter()
-        .flat_map(|status| status.conditions.iter().flatten());
-    conditions
-        .into_iter()
-        .any(|one| one.type_ == kind && one.status == "True")
 }

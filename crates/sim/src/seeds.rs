@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::plan::{FaultClass, Plan};
 use crate::shrink::shrink;
 use crate::story::Violation;
-use crate::world::{Outcome, run};
+use crate::world::{SeedOutcome, run};
 
 /// A seed that fails.
 #[derive(Debug)]
@@ -15,7 +15,7 @@ pub struct Failure {
     /// The seed.
     pub seed: u64,
     /// What came of the plan as it was made.
-    pub whole: Outcome,
+    pub whole: SeedOutcome,
 }
 
 impl Failure {
@@ -28,7 +28,7 @@ impl Failure {
     }
 
     /// The outcome of the fewest steps that violate the same rule, found by at most `runs` runs.
-    pub fn shrunk(&self, runs: usize) -> Outcome {
+    pub fn shrunk(&self, runs: usize) -> SeedOutcome {
         let rule = self.rule();
         let plan = shrink(&self.whole.plan, runs, |plan| {
             run(plan)
@@ -73,7 +73,7 @@ pub fn run_seeds(
     (count.into_inner(), failures)
 }
 
-impl Outcome {
+impl SeedOutcome {
     /// The story and its end, to be read.
     pub fn render(&self) -> String {
         let mut text = self.story.join("\n");

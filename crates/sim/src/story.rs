@@ -12,11 +12,11 @@ use tokio::time::Instant;
 #[derive(Clone)]
 pub(crate) struct Story {
     start: Instant,
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<StoryLines>>,
 }
 
 #[derive(Default)]
-struct State {
+struct StoryLines {
     lines: Vec<String>,
     violations: Vec<Violation>,
     writes: BTreeMap<String, usize>,
@@ -41,7 +41,7 @@ impl Story {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, StoryLines> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -16,11 +16,11 @@ type Answer = Result<(StatusCode, Vec<u8>), String>;
 /// Who answers calls.
 pub(crate) struct Webhooks {
     story: Story,
-    state: Mutex<State>,
+    state: Mutex<WebhookCallers>,
 }
 
 #[derive(Default)]
-struct State {
+struct WebhookCallers {
     callers: Vec<InProcessCaller>,
     calls: usize,
 }
@@ -34,7 +34,7 @@ impl Webhooks {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, WebhookCallers> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -34,7 +34,7 @@ const SILENCE: Duration = Duration::from_secs(30);
 
 /// What came of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Outcome {
+pub struct SeedOutcome {
     /// The plan that was run.
     pub plan: Plan,
     /// What happened, line by line.
@@ -46,7 +46,7 @@ pub struct Outcome {
 }
 
 /// Runs a plan, on a runtime of its own. One plan has one outcome.
-pub fn run(plan: &Plan) -> Outcome {
+pub fn run(plan: &Plan) -> SeedOutcome {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
         .start_paused(true)
@@ -57,11 +57,11 @@ pub fn run(plan: &Plan) -> Outcome {
     runtime.block_on(async {
         let epoch: Timestamp = "2026-01-01T00:00:00Z".parse().expect("it is a time");
         let _time = clock::simulate_time_of_day(epoch);
-        World::new(plan, epoch).await.play().await
+        Simulation::new(plan, epoch).await.play().await
     })
 }
 
-struct World<'a> {
+struct Simulation<'a> {
     plan: &'a Plan,
     story: Story,
     ground: Ground,
@@ -78,7 +78,7 @@ struct World<'a> {
     judged: usize,
 }
 
-impl<'a> World<'a> {
+impl<'a> Simulation<'a> {
     async fn new(plan: &'a Plan, epoch: Timestamp) -> Self {
         let mut rng = Rng::with_seed(plan.seed);
         let story = Story::begin();
@@ -127,7 +127,7 @@ impl<'a> World<'a> {
         world
     }
 
-    async fn play(mut self) -> Outcome {
+    async fn play(mut self) -> SeedOutcome {
         let webhooks = Arc::new(Webhooks::new(self.story.clone()));
         self.server.set_webhooks(webhooks.clone());
         for step in &self.plan.steps {
@@ -151,7 +151,7 @@ impl<'a> World<'a> {
         }
         let plan = self.plan.clone();
         let (story, violations) = self.story.end();
-        Outcome {
+        SeedOutcome {
             plan,
             story,
             violations,

@@ -8,9 +8,10 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::ResourceExt;
 use leadsman_api::marker::PodContainerProbe;
-use leadsman_api::node_pod_probe::{ContainerProbe, ContainerProbeState, PodProbe};
+use leadsman_api::node_pod_probe::{ContainerProbe, ContainerProbeState};
 use leadsman_api::{NodePodProbe, PodProbeMarker};
-use serde_json::{Value, json};
+use leadsman_tests::oracle::{is_active, mark_faults, marks_after, node_of, pod_in};
+use serde_json::json;
 
 /// A flow's part of the cluster.
 pub(crate) struct Observed<'a> {
@@ -56,7 +57,6 @@ enum Gate {
     Waits,
 }
 
-const OURS: &str = "leadsman-podprobe";
 /// In the order in which a marker's status names them.
 const TROUBLES: [&str; 3] = ["Conflict", "ContainerNotFound", "PortNotFound"];
 /// What no marker of a flow is or does.
@@ -79,7 +79,12 @@ impl<'a> Observed<'a> {
             }
         }
         for pod in self.pods.values().filter(|pod| is_active(pod)) {
-            self.check_marks(pod, &mut faults);
+            let rows = self.rows(pod).into_iter().map(|row| {
+                let verdict = self.verdict(pod, &row);
+                let state = verdict.map(|it| it.state.as_str());
+                (row.probe, row.has_container(), state)
+            });
+            faults.extend(mark_faults(pod, rows));
         }
         for marker in self.markers.values() {
             self.check_status(marker, &mut faults);
@@ -164,32 +169,6 @@ impl<'a> Observed<'a> {
         })
     }
 
-    fn check_marks(&self, pod: &'a Pod, faults: &mut Vec<String>) {
-        let (name, ours) = (pod.name_any(), Marks::ours(pod));
-        let mut claimed = BTreeSet::new();
-        let mut rows = self.rows(pod);
-        rows.sort_by_key(|row| !row.has_container());
-        for row in rows {
-            let verdict = self.verdict(pod, &row);
-            for (mark, value) in marks(row.probe, verdict.map(|it| it.state.as_str())) {
-                let is_first = claimed.insert(mark.clone());
-                if !is_first || verdict.is_none() {
-                    continue;
-                }
-                let found = found(pod, &mark);
-                let is_ours = value.is_none() || ours.0.contains(&mark);
-                if found != value || !is_ours {
-                    faults.push(format!(
-                        "{name}: {mark:?} is {found:?}, should be {value:?}, ours: {is_ours}"
-                    ));
-                }
-            }
-        }
-        for mark in ours.0.difference(&claimed) {
-            faults.push(format!("{name}: {mark:?} is ours, and no marker names it"));
-        }
-    }
-
     fn check_status(&self, marker: &PodProbeMarker, faults: &mut Vec<String>) {
         let status = marker.status.clone().unwrap_or_default();
         let mut matched = 0;
@@ -260,33 +239,6 @@ impl Expected {
     }
 }
 
-fn is_active(pod: &Pod) -> bool {
-    let phase = pod
-        .status
-        .as_ref()
-        .and_then(|status| status.phase.as_deref());
-    let conditions = pod
-        .status
-        .iter()
-        .flat_map(|status| status.conditions.iter().flatten());
-    let mut initialized =
-        conditions.filter(|one| one.type_ == "Initialized" && one.status == "True");
-    pod.metadata.deletion_timestamp.is_none()
-        && !matches!(phase, Some("Succeeded" | "Failed"))
-        && initialized.next().is_some()
-}
-
-fn node_of(pod: &Pod) -> &str {
-    let spec = pod.spec.as_ref();
-    spec.and_then(|spec| spec.node_name.as_deref())
-        .unwrap_or_default()
-}
-
-fn pod_in<'a>(object: &'a NodePodProbe, pod: &Pod) -> Option<&'a PodProbe> {
-    let mut pods = object.spec.pod_probes.iter();
-    pods.find(|one| Some(&one.uid) == pod.metadata.uid.as_ref() && one.name == pod.name_any())
-}
-
 fn entry(
     pod: &Pod,
     marker: &PodProbeMarker,
@@ -344,90 +296,13 @@ pub(crate) fn id_of(status: &ContainerStatus) -> String {
     id.trim_start_matches("containerd://").to_owned()
 }
 
-/// A kind of mark and its key.
-type Mark = (&'static str, String);
-
-/// The marks that are in the entry of leadsman's field manager.
-struct Marks(BTreeSet<Mark>);
-
-impl Marks {
-    fn ours(pod: &Pod) -> Self {
-        let mut marks = BTreeSet::new();
-        let entries = pod.metadata.managed_fields.iter().flatten();
-        for entry in entries.filter(|entry| entry.manager.as_deref() == Some(OURS)) {
-            let fields = entry
-                .fields_v1
-                .as_ref()
-                .map_or(&Value::Null, |fields| &fields.0);
-            for (kind, place) in [
-                ("label", "/f:metadata/f:labels"),
-                ("annotation", "/f:metadata/f:annotations"),
-                ("condition", "/f:status/f:conditions"),
-            ] {
-                let keys = fields.pointer(place).and_then(Value::as_object);
-                let keys = keys.into_iter().flatten().map(|(key, _)| key);
-                marks.extend(keys.filter_map(|key| Some((kind, key_of(key)?))));
-            }
-        }
-        Self(marks)
-    }
-}
-
-/// `role` of `f:role`, `t.io/a` of `k:{"type":"t.io/a"}`.
-fn key_of(field: &str) -> Option<String> {
-    if let Some(key) = field.strip_prefix("k:") {
-        let key: Value = serde_json::from_str(key).ok()?;
-        return Some(key["type"].as_str()?.to_owned());
-    }
-    field.strip_prefix("f:").map(str::to_owned)
-}
-
-/// What a probe's marks are after this verdict; None: absent.
-fn marks(probe: &PodContainerProbe, state: Option<&str>) -> BTreeMap<Mark, Option<String>> {
-    let mut marks = BTreeMap::new();
-    if let Some(kind) = &probe.pod_condition_type {
-        let status = match state {
-            Some("Succeeded") => "True",
-            Some("Failed") => "False",
-            _ => "Unknown",
-        };
-        marks.insert(("condition", kind.clone()), Some(status.to_owned()));
-    }
-    for policy in &probe.marker_policy {
-        for (kind, pairs) in [
-            ("label", &policy.labels),
-            ("annotation", &policy.annotations),
-        ] {
-            for (key, value) in pairs {
-                let mark: &mut Option<String> = marks.entry((kind, key.clone())).or_default();
-                if state == Some(&policy.state) {
-                    *mark = Some(value.clone());
-                }
-            }
-        }
-    }
-    marks
-}
-
-fn found(pod: &Pod, (kind, key): &Mark) -> Option<String> {
-    match *kind {
-        "label" => pod.labels().get(key).cloned(),
-        "annotation" => pod.annotations().get(key).cloned(),
-        _ => {
-            let conditions = pod.status.as_ref()?.conditions.as_ref()?;
-            let mut conditions = conditions.iter();
-            Some(conditions.find(|one| one.type_ == *key)?.status.clone())
-        }
-    }
-}
-
 /// Whether a row before this one names one of its marks; rows whose containers the pod lacks are in nobody's way.
 fn loses(rows: &[Row<'_>], row: &Row<'_>) -> bool {
-    let own = marks(row.probe, None);
+    let own = marks_after(row.probe, None);
     let before = rows.iter().take_while(|other| !std::ptr::eq(*other, row));
     before
         .filter(|other| row.has_container() && other.has_container())
-        .flat_map(|other| marks(other.probe, None))
+        .flat_map(|other| marks_after(other.probe, None))
         .any(|(mark, _)| own.contains_key(&mark))
 }
 

@@ -9,11 +9,11 @@ use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client, ResourceExt};
 use leadsman_api::SidecarSet;
 use leadsman_testkit::kubelet::BROKEN;
+use leadsman_tests::oracle::{container, declared_container, is_injected, set_faults};
 use leadsman_tests::{History, Scene, wait_for_deletion};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::model::{apps, container, declared, faults, is_injected};
 use super::step::{IMAGES, SETS, Step};
 
 /// How long the installation may take to be as the model says. Generous: the manager may be killed meanwhile.
@@ -24,6 +24,11 @@ const PAUSE: Duration = Duration::from_millis(200);
 const APPS: [&str; 3] = ["x", "y", "z"];
 /// The containers of the two sets.
 const CONTAINERS: [&str; SETS] = ["log", "mesh"];
+
+/// The labels `app` that a set selects: the first set of a flow two of three, the second one.
+fn apps(set: usize) -> &'static [&'static str] {
+    [&["x", "y"][..], &["x"]][set]
+}
 
 pub(crate) struct Flow {
     scene: Scene,
@@ -224,7 +229,7 @@ impl Flow {
         let pod = self.create("last", APPS[0]).await?;
         for set in &self.sets {
             let wire = self.sets().get(&self.set_name(*set)).await?;
-            let wanted = declared(&wire)?;
+            let wanted = declared_container(&wire)?;
             let own = container(&pod, CONTAINERS[*set]);
             let own = own.with_context(|| format!("{} is not injected", self.set_name(*set)))?;
             ensure!(own.image == wanted.image, "{own:?}, not {wanted:?}");
@@ -263,12 +268,12 @@ impl Flow {
         // The sets first: what they count is no older than the pods then.
         let mut sets = Vec::new();
         for set in &self.sets {
-            sets.push((*set, self.sets().get(&self.set_name(*set)).await?));
+            sets.push(self.sets().get(&self.set_name(*set)).await?);
         }
         let pods = self.scene.pods().list(&all).await?.items;
         let mut found = Vec::new();
-        for (number, set) in sets {
-            found.extend(faults(number, &set, &pods)?);
+        for set in sets {
+            found.extend(set_faults(&set, &pods)?);
         }
         let unreported = pods.iter().filter(|pod| !is_reported(pod));
         found.extend(

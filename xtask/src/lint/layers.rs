@@ -93,6 +93,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "leadsman-cri",
             "leadsman-manager",
             "leadsman-process",
+            "leadsman-tests",
         ],
     ),
     ("leadsman-testkit", &["leadsman-api", "leadsman-image"]),

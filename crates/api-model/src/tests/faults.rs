@@ -6,7 +6,7 @@ struct Told {
     fate: Mutex<Option<Fate>>,
     event: Mutex<Option<EventFate>>,
     lag: AtomicU64,
-    outcomes: Mutex<Vec<Outcome>>,
+    outcomes: Mutex<Vec<Answered>>,
 }
 
 impl Link for Told {
@@ -14,7 +14,7 @@ impl Link for Told {
         self.fate.lock().unwrap().take().unwrap_or(Fate::Pass)
     }
 
-    fn answered(&self, _: &RequestFacts, outcome: &Outcome) {
+    fn answered(&self, _: &RequestFacts, outcome: &Answered) {
         self.outcomes.lock().unwrap().push(outcome.clone());
     }
 

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use clap::Parser;
-use leadsman_sim::{Failure, FaultClass, Outcome, Plan, run, run_seeds};
+use leadsman_sim::{Failure, FaultClass, Plan, SeedOutcome, run, run_seeds};
 
 /// Runs seeds of the simulation, or tells the story of one
 #[derive(Parser)]
@@ -99,7 +99,7 @@ fn run_many(arguments: &Arguments, classes: &[FaultClass]) -> Result<ExitCode> {
 }
 
 fn explain(failure: &Failure, runs: usize) -> Result<()> {
-    let shrunk: Outcome = if runs == 0 {
+    let shrunk: SeedOutcome = if runs == 0 {
         failure.whole.clone()
     } else {
         failure.shrunk(runs)

@@ -1,19 +1,19 @@
 //! Markers: the entries of nodes, the verdicts of agents, the marks of pods and the status of markers.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use k8s_openapi::api::core::v1::{Pod, Probe};
 use kube::ResourceExt;
 use leadsman_api::PodProbeMarker;
 use leadsman_api::marker::PodContainerProbe;
-use leadsman_api::node_pod_probe::{ContainerProbe, ContainerProbeState, NodePodProbe, PodProbe};
-use serde_json::{Value, json};
+use leadsman_api::node_pod_probe::{ContainerProbe, ContainerProbeState, NodePodProbe};
+use serde_json::json;
 
-use super::{Oracle, is_active};
+use leadsman_tests::oracle::{is_active, marks_after, node_of, pod_in};
+
+use super::Oracle;
 use crate::plan::Answer;
 
-/// The field manager of marks.
-const OURS: &str = "leadsman-podprobe";
 /// The order in which a marker's status names them.
 const TROUBLES: [&str; 2] = ["Conflict", "ContainerNotFound"];
 /// What no marker of the simulation is or does.
@@ -182,31 +182,21 @@ impl Oracle<'_> {
         states.find(|state| state.name == name && state.revision == entry.revision)
     }
 
-    /// The marks of a pod are what its verdicts say.
-    pub(super) fn check_marks(&self, pod: &Pod, faults: &mut Vec<String>) {
-        let (name, ours) = (pod.name_any(), marks_of_ours(pod));
-        let mut claimed = BTreeSet::new();
-        let mut rows = self.rows(pod);
-        rows.sort_by_key(|row| !row.has_container);
-        for row in rows {
+    /// The probes of a pod, as its marks follow from them.
+    pub(super) fn mark_rows<'b>(
+        &'b self,
+        pod: &Pod,
+    ) -> Vec<(&'b PodContainerProbe, bool, Option<&'b str>)> {
+        let rows = self.rows(pod).into_iter();
+        rows.map(|row| {
             let verdict = self.verdict(pod, &row);
-            for (mark, value) in marks(row.probe, verdict.map(|it| it.state.as_str())) {
-                let is_first = claimed.insert(mark.clone());
-                if !is_first || verdict.is_none() {
-                    continue;
-                }
-                let found = found(pod, &mark);
-                let is_ours = value.is_none() || ours.contains(&mark);
-                if found != value || !is_ours {
-                    faults.push(format!(
-                        "{name}: {mark:?} is {found:?}, should be {value:?}, ours: {is_ours}"
-                    ));
-                }
-            }
-        }
-        for mark in ours.difference(&claimed) {
-            faults.push(format!("{name}: {mark:?} is ours, and no marker names it"));
-        }
+            (
+                row.probe,
+                row.has_container,
+                verdict.map(|it| it.state.as_str()),
+            )
+        })
+        .collect()
     }
 
     /// The status of a marker.
@@ -255,17 +245,6 @@ impl Oracle<'_> {
     }
 }
 
-fn node_of(pod: &Pod) -> &str {
-    let spec = pod.spec.as_ref();
-    spec.and_then(|spec| spec.node_name.as_deref())
-        .unwrap_or_default()
-}
-
-fn pod_in<'a>(object: &'a NodePodProbe, pod: &Pod) -> Option<&'a PodProbe> {
-    let mut pods = object.spec.pod_probes.iter();
-    pods.find(|one| Some(&one.uid) == pod.metadata.uid.as_ref() && one.name == pod.name_any())
-}
-
 /// Markers of the simulation select by values of `app`.
 fn selects(marker: &PodProbeMarker, pod: &Pod) -> bool {
     let expressions = marker.spec.selector.match_expressions.iter().flatten();
@@ -275,87 +254,12 @@ fn selects(marker: &PodProbeMarker, pod: &Pod) -> bool {
         .any(|value| pod.labels().get("app") == Some(value))
 }
 
-/// A kind of mark and its key.
-pub(crate) type Mark = (&'static str, String);
-
-/// The marks that are in the entry of leadsman's field manager.
-fn marks_of_ours(pod: &Pod) -> BTreeSet<Mark> {
-    let mut marks = BTreeSet::new();
-    let entries = pod.metadata.managed_fields.iter().flatten();
-    for entry in entries.filter(|entry| entry.manager.as_deref() == Some(OURS)) {
-        let fields = entry
-            .fields_v1
-            .as_ref()
-            .map_or(&Value::Null, |fields| &fields.0);
-        for (kind, place) in [
-            ("label", "/f:metadata/f:labels"),
-            ("annotation", "/f:metadata/f:annotations"),
-            ("condition", "/f:status/f:conditions"),
-        ] {
-            let keys = fields.pointer(place).and_then(Value::as_object);
-            let keys = keys.into_iter().flatten().map(|(key, _)| key);
-            marks.extend(keys.filter_map(|key| Some((kind, key_of(key)?))));
-        }
-    }
-    marks
-}
-
-/// `role` of `f:role`, `t.io/a` of `k:{"type":"t.io/a"}`.
-fn key_of(field: &str) -> Option<String> {
-    if let Some(key) = field.strip_prefix("k:") {
-        let key: Value = serde_json::from_str(key).ok()?;
-        return Some(key["type"].as_str()?.to_owned());
-    }
-    field.strip_prefix("f:").map(str::to_owned)
-}
-
-/// What a probe's marks are after this verdict; None: absent.
-pub(crate) fn marks(
-    probe: &PodContainerProbe,
-    state: Option<&str>,
-) -> BTreeMap<Mark, Option<String>> {
-    let mut marks = BTreeMap::new();
-    if let Some(kind) = &probe.pod_condition_type {
-        let status = match state {
-            Some("Succeeded") => "True",
-            Some("Failed") => "False",
-            _ => "Unknown",
-        };
-        marks.insert(("condition", kind.clone()), Some(status.to_owned()));
-    }
-    for policy in &probe.marker_policy {
-        for (kind, pairs) in [
-            ("label", &policy.labels),
-            ("annotation", &policy.annotations),
-        ] {
-            for (key, value) in pairs {
-                let mark: &mut Option<String> = marks.entry((kind, key.clone())).or_default();
-                if state == Some(&policy.state) {
-                    *mark = Some(value.clone());
-                }
-            }
-        }
-    }
-    marks
-}
-
-fn found(pod: &Pod, (kind, key): &Mark) -> Option<String> {
-    match *kind {
-        "label" => pod.labels().get(key).cloned(),
-        "annotation" => pod.annotations().get(key).cloned(),
-        _ => {
-            let mut conditions = pod.status.as_ref()?.conditions.as_ref()?.iter();
-            Some(conditions.find(|one| one.type_ == *key)?.status.clone())
-        }
-    }
-}
-
 /// Whether a row before this one names one of its marks; rows whose containers the pod lacks are in nobody's way.
 fn loses(rows: &[Row<'_>], row: &Row<'_>) -> bool {
-    let own = marks(row.probe, None);
+    let own = marks_after(row.probe, None);
     let before = rows.iter().take_while(|other| !std::ptr::eq(*other, row));
     before
         .filter(|other| row.has_container && other.has_container)
-        .flat_map(|other| marks(other.probe, None))
+        .flat_map(|other| marks_after(other.probe, None))
         .any(|(mark, _)| own.contains_key(&mark))
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use super::World;
+use super::Simulation;
 use crate::faults::Crash;
 use crate::kubelet::{node_name, text};
 use crate::plan::{Action, ProcessId};
@@ -12,7 +12,7 @@ use crate::resources::{MARKERS, NODE_PATH, SETS, add_node};
 use crate::rest::{PatchKind, pod_path};
 use crate::tenants::{WORKLOADS, marker_name, set_name, sidecar_set};
 
-impl World<'_> {
+impl Simulation<'_> {
     pub(super) async fn carry_out(&mut self, action: &Action) {
         match action {
             Action::Lag { .. }

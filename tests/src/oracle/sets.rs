@@ -1,6 +1,7 @@
-//! Sets: what their pods are to them, what their statuses count, and whether anything is left to do. The rules are those of
-//! `docs/reference/sidecarset.md`, written down without an index, events or hashes.
+//! Sets of one container with a variable `LEVEL`, that select by values of the label `app`: what their pods are to them, what
+//! their statuses count, and whether anything is left to do. The rules are those of `docs/reference/sidecarset.md`.
 
+use anyhow::Result;
 use k8s_openapi::api::core::v1::{Container, Pod};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::ResourceExt;
@@ -17,7 +18,7 @@ const IN_PLACE_STATE: &str = "kruise.io/sidecarset-inplace-update-state";
     clippy::struct_excessive_bools,
     reason = "each is one observation of the pod"
 )]
-struct Member {
+struct SetPod {
     is_updated: bool,
     /// It differs in its image alone.
     is_upgradable: bool,
@@ -31,8 +32,8 @@ struct Member {
     is_former: bool,
 }
 
-/// The labels `app` that a set selects.
-fn apps(set: &SidecarSet) -> Vec<&String> {
+/// The values of the label `app` that a set selects.
+fn selected_apps(set: &SidecarSet) -> Vec<&String> {
     let expressions = set.spec.selector.iter();
     let expressions = expressions.flat_map(|selector| selector.match_expressions.iter().flatten());
     expressions
@@ -41,13 +42,13 @@ fn apps(set: &SidecarSet) -> Vec<&String> {
 }
 
 /// Whether a pod has a set, as its annotation says.
-fn is_injected(pod: &Pod, set: &str) -> bool {
+pub fn is_injected(pod: &Pod, set: &str) -> bool {
     let list = pod.annotations().get(INJECTED_LIST);
     list.is_some_and(|list| list.split(',').any(|name| name == set))
 }
 
-/// The container of a pod.
-fn container<'a>(pod: &'a Pod, name: &str) -> Option<&'a Container> {
+/// The container of this name.
+pub fn container<'a>(pod: &'a Pod, name: &str) -> Option<&'a Container> {
     let mut containers = pod.spec.iter().flat_map(|spec| &spec.containers);
     containers.find(|container| container.name == name)
 }
@@ -60,26 +61,30 @@ fn content(container: &Container) -> (Option<&str>, Option<&str>) {
     (container.image.as_deref(), value)
 }
 
-/// The set's own container, as the spec has it.
-fn declared(set: &SidecarSet) -> Container {
-    let first = serde_json::to_value(set.spec.containers.first());
-    first
-        .and_then(serde_json::from_value)
-        .expect("a set of the simulation has a container")
+/// The set's container, as the spec has it.
+///
+/// # Errors
+/// If it has none.
+pub fn declared_container(set: &SidecarSet) -> Result<Container> {
+    let first = set.spec.containers.first();
+    Ok(serde_json::from_value(serde_json::to_value(first)?)?)
 }
 
-/// What is wrong with a set and its pods; empty if they are as they should be.
-pub(super) fn faults(set: &SidecarSet, pods: &[Pod]) -> Vec<String> {
-    let (name, wanted) = (set.name_any(), declared(set));
+/// What is wrong with a set and its pods at rest; empty if they are as they should be.
+///
+/// # Errors
+/// If the set has no container.
+pub fn set_faults(set: &SidecarSet, pods: &[Pod]) -> Result<Vec<String>> {
+    let (name, wanted) = (set.name_any(), declared_container(set)?);
     let members = pods.iter();
     let members: Vec<_> = members
         .filter_map(|pod| member(set, &wanted, pod))
         .collect();
-    let count = |is: &dyn Fn(&Member) -> bool| {
+    let count = |is: &dyn Fn(&SetPod) -> bool| {
         let count = members.iter().filter(|member| is(member)).count();
         i64::try_from(count).unwrap_or(i64::MAX)
     };
-    let is_serving = |member: &Member| member.is_ready && member.is_consistent;
+    let is_serving = |member: &SetPod| member.is_ready && member.is_consistent;
     let expected = [
         count(&|_| true),
         count(&|member| member.is_updated),
@@ -109,16 +114,16 @@ pub(super) fn faults(set: &SidecarSet, pods: &[Pod]) -> Vec<String> {
     if let Some(left) = left_to_do(set, &members) {
         faults.push(format!("{name}: {left}: {members:?}"));
     }
-    faults
+    Ok(faults)
 }
 
-fn member(set: &SidecarSet, wanted: &Container, pod: &Pod) -> Option<Member> {
+fn member(set: &SidecarSet, wanted: &Container, pod: &Pod) -> Option<SetPod> {
     let status = pod.status.clone().unwrap_or_default();
     let own = container(pod, &wanted.name)?;
     let is_selected = pod
         .labels()
         .get("app")
-        .is_some_and(|app| apps(set).contains(&app));
+        .is_some_and(|app| selected_apps(set).contains(&app));
     if !is_selected
         || pod.metadata.deletion_timestamp.is_some()
         || !is_injected(pod, &set.name_any())
@@ -143,7 +148,7 @@ fn member(set: &SidecarSet, wanted: &Container, pod: &Pod) -> Option<Member> {
     let pod_created = pod.metadata.creation_timestamp.as_ref().map(|time| time.0);
     let is_former = pod_created < created && since < created;
     let upgrade = entry(IN_PLACE_STATE).filter(|_| !is_former);
-    Some(Member {
+    Some(SetPod {
         is_updated: (image, variable) == (wanted_image, wanted_variable),
         is_upgradable: image != wanted_image && variable == wanted_variable,
         is_ready: ready.is_some_and(|ready| ready.status == "True"),
@@ -155,7 +160,7 @@ fn member(set: &SidecarSet, wanted: &Container, pod: &Pod) -> Option<Member> {
 }
 
 /// What a roll-out would still do. At rest nothing has begun and not ended, but for an image that never starts.
-fn left_to_do(set: &SidecarSet, members: &[Member]) -> Option<String> {
+fn left_to_do(set: &SidecarSet, members: &[SetPod]) -> Option<String> {
     let strategy = &set.spec.update_strategy;
     if strategy.paused {
         return None;
@@ -166,13 +171,13 @@ fn left_to_do(set: &SidecarSet, members: &[Member]) -> Option<String> {
     };
     let most = number(strategy.max_unavailable.as_ref(), 1);
     let staying = number(strategy.partition.as_ref(), 0);
-    let count = |is: &dyn Fn(&Member) -> bool| members.iter().filter(|one| is(one)).count();
-    let is_serving = |one: &Member| one.is_ready && one.is_consistent;
-    let has_failed = |one: &Member| one.is_updated && !(one.is_consistent && one.is_sidecar_ready);
-    let has_lost = |one: &Member| one.was_taken_down && !is_serving(one);
+    let count = |is: &dyn Fn(&SetPod) -> bool| members.iter().filter(|one| is(one)).count();
+    let is_serving = |one: &SetPod| one.is_ready && one.is_consistent;
+    let has_failed = |one: &SetPod| one.is_updated && !(one.is_consistent && one.is_sidecar_ready);
+    let has_lost = |one: &SetPod| one.was_taken_down && !is_serving(one);
     let down = count(&|one| has_lost(one) || (has_failed(one) && !is_serving(one)));
     let pending = count(&|one| has_failed(one) || (has_lost(one) && one.is_updated));
-    let is_candidate = |one: &Member| {
+    let is_candidate = |one: &SetPod| {
         one.is_upgradable && !one.is_former && (one.is_consistent || !one.is_sidecar_ready)
     };
     let moving = count(&|one| !one.is_updated).saturating_sub(staying);
