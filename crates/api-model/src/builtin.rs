@@ -327,7 +327,9 @@ fn validate_pod(new: &Value, old: Option<&Value>, subresource: Option<&str>) -> 
     if count(new) == 0 {
         causes.push(of_containers("FieldValueRequired", "Required value"));
     }
+    let required = missing_images(new);
     let Some(old) = old else {
+        causes.extend(required);
         return causes;
     };
     if count(new) != count(old) {
@@ -335,14 +337,29 @@ fn validate_pod(new: &Value, old: Option<&Value>, subresource: Option<&str>) -> 
         causes.push(of_containers("FieldValueForbidden", message));
         return causes;
     }
-    if without_images(&new["spec"]) == without_images(&old["spec"]) {
-        return Vec::new();
+    // An update is asked for the image once as a pod and once as a change.
+    causes.extend(required.clone().into_iter().chain(required));
+    if without_images(&new["spec"]) != without_images(&old["spec"]) {
+        causes.push(Cause {
+            reason: "FieldValueForbidden",
+            field: "spec".to_owned(),
+            message: MAY.trim_start_matches("spec: ").to_owned(),
+        });
     }
-    vec![Cause {
-        reason: "FieldValueForbidden",
-        field: "spec".to_owned(),
-        message: MAY.trim_start_matches("spec: ").to_owned(),
-    }]
+    causes
+}
+
+fn missing_images(pod: &Value) -> Vec<Cause> {
+    let containers = pod["spec"]["containers"].as_array().into_iter().flatten();
+    let missing = containers
+        .enumerate()
+        .filter(|(_, container)| container["image"].as_str().unwrap_or_default().is_empty());
+    let causes = missing.map(|(place, _)| Cause {
+        reason: "FieldValueRequired",
+        field: format!("spec.containers[{place}].image"),
+        message: "Required value".to_owned(),
+    });
+    causes.collect()
 }
 
 fn without_images(spec: &Value) -> Value {

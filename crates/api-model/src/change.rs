@@ -45,8 +45,9 @@ impl Connection {
             check_names(resource, call, &mut new)?;
             new
         };
+        let sent = new["metadata"].get("managedFields").cloned();
         decode(resource, &mut new);
-        self.note_update(resource, call, old, &mut new);
+        self.note_update(resource, call, old, &mut new, sent.as_ref());
         Ok(new)
     }
 
@@ -133,26 +134,25 @@ impl Connection {
         }
     }
 
-    /// Notes in `metadata.managedFields` what an update has changed.
+    /// Notes in `metadata.managedFields` what an update has changed. `sent` are those of the request.
     pub(crate) fn note_update(
         &self,
         resource: &Resource,
         call: &Call,
         old: &Value,
         new: &mut Value,
+        sent: Option<&Value>,
     ) {
         let (live, stored) = without_managers(old);
         // Who sends none keeps those that are stored, and who sends an empty list resets them (`fieldmanager.go`).
-        let sent = new["metadata"].get("managedFields").cloned();
-        let is_reset =
-            sent.as_ref()
-                .and_then(Value::as_array)
-                .is_some_and(|sent| match &sent[..] {
-                    [] => true,
-                    [one] => one.as_object().is_some_and(serde_json::Map::is_empty),
-                    _ => false,
-                });
-        let mut managers = match &sent {
+        let is_reset = sent
+            .and_then(Value::as_array)
+            .is_some_and(|sent| match &sent[..] {
+                [] => true,
+                [one] => one.as_object().is_some_and(serde_json::Map::is_empty),
+                _ => false,
+            });
+        let mut managers = match sent {
             _ if call.subresource.is_some() => stored,
             Some(_) if is_reset => Managers::default(),
             Some(sent) => Managers::read(Some(sent)),

@@ -72,6 +72,9 @@ impl Connection {
             .cloned()
             .ok_or_else(|| named.not_found())?;
         check_preconditions(resource, &call.name, &body["preconditions"], &old.value)?;
+        if loses_version(resource, &options, &body["preconditions"], &old.value) {
+            return Err(named.modified());
+        }
         if call.is_dry_run() {
             return Ok(Answer::of_read(success(resource, &old.value)));
         }
@@ -120,11 +123,8 @@ impl Store {
                 .map(|metadata| metadata.remove("finalizers"));
         }
         let waits = has_finalizers || keeps_namespace(&resource, &marked);
-        let grace = if is_pod {
-            Some(grace_of_pod(&old.value, options))
-        } else {
-            None
-        };
+        let grace = is_pod.then(|| grace_of_pod(&old.value, options));
+        let is_graceful = is_pod && !has_no_grace(&old.value);
         match grace {
             None if waits => mark_as_deleting(&mut marked, by.time, 0, &resource),
             None => {}
@@ -135,13 +135,13 @@ impl Store {
                 if is_deleting && stored.is_some_and(|stored| stored > 0 && stored <= grace) {
                     return Some(Deletion::Pending(old));
                 }
-                if !is_deleting || stored.is_some_and(|stored| stored > 0) {
+                if is_graceful {
                     mark_as_deleting(&mut marked, by.time, grace, &resource);
                 }
             }
         }
         let mut last = old;
-        if marked != *last.value && (waits || grace.is_some()) {
+        if marked != *last.value && (waits || is_graceful) {
             last = self.put(key.clone(), marked, by)?;
         }
         if waits || grace.is_some_and(|grace| grace > 0) {
@@ -168,6 +168,15 @@ fn grace_of_pod(pod: &Value, options: &DeleteOptions) -> i64 {
     let own = spec["terminationGracePeriodSeconds"].as_i64();
     let grace = options.grace.or(stored).or(own).unwrap_or_default();
     if grace < 0 { 1 } else { grace }
+}
+
+/// Whether a pod is being deleted and its grace is over.
+fn has_no_grace(pod: &Value) -> bool {
+    let metadata = &pod["metadata"];
+    let grace = metadata["deletionGracePeriodSeconds"]
+        .as_i64()
+        .unwrap_or_default();
+    metadata.get("deletionTimestamp").is_some() && grace == 0
 }
 
 fn mark_as_deleting(object: &mut Value, now: Timestamp, grace: i64, resource: &Resource) {
@@ -230,6 +239,26 @@ fn read_options(body: &Value, call: &Call) -> Result<DeleteOptions, Failure> {
         grace: grace.or(body["gracePeriodSeconds"].as_i64()),
         propagation,
     })
+}
+
+/// Whether a deletion that names a version is refused whatever the version: one that takes the last finalizer and has no
+/// grace compares with an object that was never read (`errDeleteNow` in `updateForGracefulDeletionAndFinalizers`).
+fn loses_version(
+    resource: &Resource,
+    options: &DeleteOptions,
+    preconditions: &Value,
+    old: &Value,
+) -> bool {
+    let metadata = &old["metadata"];
+    let is_pod = resource.plural == "pods" && resource.group.is_empty();
+    let had_finalizers = metadata["finalizers"]
+        .as_array()
+        .is_some_and(|list| !list.is_empty());
+    preconditions["resourceVersion"].is_string()
+        && (!is_pod || has_no_grace(old))
+        && had_finalizers
+        && finalizers_with_policy(old, options).is_empty()
+        && !keeps_namespace(resource, old)
 }
 
 fn check_preconditions(

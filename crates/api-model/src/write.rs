@@ -29,6 +29,7 @@ impl Connection {
         check_type(call, &["application/json"])?;
         let mut object = call.read_body()?;
         check_kind(resource, &object)?;
+        let sent = object["metadata"].get("managedFields").cloned();
         decode(resource, &mut object);
         let metadata = &mut object["metadata"];
         if !metadata.is_object() {
@@ -41,7 +42,7 @@ impl Connection {
             return Err(Failure::new(500, "", message));
         }
         let live = empty_object(resource);
-        self.note_update(resource, call, &live, &mut object);
+        self.note_update(resource, call, &live, &mut object, sent.as_ref());
         self.store_new(kind, resource, call, object).await
     }
 

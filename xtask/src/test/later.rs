@@ -25,7 +25,7 @@ pub(super) struct Again {
 pub(super) const AGAIN: &[Again] = &[
     Again {
         words: &["test", "api", "--all", "--kubernetes", "1.31"],
-        why: "the oldest API server that is supported; one case fails there, docs/install.md says which and why",
+        why: "the oldest API server that is supported",
     },
     Again {
         words: &["test", "api", "--all", "--kubernetes", "1.36"],
