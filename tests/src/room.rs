@@ -11,7 +11,7 @@ use leadsman_testkit::{Cluster, Node, NodeBed, Release};
 use serde_json::{Value, json};
 
 use crate::scene::merge;
-use crate::{Scene, wait_for_object};
+use crate::{Scene, wait_for_answer, wait_for_object};
 
 /// What a suite on real nodes plays on.
 pub trait OnNodes: Send + Sync + 'static {
@@ -130,10 +130,16 @@ impl<C: OnNodes> Room<C> {
 
     /// Switches a pod's target server, through its own port: `role=main&tcp=closed`.
     pub async fn set(&self, pod: &str, query: &str) -> Result<()> {
-        self.cluster
-            .bed()
-            .post_from_inside(&self.url(pod, &format!("/set?{query}")).await?)
-            .await?;
+        let url = self.url(pod, &format!("/set?{query}")).await?;
+        let bed = self.cluster.bed();
+        // A container runs before its program listens.
+        wait_for_answer("the pod's server", || async {
+            match bed.post_from_inside(&url).await {
+                Err(error) if format!("{error:#}").contains("Connection refused") => Ok(None),
+                answer => answer.map(Some),
+            }
+        })
+        .await?;
         Ok(())
     }
 

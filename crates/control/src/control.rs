@@ -108,7 +108,7 @@ impl Control {
         leadership: watch::Receiver<Leadership>,
         events: impl Stream<Item = R::Event> + Send + 'static,
     ) {
-        self.shared.metrics.declare_requests(R::REQUESTS);
+        self.shared.metrics.declare_requests(&R::requests());
         let (sender, arrivals) = channel(ARRIVALS);
         for (index, kind) in R::KINDS.iter().enumerate() {
             (kind.subscribe)(&mut self.watches, kind, index, &sender);

@@ -13,12 +13,12 @@ use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
 use futures::{FutureExt, StreamExt};
 use jiff::Timestamp;
-use leadsman_core::cluster::{Effects, Now, Refusal};
 use leadsman_lease::Leadership;
 use leadsman_process::reply::{Disposition, RetryCause};
 use leadsman_process::shutdown::DEFAULT_GRACE_SECONDS;
 use leadsman_process::traces::{Span, SpanKind, Tracer};
 use leadsman_process::{ApiServer, RandomSource, clock};
+use leadsman_reconcile::{Class, Effects, Now, Refusal};
 use prometheus_client::metrics::gauge::Gauge;
 use tokio::sync::mpsc::Receiver;
 use tokio::sync::watch;
@@ -31,7 +31,7 @@ use crate::places::SharedPlaces;
 use crate::queue::{Retried, WriteQueue, WriteResult};
 use crate::relist::relist_kinds;
 use crate::request::{self, Measured, Request, RequestKind, RequestOutcome};
-use crate::rules::{Class, Rules};
+use crate::rules::{Rules, Unwritten};
 use crate::stage::Stage;
 use crate::watch::{Arrival, Prerequisite};
 
@@ -364,8 +364,15 @@ impl<R: Rules> Feature<R> {
             self.observe_event(outcome.written);
         }
         let retried = self.release_target(target.clone(), write_result(&disposition, shown));
+        let unwritten = why_unwritten(&disposition);
         if let Some(refusal) = report_unwritten(&target, kind, disposition, retried) {
             self.observe_event((outcome.refused)(refusal));
+        } else if let Some(unwritten) = unwritten
+            && let Some(effects) =
+                self.rules
+                    .observe_unwritten(&target, unwritten, self.rules_time())
+        {
+            self.apply_effects(effects);
         }
     }
 
@@ -457,6 +464,26 @@ fn write_result(disposition: &Disposition, shown: Option<usize>) -> WriteResult 
             cause: *cause,
             after: *after,
         },
+    }
+}
+
+/// Why a request was not carried out, if it was not.
+fn why_unwritten(disposition: &Disposition) -> Option<Unwritten> {
+    match disposition {
+        Disposition::Done => None,
+        Disposition::Gone { .. } | Disposition::Expired { .. } => Some(Unwritten::Gone),
+        Disposition::Retry {
+            cause:
+                RetryCause::NoAnswer
+                | RetryCause::Unavailable
+                | RetryCause::InternalError
+                | RetryCause::NotApiServer,
+            ..
+        } => Some(Unwritten::Unknown),
+        Disposition::Retry { .. }
+        | Disposition::AlreadyExists { .. }
+        | Disposition::Refused { .. }
+        | Disposition::TooLarge { .. } => Some(Unwritten::NotDone),
     }
 }
 

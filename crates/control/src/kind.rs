@@ -7,7 +7,9 @@ use leadsman_process::ApiServer;
 use leadsman_process::list::ListTarget;
 use tokio::sync::mpsc::Sender;
 
+use crate::reconciled;
 use crate::relist;
+use crate::request::DecodeReply;
 use crate::resource::{GroupResource, Watchable};
 use crate::rules::{Observation, Observe, Rules};
 use crate::selection::Selection;
@@ -34,6 +36,8 @@ pub struct Kind<R: Rules> {
     pub(crate) optional_fields: Option<OptionalFields>,
     pub(crate) fields_kept: fn(bool) -> R::Event,
     pub(crate) subscribe: SubscribeKind<R>,
+    /// Reads an object of the kind in the reply to a write.
+    pub(crate) decode_reply: DecodeReply<R::Event>,
     pub(crate) relist: Option<Relist<R::Event>>,
     relist_pages: Relist<R::Event>,
     list_target: fn(Selection, &str) -> ListTarget,
@@ -68,6 +72,7 @@ impl<R: Rules> Kind<R> {
                 let on = (kind.selection, kind.page, kind.is_reviewed_by);
                 watches.subscribe::<K>(on, Box::new(subscription));
             },
+            decode_reply: reconciled::decode_object::<K, R>,
             relist: None,
             relist_pages: relist::relist_pages::<K, R>,
             list_target: Selection::list_target::<K>,

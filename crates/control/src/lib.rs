@@ -6,6 +6,7 @@
 //! | module | holds |
 //! |---|---|
 //! | `rules` | what a feature is |
+//! | `reconciled` | a feature on the kernel, as rules |
 //! | `kind` | a kind that a feature observes |
 //! | `resource` | resources by type and by name |
 //! | `selection` | which objects of a kind are observed, and where rights are needed |
@@ -20,19 +21,16 @@
 //! | `places` | fair shares of the requests in flight |
 //! | `rights` | the rights that a feature needs |
 //! | `permissions`, `metrics` | what operators see |
-//! | `labels` | for tests: a tiny feature, and a small API server |
 #![doc(html_no_source)]
 
 mod control;
 mod feature;
 mod kind;
-#[cfg(feature = "labels")]
-#[doc(hidden)]
-pub mod labels;
 mod metrics;
 mod permissions;
 mod places;
 mod queue;
+mod reconciled;
 mod relist;
 mod request;
 mod resource;
@@ -45,9 +43,9 @@ mod watch;
 
 pub use control::{Control, ControlError};
 pub use kind::{Kind, OptionalFields};
-pub use leadsman_core::cluster::Effects;
+pub use leadsman_reconcile::{After, Class, Effects, RightScope};
+pub use reconciled::{Reconciled, ReconcilerEvent, WatchedKinds};
 pub use request::{DecodeReply, Measured, Request, RequestKind};
 pub use resource::{GroupResource, Watchable};
 pub use rights::{FeatureRights, Right, rights_of_feature};
-pub use rules::{After, Class, Observation, Observe, Rules, Target};
-pub use selection::RightScope;
+pub use rules::{Observation, Observe, Rules, Target, Unwritten};

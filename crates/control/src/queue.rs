@@ -28,7 +28,8 @@ use tokio::time::Instant;
 
 use self::turns::ReadyByNamespace;
 use crate::places::Places;
-use crate::rules::{After, Class, Target};
+use crate::rules::Target;
+use leadsman_reconcile::{After, Class};
 
 /// After this many internal errors in a row, which take at least four seconds, a write counts as refused. Fewer may
 /// mean that the API server's store is electing a leader.
@@ -284,7 +285,7 @@ impl<T: Target> WriteQueue<T> {
             }
             // The state in the reply may no longer be the wanted one.
             WriteResult::Written { bytes } => {
-                let spacing = queue.class.spacing_after(bytes);
+                let spacing = spacing_after(&queue.class, bytes);
                 if spacing.is_zero() {
                     self.mark_dirty(target);
                 } else {
@@ -416,19 +417,17 @@ impl<T: Target> WriteQueue<T> {
     }
 }
 
-impl Class {
-    /// How long after the beginning of a write, whose reply had so many bytes, the next one begins. Each costs its text twice on
-    /// the thread that all share: in the reply, and in the event of the watch. The reply is not asked for as metadata alone,
-    /// since what is due next depends on the status too: once the version of the reply is known, an event from before it, which
-    /// has what others changed meanwhile, is passed over.
-    fn spacing_after(&self, bytes: usize) -> Duration {
-        if !self.is_paced_by_size || bytes < PACED_BYTES {
-            return self.spacing;
-        }
-        let rest = Duration::from_secs(1)
-            .saturating_mul(u32::try_from(bytes / PACED_BYTES).unwrap_or(u32::MAX));
-        self.spacing.max(rest)
+/// How long after the beginning of a write of this class, whose reply had so many bytes, the next one begins. Each costs its
+/// text twice on the thread that all share: in the reply, and in the event of the watch. The reply is not asked for as metadata
+/// alone, since what is due next depends on the status too: once the version of the reply is known, an event from before it,
+/// which has what others changed meanwhile, is passed over.
+fn spacing_after(class: &Class, bytes: usize) -> Duration {
+    if !class.is_paced_by_size || bytes < PACED_BYTES {
+        return class.spacing;
     }
+    let rest = Duration::from_secs(1)
+        .saturating_mul(u32::try_from(bytes / PACED_BYTES).unwrap_or(u32::MAX));
+    class.spacing.max(rest)
 }
 
 impl ClassPace {

@@ -14,10 +14,10 @@ use futures::StreamExt;
 use futures::stream::{self, BoxStream, unfold};
 use kube::Resource as _;
 use leadsman_api::Guarded;
-use leadsman_core::cluster::{ObjectName, ResourceVersion, Source};
 use leadsman_process::list::{ListPage, ListTarget, Paging};
 use leadsman_process::reply::{Disposition, RetryCause};
 use leadsman_process::{ApiServer, Backoff, RandomSource};
+use leadsman_reconcile::{ObjectName, ResourceVersion, Source};
 use tokio::time::sleep;
 
 use crate::resource::{GroupResource, Watchable};

@@ -7,16 +7,16 @@ use http::request::Request as HttpRequest;
 use http::{HeaderValue, Method};
 use jiff::Timestamp;
 use kube::core::request::Error as BuildError;
-use leadsman_core::cluster::Refusal;
 use leadsman_lease::Leadership;
 use leadsman_process::metrics::LatencyHistogram;
 use leadsman_process::reply::{Disposition, RetryCause, Verb};
 use leadsman_process::traces::OpenSpan;
 use leadsman_process::{ApiServer, clock};
+use leadsman_reconcile::Refusal;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::selection::RightScope;
+use leadsman_reconcile::RightScope;
 
 /// The deadline of all steps of a request together. After it the watch shows whether the request was carried out.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(10);

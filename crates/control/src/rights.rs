@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use crate::kind::Kind;
 use crate::rules::Rules;
-use crate::selection::RightScope;
+use leadsman_reconcile::RightScope;
 
 /// What observing a kind takes, and following the schema of a CRD. Single objects are not read by `get`.
 const OBSERVE: [&str; 2] = ["list", "watch"];
@@ -51,7 +51,7 @@ pub struct FeatureRights {
 /// All rights that a feature needs.
 pub fn rights_of_feature<R: Rules>() -> FeatureRights {
     let kinds = R::KINDS.iter().flat_map(rights_of_kind);
-    let requests = R::REQUESTS.iter().map(|request| {
+    let requests = R::requests().into_iter().map(|request| {
         let right = Right {
             group: request.group.into(),
             resource: request.resource.into(),

@@ -4,10 +4,9 @@ use std::collections::BTreeSet;
 use std::fmt::{Debug, Display};
 use std::hash::Hash;
 use std::sync::Arc;
-use std::time::Duration;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use leadsman_core::cluster::{Effects, Now, ObjectName, ResourceVersion, Source};
+use leadsman_reconcile::{Class, Effects, Now, ObjectName, ResourceVersion, Source};
 
 use crate::kind::Kind;
 use crate::request::{Request, RequestKind};
@@ -21,8 +20,6 @@ pub trait Rules: Sized + Send + 'static {
     const NAME: &'static str;
     /// The kinds that it observes. Nothing is due before all of them have been listed.
     const KINDS: &'static [Kind<Self>];
-    /// The requests that it sends: the rights that it needs, and the labels by which they are counted.
-    const REQUESTS: &'static [RequestKind];
     /// The classes of its targets; [`Rules::class_index`] is an index into them.
     const CLASSES: &'static [Class];
 
@@ -30,6 +27,9 @@ pub trait Rules: Sized + Send + 'static {
     type Event: Send + 'static;
     /// What a request is about.
     type Target: Target;
+
+    /// The requests that it sends: the rights that it needs, and the labels by which they are counted.
+    fn requests() -> Vec<RequestKind>;
 
     /// Takes in an event.
     fn observe_event(&mut self, event: Self::Event, now: Now) -> Effects<Self::Target>;
@@ -45,6 +45,17 @@ pub trait Rules: Sized + Send + 'static {
     /// The request that is due for a target, if any is. It will be sent.
     fn due_request(&mut self, target: &Self::Target, now: Now) -> Option<Request<Self::Event>>;
 
+    /// The last request of a target was not carried out, and not refused for good either. None if that is nothing to these
+    /// rules.
+    fn observe_unwritten(
+        &mut self,
+        _target: &Self::Target,
+        _unwritten: Unwritten,
+        _now: Now,
+    ) -> Option<Effects<Self::Target>> {
+        None
+    }
+
     /// The class of a target.
     fn class_index(target: &Self::Target) -> usize;
 
@@ -57,6 +68,17 @@ pub trait Rules: Sized + Send + 'static {
 pub trait Observe<K>: Rules {
     /// The event that an observation is to these rules.
     fn event_from_observation(observation: Observation<K>) -> Self::Event;
+}
+
+/// Why a request was not carried out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unwritten {
+    /// Its object is gone or was replaced.
+    Gone,
+    /// The API server has said that it was not.
+    NotDone,
+    /// It may have been: there was no answer, or none that says so.
+    Unknown,
 }
 
 /// What a target must provide: a name for the log, and a key for maps.
@@ -93,62 +115,5 @@ impl<K> Clone for Observation<K> {
             Self::Relisted(names, version) => Self::Relisted(Arc::clone(names), *version),
             Self::FieldsKept(kept) => Self::FieldsKept(*kept),
         }
-    }
-}
-
-/// How the targets of a class are written.
-///
-/// A class has its share of the requests in flight and its own pace: when the API server asks one request to slow down,
-/// its class does, and no other.
-#[derive(Clone, Copy, Debug)]
-pub struct Class {
-    pub(crate) name: &'static str,
-    pub(crate) spacing: Duration,
-    pub(crate) after: Option<After>,
-    pub(crate) is_paced_by_size: bool,
-}
-
-/// Precedence of another class.
-#[derive(Clone, Copy, Debug)]
-pub struct After {
-    /// The class with precedence, by its index: while it has targets that are ready or in flight, the other class
-    /// waits.
-    pub class: usize,
-    /// The longest wait, since the class with precedence may always have work.
-    pub at_most: Duration,
-}
-
-impl Class {
-    /// Targets that are written as soon as a request is due. The name is for metrics, and no other class of any feature has
-    /// it.
-    pub const fn new(name: &'static str) -> Self {
-        Self {
-            name,
-            spacing: Duration::ZERO,
-            after: None,
-            is_paced_by_size: false,
-        }
-    }
-
-    /// A target whose object is large is written less often: such objects are their author's, and the thread that reads the
-    /// replies is everybody's.
-    #[must_use]
-    pub const fn paced_by_size(mut self) -> Self {
-        self.is_paced_by_size = true;
-        self
-    }
-
-    /// A target is written at most once in this time.
-    #[must_use]
-    pub const fn spacing(mut self, spacing: Duration) -> Self {
-        self.spacing = spacing;
-        self
-    }
-
-    /// Waits for another class.
-    #[must_use]
-    pub const fn after(mut self, after: After) -> Self {
-        self.after = Some(after);
-        self
     }
 }

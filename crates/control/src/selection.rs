@@ -3,18 +3,9 @@
 use std::fmt::Display;
 
 use leadsman_process::list::ListTarget;
+use leadsman_reconcile::RightScope;
 
 use crate::resource::Watchable;
-
-/// Where a right is needed, and so whether a role or a cluster role grants it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum RightScope {
-    /// On objects of all namespaces, or on objects that have none.
-    #[default]
-    Cluster,
-    /// In the namespace that the manager runs in.
-    OwnNamespace,
-}
 
 /// The objects of a kind that are observed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

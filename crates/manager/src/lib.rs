@@ -17,6 +17,10 @@
 //! | `metrics` | the metrics of leadership |
 #![doc(html_no_source)]
 
+#[cfg(test)]
+#[expect(dead_code, reason = "it is the one of the tests of `leadsman-control`")]
+#[path = "../../control/tests/labels/api_server.rs"]
+mod api_server;
 mod args;
 mod gates;
 mod leader;

@@ -225,10 +225,11 @@ mod tests {
     use std::time::Duration;
 
     use clap::Parser;
-    use leadsman_control::{Right, labels};
+    use leadsman_control::Right;
     use leadsman_process::{ApiServer, RandomSource};
 
     use super::*;
+    use crate::api_server::Cluster;
 
     #[derive(Parser)]
     struct Line {
@@ -262,17 +263,19 @@ mod tests {
             ),
         ] {
             let args = Line::parse_from(["manager", "--feature-gates", gates]).args;
-            let cluster = labels::api_server::Cluster::default();
+            let cluster = Cluster::default();
             let leadership = watch::Sender::new(Leadership::Standby);
-            let _running = labels::run_features(&cluster, |control| {
-                let metrics = leadsman_process::Metrics::default();
-                add_features(
-                    control,
-                    &args,
-                    leadership.subscribe(),
-                    (&metrics, &Tracer::default()),
-                );
-            });
+            let server = ApiServer::new(cluster.client());
+            let process = Process::new(server, RandomSource::from_seed(7), "host");
+            let mut control = Control::new(&process, leadership.subscribe(), "leadsman-system");
+            let metrics = leadsman_process::Metrics::default();
+            add_features(
+                &mut control,
+                &args,
+                leadership.subscribe(),
+                (&metrics, &Tracer::default()),
+            );
+            let _running = tokio::spawn(control.run());
             tokio::time::sleep(Duration::from_secs(1)).await;
             let watches = KINDS.map(|kind| cluster.count_requests(&format!("WATCH {kind} ")));
             assert_eq!(watches, watched, "{gates}");
@@ -284,7 +287,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_manager_that_is_killed_sends_nothing_more() {
-        let cluster = labels::api_server::Cluster::default();
+        let cluster = Cluster::default();
         // It goes on trying to take the Lease.
         cluster.hang_on_method("POST");
         let server = ApiServer::new(cluster.client());

@@ -32,8 +32,12 @@ pub(super) const AGAIN: &[Again] = &[
         why: "the newest API server",
     },
     Again {
-        words: &["test", "node", "--containerd", "2", "--runtime", "crun"],
-        why: "another containerd and another OCI runtime",
+        words: &["test", "node", "--containerd", "2"],
+        why: "another containerd",
+    },
+    Again {
+        words: &["test", "node", "--runtime", "crun"],
+        why: "another OCI runtime",
     },
     Again {
         words: &["test", "install", "skew", "--earlier", "HEAD~30"],

@@ -301,11 +301,13 @@ impl Run<'_> {
             command.envs(environment);
             command
         };
-        let left_out = if self.is_gate && self.more.is_empty() {
+        let mut left_out = if self.is_gate && self.more.is_empty() {
             later::left_out(&executable.target, &executable.path)?
         } else {
             Vec::new()
         };
+        let of_other_versions = self.other_versions.left_out(executable);
+        left_out.extend(of_other_versions.map(str::to_owned));
         if !left_out.is_empty() {
             let skips = left_out.iter().flat_map(|name| ["--skip", name]);
             command.arg("--exact").args(skips);

@@ -53,6 +53,12 @@ impl OtherVersions {
         self.kubernetes.is_none() || executable.target != "chart"
     }
 
+    /// The case of a test program that says nothing of the versions: the model is one of the ordinary API server.
+    pub(super) fn left_out(&self, executable: &Executable) -> Option<&'static str> {
+        let case = "api_model::generated_requests_get_the_answers_of_the_real_api_server";
+        (self.kubernetes.is_some() && executable.target == "api").then_some(case)
+    }
+
     /// Compiles what is asked for by `bed`, the program `leadsman-bed`, and returns the environment in which the suites
     /// find it.
     pub(super) fn environment(&self, bed: &Path) -> Result<Vec<(String, OsString)>> {

@@ -8,7 +8,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-use leadsman_core::cluster::{RoundRobin, TurnQueue};
+use leadsman_reconcile::{RoundRobin, TurnQueue};
 
 /// Ready targets by namespace. Those without a namespace have a turn of their own, and any number of places.
 #[derive(Debug)]

@@ -7,13 +7,13 @@ use std::sync::Mutex;
 use http::{Request as HttpRequest, Response};
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::client::Body;
-use leadsman_core::cluster::{Effects, Now};
+use leadsman_reconcile::{Effects, Now};
 use serde_json::{Value, json};
 
 use super::*;
 use crate::request::{Request, RequestKind};
-use crate::rules::Class;
 use crate::{Kind, Rules};
+use leadsman_reconcile::Class;
 
 /// Rules whose events are observations in words.
 struct Words;
@@ -37,11 +37,14 @@ impl Observe<ConfigMap> for Words {
 impl Rules for Words {
     const NAME: &'static str = "words";
     const KINDS: &'static [Kind<Self>] = &[Kind::new::<ConfigMap>(25).relisted_on_takeover()];
-    const REQUESTS: &'static [RequestKind] = &[];
     const CLASSES: &'static [Class] = &[Class::new("things")];
 
     type Event = String;
     type Target = String;
+
+    fn requests() -> Vec<RequestKind> {
+        Vec::new()
+    }
 
     fn observe_event(&mut self, _: String, _now: Now) -> Effects<String> {
         Effects::default()

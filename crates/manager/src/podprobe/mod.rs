@@ -76,7 +76,6 @@ const FINALIZERS: usize = 3;
 impl Rules for PodProbeRules {
     const NAME: &'static str = "podprobe";
     const KINDS: &'static [Kind<Self>] = kinds::KINDS;
-    const REQUESTS: &'static [RequestKind] = requests::ALL;
     const CLASSES: &'static [Class] = &[
         Class::new("pod_marks").paced_by_size(),
         Class::new("nodepodprobes"),
@@ -94,6 +93,10 @@ impl Rules for PodProbeRules {
 
     type Event = Event;
     type Target = WriteTarget;
+
+    fn requests() -> Vec<RequestKind> {
+        requests::ALL.to_vec()
+    }
 
     fn observe_event(&mut self, event: Event, now: Now) -> Effects<WriteTarget> {
         let lists_markers = matches!(event, Event::Listed(event::WatchedKind::Marker, ..));
@@ -146,6 +149,3 @@ impl Rules for PodProbeRules {
         }
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -85,7 +85,6 @@ const EVENTS: usize = 5;
 impl Rules for SidecarSetRules {
     const NAME: &'static str = "sidecarset";
     const KINDS: &'static [Kind<Self>] = kinds::KINDS;
-    const REQUESTS: &'static [RequestKind] = requests::ALL;
     const CLASSES: &'static [Class] = &[
         Class::new("sidecarset_revisions"),
         Class::new("sidecarset_pods").paced_by_size(),
@@ -103,6 +102,10 @@ impl Rules for SidecarSetRules {
 
     type Event = Event;
     type Target = WriteTarget;
+
+    fn requests() -> Vec<RequestKind> {
+        requests::ALL.to_vec()
+    }
 
     fn observe_event(&mut self, event: Event, now: Now) -> Effects<WriteTarget> {
         // What a set's pods come to is in its status, so each change shows with the next status.

@@ -17,8 +17,9 @@ use tokio::time::sleep;
 use super::*;
 use crate::kind::{Kind, OptionalFields};
 use crate::places::Places;
-use crate::rules::{Class, Observation, Observe};
-use crate::selection::RightScope;
+use crate::rules::{Observation, Observe};
+use leadsman_reconcile::Class;
+use leadsman_reconcile::RightScope;
 
 /// What the server does with a request.
 #[derive(Clone, Debug)]
@@ -154,11 +155,14 @@ impl Rules for Script {
             .relisted_on_takeover()
             .with_optional_fields(FIELDS),
     ];
-    const REQUESTS: &'static [RequestKind] = &[PATCH];
     const CLASSES: &'static [Class] = &[Class::new("lamps")];
 
     type Event = Event;
     type Target = String;
+
+    fn requests() -> Vec<RequestKind> {
+        vec![PATCH]
+    }
 
     fn observe_event(&mut self, event: Event, now: Now) -> Effects<String> {
         let mut due = self.due.lock().unwrap();

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-/// Timers `T`, sorted by their time on the monotonic clock of [`Now`](super::Now).
+/// Timers `T`, sorted by their time on the monotonic clock of [`Now`](crate::Now).
 #[derive(Debug)]
 pub struct Timers<T>(BTreeSet<(Duration, T)>);
 

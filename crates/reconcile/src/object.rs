@@ -1,7 +1,6 @@
 //! An object by name, the order of its versions, and where a snapshot of it comes from.
 
 use std::fmt;
-use std::sync::Arc;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
@@ -13,9 +12,6 @@ pub struct ObjectName {
     /// The name.
     pub name: String,
 }
-
-/// The name of a pod, of which an index keeps hundreds of thousands, each in many places.
-pub(crate) type PodName = Arc<ObjectName>;
 
 impl ObjectName {
     /// The name in an object's metadata.

@@ -109,6 +109,11 @@ impl<Q: TurnQueue> RoundRobin<Q> {
         names.filter_map(|name| self.queues.get_key_value(name))
     }
 
+    /// The queue of a name, unless it is empty.
+    pub fn get(&self, name: &str) -> Option<&Q> {
+        self.queues.get(name)
+    }
+
     /// Whether something is in the queue of this name.
     pub fn contains(&self, name: &str) -> bool {
         self.queues.contains_key(name)

@@ -8,7 +8,7 @@ pub struct Effects<T> {
     /// Targets whose desired or observed state changed. Whether a write is due is asked when there is room to send it.
     pub dirty: Vec<T>,
     /// When the feature wants to be called again unless another event comes first, by the monotonic clock of
-    /// [`Now`](super::Now).
+    /// [`Now`](crate::Now).
     pub deadline: Option<Duration>,
 }
 

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::hash::Hash;
 use std::time::Duration;
 
-use super::{ObjectName, ResourceVersion, Source};
+use crate::object::{ObjectName, ResourceVersion, Source};
 
 /// The progress of the watches of kinds `K`.
 #[derive(Debug)]

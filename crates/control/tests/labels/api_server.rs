@@ -17,7 +17,7 @@ use tokio::time::sleep;
 
 /// The objects of one namespace, and what was asked.
 #[derive(Clone)]
-pub struct Cluster {
+pub(crate) struct Cluster {
     state: Arc<Mutex<ClusterState>>,
     changed: Arc<watch::Sender<()>>,
 }
@@ -46,7 +46,7 @@ impl Default for Cluster {
 }
 
 impl Cluster {
-    pub fn client(&self) -> Client {
+    pub(crate) fn client(&self) -> Client {
         let cluster = self.clone();
         let service = tower::service_fn(move |request: Request<Body>| {
             let cluster = cluster.clone();
@@ -60,7 +60,7 @@ impl Cluster {
     }
 
     /// Creates or replaces an object. A pod may name the `ConfigMap` that its colour is from.
-    pub fn put_object(
+    pub(crate) fn put_object(
         &self,
         resource: &str,
         name: &str,
@@ -69,7 +69,7 @@ impl Cluster {
     ) {
         let labels: BTreeMap<_, _> = labels.iter().copied().collect();
         let annotations: BTreeMap<_, _> = from
-            .map(|from| (super::rules::COLOUR_FROM, from))
+            .map(|from| ("example.com/colour-from", from))
             .into_iter()
             .collect();
         self.store_object(
@@ -95,37 +95,37 @@ impl Cluster {
         object
     }
 
-    pub fn label_value(&self, resource: &str, name: &str, key: &str) -> Option<String> {
+    pub(crate) fn label_value(&self, resource: &str, name: &str, key: &str) -> Option<String> {
         let state = self.lock_state();
         let object = state.objects.get(&(resource.to_owned(), name.to_owned()))?;
         Some(object["metadata"]["labels"].get(key)?.as_str()?.to_owned())
     }
 
     /// Does not know a resource.
-    pub fn forget_resource(&self, resource: &str) {
+    pub(crate) fn forget_resource(&self, resource: &str) {
         let mut state = self.lock_state();
         state.unknown.insert(resource.to_owned());
     }
 
     /// Knows it again.
-    pub fn serve_resource(&self, resource: &str) {
+    pub(crate) fn serve_resource(&self, resource: &str) {
         self.lock_state().unknown.remove(resource);
     }
 
     /// Never answers requests of a method.
-    pub fn hang_on_method(&self, method: &str) {
+    pub(crate) fn hang_on_method(&self, method: &str) {
         self.lock_state().hanging = method.parse().ok();
     }
 
     /// How many requests there were of a kind: `PATCH`, `LIST pods`, `WATCH pods`.
-    pub fn count_requests(&self, kind: &str) -> usize {
+    pub(crate) fn count_requests(&self, kind: &str) -> usize {
         let state = self.lock_state();
         let asked = state.asked.iter().filter(|asked| asked.starts_with(kind));
         asked.count()
     }
 
     /// The addresses of the requests of a kind, with their queries.
-    pub fn request_addresses(&self, kind: &str) -> Vec<String> {
+    pub(crate) fn request_addresses(&self, kind: &str) -> Vec<String> {
         let prefix = format!("{kind} ");
         let state = self.lock_state();
         let asked = state.asked.iter();
@@ -134,7 +134,7 @@ impl Cluster {
     }
 
     /// The most writes that there were at a time.
-    pub fn most_in_flight(&self) -> usize {
+    pub(crate) fn most_in_flight(&self) -> usize {
         self.lock_state().most_in_flight
     }
 

@@ -1,5 +1,5 @@
-//! A second feature takes a file of rules and a file of wiring, and nothing of this crate. Here two of them run beside
-//! each other against a small API server: the kinds that both observe are listed once, and a kind that one of them lacks
+//! A feature on the kernel takes a file of rules and a list of its kinds, and nothing of this crate. Here it runs beside
+//! others against a small API server: the kinds that two of them observe are listed once, and a kind that one of them lacks
 //! stops that one alone.
 
 #![allow(
@@ -7,21 +7,76 @@
     reason = "clippy takes only functions with #[test] for tests"
 )]
 
+mod api_server;
+#[expect(
+    unreachable_pub,
+    reason = "the example of a feature is written as one that is published"
+)]
+#[path = "../../../reconcile/tests/copy_labels/mod.rs"]
+mod copy_labels;
+
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::{ConfigMap, Pod as WholePod, Secret};
-use leadsman_api::slim::Pod;
-use leadsman_control::labels::api_server::Cluster;
-use leadsman_control::labels::wiring::CopyLabels;
-use leadsman_control::labels::{rules, run_features, run_features_as};
+use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret};
+use leadsman_api::slim::Pod as SlimPod;
 use leadsman_control::{
-    Class, Effects, Kind, Observation, Observe, Request, RequestKind, RightScope, Rules,
-    rights_of_feature,
+    Class, Control, ControlError, Effects, Kind, Observation, Observe, Reconciled, Request,
+    RequestKind, RightScope, Rules, WatchedKinds, rights_of_feature,
 };
-use leadsman_core::cluster::{Now, ObjectName};
 use leadsman_lease::Leadership;
-use leadsman_process::clock;
+use leadsman_process::{ApiServer, Process, RandomSource, clock};
+use leadsman_reconcile::Now;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
 use tokio::time::sleep;
+
+use self::api_server::Cluster;
+use self::copy_labels::{COLOUR, CopyLabels};
+
+/// The namespace that features run in.
+const NAMESPACE: &str = "leadsman-system";
+
+impl WatchedKinds for CopyLabels {
+    const KINDS: &'static [Kind<Reconciled<Self>>] = &[
+        Kind::new::<ConfigMap>(500).relisted_on_takeover(),
+        Kind::new::<Pod>(500),
+    ];
+}
+
+/// Features that run.
+struct Running {
+    process: Process,
+    leadership: watch::Sender<Leadership>,
+    control: JoinHandle<Result<(), ControlError>>,
+}
+
+/// Runs features that nobody led before.
+fn run_features(cluster: &Cluster, add: impl FnOnce(&mut Control)) -> Running {
+    let until = clock::monotonic() + Duration::from_hours(1);
+    let leads = Leadership::Leads {
+        term: 1,
+        after_others: false,
+        until,
+    };
+    run_features_as(leads, cluster, add)
+}
+
+fn run_features_as(
+    leadership: Leadership,
+    cluster: &Cluster,
+    add: impl FnOnce(&mut Control),
+) -> Running {
+    let server = ApiServer::new(cluster.client());
+    let process = Process::new(server, RandomSource::from_seed(7), "host");
+    let leadership = watch::Sender::new(leadership);
+    let mut control = Control::new(&process, leadership.subscribe(), NAMESPACE);
+    add(&mut control);
+    Running {
+        process,
+        leadership,
+        control: tokio::spawn(control.run()),
+    }
+}
 
 /// A feature that observes pods and secrets, and has a request for each pod once it is in sync.
 struct Greedy;
@@ -41,11 +96,14 @@ impl<K> Observe<K> for Greedy {
 impl Rules for Greedy {
     const NAME: &'static str = "greedy";
     const KINDS: &'static [Kind<Self>] = &[Kind::new::<Pod>(500), Kind::new::<Secret>(500)];
-    const REQUESTS: &'static [RequestKind] = &[CREATE];
     const CLASSES: &'static [Class] = &[Class::new("labels")];
 
     type Event = ();
     type Target = usize;
+
+    fn requests() -> Vec<RequestKind> {
+        vec![CREATE]
+    }
 
     fn observe_event(&mut self, (): (), _now: Now) -> Effects<usize> {
         Effects::default()
@@ -110,18 +168,14 @@ fn shop() -> Cluster {
 
 /// The colours of the three pods; empty for none.
 fn colours(cluster: &Cluster) -> [String; 3] {
-    ["a", "b", "c"].map(|pod| {
-        cluster
-            .label_value("pods", pod, rules::COLOUR)
-            .unwrap_or_default()
-    })
+    ["a", "b", "c"].map(|pod| cluster.label_value("pods", pod, COLOUR).unwrap_or_default())
 }
 
 #[tokio::test(start_paused = true)]
 async fn labels_are_copied_and_follow_their_config_map() {
     let cluster = shop();
     let running = run_features(&cluster, |control| {
-        control.add_feature(CopyLabels::default());
+        control.add_feature(Reconciled::new(CopyLabels));
     });
     seconds(5).await;
     assert_eq!(colours(&cluster), ["red", "red", ""]);
@@ -148,7 +202,7 @@ async fn labels_are_copied_and_follow_their_config_map() {
 async fn nothing_is_listed_before_it_is_known_who_leads() {
     let cluster = shop();
     let running = run_features_as(Leadership::Unknown, &cluster, |control| {
-        control.add_feature(CopyLabels::default());
+        control.add_feature(Reconciled::new(CopyLabels));
     });
     seconds(60).await;
     assert_eq!(cluster.count_requests("LIST"), 0);
@@ -163,7 +217,7 @@ async fn a_kind_that_is_missing_stops_the_features_that_need_it_and_no_other() {
     let cluster = shop();
     cluster.forget_resource("secrets");
     let running = run_features(&cluster, |control| {
-        control.add_feature(CopyLabels::default());
+        control.add_feature(Reconciled::new(CopyLabels));
         control.add_feature(Greedy);
     });
     seconds(30).await;
@@ -181,8 +235,8 @@ async fn a_kind_that_is_missing_stops_the_features_that_need_it_and_no_other() {
 async fn a_kind_of_two_features_is_listed_and_watched_once() {
     let cluster = shop();
     let _running = run_features(&cluster, |control| {
-        control.add_feature(CopyLabels::default());
-        control.add_feature(CopyLabels::default());
+        control.add_feature(Reconciled::new(CopyLabels));
+        control.add_feature(Reconciled::new(CopyLabels));
     });
     seconds(5).await;
     assert_eq!(cluster.count_requests("LIST pods"), 1);
@@ -197,14 +251,14 @@ async fn ten_thousand_requests_of_one_feature_do_not_hold_up_another() {
     cluster.put_object("pods", "b", &[], None);
     let _running = run_features(&cluster, |control| {
         control.add_feature(Greedy);
-        control.add_feature(CopyLabels::default());
+        control.add_feature(Reconciled::new(CopyLabels));
     });
     // Each request takes a tenth of a second: thirty-two at a time, ten thousand take half a minute.
     sleep(Duration::from_secs(2)).await;
     assert!(cluster.count_requests("POST") > 300 && cluster.count_requests("POST") < 1000);
     let asked = clock::monotonic();
     cluster.put_object("pods", "b", &[], Some("paint"));
-    while cluster.label_value("pods", "b", rules::COLOUR).is_none() {
+    while cluster.label_value("pods", "b", COLOUR).is_none() {
         sleep(Duration::from_millis(10)).await;
     }
     assert!(
@@ -221,7 +275,7 @@ async fn requests_that_hang_hold_up_no_other_feature() {
     cluster.hang_on_method("POST");
     let _running = run_features(&cluster, |control| {
         control.add_feature(Greedy);
-        control.add_feature(CopyLabels::default());
+        control.add_feature(Reconciled::new(CopyLabels));
     });
     seconds(2).await;
     assert_eq!(colours(&cluster), ["red", "red", ""]);
@@ -237,20 +291,23 @@ impl<K> Observe<K> for Own {
 impl Rules for Own {
     const NAME: &'static str = "own";
     const KINDS: &'static [Kind<Self>] = &[
-        Kind::new::<WholePod>(500),
+        Kind::new::<SlimPod>(500),
         Kind::new::<ConfigMap>(1).only_named("colours"),
         Kind::new::<Secret>(5)
             .only_labelled("example.com/colour")
             .relisted_on_takeover(),
     ];
-    const REQUESTS: &'static [RequestKind] = &[RequestKind {
-        scope: RightScope::OwnNamespace,
-        ..CREATE
-    }];
     const CLASSES: &'static [Class] = &[Class::new("own")];
 
     type Event = ();
     type Target = usize;
+
+    fn requests() -> Vec<RequestKind> {
+        vec![RequestKind {
+            scope: RightScope::OwnNamespace,
+            ..CREATE
+        }]
+    }
 
     fn observe_event(&mut self, (): (), _now: Now) -> Effects<usize> {
         Effects::default()
@@ -349,7 +406,7 @@ async fn a_kind_may_be_observed_in_part_in_the_own_namespace() {
 
 #[test]
 fn rights_follow_from_kinds_and_requests() {
-    let rights = rights_of_feature::<CopyLabels>();
+    let rights = rights_of_feature::<Reconciled<CopyLabels>>();
     assert!(rights.own_namespace.is_empty());
     let rights = rights.cluster.iter().map(|right| {
         assert!(right.group.is_empty() && right.name.is_empty());
@@ -363,44 +420,4 @@ fn rights_follow_from_kinds_and_requests() {
         "patch pods",
     ];
     assert_eq!(rights.collect::<Vec<_>>(), expected);
-}
-
-#[test]
-fn a_pod_is_due_the_colour_of_the_config_map_that_it_names() {
-    use leadsman_core::cluster::{ResourceVersion, Source};
-    let name = |name: &str| ObjectName {
-        namespace: "shop".into(),
-        name: name.into(),
-    };
-    let version = |version: &str| ResourceVersion::parse(Some(version));
-    let red = Some("red".to_owned());
-    let mut labels = rules::LabelsIndex::default();
-    let pod = |at: &str, colour: Option<&str>| rules::LabelsEvent::Pod {
-        name: name("a"),
-        version: version(at),
-        source: Source::Watch,
-        colour: colour.map(Into::into),
-        from: Some("paint".into()),
-    };
-    labels.apply_event(pod("2", None));
-    assert_eq!(
-        labels.due_colour(&name("a")),
-        None,
-        "there is no such ConfigMap"
-    );
-    let dirty = labels.apply_event(rules::LabelsEvent::ConfigMap {
-        name: name("paint"),
-        version: version("3"),
-        source: Source::Watch,
-        colour: red.clone(),
-    });
-    assert_eq!(dirty, [name("a")]);
-    assert_eq!(labels.due_colour(&name("a")), Some(red));
-    labels.apply_event(pod("4", Some("red")));
-    labels.apply_event(pod("3", None));
-    assert_eq!(
-        labels.due_colour(&name("a")),
-        None,
-        "it has it; the older event is late"
-    );
 }

@@ -1,0 +1,185 @@
+//! What a feature is: the kinds that it watches, the writes that it sends, and the function between them.
+
+use std::fmt::Debug;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::plan::Plan;
+use crate::store::{Change, Store, Stored};
+
+/// A feature: a function from the objects that it watches to the writes that it wants.
+///
+/// The function runs for one key at a time. It has no clock, no client and no randomness; nothing that it decides follows
+/// from the order in which events came.
+pub trait Feature: Sized + Send + 'static {
+    /// The feature's name in logs.
+    const NAME: &'static str;
+    /// The writes that it sends: the rights that it needs, and the labels by which they are counted.
+    const WRITES: &'static [WriteKind];
+    /// The classes of its writes.
+    const CLASSES: &'static [Class];
+
+    /// What the function runs for.
+    type Key: Key;
+    /// The stores of the kinds that it watches.
+    type World: Default + Send;
+    /// What no object shows. It is lost with the process, so nothing may depend on it for good.
+    type Memory: Default + Send;
+
+    /// All keys: each runs when this process begins to write.
+    fn keys(&self, world: &Self::World) -> Vec<Self::Key>;
+
+    /// Plans the writes of a key. They take the place of those that its last run planned.
+    fn reconcile(
+        &self,
+        key: &Self::Key,
+        world: &Self::World,
+        memory: &mut Self::Memory,
+        plan: &mut Plan<'_, Self>,
+    );
+}
+
+/// What a feature's function runs for: a pod, a job, a node.
+pub trait Key: Clone + Debug + Ord + Send + 'static {
+    /// The namespace whose turn it takes; empty for what belongs to the whole cluster.
+    fn namespace(&self) -> &str;
+}
+
+/// A kind `K` of the API server that a feature watches.
+pub trait Watch<K>: Feature {
+    /// What the feature keeps of an object.
+    type Stored: Stored;
+
+    /// The store of the kind.
+    fn store(world: &mut Self::World) -> &mut Store<Self::Stored>;
+
+    /// Reads what the feature keeps of an object.
+    fn read(&self, object: &Arc<K>) -> Arc<Self::Stored>;
+
+    /// Passes on the keys whose function reads what has changed. The world has the change already.
+    fn find_affected(
+        &self,
+        change: &Change<Self::Stored>,
+        world: &Self::World,
+        affected: &mut dyn FnMut(Self::Key),
+    );
+
+    /// Records whether the API server keeps the optional fields of the kind.
+    fn note_fields_kept(_world: &mut Self::World, _kept: bool) {}
+}
+
+/// A write that a feature sends: of which resource, by which verb.
+#[derive(Clone, Copy, Debug)]
+pub struct WriteKind {
+    /// As metrics and logs name it: `pod_marks`, say.
+    pub label: &'static str,
+    /// API group; empty for the core group.
+    pub group: &'static str,
+    /// `v1`, say.
+    pub version: &'static str,
+    /// The resource, with its subresource: `pods/status`, say.
+    pub resource: &'static str,
+    /// What it does.
+    pub verb: WriteVerb,
+    /// Where its objects are.
+    pub scope: RightScope,
+    /// Its class, an index into [`Feature::CLASSES`].
+    pub class: usize,
+}
+
+/// What a write does with its object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WriteVerb {
+    /// Creates it (POST).
+    Create,
+    /// Changes it by a JSON merge patch (RFC 7396).
+    MergePatch,
+    /// Changes it by a strategic merge patch.
+    StrategicPatch,
+    /// Changes it by a server-side apply of this field manager, forced.
+    Apply(&'static str),
+    /// Deletes it.
+    Delete,
+}
+
+impl WriteVerb {
+    /// The verb of RBAC.
+    pub fn right(self) -> &'static str {
+        match self {
+            Self::Create => "create",
+            Self::MergePatch | Self::StrategicPatch | Self::Apply(_) => "patch",
+            Self::Delete => "delete",
+        }
+    }
+}
+
+/// Where a right is needed, and so whether a role or a cluster role grants it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum RightScope {
+    /// On objects of all namespaces, or on objects that have none.
+    #[default]
+    Cluster,
+    /// In the namespace that the manager runs in.
+    OwnNamespace,
+}
+
+/// How the targets of a class are written.
+///
+/// A class has its share of the requests in flight and its own pace: when the API server asks one request to slow down,
+/// its class does, and no other.
+#[derive(Clone, Copy, Debug)]
+pub struct Class {
+    /// Its name in metrics.
+    pub name: &'static str,
+    /// The time between two writes of a target.
+    pub spacing: Duration,
+    /// The class that it waits for.
+    pub after: Option<After>,
+    /// Whether a target whose object is large is written less often.
+    pub is_paced_by_size: bool,
+}
+
+/// Precedence of another class.
+#[derive(Clone, Copy, Debug)]
+pub struct After {
+    /// The class with precedence, by its index: while it has targets that are ready or in flight, the other class
+    /// waits.
+    pub class: usize,
+    /// The longest wait, since the class with precedence may always have work.
+    pub at_most: Duration,
+}
+
+impl Class {
+    /// Targets that are written as soon as a request is due. The name is for metrics, and no other class of any feature has
+    /// it.
+    pub const fn new(name: &'static str) -> Self {
+        Self {
+            name,
+            spacing: Duration::ZERO,
+            after: None,
+            is_paced_by_size: false,
+        }
+    }
+
+    /// A target whose object is large is written less often: such objects are their author's, and the thread that reads the
+    /// replies is everybody's.
+    #[must_use]
+    pub const fn paced_by_size(mut self) -> Self {
+        self.is_paced_by_size = true;
+        self
+    }
+
+    /// A target is written at most once in this time.
+    #[must_use]
+    pub const fn spacing(mut self, spacing: Duration) -> Self {
+        self.spacing = spacing;
+        self
+    }
+
+    /// Waits for another class.
+    #[must_use]
+    pub const fn after(mut self, after: After) -> Self {
+        self.after = Some(after);
+        self
+    }
+}

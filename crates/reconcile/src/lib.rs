@@ -1,0 +1,65 @@
+//! The kernel of a controller: what every feature needs between the objects that it watches and the writes that it sends.
+//!
+//! A [`Feature`] is a function. It reads a world of objects and plans the writes that are wanted for one key: a pod, a
+//! job, a node. This crate decides when that function runs, keeps the world, and remembers what has become of the writes.
+//! It has no clock, no client and no task, and knows no feature.
+//!
+//! | module | holds |
+//! |---|---|
+//! | `feature` | what a feature is, and which kinds it watches |
+//! | `store` | the objects of a kind: versions, deletions, lists, look-ups, and what was asked of the API server |
+//! | `plan` | the writes that a feature wants for a key |
+//! | `writes` | what became of the writes of an object: under way, refused, undone |
+//! | `keys` | the keys that have to run, in turn by namespace, each at its own pace |
+//! | `reconciler` | the machine that joins these |
+//! | `watches` | how far a watch has come, and which objects were deleted |
+//! | `object`, `time`, `timers`, `refusal`, `effects`, `round_robin` | their vocabulary |
+//!
+//! # What always holds
+//!
+//! - A key that has to run sends nothing until it has run. What is planned follows from the world as it was then, never
+//!   from the order of events.
+//! - At most one write of an identity is under way.
+//! - A write whose fate is unknown keeps its effect in the world ([`Store::assumed`]) until an event shows what became of
+//!   it, or for five minutes.
+//! - A write that the API server refuses rests for five minutes, or until another one is wanted in its place. One that was
+//!   carried out and is wanted again was undone by somebody: it comes again after 0, 1, 2, 4 … 60 seconds.
+//! - An observation that shows nothing new makes no key run.
+//!
+//! # Example
+//!
+//! A pod that names a `ConfigMap` by an annotation gets that `ConfigMap`'s colour as a label. This is the whole feature:
+//!
+//! ```
+//! # mod copy_labels {
+#![doc = include_str!("../tests/copy_labels/mod.rs")]
+//! # }
+//! ```
+#![doc(html_no_source)]
+
+mod effects;
+mod feature;
+mod keys;
+mod object;
+mod plan;
+mod reconciler;
+mod refusal;
+mod round_robin;
+mod store;
+mod time;
+mod timers;
+mod watches;
+mod writes;
+
+pub use effects::Effects;
+pub use feature::{After, Class, Feature, Key, RightScope, Watch, WriteKind, WriteVerb};
+pub use object::{ObjectName, ResourceVersion, Source};
+pub use plan::{Plan, Purpose, Write, WriteId};
+pub use reconciler::Reconciler;
+pub use refusal::Refusal;
+pub use round_robin::{RoundRobin, TurnQueue};
+pub use store::{Assumption, Change, Store, Stored};
+pub use time::{Now, whole_seconds};
+pub use timers::Timers;
+pub use watches::{CompleteList, Watches};
+pub use writes::Fate;

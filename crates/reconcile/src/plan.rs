@@ -1,0 +1,166 @@
+//! The writes that a feature wants for a key.
+
+use std::fmt;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::feature::{Feature, Watch, WriteKind, WriteVerb};
+use crate::object::ObjectName;
+use crate::store::{AskedObjects, Assumption};
+use crate::time::Now;
+use crate::writes::{Fate, Histories};
+
+/// A kind of write of one object: at most one of them is under way.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct WriteId {
+    /// An index into [`Feature::WRITES`].
+    pub kind: usize,
+    /// The object.
+    pub name: ObjectName,
+}
+
+/// The object's name alone, as logs have the kind of the write beside it.
+impl fmt::Display for WriteId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.name.fmt(f)
+    }
+}
+
+/// What a write is to achieve, without its times and versions. Writes of one identity and purpose are refused for the same
+/// reason, and undone by the same client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Purpose(u64);
+
+impl Purpose {
+    /// The purpose of a write that achieves this.
+    pub fn of(what: impl Hash) -> Self {
+        let mut hasher = DefaultHasher::new();
+        what.hash(&mut hasher);
+        Self(hasher.finish())
+    }
+}
+
+/// A write that is wanted.
+pub struct Write<F: Feature> {
+    pub(crate) id: WriteId,
+    pub(crate) purpose: Purpose,
+    pub(crate) body: Value,
+    pub(crate) effect: Option<Effect<F>>,
+}
+
+/// How a write changes the world once it is sent.
+pub(crate) struct Effect<F: Feature> {
+    /// Assumes that it will be carried out. Returns when that is given up.
+    pub(crate) begin: BeginEffect<F>,
+    /// The store of its object.
+    pub(crate) store: fn(&mut F::World) -> &mut dyn AskedObjects,
+}
+
+type BeginEffect<F> = Box<dyn Fn(&mut <F as Feature>::World, Now) -> Duration + Send + Sync>;
+
+impl<F: Feature> Write<F> {
+    /// What it does.
+    pub fn kind(&self) -> &'static WriteKind {
+        &F::WRITES[self.id.kind]
+    }
+
+    /// Its object.
+    pub fn name(&self) -> &ObjectName {
+        &self.id.name
+    }
+
+    /// The body of its request.
+    pub fn body(&self) -> &Value {
+        &self.body
+    }
+
+    /// Says what the write is to achieve, where its body has times and versions beside that.
+    pub fn with_purpose(&mut self, purpose: Purpose) -> &mut Self {
+        self.purpose = purpose;
+        self
+    }
+
+    /// Says what the object, of a kind `K`, is like once the write has been carried out.
+    pub fn assuming<K>(
+        &mut self,
+        assume: impl Fn() -> Assumption<F::Stored> + Send + Sync + 'static,
+    ) -> &mut Self
+    where
+        F: Watch<K>,
+    {
+        let name = self.id.name.clone();
+        self.effect = Some(Effect {
+            begin: Box::new(move |world, now| F::store(world).ask(&name, assume(), now.monotonic)),
+            store: |world| F::store(world),
+        });
+        self
+    }
+}
+
+/// What a run of a feature's function plans, and what it may ask about its earlier plans.
+pub struct Plan<'a, F: Feature> {
+    pub(crate) now: Now,
+    pub(crate) histories: &'a Histories,
+    pub(crate) writes: Vec<Write<F>>,
+    pub(crate) wake_at: Option<Duration>,
+}
+
+impl<F: Feature> Plan<'_, F> {
+    /// The time of the run.
+    pub fn now(&self) -> Now {
+        self.now
+    }
+
+    /// Wants a patch or an apply.
+    pub fn patch(&mut self, kind: &WriteKind, name: ObjectName, body: Value) -> &mut Write<F> {
+        self.write(kind, name, body)
+    }
+
+    /// Wants an object created. Its name is computed, so that what is created twice meets itself.
+    pub fn create(&mut self, kind: &WriteKind, name: ObjectName, object: Value) -> &mut Write<F> {
+        debug_assert_eq!(kind.verb, WriteVerb::Create);
+        self.write(kind, name, object)
+    }
+
+    /// Wants an object of a kind `K` deleted, if it is the one of this uid.
+    pub fn delete<K>(&mut self, kind: &WriteKind, name: ObjectName, uid: &str)
+    where
+        F: Watch<K>,
+    {
+        debug_assert_eq!(kind.verb, WriteVerb::Delete);
+        let options = json!({"preconditions": {"uid": uid}});
+        self.write(kind, name, options)
+            .assuming::<K>(|| Assumption::Gone);
+    }
+
+    /// Runs the function again at this time of the monotonic clock, unless something else makes it run before.
+    pub fn wake_at(&mut self, time: Duration) {
+        self.wake_at = Some(self.wake_at.map_or(time, |before| before.min(time)));
+    }
+
+    /// What has become of the last write of an object, if it was refused or undone.
+    pub fn fate(&self, kind: &WriteKind, name: &ObjectName) -> Option<Fate<'_>> {
+        self.histories.fate(&Self::id(kind, name.clone()))
+    }
+
+    fn write(&mut self, kind: &WriteKind, name: ObjectName, body: Value) -> &mut Write<F> {
+        self.writes.push(Write {
+            id: Self::id(kind, name),
+            purpose: Purpose::of(body.to_string()),
+            body,
+            effect: None,
+        });
+        let last = self.writes.len() - 1;
+        &mut self.writes[last]
+    }
+
+    fn id(kind: &WriteKind, name: ObjectName) -> WriteId {
+        let place = F::WRITES.iter().position(|known| known.label == kind.label);
+        WriteId {
+            kind: place.expect("a feature plans writes of its own list alone"),
+            name,
+        }
+    }
+}

@@ -1,0 +1,389 @@
+//! The machine around a feature's function: events in, writes out, and what became of them back in.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::effects::Effects;
+use crate::feature::{Feature, Watch};
+use crate::keys::KeyQueue;
+use crate::object::{ObjectName, ResourceVersion, Source};
+use crate::plan::{Plan, Write, WriteId};
+use crate::refusal::Refusal;
+use crate::store::Change;
+use crate::time::Now;
+use crate::timers::Timers;
+use crate::writes::Histories;
+
+/// How long keys run before events and replies are looked at again.
+const TURN: Duration = Duration::from_millis(2);
+
+/// A feature, its world, and the writes that it wants.
+pub struct Reconciler<F: Feature> {
+    feature: F,
+    world: F::World,
+    memory: F::Memory,
+    keys: KeyQueue<F::Key>,
+    /// The identities that the last run of a key planned. A key that wants nothing has none.
+    planned: BTreeMap<F::Key, Vec<WriteId>>,
+    /// What is wanted, by the keys that want it.
+    wanted: BTreeMap<WriteId, BTreeMap<F::Key, Arc<Write<F>>>>,
+    /// The writes whose outcome no event has shown.
+    sent: BTreeMap<WriteId, Sent<F>>,
+    histories: Histories,
+    timers: Timers<Timer<F::Key>>,
+    wakes: BTreeMap<F::Key, Duration>,
+    /// The writes that may be due.
+    dirty: BTreeSet<WriteId>,
+    is_writing: bool,
+    /// Measures what a run costs.
+    clock: fn() -> Duration,
+}
+
+/// A write that was sent, and the key that wanted it.
+struct Sent<F: Feature> {
+    write: Arc<Write<F>>,
+    key: F::Key,
+    /// Whether it was carried out, and the watch has to show the result.
+    is_done: bool,
+}
+
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Timer<K> {
+    Wake(K),
+    /// A write may be sent, or what is known of it is out of date.
+    Write(WriteId),
+    /// What a write has asked for is given up.
+    Asked(WriteId, K),
+}
+
+impl<F: Feature> Reconciler<F> {
+    /// A feature that has observed nothing yet. `clock` is a monotonic clock, which measures what runs cost.
+    pub fn new(feature: F, clock: fn() -> Duration) -> Self {
+        Self {
+            feature,
+            world: F::World::default(),
+            memory: F::Memory::default(),
+            keys: KeyQueue::default(),
+            planned: BTreeMap::new(),
+            wanted: BTreeMap::new(),
+            sent: BTreeMap::new(),
+            histories: Histories::default(),
+            timers: Timers::default(),
+            wakes: BTreeMap::new(),
+            dirty: BTreeSet::new(),
+            is_writing: false,
+            clock,
+        }
+    }
+
+    /// What is known of the cluster.
+    pub fn world(&self) -> &F::World {
+        &self.world
+    }
+
+    /// The state of an object was seen.
+    pub fn observe_object<K>(&mut self, object: &Arc<K>, source: Source)
+    where
+        F: Watch<K>,
+    {
+        let object = self.feature.read(object);
+        let change = F::store(&mut self.world).observe(object, source);
+        self.mark_affected(change.as_slice());
+    }
+
+    /// An object exists and cannot be decoded.
+    pub fn observe_undecodable<K>(&mut self, name: &ObjectName)
+    where
+        F: Watch<K>,
+    {
+        let change = F::store(&mut self.world).observe_undecodable(name);
+        self.mark_affected(change.as_slice());
+    }
+
+    /// The watch shows a deletion, with its version.
+    pub fn observe_deletion<K>(&mut self, name: &ObjectName, version: ResourceVersion, now: Now)
+    where
+        F: Watch<K>,
+    {
+        let change = F::store(&mut self.world).observe_deletion(name, version, now.monotonic);
+        self.mark_affected(change.as_slice());
+    }
+
+    /// A list is complete. One beside the watch may be ahead of it or behind it.
+    pub fn observe_list<K>(
+        &mut self,
+        names: &BTreeSet<ObjectName>,
+        version: ResourceVersion,
+        is_beside_watch: bool,
+        now: Now,
+    ) where
+        F: Watch<K>,
+    {
+        let store = F::store(&mut self.world);
+        let changes = store.observe_list(names, version, is_beside_watch, now.monotonic);
+        self.mark_affected(&changes);
+    }
+
+    /// Whether the API server keeps the optional fields of a kind is known, so that everything may have to be written anew.
+    pub fn note_fields_kept<K>(&mut self, kept: bool)
+    where
+        F: Watch<K>,
+    {
+        F::note_fields_kept(&mut self.world, kept);
+        self.mark_all();
+    }
+
+    /// This process writes from now on: every key runs, since another process may have written meanwhile.
+    pub fn begin_term(&mut self) {
+        self.is_writing = true;
+        self.histories.clear();
+        for (id, sent) in std::mem::take(&mut self.sent) {
+            if let Some(effect) = &sent.write.effect {
+                (effect.store)(&mut self.world).end_asked(&id.name);
+            }
+        }
+        self.keys.clear();
+        self.planned.clear();
+        self.wanted.clear();
+        self.mark_all();
+    }
+
+    fn mark_all(&mut self) {
+        if self.is_writing {
+            for key in self.feature.keys(&self.world) {
+                self.keys.mark(key);
+            }
+        }
+    }
+
+    fn mark_affected<K>(&mut self, changes: &[Change<F::Stored>])
+    where
+        F: Watch<K>,
+    {
+        // Everything runs when this process begins to write.
+        if self.is_writing {
+            for change in changes {
+                let keys = &mut self.keys;
+                self.feature
+                    .find_affected(change, &self.world, &mut |key| keys.mark(key));
+            }
+        }
+    }
+
+    /// Runs keys for a while. Called whenever the deadline of [`Reconciler::take_effects`] has passed.
+    pub fn run_keys(&mut self, now: Now) {
+        while let Some(timer) = self.timers.pop_due(now.monotonic) {
+            self.handle_timer(timer, now);
+        }
+        let begun = (self.clock)();
+        let mut before = begun;
+        while let Some(key) = self.keys.take_next(now.monotonic) {
+            self.run_key(&key, now);
+            let after = (self.clock)();
+            self.keys
+                .rest(&key, after.saturating_sub(before), now.monotonic);
+            before = after;
+            if after.saturating_sub(begun) >= TURN {
+                break;
+            }
+        }
+    }
+
+    fn handle_timer(&mut self, timer: Timer<F::Key>, now: Now) {
+        match timer {
+            Timer::Wake(key) => {
+                self.wakes.remove(&key);
+                self.keys.mark(key);
+            }
+            Timer::Write(id) => {
+                self.histories.forget_past(&id, now.monotonic);
+                if self.wanted.contains_key(&id) {
+                    self.dirty.insert(id);
+                }
+            }
+            Timer::Asked(id, key) => {
+                if let Some(sent) = self.sent.get(&id)
+                    && let Some(effect) = &sent.write.effect
+                {
+                    let store = (effect.store)(&mut self.world);
+                    store.expire_asked(&id.name, now.monotonic);
+                    if !store.is_asked(&id.name) {
+                        self.sent.remove(&id);
+                        self.keys.mark(key);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Runs the function for a key, and takes what it plans in the place of what it planned before.
+    fn run_key(&mut self, key: &F::Key, now: Now) {
+        let mut plan = Plan {
+            now,
+            histories: &self.histories,
+            writes: Vec::new(),
+            wake_at: None,
+        };
+        self.feature
+            .reconcile(key, &self.world, &mut self.memory, &mut plan);
+        let Plan {
+            writes, wake_at, ..
+        } = plan;
+        self.set_wake(key, wake_at);
+        for id in self.planned.remove(key).unwrap_or_default() {
+            if let Some(by_key) = self.wanted.get_mut(&id) {
+                by_key.remove(key);
+                if by_key.is_empty() {
+                    self.wanted.remove(&id);
+                }
+            }
+        }
+        if writes.is_empty() {
+            return;
+        }
+        let ids = writes.iter().map(|write| write.id.clone()).collect();
+        self.planned.insert(key.clone(), ids);
+        for write in writes {
+            let id = write.id.clone();
+            self.dirty.insert(id.clone());
+            let by_key = self.wanted.entry(id).or_default();
+            by_key.insert(key.clone(), Arc::new(write));
+        }
+    }
+
+    fn set_wake(&mut self, key: &F::Key, at: Option<Duration>) {
+        let mut set = self.wakes.remove(key);
+        self.timers.reset(&mut set, at, || Timer::Wake(key.clone()));
+        if let Some(at) = set {
+            self.wakes.insert(key.clone(), at);
+        }
+    }
+
+    /// The writes that may be due since the last call, and when [`Reconciler::run_keys`] has something to do.
+    pub fn take_effects(&mut self, now: Now) -> Effects<WriteId> {
+        let keys = self.keys.deadline(now.monotonic);
+        let deadline = self.timers.deadline().into_iter().chain(keys).min();
+        Effects {
+            dirty: std::mem::take(&mut self.dirty).into_iter().collect(),
+            deadline,
+        }
+    }
+
+    /// The write that is due for an identity, if there is one. It counts as sent.
+    pub fn take_due(&mut self, id: &WriteId, now: Now) -> Option<Arc<Write<F>>> {
+        if self.awaits_result(id) {
+            return None;
+        }
+        let by_key = self.wanted.get(id)?;
+        let mut later: Option<Duration> = None;
+        let mut due = None;
+        for (key, write) in by_key {
+            if self.keys.is_marked(key) {
+                // What it plans is out of date; the next run says what is due.
+                continue;
+            }
+            match self.histories.sends_at(id, write.purpose, now.monotonic) {
+                Some(at) if at <= now.monotonic => {
+                    due = Some((key.clone(), write.clone()));
+                    break;
+                }
+                Some(at) => later = Some(later.map_or(at, |before| before.min(at))),
+                None => {}
+            }
+        }
+        let Some((key, write)) = due else {
+            if let Some(at) = later {
+                self.timers.set(at, Timer::Write(id.clone()));
+            }
+            return None;
+        };
+        self.histories.begin(id, write.purpose);
+        if let Some(effect) = &write.effect {
+            let until = (effect.begin)(&mut self.world, now);
+            self.timers
+                .set(until, Timer::Asked(id.clone(), key.clone()));
+        }
+        let sent = Sent {
+            write: write.clone(),
+            key,
+            is_done: false,
+        };
+        self.sent.insert(id.clone(), sent);
+        Some(write)
+    }
+
+    /// Whether a write was carried out whose result the watch has not shown. Nothing else of its object is due before.
+    fn awaits_result(&mut self, id: &WriteId) -> bool {
+        let sent = self.sent.get(id).filter(|sent| sent.is_done);
+        let effect = sent.and_then(|sent| sent.write.effect.as_ref());
+        effect.is_some_and(|effect| (effect.store)(&mut self.world).is_asked(&id.name))
+    }
+
+    /// A write was carried out. The object that its reply showed was observed before; `has_reply` is whether it showed one.
+    pub fn note_done(&mut self, id: &WriteId, has_reply: bool, now: Now) {
+        let forget_at = self.histories.end_done(id, now.monotonic);
+        if let Some(at) = forget_at {
+            self.timers.set(at, Timer::Write(id.clone()));
+        }
+        self.settle(id, Outcome::Done { has_reply });
+    }
+
+    /// The object of a write is gone or was replaced, which the watch has not shown. If the write is wanted all the same, it
+    /// comes again at the distance of one that is undone.
+    pub fn note_gone(&mut self, id: &WriteId, now: Now) {
+        self.histories.end_done(id, now.monotonic);
+        self.settle(id, Outcome::NotDone);
+    }
+
+    /// A write was refused for good.
+    pub fn note_refused(&mut self, id: &WriteId, refusal: Refusal, now: Now) {
+        if let Some(at) = self.histories.end_refused(id, refusal, now.monotonic) {
+            self.timers.set(at, Timer::Write(id.clone()));
+        }
+        self.settle(id, Outcome::NotDone);
+    }
+
+    /// A write was not carried out for now, or it is not known whether it was.
+    pub fn note_failed(&mut self, id: &WriteId, is_surely_not_done: bool) {
+        self.histories.end(id);
+        let outcome = if is_surely_not_done {
+            Outcome::NotDone
+        } else {
+            Outcome::Unknown
+        };
+        self.settle(id, outcome);
+    }
+
+    /// Corrects what was assumed of an object, and has the key run that wanted the write.
+    fn settle(&mut self, id: &WriteId, outcome: Outcome) {
+        let Some(sent) = self.sent.get_mut(id) else {
+            return;
+        };
+        self.keys.mark(sent.key.clone());
+        let is_shown = matches!(
+            outcome,
+            Outcome::NotDone | Outcome::Done { has_reply: true }
+        );
+        sent.is_done = matches!(outcome, Outcome::Done { .. });
+        match &sent.write.effect {
+            Some(effect) if is_shown => (effect.store)(&mut self.world).end_asked(&id.name),
+            Some(effect) => (effect.store)(&mut self.world).await_event(&id.name),
+            None => {}
+        }
+        if is_shown || sent.write.effect.is_none() {
+            self.sent.remove(id);
+        }
+    }
+}
+
+/// What the answer to a write says.
+#[derive(Clone, Copy)]
+enum Outcome {
+    /// It was carried out, and the object that its reply shows was observed, if it shows one.
+    Done { has_reply: bool },
+    /// It was not carried out.
+    NotDone,
+    /// It may have been carried out.
+    Unknown,
+}

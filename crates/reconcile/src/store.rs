@@ -1,0 +1,371 @@
+//! The objects of one kind as they are known: what events show of them, and what this process has asked for since.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::object::{ObjectName, ResourceVersion, Source};
+use crate::watches::{CompleteList, Watches};
+
+/// How long a write whose fate no event shows keeps its effect. A watch is re-established sooner.
+pub(crate) const ASKED: Duration = Duration::from_mins(5);
+
+/// An object as a feature reads it.
+pub trait Stored: Send + Sync + 'static {
+    /// Its name.
+    fn name(&self) -> ObjectName;
+
+    /// Its uid.
+    fn uid(&self) -> &str;
+
+    /// The version that it shows.
+    fn version(&self) -> ResourceVersion;
+
+    /// Passes on the words under which [`Store::find`] has it: the uid of its owner, the name of its node.
+    fn words(&self, _found: &mut dyn FnMut(&str)) {}
+
+    /// Whether nothing that a feature reads differs from an earlier state of the object. Then no key has to run.
+    fn is_same(&self, _earlier: &Self) -> bool {
+        false
+    }
+}
+
+/// The objects of a kind.
+#[derive(Debug)]
+pub struct Store<K> {
+    objects: BTreeMap<Arc<ObjectName>, (ResourceVersion, Arc<K>)>,
+    by_word: BTreeSet<(Arc<str>, Arc<ObjectName>)>,
+    undecodable: BTreeSet<ObjectName>,
+    asked: BTreeMap<Arc<ObjectName>, Asked<K>>,
+    watches: Watches<()>,
+}
+
+/// What this process has asked the API server to do with an object, and no event has shown yet.
+#[derive(Debug)]
+struct Asked<K> {
+    assumption: Assumption<K>,
+    /// The version that was known when it was asked.
+    known: ResourceVersion,
+    /// Whether the answer is still awaited. No version ends it before: another client may have made that.
+    is_under_way: bool,
+    /// When it is given up, on the monotonic clock.
+    until: Duration,
+}
+
+/// The state of an object once a write has been carried out.
+#[derive(Debug)]
+pub enum Assumption<K> {
+    /// The object is as it is here. A created one has no uid yet.
+    Object(Arc<K>),
+    /// The object is gone.
+    Gone,
+}
+
+/// A change of an object. Both states are absent if it exists and cannot be decoded.
+#[derive(Debug)]
+pub struct Change<K> {
+    /// Its name.
+    pub name: Arc<ObjectName>,
+    /// The state of before, if it was known. The object may be another one of the same name.
+    pub before: Option<Arc<K>>,
+    /// The state now, unless it is gone.
+    pub now: Option<Arc<K>>,
+}
+
+impl<K> Default for Store<K> {
+    fn default() -> Self {
+        Self {
+            objects: BTreeMap::new(),
+            by_word: BTreeSet::new(),
+            undecodable: BTreeSet::new(),
+            asked: BTreeMap::new(),
+            watches: Watches::default(),
+        }
+    }
+}
+
+impl<K: Stored> Store<K> {
+    /// The object as events show it.
+    pub fn observed(&self, name: &ObjectName) -> Option<&Arc<K>> {
+        self.objects.get(name).map(|(_, object)| object)
+    }
+
+    /// The object as it is if what was asked has been carried out.
+    pub fn assumed(&self, name: &ObjectName) -> Option<&Arc<K>> {
+        match self.asked.get(name).map(|asked| &asked.assumption) {
+            Some(Assumption::Object(object)) => Some(object),
+            Some(Assumption::Gone) => None,
+            None => self.observed(name),
+        }
+    }
+
+    /// Whether something was asked whose outcome no event has shown.
+    pub fn is_asked(&self, name: &ObjectName) -> bool {
+        self.asked.contains_key(name)
+    }
+
+    /// The version in which an object is known.
+    pub fn version(&self, name: &ObjectName) -> Option<ResourceVersion> {
+        self.objects.get(name).map(|(version, _)| *version)
+    }
+
+    /// All objects as events show them, by name.
+    pub fn iter(&self) -> impl Iterator<Item = (&Arc<ObjectName>, &Arc<K>)> {
+        let objects = self.objects.iter();
+        objects.map(|(name, (_, object))| (name, object))
+    }
+
+    /// The objects of a namespace as events show them, by name.
+    pub fn in_namespace(&self, namespace: &str) -> impl Iterator<Item = &Arc<K>> {
+        let first = ObjectName {
+            namespace: namespace.to_owned(),
+            name: String::new(),
+        };
+        let from = (Bound::Included(&first), Bound::Unbounded);
+        let objects = self.objects.range::<ObjectName, _>(from);
+        objects
+            .take_while(move |(name, _)| name.namespace == first.namespace)
+            .map(|(_, (_, object))| object)
+    }
+
+    /// The objects that have a word ([`Stored::words`]) as events show them, by name.
+    pub fn find<'a>(&'a self, word: &str) -> impl Iterator<Item = &'a Arc<K>> + use<'a, K> {
+        let names = self.names_of_word(word);
+        names.filter_map(|name| self.observed(name))
+    }
+
+    /// The objects that have a word if what was asked has been carried out: created ones are there, and deleted ones are
+    /// not.
+    pub fn find_assumed<'a>(&'a self, word: &'a str) -> impl Iterator<Item = &'a Arc<K>> {
+        let kept = self.names_of_word(word);
+        let kept = kept.filter_map(|name| self.assumed(name));
+        let asked = self
+            .asked
+            .keys()
+            .filter(|name| !self.objects.contains_key(*name));
+        let created = asked.filter_map(|name| self.assumed(name));
+        kept.chain(created.filter(move |object| has_word(&***object, word)))
+    }
+
+    /// The objects that exist and could never be decoded. What may belong to them is better left alone.
+    pub fn undecodable(&self) -> impl Iterator<Item = &ObjectName> {
+        self.undecodable.iter()
+    }
+
+    fn names_of_word<'a>(
+        &'a self,
+        word: &str,
+    ) -> impl Iterator<Item = &'a Arc<ObjectName>> + use<'a, K> {
+        let word: Arc<str> = word.into();
+        let first = Arc::new(ObjectName {
+            namespace: String::new(),
+            name: String::new(),
+        });
+        let found = self.by_word.range((word.clone(), first)..);
+        found
+            .take_while(move |(known, _)| *known == word)
+            .map(|(_, name)| name)
+    }
+
+    /// Takes in a state. None if it shows nothing new.
+    pub(crate) fn observe(&mut self, object: Arc<K>, source: Source) -> Option<Change<K>> {
+        let (name, version) = (object.name(), object.version());
+        self.watches.observe((), source, version);
+        let known = self.version(&name);
+        if self.watches.is_stale(source, (), &name, version, known) {
+            return None;
+        }
+        self.undecodable.remove(&name);
+        self.end_asked_before(&name, version);
+        let (name, before) = match self.objects.remove_entry(&name) {
+            Some((name, (_, before))) => (name, Some(before)),
+            None => (Arc::new(name), None),
+        };
+        if let Some(before) = &before {
+            self.forget_words(&name, before);
+        }
+        object.words(&mut |word| {
+            self.by_word.insert((word.into(), name.clone()));
+        });
+        self.objects.insert(name.clone(), (version, object.clone()));
+        let is_same = before
+            .as_ref()
+            .is_some_and(|before| before.uid() == object.uid() && object.is_same(before));
+        (!is_same).then_some(Change {
+            name,
+            before,
+            now: Some(object),
+        })
+    }
+
+    /// Takes in that an object exists and cannot be decoded: what was known of it stays.
+    pub(crate) fn observe_undecodable(&mut self, name: &ObjectName) -> Option<Change<K>> {
+        let is_news = !self.objects.contains_key(name) && self.undecodable.insert(name.clone());
+        is_news.then(|| Change {
+            name: Arc::new(name.clone()),
+            before: None,
+            now: None,
+        })
+    }
+
+    /// Takes in that the watch shows a deletion, with its version.
+    pub(crate) fn observe_deletion(
+        &mut self,
+        name: &ObjectName,
+        version: ResourceVersion,
+        now: Duration,
+    ) -> Option<Change<K>> {
+        self.watches.observe((), Source::Watch, version);
+        // The watch may lag behind the reply to a write that created a new object of this name.
+        let known = self.version(name);
+        if known.is_some_and(|known| known.is_later_than(version)) {
+            return None;
+        }
+        self.remove(name, version, now)
+    }
+
+    /// Takes in that a list is complete: what it does not name did not exist at its version. Returns what is gone.
+    pub(crate) fn observe_list(
+        &mut self,
+        names: &BTreeSet<ObjectName>,
+        version: ResourceVersion,
+        is_beside_watch: bool,
+        now: Duration,
+    ) -> Vec<Change<K>> {
+        let list = if is_beside_watch {
+            self.watches.complete_list_beside_watch((), version)
+        } else {
+            self.watches.complete_list((), version)
+        };
+        let is_gone =
+            |name: &ObjectName, known| !names.contains(name) && list.proves_deletion(known);
+        let decoded = self
+            .objects
+            .iter()
+            .map(|(name, (known, _))| (&**name, Some(*known)));
+        let undecodable = self.undecodable.iter().map(|name| (name, None));
+        let gone: Vec<ObjectName> = decoded
+            .chain(undecodable)
+            .filter(|(name, known)| is_gone(name, *known))
+            .map(|(name, _)| name.clone())
+            .collect();
+        self.forget_asked_before(list);
+        gone.iter()
+            .filter_map(|name| self.remove(name, version, now))
+            .collect()
+    }
+
+    /// A list that the watch begins with shows what was carried out before it.
+    fn forget_asked_before(&mut self, list: CompleteList) {
+        if list.is_restored() {
+            self.asked.clear();
+        }
+    }
+
+    fn remove(
+        &mut self,
+        name: &ObjectName,
+        version: ResourceVersion,
+        now: Duration,
+    ) -> Option<Change<K>> {
+        self.watches.note_deletion((), name, version, now);
+        self.end_asked_before(name, version);
+        let was_undecodable = self.undecodable.remove(name);
+        let Some((name, (_, before))) = self.objects.remove_entry(name) else {
+            return was_undecodable.then(|| Change {
+                name: Arc::new(name.clone()),
+                before: None,
+                now: None,
+            });
+        };
+        self.forget_words(&name, &before);
+        Some(Change {
+            name,
+            before: Some(before),
+            now: None,
+        })
+    }
+
+    fn forget_words(&mut self, name: &Arc<ObjectName>, object: &K) {
+        object.words(&mut |word| {
+            self.by_word.remove(&(word.into(), name.clone()));
+        });
+    }
+
+    /// Assumes that a write will be carried out.
+    pub(crate) fn ask(
+        &mut self,
+        name: &ObjectName,
+        assumption: Assumption<K>,
+        now: Duration,
+    ) -> Duration {
+        let until = now.saturating_add(ASKED);
+        let known = self.version(name).unwrap_or_default();
+        let asked = Asked {
+            assumption,
+            known,
+            is_under_way: true,
+            until,
+        };
+        self.asked.insert(Arc::new(name.clone()), asked);
+        until
+    }
+
+    /// Ends what is assumed of an object when an event shows a version that the write, or somebody after it, has made.
+    fn end_asked_before(&mut self, name: &ObjectName, version: ResourceVersion) {
+        let is_shown = |asked: &Asked<K>| !asked.is_under_way && version.is_newer_than(asked.known);
+        if self.asked.get(name).is_some_and(is_shown) {
+            self.asked.remove(name);
+        }
+    }
+}
+
+/// What was asked of the objects of a kind, whatever the kind.
+pub(crate) trait AskedObjects {
+    /// Whether something was asked whose outcome no event has shown.
+    fn is_asked(&self, name: &ObjectName) -> bool;
+
+    /// Ends what is assumed of an object: it is known what became of the write.
+    fn end_asked(&mut self, name: &ObjectName);
+
+    /// The answer was lost, or shows no object: what is assumed ends by the next event, unless one has come already.
+    fn await_event(&mut self, name: &ObjectName);
+
+    /// Ends what is assumed of an object for too long.
+    fn expire_asked(&mut self, name: &ObjectName, now: Duration);
+}
+
+impl<K: Stored> AskedObjects for Store<K> {
+    fn is_asked(&self, name: &ObjectName) -> bool {
+        self.asked.contains_key(name)
+    }
+
+    fn end_asked(&mut self, name: &ObjectName) {
+        self.asked.remove(name);
+    }
+
+    fn await_event(&mut self, name: &ObjectName) {
+        let version = self.version(name);
+        let Some(asked) = self.asked.get_mut(name) else {
+            return;
+        };
+        asked.is_under_way = false;
+        let is_gone = version.is_none() && asked.known != ResourceVersion::UNKNOWN;
+        if is_gone || version.is_some_and(|version| version.is_later_than(asked.known)) {
+            self.asked.remove(name);
+        }
+    }
+
+    fn expire_asked(&mut self, name: &ObjectName, now: Duration) {
+        if self.asked.get(name).is_some_and(|asked| asked.until <= now) {
+            self.asked.remove(name);
+        }
+    }
+}
+
+fn has_word<K: Stored>(object: &K, wanted: &str) -> bool {
+    let mut is_found = false;
+    object.words(&mut |word| is_found |= word == wanted);
+    is_found
+}

@@ -1,0 +1,172 @@
+//! What became of the writes of an object: which one is under way, which ones were refused, and which one is undone by
+//! somebody each time.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use crate::plan::{Purpose, WriteId};
+use crate::refusal::Refusal;
+
+/// How long a refused write rests: the cause may have been a webhook, a quota or a policy, and no watch shows that it is
+/// over.
+const REFUSED: Duration = Duration::from_mins(5);
+/// The refusals that are kept of one identity. Others are of what was wanted before an edit, and whoever may edit an object
+/// could make any number of them.
+const MOST: usize = 16;
+/// A write that is wanted again after this time was not undone: something else has changed.
+const QUIET: Duration = Duration::from_mins(3);
+/// The longest time between two writes of which each undoes what somebody else has done.
+const LONGEST: Duration = Duration::from_mins(1);
+
+const _: () = assert!(LONGEST.as_secs() < QUIET.as_secs());
+
+/// What has become of a write, where it is not simply done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate<'a> {
+    /// The API server refuses it, in its own words.
+    Refused(&'a Refusal),
+    /// It was carried out so many times, and is wanted again.
+    Undone(u32),
+}
+
+/// What is remembered of all identities. One whose writes are simply done is forgotten after a while.
+#[derive(Debug, Default)]
+pub(crate) struct Histories(BTreeMap<WriteId, History>);
+
+#[derive(Debug, Default)]
+struct History {
+    under_way: Option<Purpose>,
+    refused: Vec<Refused>,
+    done: Option<Done>,
+}
+
+#[derive(Debug)]
+struct Refused {
+    purpose: Purpose,
+    refusal: Refusal,
+    until: Duration,
+}
+
+/// The write that was carried out last, and how often in a row.
+#[derive(Clone, Copy, Debug)]
+struct Done {
+    purpose: Purpose,
+    times: u32,
+    at: Duration,
+}
+
+impl Histories {
+    /// When a write that is wanted may be sent: at once, at a later time, or at the end of the one that is under way (None).
+    pub(crate) fn sends_at(
+        &self,
+        id: &WriteId,
+        purpose: Purpose,
+        now: Duration,
+    ) -> Option<Duration> {
+        let Some(history) = self.0.get(id) else {
+            return Some(now);
+        };
+        if history.under_way.is_some() {
+            return None;
+        }
+        let refused = history
+            .refused
+            .iter()
+            .find(|refused| refused.purpose == purpose);
+        let done = history.done.filter(|done| done.purpose == purpose);
+        let refused = refused.map_or(now, |refused| refused.until);
+        Some(done.map_or(now, Done::next).max(refused).max(now))
+    }
+
+    /// Records that a write is sent.
+    pub(crate) fn begin(&mut self, id: &WriteId, purpose: Purpose) {
+        self.0.entry(id.clone()).or_default().under_way = Some(purpose);
+    }
+
+    /// Records that nothing of this identity is under way.
+    pub(crate) fn end(&mut self, id: &WriteId) -> Option<Purpose> {
+        self.0.get_mut(id)?.under_way.take()
+    }
+
+    /// Records that the write under way was carried out. Returns when that may be forgotten.
+    pub(crate) fn end_done(&mut self, id: &WriteId, now: Duration) -> Option<Duration> {
+        let history = self.0.get_mut(id)?;
+        let purpose = history.under_way.take()?;
+        let before = history
+            .done
+            .filter(|done| done.purpose == purpose && !done.is_quiet(now));
+        history.done = Some(Done {
+            purpose,
+            times: before.map_or(1, |done| done.times.saturating_add(1)),
+            at: now,
+        });
+        history.refused.retain(|refused| refused.purpose != purpose);
+        Some(now.saturating_add(QUIET))
+    }
+
+    /// Records that the write under way was refused. Returns until when it rests.
+    pub(crate) fn end_refused(
+        &mut self,
+        id: &WriteId,
+        refusal: Refusal,
+        now: Duration,
+    ) -> Option<Duration> {
+        let history = self.0.get_mut(id)?;
+        let purpose = history.under_way.take()?;
+        let until = now.saturating_add(REFUSED);
+        history
+            .refused
+            .retain(|known| known.purpose != purpose && known.until > now);
+        history.refused.push(Refused {
+            purpose,
+            refusal,
+            until,
+        });
+        if history.refused.len() > MOST {
+            history.refused.remove(0);
+        }
+        Some(until)
+    }
+
+    /// Forgets what is over.
+    pub(crate) fn forget_past(&mut self, id: &WriteId, now: Duration) {
+        let Some(history) = self.0.get_mut(id) else {
+            return;
+        };
+        history.refused.retain(|refused| refused.until > now);
+        history.done = history.done.filter(|done| !done.is_quiet(now));
+        if history.under_way.is_none() && history.refused.is_empty() && history.done.is_none() {
+            self.0.remove(id);
+        }
+    }
+
+    /// Forgets everything: another process may have written since.
+    pub(crate) fn clear(&mut self) {
+        self.0.clear();
+    }
+
+    pub(crate) fn fate(&self, id: &WriteId) -> Option<Fate<'_>> {
+        let history = self.0.get(id)?;
+        let undone = history.done.filter(|done| done.times > 1);
+        let undone = undone.map(|done| Fate::Undone(done.times));
+        let refused = history.refused.last();
+        refused
+            .map(|refused| Fate::Refused(&refused.refusal))
+            .or(undone)
+    }
+}
+
+impl Done {
+    /// When it may be repeated: at once, then after 1, 2, 4 … seconds.
+    fn next(self) -> Duration {
+        let wait = match self.times {
+            0 | 1 => Duration::ZERO,
+            times => Duration::from_secs(1 << (times - 2).min(6)).min(LONGEST),
+        };
+        self.at.saturating_add(wait)
+    }
+
+    fn is_quiet(self, now: Duration) -> bool {
+        self.at.saturating_add(QUIET) <= now
+    }
+}
