@@ -390,10 +390,6 @@ const OTHERS: &[(&str, &str)] = &[
         "docs/howto/openkruise-game.md",
         "a part of a GameServerSet, which is OpenKruise-Game's",
     ),
-    (
-        "docs/howto/traces.md",
-        "files and queries of collectors and Grafana, and a drawing; `tests/chart` sets the value, tests/api/traces.rs collects",
-    ),
 ];
 
 pub(crate) async fn every_other_block_is_named(_: Arc<Installation>) -> Result<()> {

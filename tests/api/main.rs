@@ -36,7 +36,6 @@ mod sizes;
 mod stage;
 mod status;
 mod stored_bytes;
-mod traces;
 mod trial;
 mod watch;
 mod webhook;
@@ -322,7 +321,6 @@ fn apart() -> Vec<Case<Installation>> {
         case!(apart leadership::a_leader_that_ends_hands_over_at_once),
         case!(apart deletion::clients_of_openkruise_find_the_finalizer),
         case!(apart stored_bytes::what_a_pod_prints_keeps_no_status_from_being_written),
-        case!(apart traces::a_change_of_a_verdict_is_one_trace_of_both_processes),
     ]
 }
 

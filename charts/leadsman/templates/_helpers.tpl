@@ -92,14 +92,6 @@ The feature gates as JSON, each true or false. The manager reads the same text b
 - --log-format={{ .format }}
 {{- end }}
 {{- end }}
-{{- with $root.Values.tracing }}
-{{- if .endpoint }}
-- {{ printf "--tracing-endpoint=%s" .endpoint | quote }}
-{{- if ne (int .samplingRatePerMillion) 1000000 }}
-- --tracing-sampling-rate-per-million={{ int .samplingRatePerMillion }}
-{{- end }}
-{{- end }}
-{{- end }}
 {{- end }}
 
 {{/* A container that has nothing but its own address space. */}}

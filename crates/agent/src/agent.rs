@@ -74,7 +74,6 @@ fn task_context(args: &Args, process: &Process, runtime: Runtime) -> TaskContext
         runtime,
         health: HealthChecks::new(process.readiness.clone()),
         metrics: process.metrics.clone(),
-        tracer: process.tracer.clone(),
         random: process.random.clone(),
         // A child, so that a task that fails can stop the others; the process ends by its error.
         stop: process.shutdown.child_token(),

@@ -14,7 +14,6 @@
 //! | `event_queue` | the events that wait, of which each namespace has its share |
 //! | `event_spam_filter` | the limit of a pod's events and log lines |
 //! | `metrics` | the metrics of all this |
-//! | `traces` | the agent's part of the trace of a verdict |
 
 mod container_list;
 mod event_queue;
@@ -25,7 +24,6 @@ mod plan;
 mod prober;
 mod status;
 mod targets;
-mod traces;
 
 use std::collections::HashSet;
 use std::net::IpAddr;
@@ -54,7 +52,6 @@ use self::plan::{Plan, PlanEvent, PlanFollower, watch_plan};
 use self::prober::{FinishedRun, Prober, RunEnd};
 use self::status::{StatusWrite, disposition_of, failed_write, shows_unprobed, write_status};
 use self::targets::ProbeTargets;
-use self::traces::{TracedRun, VerdictTraces};
 use crate::health::Health;
 use crate::history::HistoryRequests;
 use crate::task::{DRAIN, TaskContext};
@@ -124,7 +121,6 @@ struct Probing {
     /// The lines that each pod may still have in the log at info and above.
     log_lines: EventSpamFilter,
     metrics: ProbingMetrics,
-    traces: VerdictTraces,
     random: fastrand::Rng,
 }
 
@@ -163,7 +159,6 @@ impl Probing {
             ),
             log_lines: EventSpamFilter::default(),
             metrics,
-            traces: VerdictTraces::new(context.tracer.clone(), context.node_name.clone()),
             random: context.random.fork_rng(),
             context: context.clone(),
         }
@@ -222,16 +217,13 @@ impl Probing {
 
     fn apply_event(&mut self, event: NodeEvent<'_>) {
         let now = self.now_since_start();
-        let run = self.traces.run_of(&event, now.wall);
         for action in self.node.apply_event(event, now) {
             match action {
                 NodeAction::StartRun(run) => self.start_run(run),
                 // Otherwise each edit of a probe would leave one more connection to a target that hangs, until its
                 // timeout of up to an hour.
                 NodeAction::CancelRun(run) => self.prober.cancel(run),
-                NodeAction::VerdictChanged(change) => {
-                    self.publish_change(change, run.as_ref(), now);
-                }
+                NodeAction::VerdictChanged(change) => self.publish_change(change, now),
                 NodeAction::RunDropped { key, cause, first } => {
                     self.log_dropped_run(&key, &cause, first);
                 }
@@ -270,7 +262,7 @@ impl Probing {
         }
     }
 
-    fn publish_change(&mut self, change: VerdictChange, run: Option<&TracedRun>, now: Now) {
+    fn publish_change(&mut self, change: VerdictChange, now: Now) {
         let from = change.from.map_or("none", |from| from.as_str());
         let to = change.to.as_str();
         // Without its message: whoever reads the log need not be who may read what the pods of all namespaces print. A
@@ -281,7 +273,6 @@ impl Probing {
             tracing::debug!(probe = %change.key, from, to, "verdict changed");
         }
         self.metrics.count_change(change.to);
-        self.traces.note_change(&change, run, now.wall);
         if change.send_event {
             self.events.enqueue_change(change, now.wall);
         }
@@ -346,7 +337,6 @@ impl Probing {
     fn begin_write(&mut self) {
         let now = self.now_since_start();
         if let Some(status) = self.node.begin_due_write(now) {
-            self.traces.begin_write(&status, now.wall);
             let node_name = self.context.node_name.to_string();
             // `NodeProbes` returns no status while one is being written, so that no two writes overtake each other.
             let write = write_status(self.context.server.clone(), node_name, status);
@@ -362,9 +352,6 @@ impl Probing {
         if let Some(disposition) = disposition_of(&written) {
             self.metrics.count_write(disposition);
         }
-        let error = written.as_ref().err().map(ToString::to_string);
-        self.traces
-            .end_write(error.as_deref(), self.now_since_start().wall);
         let end = match written {
             Ok(object) => {
                 let shows_unprobed = shows_unprobed(&object);

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leadsman_cri::Runtime;
-use leadsman_process::traces::Tracer;
 use leadsman_process::{ApiServer, Metrics, RandomSource};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -30,7 +29,6 @@ pub(crate) struct TaskContext {
     pub(crate) runtime: Runtime,
     pub(crate) health: HealthChecks,
     pub(crate) metrics: Metrics,
-    pub(crate) tracer: Tracer,
     pub(crate) random: RandomSource,
     /// Cancelled when the agent is to stop.
     pub(crate) stop: CancellationToken,

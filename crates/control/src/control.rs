@@ -71,7 +71,6 @@ impl Control {
             places: SharedPlaces::new(Places::new(IN_FLIGHT)),
             permissions: Permissions::new(check),
             metrics: ControlMetrics::new(&process.metrics),
-            tracer: process.tracer.clone(),
             random: process.random.clone(),
         };
         Self {
@@ -213,7 +212,6 @@ async fn join_until_ended(
 mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
 
-    use leadsman_process::traces::Tracer;
     use leadsman_process::{ApiServer, Metrics as Registry, RandomSource};
 
     use super::*;
@@ -233,7 +231,6 @@ mod tests {
                 places: SharedPlaces::new(Places::new(IN_FLIGHT)),
                 permissions: Permissions::new(readiness.add_check("rights", "")),
                 metrics: ControlMetrics::new(&Registry::default()),
-                tracer: Tracer::default(),
                 random: RandomSource::from_seed(7),
             },
             readiness,

@@ -12,11 +12,9 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
 use futures::{FutureExt, StreamExt};
-use jiff::Timestamp;
 use leadsman_lease::Leadership;
 use leadsman_process::reply::{Disposition, RetryCause};
 use leadsman_process::shutdown::DEFAULT_GRACE_SECONDS;
-use leadsman_process::traces::{Span, SpanKind, Tracer};
 use leadsman_process::{ApiServer, RandomSource, clock};
 use leadsman_reconcile::{Class, Effects, Now, Refusal};
 use prometheus_client::metrics::gauge::Gauge;
@@ -70,15 +68,12 @@ pub(crate) struct FeatureContext {
     pub(crate) places: SharedPlaces,
     pub(crate) permissions: Permissions,
     pub(crate) metrics: ControlMetrics,
-    pub(crate) tracer: Tracer,
     pub(crate) random: RandomSource,
 }
 
 struct AnsweredWrite<R: Rules> {
     target: R::Target,
     kind: RequestKind,
-    /// When it was sent.
-    began: Timestamp,
     measured: Option<Measured>,
     outcome: RequestOutcome<R::Event>,
 }
@@ -318,13 +313,11 @@ impl<R: Rules> Feature<R> {
         let FeatureContext {
             server, leadership, ..
         } = self.shared.clone();
-        let began = clock::now();
         self.in_flight.push(Box::pin(async move {
             let outcome = request::send_request(&server, request, &leadership).await;
             AnsweredWrite {
                 target,
                 kind,
-                began,
                 measured,
                 outcome,
             }
@@ -342,7 +335,6 @@ impl<R: Rules> Feature<R> {
         let AnsweredWrite {
             target,
             kind,
-            began,
             measured,
             outcome,
         } = answered;
@@ -357,10 +349,11 @@ impl<R: Rules> Feature<R> {
         if let Some(observed) = outcome.observed {
             self.observe_event(observed);
         }
-        if let Some(measured) = measured {
-            self.record_latency(measured, kind, began, &disposition);
-        }
         if disposition == Disposition::Done {
+            if let Some(measured) = measured {
+                let now = clock::now();
+                measured.latency.observe_latency(measured.since, now);
+            }
             self.observe_event(outcome.written);
         }
         let retried = self.release_target(target.clone(), write_result(&disposition, shown));
@@ -373,41 +366,6 @@ impl<R: Rules> Feature<R> {
                     .observe_unwritten(&target, unwritten, self.rules_time())
         {
             self.apply_effects(effects);
-        }
-    }
-
-    /// Shows how late a request was: in a histogram if it was carried out, and in the traces of what it completes.
-    fn record_latency(
-        &self,
-        measured: Measured,
-        kind: RequestKind,
-        began: Timestamp,
-        disposition: &Disposition,
-    ) {
-        let ended = clock::now();
-        let is_done = *disposition == Disposition::Done;
-        if is_done {
-            measured.latency.observe_latency(measured.since, ended);
-        }
-        for work in measured.spans {
-            let tracer = &self.shared.tracer;
-            tracer.record_span(work.trace, |id| Span {
-                trace: work.trace,
-                id,
-                parent: Some(work.id),
-                name: "write",
-                kind: SpanKind::Client,
-                began,
-                ended,
-                attributes: vec![
-                    ("leadsman.write", kind.label.to_owned()),
-                    ("leadsman.result", disposition.as_label().to_owned()),
-                ],
-                error: (!is_done).then(|| disposition.explain_reason()),
-            });
-            if is_done {
-                tracer.record_span(work.trace, |_| work.end_at(ended));
-            }
         }
     }
 

@@ -10,7 +10,6 @@ use kube::core::request::Error as BuildError;
 use leadsman_lease::Leadership;
 use leadsman_process::metrics::LatencyHistogram;
 use leadsman_process::reply::{Disposition, RetryCause, Verb};
-use leadsman_process::traces::OpenSpan;
 use leadsman_process::{ApiServer, clock};
 use leadsman_reconcile::Refusal;
 use tokio::sync::watch;
@@ -70,8 +69,6 @@ pub struct Measured {
     pub since: Timestamp,
     /// The histogram.
     pub latency: LatencyHistogram,
-    /// For each change whose trace is sent: the work that this request completes.
-    pub spans: Vec<OpenSpan>,
 }
 
 /// Reads the object in a reply.

@@ -47,8 +47,6 @@ impl Running {
             .arg("--kubeconfig")
             .arg(kubeconfig)
             .arg("--metrics-bind-address=127.0.0.1:0")
-            // Nobody listens there either.
-            .arg("--tracing-endpoint=127.0.0.1:1")
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();

@@ -6,7 +6,6 @@ use leadsman_admission::{Admission, AdmissionError, Webhook, WebhookServing};
 use leadsman_control::{Control, ControlError, FeatureRights, Rules, rights_of_feature};
 use leadsman_core::podprobe::Config;
 use leadsman_lease::{Leadership, Shutdown};
-use leadsman_process::traces::Tracer;
 use leadsman_process::{Component, Process, RunError};
 use tokio::sync::watch;
 use tokio::task::JoinError;
@@ -58,7 +57,7 @@ fn add_features(
     control: &mut Control,
     args: &Args,
     over_sets: watch::Receiver<Leadership>,
-    (metrics, tracer): (&leadsman_process::Metrics, &Tracer),
+    metrics: &leadsman_process::Metrics,
 ) -> Vec<Webhook> {
     let mut webhooks = Vec::new();
     if args.feature_gates.pod_probe_marker {
@@ -67,10 +66,9 @@ fn add_features(
             agent_namespace: args.namespace.clone(),
             former_field_managers: args.former_field_managers.clone(),
             serverless: args.feature_gates.serverless,
-            traces: tracer.is_enabled(),
             ..Config::default()
         };
-        let rules = PodProbeRules::new(config, metrics, tracer.clone());
+        let rules = PodProbeRules::new(config, metrics);
         webhooks.extend(rules.webhooks());
         control.add_feature(rules);
     }
@@ -146,7 +144,7 @@ pub async fn run_features(
         &mut control,
         args,
         guard.leadership_over_sets(),
-        (&process.metrics, &process.tracer),
+        &process.metrics,
     );
     let namespace = &args.namespace;
     // A registration that an OpenKruise manager is beside stays as it is, and is answered: without this leadership the
@@ -273,7 +271,7 @@ mod tests {
                 &mut control,
                 &args,
                 leadership.subscribe(),
-                (&metrics, &Tracer::default()),
+                &metrics,
             );
             let _running = tokio::spawn(control.run());
             tokio::time::sleep(Duration::from_secs(1)).await;

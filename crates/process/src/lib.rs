@@ -20,7 +20,6 @@
 //! | `serve` | `/healthz`, `/readyz`, `/metrics` |
 //! | `server` | requests to the API server, each with a deadline |
 //! | `shutdown` | signals, and a shutdown within the grace period |
-//! | `traces` | spans, and their export to a collector |
 //! | `watcher` | a list and the changes after it, through every outage |
 //! | `process` | the life of a process, put together from the others |
 #![doc(html_no_source)]
@@ -40,7 +39,6 @@ pub mod reply;
 pub mod serve;
 pub mod server;
 pub mod shutdown;
-pub mod traces;
 pub mod watcher;
 
 pub use backoff::Backoff;

@@ -16,7 +16,6 @@ use crate::readiness::Readiness;
 use crate::serve::{self, ListenError};
 use crate::server::ApiServer;
 use crate::shutdown::{self, Forced, Signals};
-use crate::traces::{self, Tracer};
 
 /// The flags that manager and agent share.
 #[derive(Clone, Debug, clap::Args)]
@@ -31,9 +30,6 @@ pub struct Args {
     /// Metrics and probes.
     #[command(flatten)]
     pub serve: serve::Args,
-    /// Traces.
-    #[command(flatten)]
-    pub traces: traces::Args,
     /// The grace period.
     #[command(flatten)]
     pub shutdown: shutdown::Args,
@@ -75,8 +71,6 @@ pub struct Process {
     pub readiness: Readiness,
     /// The metrics that `/metrics` shows.
     pub metrics: Metrics,
-    /// Where spans go, if anywhere.
-    pub tracer: Tracer,
     /// The source of random numbers.
     pub random: RandomSource,
     /// The host name, which in a pod is the name of the pod.
@@ -84,14 +78,13 @@ pub struct Process {
 }
 
 impl Process {
-    /// The environment of a process that has just begun, and that sends no traces.
+    /// The environment of a process that has just begun.
     pub fn new(server: ApiServer, random: RandomSource, host_name: &str) -> Self {
         Self {
             server,
             shutdown: CancellationToken::new(),
             readiness: Readiness::default(),
             metrics: Metrics::default(),
-            tracer: Tracer::default(),
             random,
             host_name: host_name.into(),
         }
@@ -190,11 +183,7 @@ where
     let client = args.client.build_client(component).await;
     let client = client.map_err(|error| RunError::Client(Box::new(error)))?;
     let random = RandomSource::from_entropy();
-    let mut process = Process::new(ApiServer::new(client), random, &read_host_name());
-    let (tracer, exporter) = args
-        .traces
-        .start_tracer(component, &process.metrics, &process.random);
-    process.tracer = tracer;
+    let process = Process::new(ApiServer::new(client), random, &read_host_name());
     process
         .server
         .metrics
@@ -206,16 +195,12 @@ where
     let readiness = process.readiness.clone();
     let worked = work(process);
     let work_and_serving = async {
-        let ended = tokio::select! {
+        tokio::select! {
             // Either ends the process; the end of its work says more.
             biased;
             worked = worked => worked.map_err(RunError::Work),
             error = served => Err(RunError::Serve(error)),
-        };
-        // After the work, whose last spans it sends, and within the grace period, which a dead collector must not
-        // outlast.
-        exporter.flush_queue().await;
-        ended
+        }
     };
     let grace = args.shutdown.grace_period();
     shutdown::until_stopped(

@@ -56,32 +56,6 @@ impl Started {
         .await
     }
 
-    /// One that sends traces, by this flag.
-    pub(crate) async fn traced_agent(
-        plane: &ControlPlane,
-        kubeconfig: &Path,
-        node: &str,
-        runtime: &Path,
-        endpoint: &str,
-    ) -> Result<Self> {
-        let runtime = format!("unix://{}", runtime.display());
-        let arguments = [
-            "--node-name",
-            node,
-            "--runtime-endpoint",
-            &runtime,
-            endpoint,
-        ];
-        Self::start(
-            plane,
-            "traced-agent",
-            kubeconfig,
-            leadsman::agent_program()?,
-            &arguments,
-        )
-        .await
-    }
-
     async fn start(
         plane: &ControlPlane,
         name: &str,

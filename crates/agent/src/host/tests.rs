@@ -15,7 +15,6 @@ use kube::api::{Patch, PatchParams};
 use kube::client::Body;
 use leadsman_cri::Runtime;
 use leadsman_process::list::ListTarget;
-use leadsman_process::traces::Tracer;
 use leadsman_process::watcher::{ObjectEvent, ObjectState, watch_object};
 use leadsman_process::{ApiServer, Metrics, RandomSource, Readiness, clock};
 use serde::Deserialize;
@@ -145,7 +144,6 @@ fn context(server: ApiServer, readiness: &Readiness) -> TaskContext {
         runtime: Runtime::connect_lazily("/nowhere/runtime.sock").unwrap(),
         health: HealthChecks::new(readiness.clone()),
         metrics: Metrics::default(),
-        tracer: Tracer::default(),
         random: RandomSource::from_seed(7),
         stop: CancellationToken::new(),
     }

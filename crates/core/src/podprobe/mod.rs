@@ -3,7 +3,6 @@
 //! | module | holds | used by |
 //! |---|---|---|
 //! | `probe`, `verdict` | a probe, the outcome of one run, and the verdict of many | all |
-//! | `verdict_trace` | the ids of the trace of one change of a verdict | manager, agent |
 //! | `wire` | the form of a probe in `NodePodProbe` | manager, agent |
 //! | `marker`, `template`, `compatibility`, `reserved`, `url` | a marker, parsed; parsing is validation | manager, admission |
 //! | `pod` | the fields of a pod that the index keeps | manager |
@@ -40,7 +39,6 @@ mod template;
 pub mod totals;
 mod url;
 pub mod verdict;
-mod verdict_trace;
 pub mod wire;
 
 pub use compatibility::Compatibility;
@@ -48,4 +46,3 @@ pub use index::{Config, Index};
 pub use marker::Marker;
 pub use probe::{CannotProbe, Handler, HttpGet, Outcome, Probe, ProbeId, Scheme, State};
 pub use verdict::Verdict;
-pub use verdict_trace::VerdictTrace;

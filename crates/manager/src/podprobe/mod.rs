@@ -5,7 +5,6 @@
 //! | `kinds` | the kinds that are observed, as events for the index |
 //! | `requests` | writes as HTTP requests |
 //! | `metrics` | the metrics of markers and marks |
-//! | `traces` | the manager's part of the trace of a verdict |
 //! | `serverless` | the webhook that gives pods their probes for virtual nodes |
 
 use std::time::Duration;
@@ -16,7 +15,6 @@ use leadsman_core::cluster::Now;
 use leadsman_core::podprobe::event::{self, Event, WriteTarget};
 use leadsman_core::podprobe::{Config, Index};
 use leadsman_process::Metrics;
-use leadsman_process::traces::{OpenSpan, Tracer};
 
 use self::metrics::MarkerMetrics;
 use self::serverless::InjectionWebhook;
@@ -25,7 +23,6 @@ mod kinds;
 mod metrics;
 mod requests;
 mod serverless;
-mod traces;
 
 /// The rules of `PodProbeMarker`.
 pub(crate) struct PodProbeRules {
@@ -33,30 +30,17 @@ pub(crate) struct PodProbeRules {
     /// None if the gate for serverless pods is off.
     injection: Option<InjectionWebhook>,
     metrics: MarkerMetrics,
-    tracer: Tracer,
 }
 
 impl PodProbeRules {
     /// Nothing is observed yet.
-    pub(crate) fn new(config: Config, metrics: &Metrics, tracer: Tracer) -> Self {
+    pub(crate) fn new(config: Config, metrics: &Metrics) -> Self {
         let injection = config.serverless.then(InjectionWebhook::new);
         let index = Index::new(config);
         Self {
             index,
             injection,
             metrics: MarkerMetrics::new(metrics),
-            tracer,
-        }
-    }
-
-    /// The traced work that a write completes.
-    fn open_spans(&self, target: &WriteTarget) -> Vec<OpenSpan> {
-        match target {
-            WriteTarget::PodMarks(pod) => {
-                traces::open_spans(&self.tracer, pod, self.index.verdict_transitions(target))
-            }
-            // Only the marks of a pod complete a change of a verdict.
-            _ => Vec::new(),
         }
     }
 
@@ -122,7 +106,6 @@ impl Rules for PodProbeRules {
         let measured = self.index.verdict_since(target).map(|since| Measured {
             since,
             latency: self.metrics.mark_latency.clone(),
-            spans: self.open_spans(target),
         });
         let request = requests::build_request(target.clone(), write);
         Some(Request {

@@ -9,7 +9,6 @@ use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use kube::client::Body;
 use leadsman_api::slim::Pod;
 use leadsman_process::Readiness;
-use leadsman_process::traces::Tracer;
 use serde_json::json;
 use tokio::sync::mpsc::{Sender, channel};
 use tokio::time::sleep;
@@ -268,7 +267,6 @@ pub(super) fn standby() -> Bench {
         places: SharedPlaces::new(Places::new(4)),
         permissions: Permissions::new(readiness.add_check("rights to write", "")),
         metrics: ControlMetrics::new(&metrics),
-        tracer: Tracer::default(),
         random: RandomSource::from_seed(7),
     };
     let feature = Feature::new(script.clone(), shared);

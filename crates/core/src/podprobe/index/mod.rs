@@ -60,7 +60,7 @@ pub use self::markers::FINALIZER;
 use self::markers::{MarkerChange, MarkerReflection, Markers};
 pub use self::nodes::AgentState;
 use self::nodes::Nodes;
-pub use self::pod_plan::{InspectedProbe, ObservedTransition};
+pub use self::pod_plan::InspectedProbe;
 use self::pod_plan::{Observations, PlannedEntries, PlannedMarks};
 use self::pods::{Planned, PodPlan, Pods};
 use self::refusals::RefusedWrites;
@@ -94,8 +94,6 @@ pub struct Config {
     pub markers_per_namespace: usize,
     /// Whether providers run the probes of pods on virtual nodes.
     pub serverless: bool,
-    /// Whether to remember which changes of verdicts due marks follow from ([`Index::verdict_transitions`]).
-    pub traces: bool,
     /// Names by which earlier builds wrote marks ([`FIELD_MANAGER`](super::pod::FIELD_MANAGER) is today's). What they
     /// alone own is taken over, or taken away where no marker claims it; none has been renamed so far.
     pub former_field_managers: Vec<String>,
@@ -117,7 +115,6 @@ impl Default for Config {
             node_bytes: 512 * 1024,
             markers_per_namespace: MARKERS_PER_NAMESPACE,
             serverless: false,
-            traces: false,
             former_field_managers: Vec::new(),
         }
     }
@@ -260,15 +257,6 @@ impl Index {
         match target {
             WriteTarget::PodMarks(name) => self.pods.verdict_since(name),
             _ => None,
-        }
-    }
-
-    /// The changes of verdicts that make a write of a pod's marks due: more than one if several were observed at once, or
-    /// one after the other before the pod was written. Only with [`Config::traces`].
-    pub fn verdict_transitions(&self, target: &WriteTarget) -> &[ObservedTransition] {
-        match target {
-            WriteTarget::PodMarks(name) => self.pods.verdict_transitions(name),
-            _ => &[],
         }
     }
 
@@ -456,19 +444,11 @@ impl Index {
         if let Some((node, key)) = &on_node {
             self.nodes.set_wanted(node, key, wanted, cx);
         }
-        // Read before `set_plan` replaces the last plan: what has changed since then is what a trace tells of.
-        let known_transition = self.pods.known_transition(name);
         let PlannedMarks {
             wants,
             contributions: of_pod,
             last_transition,
         } = self.observations_of(pod).plan_marks(&matching, &entries);
-        let transitions = match known_transition {
-            Some(known) if self.config.traces && last_transition > Some(known) => self
-                .observations_of(pod)
-                .transitions_after(&matching, &entries, known, self.cx.now.wall),
-            _ => Vec::new(),
-        };
         // A pod that has ended is not written any more, so the deletion of a marker must not wait for its marks.
         let leaves_marks = pod.active && marks::has_unclaimed(pod, &wants);
         let cx = &mut self.cx;
@@ -480,7 +460,6 @@ impl Index {
             wants,
             contributions: Contributions { of_pod, surplus },
             last_transition,
-            transitions,
         };
         let Some(planned) = self.pods.set_plan(name, plan, cx) else {
             return;

@@ -13,7 +13,6 @@ use crate::podprobe::marker::{MARKERS_PER_POD, Marker, MarkerProbe};
 use crate::podprobe::marks::{self, Conflict, Mark, ProbePosition, Wants};
 use crate::podprobe::plan::{Entry, Gap, PodEntries};
 use crate::podprobe::pod::IndexedPod;
-use crate::podprobe::probe::State;
 use crate::podprobe::serverless::Provided;
 use crate::podprobe::status::{Pending, PodContribution, Trouble};
 use crate::podprobe::verdict::Verdict;
@@ -73,21 +72,6 @@ pub(super) struct Observations<'a> {
     pub(super) keeps_unclaimed: bool,
 }
 
-/// A change of a verdict, as it was observed.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ObservedTransition {
-    /// The uid by which the node knows the pod.
-    pub pod_uid: Arc<str>,
-    /// The entry, `<marker>#<probe>`.
-    pub entry: Arc<str>,
-    /// The state since then.
-    pub state: State,
-    /// When it changed, by the clock of the node.
-    pub since: Timestamp,
-    /// When it was observed, by ours.
-    pub observed: Timestamp,
-}
-
 /// What follows from the verdicts on a pod.
 pub(super) struct PlannedMarks {
     /// The marks that the pod should have.
@@ -138,36 +122,6 @@ impl Observations<'_> {
             contributions,
             last_transition,
         }
-    }
-
-    /// The verdicts of the node's agent that changed after the `known` ones.
-    pub(super) fn transitions_after(
-        &self,
-        matching: &Matching<'_>,
-        PlannedEntries(entries): &PlannedEntries,
-        known: Timestamp,
-        observed: Timestamp,
-    ) -> Vec<ObservedTransition> {
-        // A provider reports through conditions of the pod, whose times are not those of a run.
-        if self.has_provider == Some(true) {
-            return Vec::new();
-        }
-        let mut transitions = Vec::new();
-        for (first, (_, marker)) in matching.iter().enumerate() {
-            for (second, probe) in marker.probes.iter().enumerate() {
-                let verdict = self.verdict_at((first, second), entries, None);
-                let changed = verdict.and_then(|verdict| Some((verdict.state, verdict.since?)));
-                let new = changed.filter(|(_, since)| *since > known);
-                transitions.extend(new.map(|(state, since)| ObservedTransition {
-                    pod_uid: self.pod.node_uid.clone(),
-                    entry: probe.entry.clone(),
-                    state,
-                    since,
-                    observed,
-                }));
-            }
-        }
-        transitions
     }
 
     /// What the provider of its node is asked to run; None on other nodes.

@@ -12,7 +12,6 @@ use jiff::Timestamp;
 use super::context::{
     Contributions, DueWrite, IndexContext, MarkerName, NodeName, PodKey, PodName, Sent, Timer,
 };
-use super::pod_plan::ObservedTransition;
 use crate::cluster::{Now, ObjectName, ResourceVersion, Selector};
 use crate::podprobe::contest::Contests;
 use crate::podprobe::event::{Write, WriteTarget};
@@ -75,8 +74,6 @@ pub(super) struct PodPlan {
     pub(super) contributions: Contributions,
     /// When the last of its verdicts changed.
     pub(super) last_transition: Option<Timestamp>,
-    /// Those of its verdicts that have changed since the last plan.
-    pub(super) transitions: Vec<ObservedTransition>,
 }
 
 /// The due marks of a pod, kept from one plan to the next, so that neither the write nor its contest needs another
@@ -88,14 +85,6 @@ struct DueMarks {
     differing: Vec<ComparedMark>,
     /// When the verdict changed that they follow from. None if they follow from something else.
     verdict_since: Option<Timestamp>,
-    /// The changes of verdicts that they follow from, in the order of their observation.
-    transitions: Vec<ObservedTransition>,
-}
-
-/// Adds changes of verdicts. Of a verdict that changes again before the pod was written, only the last one is kept.
-fn note_transitions(known: &mut Vec<ObservedTransition>, new: Vec<ObservedTransition>) {
-    known.retain(|old| new.iter().all(|new| new.entry != old.entry));
-    known.extend(new);
 }
 
 /// A removed pod, with what refers to it in the other machines.
@@ -253,7 +242,6 @@ impl Pods {
             wants,
             contributions,
             last_transition,
-            transitions: new_transitions,
         } = plan;
         let now = cx.now.monotonic;
         // A pod that has ended or is being deleted is not written any more: nothing acts on its marks.
@@ -279,16 +267,11 @@ impl Pods {
         // Only a pod at rest may ignore an event without a change; a contest needs to see each one.
         state.at_rest = compared.is_empty() && next.is_none();
         let verdict_since = state.verdict_since(last_transition);
-        // Transitions outlive the plan: a verdict may change twice before there is room for the write.
-        let due = state.due.take();
         state.due = (!compared.is_empty()).then(|| {
-            let mut transitions = due.map_or_else(Vec::new, |due| due.transitions);
-            note_transitions(&mut transitions, new_transitions);
             Box::new(DueMarks {
                 wants,
                 differing: compared,
                 verdict_since,
-                transitions,
             })
         });
         state.last_transition = state.last_transition.max(last_transition);
@@ -352,20 +335,6 @@ impl Pods {
     pub(super) fn verdict_since(&self, name: &ObjectName) -> Option<Timestamp> {
         let due = self.by_name.get(name)?.due.as_ref()?;
         due.verdict_since
-    }
-
-    /// The changes of verdicts that the due marks of a pod follow from.
-    pub(super) fn verdict_transitions(&self, name: &ObjectName) -> &[ObservedTransition] {
-        let due = self.by_name.get(name).and_then(|state| state.due.as_ref());
-        due.map_or(&[], |due| &due.transitions)
-    }
-
-    /// When the last of the verdicts changed that the plans of a pod have had; the earliest time if they had none. None without a plan that a marker matched:
-    /// what the next one has may be of any age.
-    pub(super) fn known_transition(&self, name: &ObjectName) -> Option<Timestamp> {
-        let state = self.by_name.get(name)?;
-        let last = state.last_transition.unwrap_or(Timestamp::MIN);
-        (!state.contributions.of_pod.is_empty()).then_some(last)
     }
 
     /// Records that marks of a pod are being written.

@@ -145,53 +145,6 @@ fn due_marks_are_as_old_as_the_verdict_that_they_follow_from() {
     assert_eq!(world.pod().labels["idle"].value, "false");
 }
 
-/// Entry and state of the changes that the due marks follow from.
-fn transitions(world: &World) -> Vec<(String, &'static str)> {
-    let transitions = world
-        .index
-        .verdict_transitions(&WriteTarget::PodMarks(p0()));
-    let names = transitions.iter();
-    names
-        .map(|one| (one.entry.to_string(), one.state.as_str()))
-        .collect()
-}
-
-#[rstest]
-#[case::traced(true)]
-#[case::not_traced(false)]
-fn due_marks_follow_from_the_last_change_of_each_verdict(#[case] traces: bool) {
-    let mut world = World::with(Config {
-        traces,
-        ..Config::default()
-    });
-    world.mark("way", &[idle(), probe("warm", "main", exec("/warm"))]);
-    world
-        .cluster
-        .put_pod(&p0(), SimPod::new("u0", "n0", &[("app", "x")]));
-    world.settle();
-    let expected = |all: &[(&str, &'static str)]| {
-        let all = all
-            .iter()
-            .map(|(entry, state)| ((*entry).to_owned(), *state));
-        if traces { all.collect() } else { Vec::new() }
-    };
-    world.report("way#idle", "Succeeded", "", |_| {});
-    while world.deliver() {}
-    assert_eq!(transitions(&world), expected(&[("way#idle", "Succeeded")]));
-    world.cluster.now += SignedDuration::from_secs(1);
-    world.report("way#warm", "Failed", "", |_| {});
-    while world.deliver() {}
-    let both = [("way#idle", "Succeeded"), ("way#warm", "Failed")];
-    assert_eq!(transitions(&world), expected(&both));
-    world.cluster.now += SignedDuration::from_secs(1);
-    world.report("way#idle", "Failed", "", |_| {});
-    while world.deliver() {}
-    let last = [("way#warm", "Failed"), ("way#idle", "Failed")];
-    assert_eq!(transitions(&world), expected(&last));
-    world.drain();
-    assert_eq!(transitions(&world), []);
-}
-
 #[test]
 fn a_verdict_that_counts_again_after_an_edit_was_undone_has_not_changed_then() {
     let mut world = World::probing(&[idle()]);
