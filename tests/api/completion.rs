@@ -73,7 +73,7 @@ async fn shell_completes(world: &Installation, shell: &str, program: &[&str]) ->
             ("status -n NS qu", "status -n NS quiet-lobby"),
             ("history -nNS ar", "history -nNS arena-0"),
             ("drift agent-of-SHEL", "drift agent-of-SHELL"),
-            ("convert -o js", "convert -o json"),
+            ("status -o js", "status -o json"),
             ("top --all-n", "top --all-namespaces"),
         ]
         .map(|(typed, completed)| {

@@ -4,15 +4,11 @@ use std::sync::Arc;
 
 use anyhow::{Result, ensure};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::api::{DeleteParams, ListParams, PostParams};
-use kube::{Api, ResourceExt};
-use leadsman_api::PodProbeMarker;
-use leadsman_api::marker::PodContainerProbe;
+use kube::Api;
+use kube::api::DeleteParams;
 use leadsman_tests::{
-    History, Printed, Scene, kubectl_leadsman, openkruise, wait_for_answer, wait_for_deletion,
-    wait_for_object,
+    History, Scene, openkruise, wait_for_answer, wait_for_deletion, wait_for_object,
 };
-use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::Installation;
@@ -20,59 +16,6 @@ use crate::lifecycle::{give_back_our_crds, install_openkruises_crds};
 use crate::marks::{idle, marked};
 
 const PODS: [&str; 2] = ["idle", "busy"];
-
-/// What `convert` makes of OpenKruise's markers, the API server takes with all fields checked, and it needs no second time.
-async fn converted_markers_can_be_applied(
-    installation: &Installation,
-    scene: &Scene,
-) -> Result<()> {
-    let stored = scene.markers().list(&ListParams::default()).await?;
-    let stored = json!({"apiVersion": "v1", "kind": "List", "items": stored.items}).to_string();
-    let once = convert(installation, &stored).await?;
-    let dropped = format!("finalizer {} is left out", openkruise::FINALIZER);
-    ensure!(once.err.contains(&dropped), "{}", once.err);
-    let documents = serde_norway::Deserializer::from_str(&once.out);
-    let markers = documents.map(PodProbeMarker::deserialize);
-    let markers: Vec<_> = markers.collect::<Result<_, _>>()?;
-    ensure!(markers.len() == 2, "{}", once.out);
-    for mut marker in markers {
-        let name = marker.name_any();
-        ensure!(marker.metadata.finalizers.is_none(), "{marker:?}");
-        marker.metadata.name = Some(format!("{name}-converted"));
-        let dry_run = PostParams {
-            dry_run: true,
-            ..PostParams::default()
-        };
-        let created = scene.markers().create(&dry_run, &marker).await?;
-        let mut original = scene.markers().get(&name).await?;
-        original.spec.probes.iter_mut().for_each(fill_defaults);
-        ensure!(created.spec == original.spec, "{created:?}");
-    }
-    let twice = convert(installation, &once.out).await?;
-    ensure!(twice.out == once.out, "{}", twice.out);
-    ensure!(twice.err.is_empty(), "{}", twice.err);
-    Ok(())
-}
-
-/// OpenKruise takes 1 for each of these that is left out; leadsman takes what Kubernetes takes.
-fn fill_defaults(probe: &mut PodContainerProbe) {
-    let probe = &mut probe.probe;
-    let fields = [
-        &mut probe.initial_delay_seconds,
-        &mut probe.period_seconds,
-        &mut probe.failure_threshold,
-    ];
-    for field in fields {
-        field.get_or_insert(1);
-    }
-}
-
-async fn convert(installation: &Installation, input: &str) -> Result<Printed> {
-    let kubeconfig = installation.plane.admin_kubeconfig();
-    let printed = kubectl_leadsman(kubeconfig, &["convert", "-f", "-"], input).await?;
-    ensure!(printed.success, "{}", printed.err);
-    Ok(printed)
-}
 
 // PPM-8, PPM-11, DEF-8
 /// A cluster as OpenKruise left it: nothing that anybody can see changes while leadsman takes over, and all of it goes with
@@ -86,7 +29,6 @@ pub(crate) async fn what_openkruise_left_is_taken_over(
         scene.pod_with(pod, openkruise::annotations()).await?;
     }
     openkruise::leave_behind(&scene).await?;
-    converted_markers_can_be_applied(&installation, &scene).await?;
     let history = History::of(&scene.client, &scene.ns).await?;
     installation.start_manager().await?;
     // Its agents run probes that are OpenKruise's, and come to the same.

@@ -11,7 +11,7 @@
 //! | `exec` | a command in a container, through the API server |
 //! | `recent_runs` | the recent runs that a node's agent keeps |
 //! | `install` | who leads, with which settings |
-//! | `explain`, `status`, `history`, `top`, `doctor`, `trial` (`try`), `convert`, `inject`, `drift` | the verbs |
+//! | `explain`, `status`, `history`, `top`, `doctor`, `trial` (`try`), `inject`, `drift` | the verbs |
 //! | `sidecars` | what a pod has to do with `SidecarSet`s, for `explain` |
 //! | `sidecar_sets` | the `SidecarSet`s of a cluster or of files, and what their injection follows from |
 //! | `output` | table, JSON, YAML or names, to the terminal |
@@ -23,7 +23,6 @@
 mod cluster_clock;
 mod completion;
 mod connection;
-mod convert;
 mod doctor;
 mod drift;
 mod exec;
@@ -46,7 +45,6 @@ mod trial;
 use std::process::{ExitCode, Termination};
 
 pub use completion::complete_for_kubectl;
-pub use convert::Args as ConvertArgs;
 pub use doctor::Args as DoctorArgs;
 pub use drift::Args as DriftArgs;
 pub use explain::Args as ExplainArgs;
@@ -74,11 +72,6 @@ pub fn history(args: &HistoryArgs) -> ExitCode {
 /// Shows what probes cost, over all nodes.
 pub fn top(args: &TopArgs) -> ExitCode {
     run(args.colors, top::run(args))
-}
-
-/// Makes markers of probes.
-pub fn convert(args: &ConvertArgs) -> ExitCode {
-    run(output::Colors::default(), convert::run(args))
 }
 
 /// Shows the pods of a `SidecarSet` by what a re-creation would change.

@@ -31,18 +31,6 @@ pub(crate) enum OutputFormat {
     Name,
 }
 
-/// The form of objects that are to be applied: they have no table.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub(crate) enum ObjectFormat {
-    /// A YAML document for each object
-    #[default]
-    Yaml,
-    /// One JSON object; a List if there are several
-    Json,
-    /// KIND/NAME, one a line
-    Name,
-}
-
 /// Why a watch takes no other format.
 pub(crate) const NO_TABLE: &str = "-w shows a table: use -o table or -o wide";
 
@@ -148,35 +136,23 @@ pub(crate) fn format_structured(
     })
 }
 
-/// Objects as `kubectl apply -f -` takes them.
-pub(crate) fn objects(format: ObjectFormat, objects: &[Value]) -> Result<String, VerbError> {
-    let structured = |format, object: &Value| {
-        format_structured(format, object).unwrap_or_else(|| Ok(String::new()))
-    };
+/// Objects as `kubectl apply -f -` takes them. None for formats other than JSON and YAML.
+pub(crate) fn objects(
+    format: OutputFormat,
+    objects: &[Value],
+) -> Option<Result<String, VerbError>> {
     match (format, objects) {
-        (ObjectFormat::Yaml, objects) => {
-            let documents = objects
-                .iter()
-                .map(|object| structured(OutputFormat::Yaml, object));
-            Ok(documents.collect::<Result<Vec<_>, _>>()?.join("---\n"))
+        (OutputFormat::Yaml, objects) => {
+            let documents = objects.iter();
+            let documents = documents.map(|object| format_structured(format, object));
+            let documents = documents.collect::<Option<Result<Vec<_>, _>>>()?;
+            Some(documents.map(|documents| documents.join("---\n")))
         }
-        (ObjectFormat::Json, [object]) => structured(OutputFormat::Json, object),
-        (ObjectFormat::Json, objects) => {
+        (_, [object]) => format_structured(format, object),
+        (_, objects) => {
             let list = json!({"apiVersion": "v1", "kind": "List", "items": objects});
-            structured(OutputFormat::Json, &list)
+            format_structured(format, &list)
         }
-        (ObjectFormat::Name, objects) => Ok(objects.iter().map(resource_and_name).collect()),
-    }
-}
-
-/// `podprobemarker.apps.kruise.io/NAME`, as kubectl's `-o name` has it.
-fn resource_and_name(object: &Value) -> String {
-    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-    let kind = text(&object["kind"]).to_lowercase();
-    let name = text(&object["metadata"]["name"]);
-    match text(&object["apiVersion"]).split_once('/') {
-        Some((group, _)) => format!("{kind}.{group}/{name}\n"),
-        None => format!("{kind}/{name}\n"),
     }
 }
 
@@ -285,7 +261,9 @@ mod tests {
         let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "b"}});
         let both = [marker.clone(), pod.clone()];
         let read = |objects: &[Value]| -> Value {
-            let text = super::objects(ObjectFormat::Json, objects).unwrap();
+            let text = super::objects(OutputFormat::Json, objects)
+                .unwrap()
+                .unwrap();
             serde_json::from_str(&text).unwrap()
         };
         assert_eq!(read(&both[..1]), marker);
@@ -293,16 +271,12 @@ mod tests {
             read(&both),
             json!({"apiVersion": "v1", "kind": "List", "items": both.clone()})
         );
-        let yaml = super::objects(ObjectFormat::Yaml, &both).unwrap();
+        let yaml = super::objects(OutputFormat::Yaml, &both).unwrap().unwrap();
         let documents: Vec<Value> = yaml
             .split("---\n")
             .map(|text| serde_norway::from_str(text).unwrap())
             .collect();
         assert_eq!(documents, both);
-        assert_eq!(
-            super::objects(ObjectFormat::Name, &both).unwrap(),
-            "podprobemarker.apps.kruise.io/a\npod/b\n"
-        );
     }
 
     #[test]

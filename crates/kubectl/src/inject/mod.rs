@@ -26,7 +26,7 @@ use serde_json::Value;
 use self::pods::FilePod;
 use crate::VerbError;
 use crate::connection::Connection;
-use crate::output::{self, Colors, ObjectFormat, OutputFormat};
+use crate::output::{self, Colors, OutputFormat};
 use crate::sidecar_sets::{self, FoundSets, Needs, WantedNamespaces};
 use crate::trial::documents;
 
@@ -159,24 +159,19 @@ fn print(format: OutputFormat, reports: &[FileReport], unread: &[String]) -> Res
         .iter()
         .map(|one| Value::from(one.report.pod.clone()));
     let objects: Vec<_> = objects.collect();
-    let document = match format {
-        OutputFormat::Table | OutputFormat::Wide => {
-            return output::print_text(&text::reports_text(
-                reports,
-                unread,
-                format == OutputFormat::Wide,
-            ));
-        }
-        OutputFormat::Name => {
-            let sets = reports.iter().flat_map(|one| &one.report.sets);
-            let injected = sets.filter(|set| set.outcome.is_injected());
-            let names: BTreeSet<_> = injected.map(|set| set.set.as_str()).collect();
-            let names = names.iter();
-            let names = names.map(|name| format!("sidecarset.apps.kruise.io/{name}\n"));
-            names.collect()
-        }
-        OutputFormat::Json => output::objects(ObjectFormat::Json, &objects)?,
-        OutputFormat::Yaml => output::objects(ObjectFormat::Yaml, &objects)?,
+    let document = if format == OutputFormat::Name {
+        let sets = reports.iter().flat_map(|one| &one.report.sets);
+        let injected = sets.filter(|set| set.outcome.is_injected());
+        let names: BTreeSet<_> = injected.map(|set| set.set.as_str()).collect();
+        let names = names.iter();
+        let names = names.map(|name| format!("sidecarset.apps.kruise.io/{name}\n"));
+        names.collect()
+    } else {
+        let Some(document) = output::objects(format, &objects) else {
+            let is_wide = format == OutputFormat::Wide;
+            return output::print_text(&text::reports_text(reports, unread, is_wide));
+        };
+        document?
     };
     // Not to standard output, which may be piped into `kubectl apply`.
     for remark in reports

@@ -55,11 +55,6 @@ enum Command {
     /// reports, the webhook and its certificate, and versions. Checks that you may not make are listed with the missing right.
     /// Nothing is changed. The exit status is 1 if a problem was found.
     Doctor(leadsman_kubectl::DoctorArgs),
-    /// Turn a probe of the kubelet, or a marker of OpenKruise, into a marker
-    ///
-    /// The marker is printed, ready to be applied. What cannot be carried over, and why, is printed to standard error.
-    /// Nothing is written.
-    Convert(leadsman_kubectl::ConvertArgs),
     /// Say what a pod would get from SidecarSets, before it is created
     ///
     /// For pods, and for the templates of workloads, the answer says which sets are injected and in which revision, why the
@@ -103,7 +98,6 @@ fn main() -> ExitCode {
         Command::Status(args) => leadsman_kubectl::status(&args),
         Command::History(args) => leadsman_kubectl::history(&args),
         Command::Top(args) => leadsman_kubectl::top(&args),
-        Command::Convert(args) => leadsman_kubectl::convert(&args),
         Command::Drift(args) => leadsman_kubectl::drift(&args),
         Command::Inject(args) => leadsman_kubectl::inject(&args),
         Command::Try(args) => leadsman_kubectl::try_markers(&args),
