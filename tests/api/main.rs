@@ -151,7 +151,6 @@ impl Installation {
     async fn start_manager_with(&self, flags: &[&str]) -> Result<()> {
         let mut command = leadsman::manager(&self.kubeconfig, "127.0.0.1:0")?;
         command
-            .args(["--former-field-managers", ownership::FORMER])
             .args(flags)
             .env("LEADSMAN_LOG", "info,leadsman=debug");
         let log = self.log_file();
@@ -381,7 +380,6 @@ fn together() -> Vec<Case<Installation>> {
         case!(ownership::a_label_by_a_put_of_the_status_follows_the_verdict),
         case!(ownership::a_mark_edited_by_hand_is_restored),
         case!(ownership::ownership_is_restored_after_managed_fields_are_cleared),
-        case!(ownership::marks_of_a_former_field_manager_are_taken_over),
         case!(ownership::what_nobody_owns_stays_when_our_last_key_goes),
         case!(deletion::a_marker_goes_after_its_entries_and_marks),
         case!(deletion::finalizers_of_others_stay),

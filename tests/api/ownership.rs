@@ -10,9 +10,6 @@ use serde_json::{Value, json};
 
 use crate::Installation;
 
-/// The name of a field manager that the managers of these tests count as a former one of their own.
-pub(crate) const FORMER: &str = "leadsman-before";
-
 /// One label by each verdict: `role: main`, `role: secondary`.
 fn role() -> Value {
     json!([{"name": "role", "containerName": "main", "podConditionType": "t.io/role",
@@ -250,53 +247,6 @@ pub(crate) async fn ownership_is_restored_after_managed_fields_are_cleared(
             json!({"labels": {"role": null}, "conditions": {"t.io/role": "Unknown"}}),
         )
         .await?;
-    Ok(())
-}
-
-/// Marks by another name of ours: what a marker claims is taken over, the rest goes, and so does what was taken over, once
-/// it has to.
-// PPM-9
-pub(crate) async fn marks_of_a_former_field_manager_are_taken_over(
-    installation: Arc<Installation>,
-) -> Result<()> {
-    let scene = Scene::new(&installation.client, "renamed").await?;
-    scene.pod("one").await?;
-    scene.marker("m", role()).await?;
-    scene.wait_for_entries(&["one/m#role"]).await?;
-    let condition = |kind: &str| json!({"type": kind, "status": "True"});
-    let marks = json!({"apiVersion": "v1", "kind": "Pod",
-        "metadata": {"labels": {"role": "main", "stale": "main"}},
-        "status": {"conditions": [condition("t.io/role"), condition("t.io/stale")]}});
-    scene
-        .pods()
-        .patch_status("one", &PatchParams::apply(FORMER), &Patch::Apply(marks))
-        .await?;
-    let claimed = json!({"labels": {"role": "main", "stale": null},
-        "conditions": {"t.io/role": "True", "t.io/stale": null}});
-    scene.wait_for_marks("one", claimed).await?;
-    scene
-        .report_verdict("one", "m#role", "Succeeded", "")
-        .await?;
-    wait_for_object(&scene.pods(), "one", "our entry", |pod| {
-        let fields = owner(pod, "leadsman-podprobe").context("no entry of ours")?;
-        ensure!(fields.to_string().contains("f:role"), "{fields}");
-        Ok(())
-    })
-    .await?;
-    scene
-        .markers()
-        .delete("m", &DeleteParams::default())
-        .await?;
-    let none = json!({"labels": {"role": null}, "conditions": {"t.io/role": null}});
-    scene.wait_for_marks("one", none).await?;
-    let pod = scene.pods().get("one").await?;
-    for manager in [FORMER, "leadsman-podprobe"] {
-        ensure!(
-            owner(&pod, manager).is_none(),
-            "{manager} is left: {:?}",
-            pod.metadata.managed_fields
-        );
-    }
     Ok(())
 }
 

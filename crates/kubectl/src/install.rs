@@ -97,7 +97,6 @@ impl Reader {
                 };
                 config.compatibility = args.compatibility.into();
                 config.serverless = args.feature_gates.serverless;
-                config.former_field_managers = args.former_field_managers;
                 None
             }
             Err(why) => Some(why),

@@ -57,15 +57,6 @@ pub struct Args {
         value_parser = clap::value_parser!(u16).range(3..)
     )]
     pub lease_duration: u16,
-    /// Field managers under whose names earlier builds marked pods. What they alone own is taken over, or removed where
-    /// no marker claims it. Leave empty after released builds: all use leadsman-podprobe
-    #[arg(
-        long,
-        env = "LEADSMAN_FORMER_FIELD_MANAGERS",
-        value_name = "NAMES",
-        value_delimiter = ','
-    )]
-    pub former_field_managers: Vec<String>,
     /// Whether API servers call the webhook of `SidecarSet`s for all pods.
     #[arg(
         long,

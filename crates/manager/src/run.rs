@@ -64,7 +64,6 @@ fn add_features(
         let config = Config {
             compatibility: args.compatibility.into(),
             agent_namespace: args.namespace.clone(),
-            former_field_managers: args.former_field_managers.clone(),
             serverless: args.feature_gates.serverless,
             ..Config::default()
         };

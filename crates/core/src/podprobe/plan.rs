@@ -313,12 +313,7 @@ mod tests {
         let mut interners = Interners::default();
         let mut pool = Interner::default();
         let wire = json!({ "metadata": { "name": "p\"0", "namespace": "a", "uid": "u" } });
-        let pod = IndexedPod::new(
-            &serde_json::from_value(wire).unwrap(),
-            None,
-            &[],
-            &mut interners,
-        );
+        let pod = IndexedPod::new(&serde_json::from_value(wire).unwrap(), None, &mut interners);
         let probe = |name: &str| {
             json!({ "name": name, "containerName": "main", "revision": "r", "startedContainerID": "1",
                     "probe": { "exec": { "command": ["/bin/sh", "-c", "echo \"\u{e9}\" && a <b"] } } })

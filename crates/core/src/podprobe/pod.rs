@@ -112,10 +112,6 @@ pub struct IndexedCondition {
 pub enum CoOwner {
     /// We are the only owner: an apply that leaves the mark out removes it.
     Nobody,
-    /// A field manager that we used formerly, beside us. Its claim does not keep the mark.
-    Former,
-    /// A field manager that we used formerly, without us: the mark has to be taken over or removed.
-    FormerAlone,
     /// A user, a template, another controller.
     Other,
     /// A manager that updates the pod's status, as `OpenKruise`'s does when it marks a pod.
@@ -148,12 +144,7 @@ impl IndexedPod {
     /// Converts a pod as the API server sends it. Strings that only this pod has (name, uids, address, container ids) are
     /// reused from `known`, the state before, where they are equal: a comparison with a neighbour in memory is cheaper than a
     /// lookup among the strings of all pods.
-    pub fn new(
-        pod: &slim::Pod,
-        known: Option<&Self>,
-        former: &[String],
-        interners: &mut Interners,
-    ) -> Self {
+    pub fn new(pod: &slim::Pod, known: Option<&Self>, interners: &mut Interners) -> Self {
         let meta = &pod.identity;
         let phase = pod.status.phase.as_deref();
         let is_true = |kind: &str| {
@@ -177,8 +168,8 @@ impl IndexedPod {
             found.map(|(_, value)| value.as_str())
         });
         let node = pod.spec.node_name.as_deref();
-        let mut ours = Ours::from_owners(&pod.owners, former, names);
-        ours.find_unowned(pod, former);
+        let mut ours = Ours::from_owners(&pod.owners, names);
+        ours.find_unowned(pod);
         let labels = pod.labels.iter();
         let annotations = pod.annotations.iter().map(|(key, value)| {
             let is_ours = ours.annotations.contains_key(key);
@@ -323,26 +314,11 @@ impl Ours {
         self.labels.is_empty() && self.annotations.is_empty() && self.conditions.is_empty()
     }
 
-    /// The marks of our apply, and those that one of our `former` field managers owns. A mark that a user or a template
-    /// co-owns with a former field manager counts as theirs alone.
-    fn from_owners(owners: &[FieldOwner], former: &[String], names: &mut Interner<str>) -> Self {
-        let with_role = |role| {
-            owners
-                .iter()
-                .filter(move |one| Role::role_of(one, former) == role)
-        };
+    fn from_owners(owners: &[FieldOwner], names: &mut Interner<str>) -> Self {
         let mut own = |keys: fn(&Owned) -> &Vec<String>| {
-            let is_kept = |key: &String| {
-                let mut others = with_role(Role::CoOwner(CoOwner::Other));
-                others.any(|owner| keys(&owner.owned).contains(key))
-            };
-            let left = with_role(Role::Former).flat_map(|owner| keys(&owner.owned));
-            let left = left.filter(|key| !is_kept(key));
-            let left = left.map(|key| (key, CoOwner::FormerAlone));
-            let ours = with_role(Role::Ours).flat_map(|owner| keys(&owner.owned));
-            // Of equal keys the last one counts: our own entry goes before that of a former field manager.
-            let all = left.chain(ours.map(|key| (key, CoOwner::Nobody)));
-            all.map(|(key, owner)| (names.share(key.as_str()), owner))
+            let ours = owners.iter().filter(|one| co_owner_of(one).is_none());
+            let ours = ours.flat_map(|owner| keys(&owner.owned));
+            ours.map(|key| (names.share(key.as_str()), CoOwner::Nobody))
                 .collect()
         };
         let mut ours = Self {
@@ -356,10 +332,8 @@ impl Ours {
             return ours;
         }
         for owner in owners {
-            let other = match Role::role_of(owner, former) {
-                Role::Ours => continue,
-                Role::Former => CoOwner::Former,
-                Role::CoOwner(other) => other,
+            let Some(other) = co_owner_of(owner) else {
+                continue;
             };
             let owned = &owner.owned;
             for (ours, keys) in [
@@ -368,9 +342,7 @@ impl Ours {
                 (&mut ours.conditions, &owned.conditions),
             ] {
                 for key in keys {
-                    if let Some(owner) = ours.get_mut(key)
-                        && *owner != CoOwner::FormerAlone
-                    {
+                    if let Some(owner) = ours.get_mut(key) {
                         *owner = (*owner).max(other);
                     }
                 }
@@ -380,14 +352,12 @@ impl Ours {
     }
 
     /// Sees whether the pod has labels or annotations that nobody owns, where our apply owns some.
-    fn find_unowned(&mut self, pod: &slim::Pod, former: &[String]) {
+    fn find_unowned(&mut self, pod: &slim::Pod) {
         let has_unowned = |all: usize, ours: &SortedMap<_>, keys: fn(&Owned) -> &Vec<String>| {
             let mut others = pod.owners.iter();
             !ours.is_empty()
                 && all > ours.iter().count()
-                && others.all(|one| {
-                    Role::role_of(one, former) == Role::Ours || keys(&one.owned).is_empty()
-                })
+                && others.all(|one| co_owner_of(one).is_none() || keys(&one.owned).is_empty())
         };
         self.unowned_labels = has_unowned(pod.labels.len(), &self.labels, |owned| &owned.labels);
         self.unowned_annotations = has_unowned(pod.annotations.len(), &self.annotations, |owned| {
@@ -396,26 +366,17 @@ impl Ours {
     }
 }
 
-/// Whose an entry of `managedFields` is.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Role {
-    Ours,
-    Former,
-    CoOwner(CoOwner),
-}
-
-impl Role {
-    /// `OpenKruise` marks a pod by an update of its status, so operation and subresource decide. The manager's name cannot:
-    /// by default it is the client's user agent, which begins with the binary's name (`managerOrUserAgent`,
-    /// `k8s.io/apiserver/pkg/endpoints/handlers/create.go`). That is `manager` for `OpenKruise` and for nearly every operator,
-    /// and under it `OpenKruise` also creates pods from the templates of its workloads, whose labels are their users'.
-    fn role_of(owner: &FieldOwner, former: &[String]) -> Self {
-        match (owner.operation.as_str(), owner.subresource.as_str()) {
-            ("Apply", "status") if owner.manager == FIELD_MANAGER => Self::Ours,
-            ("Apply", "status") if former.contains(&owner.manager) => Self::Former,
-            ("Update", "status") => Self::CoOwner(CoOwner::Status),
-            _ => Self::CoOwner(CoOwner::Other),
-        }
+/// As what an entry of `managedFields` co-owns our marks. None for the entry of our apply.
+///
+/// `OpenKruise` marks a pod by an update of its status, so operation and subresource decide. The manager's name cannot: by
+/// default it is the client's user agent, which begins with the binary's name (`managerOrUserAgent`,
+/// `k8s.io/apiserver/pkg/endpoints/handlers/create.go`). That is `manager` for `OpenKruise` and for nearly every operator,
+/// and under it `OpenKruise` also creates pods from the templates of its workloads, whose labels are their users'.
+fn co_owner_of(owner: &FieldOwner) -> Option<CoOwner> {
+    match (owner.operation.as_str(), owner.subresource.as_str()) {
+        ("Apply", "status") if owner.manager == FIELD_MANAGER => None,
+        ("Update", "status") => Some(CoOwner::Status),
+        _ => Some(CoOwner::Other),
     }
 }
 
@@ -426,21 +387,16 @@ mod tests {
 
     use super::*;
 
-    /// The owners of a label and a condition, by letters: our apply, a former one, a user's apply, an update of the status.
+    /// The owners of a label and a condition, by letters: our apply, a user's apply, an update of the status.
     // PPM-9
     #[rstest]
     #[case("o", Some(CoOwner::Nobody))]
-    #[case("of", Some(CoOwner::Former))]
     #[case("ou", Some(CoOwner::Other))]
-    #[case("ofu", Some(CoOwner::Other))]
     #[case("os", Some(CoOwner::Status))]
-    #[case("ofus", Some(CoOwner::Status))]
-    #[case("f", Some(CoOwner::FormerAlone))]
-    #[case("fs", Some(CoOwner::FormerAlone))]
-    #[case("fu", None)]
+    #[case("ous", Some(CoOwner::Status))]
     #[case("u", None)]
     #[case("s", None)]
-    fn what_a_former_field_manager_owns_is_ours_unless_a_user_keeps_it(
+    fn what_our_apply_owns_is_ours_with_the_greatest_co_owner(
         #[case] owners: &str,
         #[case] expected: Option<CoOwner>,
     ) {
@@ -449,7 +405,6 @@ mod tests {
             .map(|owner| {
                 let (manager, operation, subresource) = match owner {
                     'o' => (FIELD_MANAGER, "Apply", "status"),
-                    'f' => ("before", "Apply", "status"),
                     'u' => ("kubectl", "Apply", ""),
                     _ => ("manager", "Update", "status"),
                 };
@@ -463,8 +418,7 @@ mod tests {
                 .unwrap()
             })
             .collect();
-        let former = ["before".to_owned()];
-        let ours = Ours::from_owners(&owners, &former, &mut Interner::default());
+        let ours = Ours::from_owners(&owners, &mut Interner::default());
         assert_eq!(ours.labels.get("role").copied(), expected);
         assert_eq!(ours.conditions.get("t").copied(), expected);
     }

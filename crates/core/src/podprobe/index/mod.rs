@@ -94,9 +94,6 @@ pub struct Config {
     pub markers_per_namespace: usize,
     /// Whether providers run the probes of pods on virtual nodes.
     pub serverless: bool,
-    /// Names by which earlier builds wrote marks ([`FIELD_MANAGER`](super::pod::FIELD_MANAGER) is today's). What they
-    /// alone own is taken over, or taken away where no marker claims it; none has been renamed so far.
-    pub former_field_managers: Vec<String>,
 }
 
 impl Default for Config {
@@ -115,7 +112,6 @@ impl Default for Config {
             node_bytes: 512 * 1024,
             markers_per_namespace: MARKERS_PER_NAMESPACE,
             serverless: false,
-            former_field_managers: Vec::new(),
         }
     }
 }

@@ -97,8 +97,7 @@ impl Index {
             return;
         }
         let known = self.pods.get(&name);
-        let former = &self.config.former_field_managers;
-        let mut pod = IndexedPod::new(wire, known, former, &mut self.cx.interners);
+        let mut pod = IndexedPod::new(wire, known, &mut self.cx.interners);
         if !self.config.serverless {
             // Nothing is injected: how long others' annotations are is no change of the pod.
             pod.injected_room = 0;

@@ -41,12 +41,9 @@ impl Need {
         }
     }
 
-    /// For a mark that is somebody else's. No apply of ours can give up what a former field manager alone owns.
+    /// For a mark that is somebody else's.
     fn to_leave(owner: Option<CoOwner>) -> Self {
-        match owner {
-            Some(CoOwner::FormerAlone) | None => Self::Nothing,
-            Some(_) => Self::Release,
-        }
+        owner.map_or(Self::Nothing, |_| Self::Release)
     }
 
     /// For a label or an annotation. `want` is None where no marker names it.
@@ -56,8 +53,6 @@ impl Need {
         owner: Option<CoOwner>,
     ) -> Self {
         match (want, owner) {
-            // Also where the value is right: only an apply under today's name makes it ours.
-            (Some(Want::Value(_)), Some(CoOwner::FormerAlone)) => Self::Set,
             (Some(Want::Value(value)), Some(_)) if seen == Some(value) => Self::Nothing,
             (Some(Want::Value(_)), _) => Self::Set,
             (Some(Want::Absent), _) if seen.is_some() => Self::to_remove(owner),
@@ -73,7 +68,7 @@ impl Need {
             None => Self::Nothing,
             // A mark that a user, a template or another applier co-owns stays with its value.
             Some(CoOwner::Nobody | CoOwner::Other) => Self::Release,
-            Some(CoOwner::Former | CoOwner::FormerAlone | CoOwner::Status) => Self::Remove,
+            Some(CoOwner::Status) => Self::Remove,
         }
     }
 
@@ -86,8 +81,8 @@ impl Need {
     ) -> Self {
         match want {
             Some(Want::Value(verdict)) => {
-                let is_ours = owner.is_some_and(|owner| owner != CoOwner::FormerAlone);
-                let is_right = is_ours && seen == Some(&desired_condition(verdict, seen, now));
+                let is_right =
+                    owner.is_some() && seen == Some(&desired_condition(verdict, seen, now));
                 if is_right { Self::Nothing } else { Self::Set }
             }
             Some(Want::Leave) => Self::to_leave(owner),

@@ -62,7 +62,7 @@ impl ProviderMarkers {
                 injected::Moment::Creation,
                 |_| false,
             ),
-            ..IndexedPod::new(pod, None, &[], &mut Interners::default())
+            ..IndexedPod::new(pod, None, &mut Interners::default())
         };
         let label = |key: &str| seen.labels.get(key).map(|value| &**value);
         let markers = self.namespaces.get(namespace).into_iter();

@@ -176,7 +176,6 @@ fn a_probe_is_injected_where_its_container_stays_and_has_its_port(
     let pod = IndexedPod::new(
         &serde_json::from_value(wire).unwrap(),
         None,
-        &[],
         &mut Interners::default(),
     );
     let plan = super::ProviderProbes::plan_probes(&[&marker], &pod);

@@ -18,7 +18,7 @@ fn pod(labels: &Value) -> IndexedPod {
         "status": { "phase": "Running", "conditions": [{ "type": "Initialized", "status": "True" }] },
     });
     let wire = serde_json::from_value(wire).unwrap();
-    IndexedPod::new(&wire, None, &[], &mut Interners::default())
+    IndexedPod::new(&wire, None, &mut Interners::default())
 }
 
 fn observe(

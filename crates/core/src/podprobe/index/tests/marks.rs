@@ -7,12 +7,12 @@ use rstest::rstest;
 use serde_json::{Value, json};
 
 use super::cluster::name;
-use super::pod::{FORMER, Mark, Owner, SimPod, mark};
+use super::pod::{Owner, SimPod, mark};
 use super::proof::marker;
 use super::scene::{app_x, exec, idle, p0, plain, probe};
 use super::world::World;
 use crate::podprobe::event::{Event, WatchedKind, WriteTarget};
-use crate::podprobe::index::{Config, Index};
+use crate::podprobe::index::Index;
 
 // PPM-6, PPM-7, PPM-8, DEF-8
 #[rstest]
@@ -179,55 +179,6 @@ fn what_nobody_owns_stays_when_our_last_key_goes(
     let writes = world.pod_writes();
     assert_eq!(writes.len(), 2);
     assert_eq!(writes[1].remove.is_some(), by_patch);
-}
-
-// PPM-9
-#[test]
-fn what_a_former_field_manager_marked_is_taken_over_or_goes() {
-    let mut world = World::with(Config {
-        former_field_managers: vec![FORMER.to_owned()],
-        ..Config::default()
-    });
-    world.mark("way", &[idle()]);
-    let mut pod = SimPod::new("u0", "n0", &[("app", "x")]);
-    for (key, owners) in [
-        ("role", vec![Owner::Former]),
-        ("stale", vec![Owner::Former]),
-        ("kept", vec![Owner::Former, Owner::User]),
-    ] {
-        let mut mark = mark("main", Owner::Former);
-        mark.owners.extend(owners);
-        pod.labels.insert(key.to_owned(), mark);
-    }
-    let stale = json!({ "type": "game.io/stale", "status": "True" });
-    let stale = Mark {
-        value: stale,
-        ..mark("", Owner::Former)
-    };
-    pod.conditions.insert("game.io/stale".to_owned(), stale);
-    world.cluster.put_pod(&p0(), pod);
-    world.settle();
-    // No marker claims it, and nobody else owns it. What a marker claims waits for its verdict.
-    let labels = |world: &World| plain(&world.pod().labels);
-    assert_eq!(
-        labels(&world),
-        json!({ "app": "x", "role": "main", "kept": "main" })
-    );
-    assert!(!world.pod().conditions.contains_key("game.io/stale"));
-    world.verdict("way#idle", "Succeeded", "");
-    assert!(world.pod().labels["role"].owners.contains(&Owner::Ours));
-    world.writes.clear();
-    world.restart([
-        WatchedKind::Pod,
-        WatchedKind::NodePodProbe,
-        WatchedKind::Marker,
-        WatchedKind::Node,
-    ]);
-    world.drain();
-    assert_eq!(world.writes.len(), 0);
-    world.cluster.delete(WatchedKind::Marker, &name("a", "way"));
-    world.drain();
-    assert_eq!(labels(&world), json!({ "app": "x", "kept": "main" }));
 }
 
 // PPM-12

@@ -15,8 +15,6 @@ use crate::cluster::ObjectName;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Owner {
     Ours,
-    /// An apply of ours under the name [`FORMER`].
-    Former,
     /// A user's Update, or a template.
     User,
     /// An Update of the status.
@@ -26,9 +24,6 @@ pub(super) enum Owner {
     /// The Update of an operator, of which nearly all are called `manager` too.
     Operator,
 }
-
-/// The field manager that ours was once, where a test says so.
-pub(super) const FORMER: &str = "leadsman-before";
 
 pub(super) const OTHERS: [Owner; 4] = [Owner::User, Owner::Status, Owner::Kruise, Owner::Operator];
 
@@ -129,7 +124,7 @@ impl SimPod {
 
     fn managed_fields(&self) -> Vec<Value> {
         let mut entries = Vec::new();
-        for owner in [Owner::Ours, Owner::Former].iter().chain(&OTHERS) {
+        for owner in [Owner::Ours].iter().chain(&OTHERS) {
             let named = |marks: &Marks, name: fn(&str) -> String| {
                 let keys = marks.iter().filter(|(_, mark)| mark.owners.contains(owner));
                 let keys = keys.map(|(key, _)| (name(key), json!({})));
@@ -139,7 +134,6 @@ impl SimPod {
             let condition = |key: &str| format!("k:{}", json!({ "type": key }));
             let (manager, operation, subresource) = match owner {
                 Owner::Ours => ("leadsman-podprobe", "Apply", "status"),
-                Owner::Former => (FORMER, "Apply", "status"),
                 Owner::User => ("kubectl", "Update", ""),
                 Owner::Status => ("kubelet", "Update", "status"),
                 Owner::Kruise => ("manager", "Update", "status"),
