@@ -4,8 +4,8 @@
 //! data, which `leadsman-manager` and `leadsman-agent` carry out.
 
 pub mod cluster;
-#[cfg(any(test, feature = "samples"))]
-pub mod mutations;
 pub mod podprobe;
+#[cfg(any(test, feature = "samples"))]
+pub mod samples;
 pub mod sidecarset;
 pub mod workload;

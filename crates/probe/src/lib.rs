@@ -37,7 +37,7 @@ mod socket;
 mod target;
 mod tcp;
 #[cfg(test)]
-mod test_server;
+mod tests;
 mod time_limit;
 
 pub use dial::{Dial, DialError, Direct};

@@ -30,7 +30,7 @@ pub(crate) async fn run_tcp<D: Dial>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::test_server::{
+    use crate::tests::{
         AMPLE, BRIEF, End, closed_port, listen_on_any_port, probe_loopback, read_to_end,
         send_bytes, serve_scripts,
     };
@@ -132,8 +132,7 @@ mod tests {
     async fn without_an_address_nothing_is_dialled() {
         let target = crate::ProbeTarget::new(&["127.0.0.1".parse().unwrap()], "container");
         let handler = socket("127.0.0.1:1".parse().unwrap());
-        let outcome =
-            crate::run_probe(&handler, &target, AMPLE, &crate::test_server::NoRuntime).await;
+        let outcome = crate::run_probe(&handler, &target, AMPLE, &crate::tests::NoRuntime).await;
         assert_eq!(outcome, Err(CannotProbe::NoAddress));
     }
 }

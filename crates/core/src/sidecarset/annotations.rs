@@ -435,7 +435,7 @@ mod tests {
     use rstest::rstest;
 
     use super::*;
-    use crate::sidecarset::recorded;
+    use crate::sidecarset::tests::recorded;
 
     const SHORT: &str = "0123456789abc";
 

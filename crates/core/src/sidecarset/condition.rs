@@ -65,7 +65,7 @@ impl UpgradableCondition {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sidecarset::recorded;
+    use crate::sidecarset::tests::recorded;
 
     fn condition(
         sets: &[(&str, PodVersion)],

@@ -52,11 +52,7 @@ pub mod strategy;
 pub mod template;
 pub mod upgrade;
 
-#[cfg(test)]
-mod goldens;
-#[cfg(test)]
-mod recorded;
 #[cfg(any(test, feature = "samples"))]
 pub mod samples;
 #[cfg(test)]
-mod simulation;
+mod tests;

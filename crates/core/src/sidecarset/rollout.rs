@@ -1,8 +1,6 @@
 //! Which pods of a set are upgraded next: `queue` keeps them in order, and tests hold it equal to `naive`, which looks at all
 //! of them each time.
 
-#[cfg(test)]
-pub mod naive;
 pub mod queue;
 
 use super::pod::{LastUpgrade, PodState, Progress};
@@ -50,4 +48,4 @@ pub fn is_pending(state: PodState) -> bool {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

@@ -193,8 +193,8 @@ mod tests {
 
     use super::*;
     use crate::sidecarset::metadata::Whitelist;
-    use crate::sidecarset::recorded;
     use crate::sidecarset::render::{Remark, RenderOptions, inject_sets};
+    use crate::sidecarset::tests::recorded;
 
     fn parse(set: &Value) -> SidecarSet {
         SidecarSet::parse(&serde_json::from_value(set.clone()).unwrap()).unwrap()

@@ -78,7 +78,7 @@ mod tests {
 
     use super::*;
     use crate::sidecarset::pod::PodVersion;
-    use crate::sidecarset::recorded;
+    use crate::sidecarset::tests::recorded;
     use crate::workload::pod::ObservedPod;
 
     fn now() -> jiff::Timestamp {

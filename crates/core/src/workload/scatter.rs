@@ -212,6 +212,4 @@ impl ScatterGroups {
 }
 
 #[cfg(test)]
-pub mod naive;
-#[cfg(test)]
-mod tests;
+pub(crate) mod tests;

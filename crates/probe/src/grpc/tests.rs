@@ -1,7 +1,7 @@
 //! gRPC probes against real servers.
 
 use super::*;
-use crate::test_server::{
+use crate::tests::{
     AMPLE, BRIEF, End, answer_once, closed_port, listen_on_any_port, probe_loopback, read_to_end,
     read_until, send_bytes, serve_scripts,
 };

@@ -13,7 +13,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
 
 use super::*;
-use crate::test_server::{
+use crate::tests::{
     AMPLE, BRIEF, End, answer_once, closed_port, listen_on_any_port, probe_loopback, read_head,
     read_to_end, serve_scripts,
 };

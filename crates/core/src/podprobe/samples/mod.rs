@@ -10,7 +10,7 @@ mod names;
 use leadsman_api::limits;
 use serde_json::{Map, Value, json};
 
-use crate::mutations::Mutations;
+use crate::samples::Mutations;
 
 /// A marker and its expected verdict.
 #[derive(Clone, Debug)]

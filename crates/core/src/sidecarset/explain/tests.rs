@@ -14,10 +14,10 @@ use super::*;
 use crate::cluster::words_of_tables;
 use crate::sidecarset::annotations::HASH;
 use crate::sidecarset::index::Config;
-use crate::sidecarset::recorded;
 use crate::sidecarset::revision::{SetRevision, create};
 use crate::sidecarset::selection::{NewPod, offer};
 use crate::sidecarset::set::MIN_READY_SECONDS_ANNOTATION;
+use crate::sidecarset::tests::recorded;
 use crate::workload::JsonObject;
 
 fn parse(name: &str, created: &str, spec: &Value) -> SidecarSet {

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::sidecarset::annotations::missing_variables;
 use crate::sidecarset::metadata::Whitelist;
-use crate::sidecarset::recorded;
+use crate::sidecarset::tests::recorded;
 use crate::workload::object::{inner, items};
 use crate::workload::revision::{revision_hash, revision_name};
 

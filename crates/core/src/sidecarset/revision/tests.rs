@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::*;
-use crate::sidecarset::recorded;
+use crate::sidecarset::tests::recorded;
 use crate::workload::revision::{RevisionChange, newest, revision_hash, revision_name, surplus};
 
 fn parse(set: &Value) -> SidecarSet {

@@ -1,5 +1,7 @@
 //! Budgets, partitions and orders, and what holds for any pods.
 
+pub(crate) mod naive;
+
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -7,7 +9,7 @@ use proptest::prelude::*;
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use super::naive::{Member, Rollout, plan};
+use self::naive::{Member, Rollout, plan};
 use super::queue::{RollingCandidate, RollingPods};
 use super::*;
 use crate::cluster::ObjectName;

@@ -6,7 +6,7 @@ use rstest::rstest;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::sidecarset::recorded;
+use crate::sidecarset::tests::recorded;
 
 fn valid() -> Value {
     json!({

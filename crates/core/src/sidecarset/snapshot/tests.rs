@@ -3,8 +3,8 @@ use rstest::rstest;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::sidecarset::recorded;
 use crate::sidecarset::scope::{ScopeCall, SetScope};
+use crate::sidecarset::tests::recorded;
 
 const NOW: &str = "2026-11-22T01:58:33Z";
 

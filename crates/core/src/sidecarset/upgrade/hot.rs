@@ -81,8 +81,8 @@ mod tests {
     use crate::sidecarset::annotations::IN_PLACE_STATE;
     use crate::sidecarset::metadata::Whitelist;
     use crate::sidecarset::pod::{LastUpgrade, PodState, PodVersion};
-    use crate::sidecarset::recorded;
     use crate::sidecarset::strategy::UpdateMode;
+    use crate::sidecarset::tests::recorded;
     use crate::sidecarset::upgrade;
 
     const NOW: &str = "2026-11-22T01:57:57Z";

@@ -4,7 +4,7 @@ use super::*;
 use crate::sidecarset::annotations::INJECTED_LIST;
 use crate::sidecarset::metadata::Whitelist;
 use crate::sidecarset::pod::{LastUpgrade, PodState, PodVersion, Progress, settles_at};
-use crate::sidecarset::recorded;
+use crate::sidecarset::tests::recorded;
 
 const NOW: &str = "2026-11-22T01:56:25Z";
 

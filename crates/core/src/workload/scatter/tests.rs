@@ -1,9 +1,11 @@
 //! The order in which pods are spread, and that its beginning is found without the rest of it.
 
+pub(crate) mod naive;
+
 use proptest::prelude::*;
 use rstest::rstest;
 
-use super::naive::scatter;
+use self::naive::scatter;
 use super::*;
 
 fn term(key: &str, value: &str) -> ScatterLabel {

@@ -12,7 +12,7 @@ use tokio_rustls::TlsAcceptor;
 
 use super::redirects::moved;
 use super::*;
-use crate::test_server::{
+use crate::tests::{
     AMPLE, BRIEF, End, answer_once, listen_on_any_port, probe_loopback, read_head, read_to_end,
     serve_scripts,
 };

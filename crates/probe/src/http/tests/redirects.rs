@@ -4,9 +4,7 @@ use leadsman_core::podprobe::Scheme;
 use rstest::rstest;
 
 use super::*;
-use crate::test_server::{
-    AMPLE, End, answer_once, listen_on_any_port, probe_loopback, serve_scripts,
-};
+use crate::tests::{AMPLE, End, answer_once, listen_on_any_port, probe_loopback, serve_scripts};
 
 pub(super) fn moved(location: &str) -> String {
     format!("HTTP/1.1 302 Found\r\nLocation: {location}\r\nContent-Length: 5\r\n\r\nmoved")

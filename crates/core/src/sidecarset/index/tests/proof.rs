@@ -13,7 +13,7 @@ use crate::sidecarset::condition::{UPGRADABLE, UpgradableCondition, WhenWritten}
 use crate::sidecarset::event::{Event, WatchedKind, Write, WriteTarget};
 use crate::sidecarset::index::{Config, Index};
 use crate::sidecarset::pod::{LastUpgrade, PodState, PodVersion};
-use crate::sidecarset::rollout::naive::{Member, plan};
+use crate::sidecarset::rollout::tests::naive::{Member, plan};
 use crate::sidecarset::set::CUSTOM_VERSION_LABEL;
 use crate::sidecarset::status::Counts;
 

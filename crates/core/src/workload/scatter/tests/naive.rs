@@ -1,12 +1,12 @@
-//! The order in which pods are spread, worked out from all of them: what [`Spread`](super::Spread) finds is compared with it.
+//! The order in which pods are spread, worked out from all of them: what [`Spread`](super::super::Spread) finds is compared with it.
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
-use super::{ScatterGroups, ScatterLabel};
+use super::super::{ScatterGroups, ScatterLabel};
 
 /// Spreads the pods of each term, the term with most pods first. `pods` are all of the workload, `order` are places in it.
-pub fn scatter<T>(
+pub(crate) fn scatter<T>(
     terms: &[ScatterLabel],
     pods: &[T],
     order: Vec<usize>,

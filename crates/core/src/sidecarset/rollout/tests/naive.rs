@@ -1,39 +1,39 @@
 //! The pods that are upgraded next, found by looking at all pods of a set.
 
-use super::queue::RollingCandidate;
-use super::{is_down, is_pending};
+use super::super::queue::RollingCandidate;
+use super::super::{is_down, is_pending};
 use crate::sidecarset::pod::{PodState, PodVersion};
 use crate::sidecarset::set::SidecarSet;
 use crate::sidecarset::strategy::UpdateMode;
 use crate::workload::pod::ObservedPod;
-use crate::workload::scatter::naive::scatter;
+use crate::workload::scatter::tests::naive::scatter;
 
 /// A pod of a set, and what it is to it.
 #[derive(Clone, Copy, Debug)]
-pub struct Member<'a> {
+pub(crate) struct Member<'a> {
     /// The pod.
-    pub pod: &'a ObservedPod,
+    pub(crate) pod: &'a ObservedPod,
     /// What it is.
-    pub state: PodState,
+    pub(crate) state: PodState,
     /// Whether its last write was refused, and is not due again yet: it takes up no place of another.
-    pub is_refused: bool,
+    pub(crate) is_refused: bool,
 }
 
 /// Why no further pod is upgraded now, or which are.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Rollout {
+pub(crate) struct Rollout {
     /// Places of the pods that are upgraded now.
-    pub next: Vec<usize>,
+    pub(crate) next: Vec<usize>,
     /// How many could be upgraded, but wait until others are available again.
-    pub waiting: usize,
+    pub(crate) waiting: usize,
     /// How many could be upgraded, but are kept by the partition.
-    pub kept: usize,
+    pub(crate) kept: usize,
     /// How many are not updated and differ in more than their images: they wait to be re-created.
-    pub not_upgradable: usize,
+    pub(crate) not_upgradable: usize,
 }
 
 /// The pods of a set that are upgraded next.
-pub fn plan(set: &SidecarSet, members: &[Member<'_>]) -> Rollout {
+pub(crate) fn plan(set: &SidecarSet, members: &[Member<'_>]) -> Rollout {
     let states = || members.iter().map(|member| member.state);
     let not_upgradable = states()
         .filter(|state| state.version == PodVersion::NotUpgradable)

@@ -7,7 +7,7 @@ macro_rules! files {
     ($($name:literal),* $(,)?) => {
         &[$((
             $name,
-            include_str!(concat!("../../tests/fixtures/sidecarset/", $name, ".yaml")),
+            include_str!(concat!("../../../tests/fixtures/sidecarset/", $name, ".yaml")),
         )),*]
     };
 }
@@ -30,7 +30,7 @@ const FILES: &[(&str, &str)] = files![
 ];
 
 /// The documents of a file.
-pub(super) fn documents(name: &str) -> Vec<Value> {
+pub(in crate::sidecarset) fn documents(name: &str) -> Vec<Value> {
     let file = FILES.iter().find(|(own, _)| *own == name);
     let (_, text) = file.unwrap_or_else(|| panic!("no file {name}"));
     let documents = serde_norway::Deserializer::from_str(text);
@@ -40,6 +40,6 @@ pub(super) fn documents(name: &str) -> Vec<Value> {
 }
 
 /// All documents.
-pub(super) fn all() -> impl Iterator<Item = Value> {
+pub(in crate::sidecarset) fn all() -> impl Iterator<Item = Value> {
     FILES.iter().flat_map(|(name, _)| documents(name))
 }

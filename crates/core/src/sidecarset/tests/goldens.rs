@@ -6,9 +6,9 @@ use leadsman_api::SidecarSetSpec;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::fields::SIDECAR_CONTAINER;
-use super::template::Template;
 use crate::cluster::FieldErrors;
+use crate::sidecarset::fields::SIDECAR_CONTAINER;
+use crate::sidecarset::template::Template;
 use crate::workload::JsonObject;
 use crate::workload::go_json::{Field, FieldOrder, Form, GoValue, Presence};
 use crate::workload::hash::sha256_of;
@@ -42,7 +42,7 @@ struct Recorded {
 }
 
 fn goldens() -> Goldens {
-    let text = include_str!("../../tests/fixtures/sidecarset/goldens.json");
+    let text = include_str!("../../../tests/fixtures/sidecarset/goldens.json");
     serde_json::from_str(text).unwrap()
 }
 
@@ -164,7 +164,7 @@ struct Declared {
 // SCS-29
 #[test]
 fn fields_stand_in_the_order_in_which_go_declares_them() {
-    let text = include_str!("../../tests/fixtures/sidecarset/field-order.json");
+    let text = include_str!("../../../tests/fixtures/sidecarset/field-order.json");
     let declared: Types = serde_json::from_str(text).unwrap();
     let fields: Vec<Field> = SIDECAR_CONTAINER
         .iter()

@@ -6,14 +6,14 @@ use std::collections::BTreeSet;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use super::annotations::{HASH, HASH_WITHOUT_IMAGE, INJECTED_LIST};
-use super::metadata::Whitelist;
-use super::pod::{LastUpgrade, PodState};
-use super::render::{Injection, RenderOptions, inject_sets};
-use super::rollout::naive::{Member, plan};
-use super::rollout::recorded_by_upgrade;
-use super::set::SidecarSet;
-use super::upgrade::plan_upgrade;
+use crate::sidecarset::annotations::{HASH, HASH_WITHOUT_IMAGE, INJECTED_LIST};
+use crate::sidecarset::metadata::Whitelist;
+use crate::sidecarset::pod::{LastUpgrade, PodState};
+use crate::sidecarset::render::{Injection, RenderOptions, inject_sets};
+use crate::sidecarset::rollout::recorded_by_upgrade;
+use crate::sidecarset::rollout::tests::naive::{Member, plan};
+use crate::sidecarset::set::SidecarSet;
+use crate::sidecarset::upgrade::plan_upgrade;
 use crate::workload::JsonObject;
 use crate::workload::pod::{ObservedPod, ObservedStatus};
 
@@ -230,7 +230,7 @@ impl World {
     }
 
     fn step(&mut self, step: &Step) {
-        let is_paused = self.set.update.mode == super::strategy::UpdateMode::Paused;
+        let is_paused = self.set.update.mode == crate::sidecarset::strategy::UpdateMode::Paused;
         let image = self.set.template.containers[0].image.clone();
         match step {
             Step::Edit(image) => self.set = set(image, is_paused, self.max_unavailable),
