@@ -34,6 +34,18 @@ pub fn run_agent(args: &Args) -> Result<(), RunError<AgentError>> {
     })
 }
 
+/// Name and version of the container runtime at this endpoint.
+///
+/// # Errors
+/// Why it does not answer, with the endpoint in it.
+pub async fn runtime_version(endpoint: &str) -> Result<String, String> {
+    let runtime = Runtime::connect_lazily(endpoint).map_err(|error| error.to_string())?;
+    let version = runtime.read_version().await;
+    version
+        .map(|version| version.to_string())
+        .map_err(|error| error.to_string())
+}
+
 /// Runs the tasks of the agent until the process is to stop. All of them end with the future: one that is dropped is a process
 /// that is killed, but for events that wait to be sent.
 pub async fn run_tasks(args: &Args, process: Process, runtime: Runtime) -> Result<(), AgentError> {

@@ -1,11 +1,21 @@
-//! A request to the API server, with a deadline.
+//! A request to the API server, with a deadline, and the rights of all of them.
 
 use std::time::Duration;
 
 use http::{Method, Request};
 use kube::core::request::Error as BuildError;
+use leadsman_api::GROUP;
 use leadsman_process::ApiServer;
 use leadsman_process::reply::{Disposition, Verb};
+
+/// API group, resource and verb: to read the plan, to write its status, and to send events. There is none on pods.
+pub const RIGHTS: [(&str, &str, &str); 5] = [
+    (GROUP, "nodepodprobes", "list"),
+    (GROUP, "nodepodprobes", "watch"),
+    (GROUP, "nodepodprobes/status", "patch"),
+    ("", "events", "create"),
+    ("", "events", "patch"),
+];
 
 /// The owner of the fields that the agent writes. Without it the API server records the user agent up to its first
 /// slash (`managerOrUserAgent` in `apiserver/pkg/endpoints/handlers/create.go`), which was `leadsman`.

@@ -7,7 +7,6 @@ use std::sync::Arc;
 use jiff::Timestamp;
 
 use super::compatibility::Compatibility;
-use super::reserved;
 use super::resolved::ResolvedProbe;
 use super::template::ProbeTemplate;
 use crate::cluster::ObjectName;
@@ -228,7 +227,7 @@ impl MarkerProbe {
         let condition_type = condition_type(probe);
         if let Some(given) = condition_type {
             let checked =
-                names::qualified_name(given).and_then(|()| reserved::check_condition_type(given));
+                names::qualified_name(given).and_then(|()| check_condition_type(given));
             report.field("podConditionType").check(checked);
         } else if probe.marker_policy.is_empty() {
             report.add("has no effect: set podConditionType, markerPolicy or both");
@@ -251,6 +250,16 @@ impl MarkerProbe {
             failed,
         })
     }
+}
+
+/// Checks that a condition is none that Kubernetes or `OpenKruise` use themselves ([`limits`]).
+fn check_condition_type(condition_type: &str) -> Result<(), String> {
+    if limits::RESERVED_CONDITION_TYPES.contains(&condition_type) {
+        return Err(format!(
+            "{condition_type:?} is a condition of Kubernetes or OpenKruise itself"
+        ));
+    }
+    Ok(())
 }
 
 /// Checks the name of a probe, which follows a `#` in the name of its entries and appears in messages.

@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | `probe`, `verdict` | a probe, the outcome of one run, and the verdict of many | all |
 //! | `wire` | the form of a probe in `NodePodProbe` | manager, agent |
-//! | `marker`, `template`, `compatibility`, `reserved`, `url` | a marker, parsed; parsing is validation | manager, admission |
+//! | `marker`, `template`, `compatibility`, `url` | a marker, parsed; parsing is validation | manager, admission |
 //! | `pod` | the fields of a pod that the index keeps | manager |
 //! | `plan`, `resolved` | a pod's entries in its node's `NodePodProbe` | manager |
 //! | `marks`, `contest` | a pod's marks, and the back-off for a mark that another client keeps changing | manager |
@@ -29,7 +29,6 @@ pub mod node;
 pub mod plan;
 pub mod pod;
 pub mod probe;
-mod reserved;
 mod resolved;
 #[cfg(any(test, feature = "samples"))]
 pub mod samples;
