@@ -50,7 +50,7 @@ mod undecodable;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 
 use self::context::{
     Affected, Contributions, DueWrite, IndexContext, MarkerName, PodName, Sent, Timer, pod_key,
@@ -86,8 +86,6 @@ pub struct Config {
     pub agent_namespace: String,
     /// Labels of the agents' pods.
     pub agent_labels: BTreeMap<String, String>,
-    /// For agents without a pod: a node counts as silent after this time without a sign of life of its agent.
-    pub silent_after: SignedDuration,
     /// Maximum size of the spec of a `NodePodProbe`, in bytes as the API server stores it.
     pub node_bytes: usize,
     /// Markers of a namespace that are acted on, at most: the oldest.
@@ -108,7 +106,6 @@ impl Default for Config {
             agent_labels: labels
                 .map(|(key, value)| (key.to_owned(), value.to_owned()))
                 .into(),
-            silent_after: SignedDuration::from_mins(20),
             node_bytes: 512 * 1024,
             markers_per_namespace: MARKERS_PER_NAMESPACE,
             serverless: false,
@@ -141,7 +138,7 @@ impl Index {
                 config.markers_per_namespace,
                 config.serverless,
             ),
-            nodes: Nodes::new(config.node_bytes, config.silent_after),
+            nodes: Nodes::new(config.node_bytes),
             pods: Pods::default(),
             turns: PlanningTurns::default(),
             undecodable: Undecodable::default(),

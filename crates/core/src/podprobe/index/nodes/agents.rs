@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use leadsman_api::node_pod_probe::NodePodProbe;
 use leadsman_api::slim;
 
@@ -19,6 +19,8 @@ use crate::podprobe::pod::IndexedPod;
 /// How long an agent's pod may be missing or not Ready before markers' statuses say so. A rolling update replaces the
 /// pod of a node within that time, image pull included, so it writes no marker's status.
 const GRACE: Duration = Duration::from_mins(2);
+/// For agents without a pod: a node counts as silent after this time without a sign of life of its agent.
+const SILENT_AFTER: Duration = Duration::from_mins(20);
 
 /// Whether the agent of a node works.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -56,13 +58,11 @@ pub(super) struct AgentDeadlines {
 }
 
 impl AgentDeadlines {
-    pub(super) fn new(object: &NodePodProbe, silent_after: SignedDuration, now: Now) -> Self {
+    pub(super) fn new(object: &NodePodProbe, now: Now) -> Self {
         let (reported, asked) = (last_sign_of_life(object), last_spec_write(object));
         let unanswered = asked.filter(|asked| reported.is_none_or(|reported| reported < *asked));
-        // A negative setting is none: the agent is then silent at once.
-        let silent_after = Duration::try_from(silent_after).unwrap_or_default();
         Self {
-            silent_from: reported.map(|reported| end_of_wait(reported, silent_after, now)),
+            silent_from: reported.map(|reported| end_of_wait(reported, SILENT_AFTER, now)),
             unanswered_from: unanswered.map(|asked| end_of_wait(asked, GRACE, now)),
         }
     }

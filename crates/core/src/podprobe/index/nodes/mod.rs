@@ -30,7 +30,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use leadsman_api::node_pod_probe::NodePodProbe;
 use leadsman_api::slim::Node;
@@ -56,8 +56,6 @@ pub(super) struct Nodes {
     keeps_fields: bool,
     /// Maximum size of the spec of an object, in bytes.
     max_bytes: usize,
-    /// For agents without a pod: an agent counts as silent after this time without a sign of life.
-    silent_after: SignedDuration,
 }
 
 /// What is known under the name of a node: the node itself, its object, its pods, its agent.
@@ -161,14 +159,13 @@ impl NodeState {
 
 impl Nodes {
     /// No node yet.
-    pub(super) fn new(max_bytes: usize, silent_after: SignedDuration) -> Self {
+    pub(super) fn new(max_bytes: usize) -> Self {
         Self {
             by_name: HashMap::new(),
             unacknowledged: HashMap::new(),
             resized: BTreeMap::new(),
             keeps_fields: true,
             max_bytes,
-            silent_after,
         }
     }
 
@@ -248,7 +245,7 @@ impl Nodes {
         let name = cx.interners.strings.share(name);
         let version = ResourceVersion::parse(wire.metadata.resource_version.as_deref());
         let (pods, malformed) = self.read_pods(&name, &wire, source, cx);
-        let deadlines = AgentDeadlines::new(&wire, self.silent_after, cx.now);
+        let deadlines = AgentDeadlines::new(&wire, cx.now);
         let state = self.by_name.entry(name.clone()).or_default();
         let known = state.object.as_ref();
         let is_same_spec = known.is_some_and(|known| {

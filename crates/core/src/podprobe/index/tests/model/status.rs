@@ -133,7 +133,8 @@ impl<'a> Model<'a> {
         let reported = probed.chain(&by_agent).map(|time| time.0).max();
         let asked = by_manager.iter().chain(&meta.creation_timestamp);
         let asked = asked.map(|time| time.0).max();
-        let silent = reported.is_some_and(|reported| reported + self.config.silent_after <= now);
+        let silent_after = SignedDuration::from_mins(20);
+        let silent = reported.is_some_and(|reported| reported + silent_after <= now);
         let left = self.agents_left.get(node);
         let unanswered = asked.is_some_and(|asked| {
             reported.is_none_or(|reported| reported < asked) && asked + grace <= now
