@@ -226,8 +226,7 @@ impl MarkerProbe {
             .check(names::container_name(&probe.container_name));
         let condition_type = condition_type(probe);
         if let Some(given) = condition_type {
-            let checked =
-                names::qualified_name(given).and_then(|()| check_condition_type(given));
+            let checked = names::qualified_name(given).and_then(|()| check_condition_type(given));
             report.field("podConditionType").check(checked);
         } else if probe.marker_policy.is_empty() {
             report.add("has no effect: set podConditionType, markerPolicy or both");
