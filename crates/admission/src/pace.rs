@@ -1,12 +1,11 @@
 //! Delays between writes of one object: none at first, then longer each time, so that a contest with another client
 //! that undoes them costs little. The contest ends after a quiet time, or when the desired state changes.
 
-use std::future::pending;
 use std::time::Duration;
 
 use leadsman_process::Backoff;
 use leadsman_process::reply::{Disposition, RetryCause};
-use tokio::time::{Instant, sleep_until};
+use tokio::time::Instant;
 
 const BACKOFF: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_mins(1));
 /// The average time between writes in the long run, however often the desired state changes.
@@ -65,14 +64,6 @@ impl Pace {
             even: self.even,
             ..Self::default()
         };
-    }
-}
-
-/// Sleeps until this time, or for ever without one.
-pub(crate) async fn sleep_until_time(time: Option<Instant>) {
-    match time {
-        Some(time) => sleep_until(time).await,
-        None => pending().await,
     }
 }
 

@@ -48,8 +48,9 @@ pub(crate) const FINISH: Duration = Duration::from_secs(5);
 /// The delay after a failure to accept, which is mostly a lack of file descriptors.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 
-const _: () =
-    assert!(DRAIN.as_secs() + FINISH.as_secs() < leadsman_process::shutdown::DEFAULT_GRACE_SECONDS);
+const _: () = assert!(
+    DRAIN.as_secs() + FINISH.as_secs() < leadsman_process::shutdown::SHORTEST_GRACE_SECONDS
+);
 
 /// The TLS server.
 pub(crate) struct Server {

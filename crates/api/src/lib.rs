@@ -20,6 +20,15 @@ pub use marker::{PodProbeMarker, PodProbeMarkerSpec, PodProbeMarkerStatus};
 pub use node_pod_probe::{NodePodProbe, NodePodProbeSpec, NodePodProbeStatus};
 pub use sidecar_set::{SidecarSet, SidecarSetSpec, SidecarSetStatus};
 
+/// The namespace of managers and agents where no flag names one.
+pub const DEFAULT_NAMESPACE: &str = "leadsman-system";
+/// The labels of the agents' pods.
+pub const AGENT_LABELS: [(&str, &str); 2] = [
+    ("app.kubernetes.io/name", "leadsman"),
+    ("app.kubernetes.io/component", "agent"),
+];
+/// What helps where an API server does not know the kinds.
+pub const INSTALL_CRDS: &str = "install leadsman's CRDs, by its Helm chart or `leadsman manifests`";
 /// The API group of all kinds.
 pub const GROUP: &str = "apps.kruise.io";
 /// The CRDs of probes as YAML, as they are committed, so that a program prints them without generating them. They

@@ -14,7 +14,7 @@ use futures::stream::FuturesUnordered;
 use futures::{FutureExt, StreamExt};
 use leadsman_lease::Leadership;
 use leadsman_process::reply::{Disposition, RetryCause};
-use leadsman_process::shutdown::DEFAULT_GRACE_SECONDS;
+use leadsman_process::shutdown::SHORTEST_GRACE_SECONDS;
 use leadsman_process::{ApiServer, RandomSource, clock};
 use leadsman_reconcile::{Class, Effects, Now, Refusal};
 use prometheus_client::metrics::gauge::Gauge;
@@ -39,7 +39,7 @@ const BATCH: usize = 128;
 /// and less than the grace period of the process.
 const DRAIN: Duration = Duration::from_secs(12);
 const _: () = assert!(DRAIN.as_secs() > request::TIMEOUT.as_secs());
-const _: () = assert!(DRAIN.as_secs() < DEFAULT_GRACE_SECONDS);
+const _: () = assert!(DRAIN.as_secs() < SHORTEST_GRACE_SECONDS);
 
 /// A feature's rules, and the state of their loop.
 pub(crate) struct Feature<R: Rules> {

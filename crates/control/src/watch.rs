@@ -14,7 +14,7 @@ use futures::future::BoxFuture;
 use futures::{FutureExt, Stream, StreamExt};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Resource as _;
-use leadsman_api::Guarded;
+use leadsman_api::{Guarded, INSTALL_CRDS};
 use leadsman_lease::Leadership;
 use leadsman_process::list::ListTarget;
 use leadsman_process::reply::Disposition;
@@ -290,7 +290,7 @@ impl Reception {
     /// Reports why changes of a kind are not received; at info only once until they are again.
     fn report_failure(&mut self, failure: &WatchFailure) {
         let resource = &self.resource;
-        let reason = failure.explain_failure(resource);
+        let reason = failure.explain_failure(resource, INSTALL_CRDS);
         let retry_in = failure.retry_in;
         if matches!(failure.disposition, Disposition::Expired { .. }) {
             tracing::info!(

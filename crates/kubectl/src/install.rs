@@ -13,14 +13,11 @@ use leadsman_manager::{LEASE, LEASE_NAMESPACE};
 use serde::de::DeserializeOwned;
 
 use jiff::{SignedDuration, Timestamp};
+use leadsman_api::{AGENT_LABELS, DEFAULT_NAMESPACE};
 
 use crate::reader::{ListSelection, Reader};
 use crate::resources::{LEASES, PODS};
 
-/// The labels of leadsman's pods, without their component.
-const NAME_LABEL: &str = "app.kubernetes.io/name=leadsman";
-/// Where leadsman is, if its Lease does not say so.
-const NAMESPACE: &str = "leadsman-system";
 /// A Lease counts as expired only so long after its end: the manager has written its times by its own clock, which may
 /// differ from the API server's.
 const CLOCK_SKEW: SignedDuration = SignedDuration::from_secs(60);
@@ -65,11 +62,13 @@ impl Reader {
         // A manager's identity begins with the namespace of its installation.
         let namespace = holder.and_then(|holder| holder.split_once('/'));
         let namespace = namespace
-            .map_or(NAMESPACE, |(namespace, _)| namespace)
+            .map_or(DEFAULT_NAMESPACE, |(namespace, _)| namespace)
             .to_owned();
         let selection = ListSelection {
             namespace: Some(&namespace),
-            labels: Some(format!("{NAME_LABEL},app.kubernetes.io/component=manager")),
+            labels: Some(
+                "app.kubernetes.io/name=leadsman,app.kubernetes.io/component=manager".to_owned(),
+            ),
             fields: None,
             page: 50,
         };
@@ -120,7 +119,11 @@ impl Reader {
     ) -> Result<Vec<T>, Unread> {
         let selection = ListSelection {
             namespace: Some(namespace),
-            labels: Some(format!("{NAME_LABEL},app.kubernetes.io/component=agent")),
+            labels: Some(
+                AGENT_LABELS
+                    .map(|(key, value)| format!("{key}={value}"))
+                    .join(","),
+            ),
             fields: node.map(|node| format!("spec.nodeName={node}")),
             page: 500,
         };

@@ -45,7 +45,7 @@ pub struct Args {
         long,
         env = "LEADSMAN_NAMESPACE",
         value_name = "NAME",
-        default_value = "leadsman-system"
+        default_value = leadsman_api::DEFAULT_NAMESPACE
     )]
     pub namespace: String,
     /// Seconds without a renewal of the Lease after which another manager may lead; at least 3

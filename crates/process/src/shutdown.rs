@@ -10,8 +10,10 @@ use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
-/// The default grace period. Whatever drains during a shutdown asserts that its own deadline is shorter.
-pub const DEFAULT_GRACE_SECONDS: u64 = 20;
+/// The shortest grace period. Whatever drains during a shutdown asserts that its own deadline is shorter.
+pub const SHORTEST_GRACE_SECONDS: u64 = 15;
+
+const DEFAULT_GRACE_SECONDS: u64 = 20;
 
 const _: () = assert!(
     DEFAULT_GRACE_SECONDS < 30,
@@ -24,13 +26,14 @@ const _: () = assert!(
 #[group(skip)]
 #[command(next_help_heading = "Shutdown")]
 pub struct Args {
-    /// Seconds from a signal to the exit at the latest, whatever is still in progress; less than the pod's
+    /// Seconds from a signal to the exit at the latest, whatever is still in progress; at least 15, and less than the pod's
     /// terminationGracePeriodSeconds
     #[arg(
         long,
         env = "LEADSMAN_SHUTDOWN_GRACE_SECONDS",
         value_name = "SECONDS",
-        default_value_t = DEFAULT_GRACE_SECONDS
+        default_value_t = DEFAULT_GRACE_SECONDS,
+        value_parser = clap::value_parser!(u64).range(SHORTEST_GRACE_SECONDS..)
     )]
     pub shutdown_grace_seconds: u64,
 }
@@ -151,6 +154,22 @@ mod tests {
             tokio::time::sleep_until(start + Duration::from_secs(*second)).await;
             *signal
         }
+    }
+
+    #[derive(clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    #[test]
+    fn a_grace_period_lets_all_parts_drain() {
+        let parsed = |seconds: &str| {
+            let line = ["program", "--shutdown-grace-seconds", seconds];
+            let parsed = <Line as clap::Parser>::try_parse_from(line).ok();
+            parsed.map(|line| line.args.grace_period().as_secs())
+        };
+        assert_eq!([parsed("14"), parsed("15")], [None, Some(15)]);
     }
 
     #[tokio::test(start_paused = true)]

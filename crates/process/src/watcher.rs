@@ -100,17 +100,18 @@ pub struct WatchFailure {
 }
 
 impl WatchFailure {
-    /// Why changes of this resource are not delivered, beginning with what an operator can do about it.
-    pub fn explain_failure(&self, resource: &str) -> String {
+    /// Why changes of this resource are not delivered, beginning with what an operator can do about it; `advice` is that
+    /// where the API server does not know the resource.
+    pub fn explain_failure(&self, resource: &str, advice: &'static str) -> String {
         let reply = self.disposition.reason().unwrap_or_default();
         let cause = match self.disposition {
             Disposition::Retry { cause, .. } => Some(cause),
             _ => None,
         };
         match cause {
-            Some(RetryCause::NoSuchKind) => format!(
-                "the API server does not serve {resource}: install leadsman's CRDs, by its Helm chart or `leadsman manifests` ({reply})"
-            ),
+            Some(RetryCause::NoSuchKind) => {
+                format!("the API server does not serve {resource}: {advice} ({reply})")
+            }
             Some(RetryCause::NoRight) => self.disposition.explain_reason(),
             _ => {
                 let verb = match self.phase {

@@ -18,7 +18,6 @@ use tokio::sync::watch;
 
 use super::publish::Publisher;
 use super::{CaBundle, Certificate, CertificateError, Pem};
-use crate::pace::sleep_until_time;
 
 /// The interval of checks of the expiry, since the time of day may jump.
 const LOOK: Duration = Duration::from_hours(1);
@@ -82,7 +81,7 @@ impl Directory {
                 changed = self.events.changed() => if changed.is_err() {
                     break;
                 },
-                () = sleep_until_time(expires) => {}
+                () = clock::sleep_until(expires) => {}
             }
         }
         let path = self.path.display();

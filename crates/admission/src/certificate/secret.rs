@@ -27,7 +27,7 @@ use super::renewal::{
 use super::{BundlesInForce, CaBundle, KeySource};
 use crate::FIELD_MANAGER;
 use crate::owner::read_role;
-use crate::pace::{Pace, describe_failure, sleep_until_time};
+use crate::pace::{Pace, describe_failure};
 
 /// The Secret's name.
 pub const SECRET: &str = "leadsman-webhook";
@@ -87,7 +87,7 @@ impl SecretLoop {
                 },
                 () = self.in_force.wait_for_change() => {}
                 Some(event) = events.next() => self.observe_event(event),
-                () = sleep_until_time(wake) => {}
+                () = clock::sleep_until(wake) => {}
             }
         }
     }

@@ -12,7 +12,7 @@ use tokio::sync::watch;
 
 use super::repair::{DEADLINE, delete_request};
 use super::{CONFIGURATION, WebhookConfiguration, is_ours};
-use crate::pace::{Pace, describe_failure, sleep_until_time};
+use crate::pace::{Pace, describe_failure};
 
 /// The interval of attempts without the right to: an installation without webhooks does not need it.
 const WITHOUT_RIGHT: Duration = Duration::from_hours(1);
@@ -58,7 +58,7 @@ pub(crate) async fn delete_leftover<C: WebhookConfiguration>(
                 pace.held_until(now)
             }
         };
-        sleep_until_time(retry_at).await;
+        clock::sleep_until(retry_at).await;
     }
 }
 

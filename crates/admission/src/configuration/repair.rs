@@ -27,7 +27,7 @@ use crate::barrier::progress::{NextBarrier, StateProgress};
 use crate::barrier::{StateVersion, StoredBarrier};
 use crate::certificate::{BundleInForce, CaBundle};
 use crate::owner::{OwningRole, read_cluster_role};
-use crate::pace::{Pace, describe_failure, sleep_until_time};
+use crate::pace::{Pace, describe_failure};
 use crate::webhook::{Answers, WebhookCalls};
 
 pub(super) const DEADLINE: Duration = Duration::from_secs(10);
@@ -141,7 +141,7 @@ impl<C: WebhookConfiguration> ConfigurationLoop<C> {
                 Some(()) = calls.next() => self.state.pace.end_contest(clock::monotonic()),
                 Some(()) = own_states.next() => self.state.pace.end_contest(clock::monotonic()),
                 Some(event) = events.next() => self.observe_event(event),
-                () = sleep_until_time(wake) => {}
+                () = clock::sleep_until(wake) => {}
             }
         }
     }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use futures::{Stream, StreamExt};
-use leadsman_api::{Guarded, NodePodProbe};
+use leadsman_api::{Guarded, INSTALL_CRDS, NodePodProbe};
 use leadsman_core::cluster::ResourceVersion;
 use leadsman_process::ApiServer;
 use leadsman_process::list::ListTarget;
@@ -94,7 +94,9 @@ fn plan_event(
             ListedObject::Undecodable => return None,
         },
         WatchEvent::Following => PlanEvent::Following,
-        WatchEvent::Failed(failure) => PlanEvent::Failed(failure.explain_failure(RESOURCE)),
+        WatchEvent::Failed(failure) => {
+            PlanEvent::Failed(failure.explain_failure(RESOURCE, INSTALL_CRDS))
+        }
     })
 }
 

@@ -39,10 +39,8 @@ mod tests {
     #[test]
     fn digits_and_letters_are_encoded_as_kubernetes_encodes_them() {
         assert_eq!(safe_encode("0123456789"), "456789bcdf");
-        assert_eq!(
-            safe_encode("abcdef"),
-            "dwxz24".replace("dwxz24", &safe_encode("abcdef"))
-        );
+        // `a` is 97, and 97 % 27 is the place of `v`.
+        assert_eq!(safe_encode("abcdef"), "vwxz24");
     }
 
     // SCS-34

@@ -11,7 +11,7 @@ pub(crate) struct InstallArgs {
         long,
         env = "LEADSMAN_NAMESPACE",
         value_name = "NAME",
-        default_value = "leadsman-system"
+        default_value = leadsman_api::DEFAULT_NAMESPACE
     )]
     pub(crate) namespace: String,
     /// Feature gates that the manager runs with, as NAME=true,NAME=false: rights and objects that only a feature needs are

@@ -47,10 +47,11 @@ mod tests;
 mod turns;
 mod undecodable;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use jiff::Timestamp;
+use leadsman_api::DEFAULT_NAMESPACE;
 
 use self::context::{
     Affected, Contributions, DueWrite, IndexContext, MarkerName, PodName, Sent, Timer, pod_key,
@@ -84,8 +85,6 @@ pub struct Config {
     pub compatibility: Compatibility,
     /// Namespace of the agents' pods.
     pub agent_namespace: String,
-    /// Labels of the agents' pods.
-    pub agent_labels: BTreeMap<String, String>,
     /// Maximum size of the spec of a `NodePodProbe`, in bytes as the API server stores it.
     pub node_bytes: usize,
     /// Markers of a namespace that are acted on, at most: the oldest.
@@ -96,16 +95,9 @@ pub struct Config {
 
 impl Default for Config {
     fn default() -> Self {
-        let labels = [
-            ("app.kubernetes.io/name", "leadsman"),
-            ("app.kubernetes.io/component", "agent"),
-        ];
         Self {
             compatibility: Compatibility::default(),
-            agent_namespace: "leadsman-system".to_owned(),
-            agent_labels: labels
-                .map(|(key, value)| (key.to_owned(), value.to_owned()))
-                .into(),
+            agent_namespace: DEFAULT_NAMESPACE.to_owned(),
             node_bytes: 512 * 1024,
             markers_per_namespace: MARKERS_PER_NAMESPACE,
             serverless: false,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use leadsman_api::slim;
-use leadsman_api::{NodePodProbe, PodProbeMarker};
+use leadsman_api::{AGENT_LABELS, NodePodProbe, PodProbeMarker};
 
 use super::Index;
 use super::context::Contributions;
@@ -149,11 +149,10 @@ impl Index {
         {
             self.nodes.remove_agent(known, &mut self.cx);
         }
-        let config = &self.config;
         let is_agent = pod.active
-            && pod.name.namespace == config.agent_namespace
-            && config.agent_labels.iter().all(|(key, value)| {
-                let known = pod.labels.get(key.as_str());
+            && pod.name.namespace == self.config.agent_namespace
+            && AGENT_LABELS.iter().all(|(key, value)| {
+                let known = pod.labels.get(key);
                 known.is_some_and(|known| **known == **value)
             });
         if is_agent {

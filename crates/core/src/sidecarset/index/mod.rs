@@ -90,7 +90,7 @@ pub struct Config {
 impl Default for Config {
     fn default() -> Self {
         Self {
-            namespace: "leadsman-system".to_owned(),
+            namespace: leadsman_api::DEFAULT_NAMESPACE.to_owned(),
             allows_unlisted_metadata: false,
             condition: WhenWritten::default(),
             render: RenderOptions::default(),
