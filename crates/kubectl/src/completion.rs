@@ -14,19 +14,14 @@ use std::time::Duration;
 
 use clap_complete::engine::CompletionCandidate;
 use kube::config::Kubeconfig;
-use serde::Deserialize;
 use tokio::time::timeout;
 
 use crate::connection::Connection;
 use crate::output;
-use crate::reader::ListSelection;
 use crate::resources::{ApiResource, KINDS, MARKERS, NAMESPACES, PODS, SIDECAR_SETS};
-use crate::text::TextLines;
 
 /// A shell waits at most so long.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// More candidates help nobody.
-const MOST: u32 = 500;
 /// cobra's `ShellCompDirectiveNoFileComp` and `NoSpace` (`completions.go`): do not offer files; go on in the same word.
 const NO_FILES: u8 = 4;
 const NO_SPACE: u8 = 2;
@@ -39,7 +34,7 @@ pub fn complete_for_kubectl(mut command: clap::Command, words: Vec<OsString>) ->
     let last = words.len() - 1;
     let flag = flag_before_value(&words[last]);
     let candidates = clap_complete::engine::complete(&mut command, words, last, None);
-    let (mut text, mut directive) = (TextLines::default(), NO_FILES);
+    let (mut text, mut directive) = (String::new(), NO_FILES);
     for candidate in candidates
         .unwrap_or_default()
         .iter()
@@ -53,7 +48,7 @@ pub fn complete_for_kubectl(mut command: clap::Command, words: Vec<OsString>) ->
             .unwrap_or_default();
         // One line is one candidate.
         let help = help.lines().next().unwrap_or_default();
-        text.add_line(format_args!("{value}\t{help}"));
+        text.extend([value, "\t", help, "\n"]);
         // A kind, which is followed by a name in the same word.
         if value.ends_with('/') {
             directive |= NO_SPACE;
@@ -62,7 +57,7 @@ pub fn complete_for_kubectl(mut command: clap::Command, words: Vec<OsString>) ->
     let printed = writeln!(
         std::io::stdout(),
         "{}:{directive}",
-        output::escape_harmful(&text.0)
+        output::escape_harmful(&text)
     );
     if printed.is_ok() {
         ExitCode::SUCCESS
@@ -208,23 +203,6 @@ fn connection_from_words(words: &[String]) -> Connection {
     }
 }
 
-/// An object of which only the name matters.
-#[derive(Deserialize)]
-pub(crate) struct NamedObject {
-    metadata: Name,
-}
-
-impl NamedObject {
-    pub(crate) fn name(&self) -> &str {
-        &self.metadata.name
-    }
-}
-
-#[derive(Deserialize)]
-struct Name {
-    name: String,
-}
-
 /// The names of a resource's objects, as far as they can be had in time.
 fn complete_names(resource: ApiResource) -> Vec<String> {
     // clap's completers are not async, and are called before a verb has its runtime.
@@ -244,21 +222,8 @@ async fn list_names(resource: ApiResource) -> Option<Vec<String>> {
     let words: Vec<_> = std::env::args().collect();
     let connection = connection_from_words(&words);
     let (reader, namespace) = connection.connect_reader().await.ok()?;
-    let selection = ListSelection {
-        namespace: resource.is_namespaced().then_some(namespace.as_str()),
-        page: MOST,
-        ..ListSelection::default()
-    };
-    let objects = reader
-        .list_first_page::<NamedObject>(resource, &selection)
-        .await
-        .ok()?;
-    Some(
-        objects
-            .into_iter()
-            .map(|object| object.metadata.name)
-            .collect(),
-    )
+    let namespace = resource.is_namespaced().then_some(namespace.as_str());
+    reader.list_first_names(resource, namespace).await
 }
 
 #[cfg(test)]

@@ -10,16 +10,18 @@ use leadsman_core::sidecarset::explain::{
     DriftRemedy, DriftReport, FieldDifference, KnownSet, PodDrift, PodObject,
 };
 use leadsman_core::sidecarset::set::Namespaces;
+use serde::Serialize;
 use serde_json::Value;
 
 use crate::connection::Connection;
-use crate::explain::no_such_object;
-use crate::output::{self, Colors, OutputFormat};
+use crate::output::{Colors, OutputFormat};
 use crate::reader::{ListSelection, Reader};
+use crate::report::{
+    Report, Text, TextTable, bad, bold, cut, good, line, or_dash, print_report, row, waiting,
+};
 use crate::resources::{PODS, SIDECAR_SETS};
 use crate::sidecar_sets::{FoundSets, Needs, WantedNamespaces};
-use crate::table::{BAD, Cell, GOOD, HEADING, TextTable, WAITING};
-use crate::text::{self, TextLines};
+use crate::targets::no_such_object;
 use crate::{VerbError, completion};
 
 /// Values longer than this are cut, unless they are asked for as JSON or YAML.
@@ -78,17 +80,25 @@ pub(crate) async fn run(args: &Args) -> Result<(), VerbError> {
     };
     let selection = selected_pods(known, namespace);
     let drift = |pod: PodObject| PodDrift::of(known, &pod, &sets, now);
-    let pods = reader.map_pod_objects(&selection, drift).await;
-    let report = DriftReport::new(known, pods.map_err(VerbError::Unread)?);
-    let printed = match output::format_structured(args.output, &report) {
-        Some(text) => text?,
-        None if args.output == OutputFormat::Name => {
-            let names = report.pods.iter().map(|pod| format!("pod/{}\n", pod.name));
-            names.collect()
-        }
-        None => drift_table(&report, known, &unread, args.output == OutputFormat::Wide),
+    let pods = reader.map_pod_objects(&selection, drift).await?;
+    let report = DriftReport::new(known, pods);
+    let set = SetDrift {
+        report,
+        known,
+        unread: &unread,
     };
-    output::print_text(&printed)
+    print_report(args.output, now, &set)
+}
+
+/// How the pods of a set differ from what it would make of them.
+#[derive(Serialize)]
+struct SetDrift<'a> {
+    #[serde(flatten)]
+    report: DriftReport,
+    #[serde(skip)]
+    known: &'a KnownSet,
+    #[serde(skip)]
+    unread: &'a [String],
 }
 
 impl Reader {
@@ -98,13 +108,8 @@ impl Reader {
         set: &str,
         namespace: Option<&str>,
     ) -> Result<Vec<String>, VerbError> {
-        let selection = ListSelection {
-            namespace,
-            page: 250,
-            ..ListSelection::default()
-        };
-        let pods = self.read_pod_objects(&selection).await;
-        let pods = pods.map_err(VerbError::Unread)?.into_iter();
+        let selection = ListSelection::of(namespace, 250);
+        let pods = self.read_pod_objects(&selection).await?.into_iter();
         let own = pods.filter(|pod| pod.observed.is_active() && pod.sets().contains(set));
         Ok(own.map(|pod| pod.observed.name.to_string()).collect())
     }
@@ -160,20 +165,20 @@ fn selected_pods<'a>(known: &'a KnownSet, namespace: Option<&'a str>) -> ListSel
         Namespaces::All | Namespaces::Selected(_) => None,
     };
     ListSelection {
-        namespace: namespace.or(own),
         labels: Some(known.set.selector.to_string()),
-        page: 250,
-        ..ListSelection::default()
+        ..ListSelection::of(namespace.or(own), 250)
     }
 }
 
 /// The pods that have the same revision and differ in the same fields.
 struct DriftGroup<'a> {
+    revision: Option<&'a str>,
+    takes: DriftRemedy,
     differs: Vec<&'a str>,
     pods: Vec<&'a PodDrift>,
 }
 
-fn group_by_remedy(report: &DriftReport) -> Vec<(Option<&str>, DriftRemedy, DriftGroup<'_>)> {
+fn group_by_remedy(report: &DriftReport) -> Vec<DriftGroup<'_>> {
     let mut groups = BTreeMap::<_, Vec<_>>::new();
     for pod in &report.pods {
         let differs: Vec<_> = pod.differs.iter().map(|one| one.field.as_str()).collect();
@@ -182,125 +187,103 @@ fn group_by_remedy(report: &DriftReport) -> Vec<(Option<&str>, DriftRemedy, Drif
         let key = (is_old, pod.revision.as_deref(), pod.takes, differs);
         groups.entry(key).or_default().push(pod);
     }
-    let groups = groups.into_iter();
-    let groups = groups.map(|((_, revision, takes, differs), pods)| {
-        (revision, takes, DriftGroup { differs, pods })
-    });
-    groups.collect()
+    let group = |((_, revision, takes, differs), pods)| DriftGroup {
+        revision,
+        takes,
+        differs,
+        pods,
+    };
+    groups.into_iter().map(group).collect()
 }
 
-fn drift_table(report: &DriftReport, known: &KnownSet, unread: &[String], is_wide: bool) -> String {
-    let mut lines = TextLines::default();
-    let all = report.pods.len();
-    let current = report.pods.iter();
-    let current = current
-        .filter(|pod| pod.takes == DriftRemedy::Nothing)
-        .count();
-    let style = if current == all { GOOD } else { BAD };
-    lines.add_line(format_args!(
-        "{HEADING}SidecarSet {}{HEADING:#}, revision {}: {style}{current} of {all} pods{style:#} are as they would be created now",
-        report.set, report.revision
-    ));
-    if known.set.is_injection_paused {
-        lines.add_line(format_args!(
-            "  {WAITING}its injection is paused{WAITING:#}: a pod that is created again gets nothing until it is resumed"
-        ));
-    }
-    let groups = group_by_remedy(report);
-    if all > 0 {
-        lines.add_line("");
-        lines
-            .0
-            .push_str(&group_rows(&groups, known, &report.revision));
-    }
-    if is_wide {
-        for (_, _, group) in &groups {
-            add_pods(&mut lines, group);
+impl Report for SetDrift<'_> {
+    fn add_text(&self, text: &mut Text) {
+        let DriftReport {
+            set,
+            revision,
+            pods,
+        } = &self.report;
+        let is_current = |pod: &&PodDrift| pod.takes == DriftRemedy::Nothing;
+        let (current, all) = (pods.iter().filter(is_current).count(), pods.len());
+        let style = if current == all { good } else { bad };
+        let (set, count) = (
+            bold(format!("SidecarSet {set}")),
+            style(format!("{current} of {all} pods")),
+        );
+        line!(text, 0 => "{set}, revision {revision}: {count} are as they would be created now");
+        if self.known.set.is_injection_paused {
+            let paused = waiting("its injection is paused");
+            line!(text, 2 => "{paused}: a pod that is created again gets nothing until it is resumed");
         }
+        let groups = group_by_remedy(&self.report);
+        if all > 0 {
+            text.add_gap();
+            text.add_table(0, &self.groups_table(&groups));
+        }
+        let is_wide = text.is_wide;
+        for group in groups.iter().filter(|_| is_wide) {
+            add_pods(text, group);
+        }
+        text.add_unread(self.unread);
     }
-    text::add_unread(&mut lines, unread);
-    lines.0
+
+    fn names(&self) -> Vec<String> {
+        let pods = self.report.pods.iter();
+        pods.map(|pod| format!("pod/{}", pod.name)).collect()
+    }
 }
 
-fn group_rows(
-    groups: &[(Option<&str>, DriftRemedy, DriftGroup<'_>)],
-    known: &KnownSet,
-    newest: &str,
-) -> String {
-    let mut table = TextTable::new(&["REVISION", "VERSION", "PODS", "TAKES", "DIFFERS IN"]);
-    for (revision, takes, group) in groups {
-        let version = if *revision == Some(newest) {
-            known.set.custom_version.as_deref()
-        } else {
-            let mut revisions = known.history.revisions.iter();
-            let of_pod = revisions.find(|known| Some(&*known.revision.name) == *revision);
-            of_pod.and_then(|of_pod| of_pod.custom_version.as_deref())
-        };
-        let mut differs = group.differs.join(", ");
-        if differs.is_empty() {
-            differs.push('-');
+impl SetDrift<'_> {
+    fn groups_table(&self, groups: &[DriftGroup<'_>]) -> TextTable {
+        let mut table = TextTable::new(&["REVISION", "VERSION", "PODS", "TAKES", "DIFFERS IN"]);
+        for group in groups {
+            let version = if group.revision == Some(&self.report.revision) {
+                self.known.set.custom_version.as_deref()
+            } else {
+                let mut revisions = self.known.history.revisions.iter();
+                let of_pod = revisions.find(|known| Some(&*known.revision.name) == group.revision);
+                of_pod.and_then(|of_pod| of_pod.custom_version.as_deref())
+            };
+            let takes = match group.takes {
+                DriftRemedy::Nothing => good("nothing"),
+                DriftRemedy::Upgrade => waiting("an upgrade"),
+                DriftRemedy::UpgradeAndRecreation => bad("an upgrade, and re-creation"),
+                DriftRemedy::Recreation => bad("re-creation"),
+            };
+            let revision = group.revision.unwrap_or("unknown");
+            let differs = Some(group.differs.join(", ")).filter(|fields| !fields.is_empty());
+            let (version, differs) = (or_dash(version), or_dash(differs));
+            row!(table => revision, version, group.pods.len(), takes, differs);
         }
-        let takes = match takes {
-            DriftRemedy::Nothing => Cell::with_style("nothing", GOOD),
-            DriftRemedy::Upgrade => Cell::with_style("an upgrade", WAITING),
-            DriftRemedy::UpgradeAndRecreation => {
-                Cell::with_style("an upgrade, and re-creation", BAD)
-            }
-            DriftRemedy::Recreation => Cell::with_style("re-creation", BAD),
-        };
-        table.add_row(vec![
-            revision.unwrap_or("unknown").into(),
-            version.unwrap_or("-").into(),
-            group.pods.len().to_string().into(),
-            takes,
-            differs.into(),
-        ]);
+        table
     }
-    table.to_text("", true)
 }
 
 /// The pods of a group, and the values of the first one.
-fn add_pods(lines: &mut TextLines, group: &DriftGroup<'_>) {
+fn add_pods(text: &mut Text, group: &DriftGroup<'_>) {
     let Some(first) = group.pods.first().filter(|pod| !pod.differs.is_empty()) else {
         return;
     };
-    let names = group.pods.iter();
-    let names: Vec<_> = names
-        .map(|pod| format!("{}/{}", pod.namespace, pod.name))
-        .collect();
-    lines.add_line(format_args!("\n{HEADING}{}{HEADING:#}", names.join(", ")));
+    let names = group
+        .pods
+        .iter()
+        .map(|pod| format!("{}/{}", pod.namespace, pod.name));
+    text.add_heading(names.collect::<Vec<_>>().join(", "));
     for difference in &first.differs {
-        add_field(lines, difference);
+        add_field(text, difference);
     }
 }
 
 /// A field as a diff has it.
-pub(crate) fn add_field(lines: &mut TextLines, difference: &FieldDifference) {
-    let FieldDifference {
-        field,
-        has,
-        would_get,
-    } = difference;
-    if has.is_none() && would_get.is_none() {
-        lines.add_line(format_args!("  {BAD}~ {field}{BAD:#}"));
-    }
-    if let Some(has) = has {
-        lines.add_line(format_args!("  {BAD}- {field}: {}{BAD:#}", cut_value(has)));
-    }
-    if let Some(would_get) = would_get {
-        lines.add_line(format_args!(
-            "  {GOOD}+ {field}: {}{GOOD:#}",
-            cut_value(would_get)
-        ));
-    }
-}
-
-fn cut_value(value: &str) -> String {
-    let mut chars = value.chars();
-    let short: String = chars.by_ref().take(VALUE_CHARS).collect();
-    if chars.next().is_some() {
-        format!("{short}…")
-    } else {
-        short
+pub(crate) fn add_field(text: &mut Text, difference: &FieldDifference) {
+    let field = &difference.field;
+    let value = |sign: char, value: &str| format!("{sign} {field}: {}", cut(value, VALUE_CHARS));
+    match (&difference.has, &difference.would_get) {
+        (None, None) => text.add_line(2, bad(format!("~ {field}"))),
+        (has, would_get) => {
+            let has = has.iter().map(|it| bad(value('-', it)));
+            let would_get = would_get.iter().map(|it| good(value('+', it)));
+            has.chain(would_get).for_each(|it| text.add_line(2, it));
+        }
     }
 }

@@ -5,40 +5,36 @@ use std::collections::BTreeSet;
 use clap_complete::engine::ArgValueCompleter;
 use futures::future::try_join_all;
 use jiff::Timestamp;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
 use leadsman_api::slim::{Node, Pod};
 use leadsman_api::{Guarded, NodePodProbe, PodProbeMarker};
-use leadsman_core::cluster::{ObjectName, nearest};
+use leadsman_core::cluster::ObjectName;
 use leadsman_core::podprobe::explain::{
-    Explanation, ObservedCluster, ObservedObjects, PodGroup, Unread, format_selector,
-    group_by_causes,
+    Explanation, ObservedCluster, ObservedObjects, PodGroup, Unread, group_by_causes,
 };
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 use crate::connection::Connection;
 use crate::output::{self, Colors, OutputFormat};
 use crate::reader::{ListSelection, Reader};
 use crate::recent_runs::{Agents, known_uids};
-use crate::resources::{
-    ApiResource, CRON_JOBS, JOBS, KINDS, MARKERS, NAMESPACES, NODE_POD_PROBES, NODES, PODS,
-};
+use crate::report::{Report, Text, bad, bold, good, line, print_report};
+use crate::resources::{ApiResource, MARKERS, NODE_POD_PROBES, NODES, SIDECAR_SETS};
 use crate::sidecars::{self, ExplainedSidecars, GroupedSidecars};
-use crate::{VerbError, completion, text};
+use crate::targets::{PodSelection, PodsOf, TargetState, parse_target};
+use crate::text::after_colon;
+use crate::{VerbError, completion};
 
 /// Up to so many nodes are read one by one, more of them as a list.
 const FEW_NODES: usize = 8;
 
-/// By which a Job's pods are known since Kubernetes 1.27 (`JobNameLabel`, `k8s.io/api/batch/v1`).
-const JOB_NAME_LABEL: &str = "batch.kubernetes.io/job-name";
-
 /// The flags of `explain`.
 #[derive(Clone, Debug, clap::Args)]
 #[command(
-    after_help = "Examples:\n  kubectl leadsman explain pod/game-0\n  kubectl leadsman explain deploy/game -n prod\n  kubectl leadsman explain -l app=game -A -o wide"
+    after_help = "Examples:\n  kubectl leadsman explain pod/game-0\n  kubectl leadsman explain deploy/game -n prod\n  kubectl leadsman explain sidecarset/log-agent\n  kubectl leadsman explain -l app=game -A -o wide"
 )]
 pub struct Args {
-    /// pod/NAME, deployment/NAME, statefulset/NAME, daemonset/NAME, replicaset/NAME, job/NAME, cronjob/NAME or cloneset/NAME; a
-    /// NAME alone is a pod's
+    /// pod/NAME, deployment/NAME, statefulset/NAME, daemonset/NAME, replicaset/NAME, job/NAME, cronjob/NAME, cloneset/NAME,
+    /// podprobemarker/NAME or sidecarset/NAME; a NAME alone is a pod's
     #[arg(value_name = "TYPE/NAME", num_args = 0..=2, required_unless_present = "selector", add = ArgValueCompleter::new(completion::complete_targets))]
     target: Vec<String>,
     /// Explain the pods that this label selector matches
@@ -59,343 +55,147 @@ pub struct Args {
     connection: Connection,
 }
 
-/// Whose pods are explained.
-pub(crate) enum PodsOf<'a> {
-    Pod(&'a str),
-    Workload(ApiResource, &'static str, &'a str),
-    Selector(&'a str),
-}
-
-/// A workload, as far as its pods go.
-#[derive(Deserialize)]
-struct Workload {
-    spec: WorkloadSpec,
-}
-
-#[derive(Deserialize)]
-struct WorkloadSpec {
-    #[serde(default)]
-    selector: LabelSelector,
-}
-
-/// An object, as far as its owner goes.
-#[derive(Deserialize)]
-struct OwnedObject {
-    metadata: ObjectMeta,
+/// The answer for one pod.
+#[derive(Serialize)]
+struct OnePod {
+    #[serde(flatten)]
+    pod: Explanation,
+    #[serde(flatten)]
+    sidecars: Option<ExplainedSidecars>,
 }
 
 /// The answer for several pods.
 #[derive(Serialize)]
-struct Grouped {
+struct ManyPods {
+    /// Of a marker or a set what its status says.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    object: Option<TargetState>,
     groups: Vec<PodGroup>,
+    /// What markers do to them; left out where a set is asked about.
     pods: Vec<Explanation>,
     #[serde(flatten)]
     sidecars: Option<GroupedSidecars>,
-}
-
-/// The pods of a workload or of a selector.
-struct PodSelection<'a> {
-    /// Whose, or by which selector.
-    of: String,
-    selection: ListSelection<'a>,
+    #[serde(skip)]
+    names: Vec<ObjectName>,
 }
 
 pub(crate) async fn run(args: &Args) -> Result<(), VerbError> {
     let words: Vec<_> = args.target.iter().map(String::as_str).collect();
     let target = parse_target(&words, args.selector.as_deref())?;
     let (reader, namespace) = args.connection.connect_reader().await?;
-    let namespace = (!args.all_namespaces).then_some(namespace.as_str());
-    let pods = read_pods(&reader, &target, namespace).await?;
+    let set = match target {
+        PodsOf::Workload(SIDECAR_SETS, _, name) => Some(name),
+        _ => None,
+    };
+    // A set has no namespace: unless one is named, its pods in all of them are meant.
+    let is_everywhere = args.all_namespaces || set.is_some() && args.connection.namespace.is_none();
+    let namespace = (!is_everywhere).then_some(namespace.as_str());
+    let selected = target.select_pods(&reader, namespace).await?;
+    let pods = selected.read_pods(&reader).await?;
     let now = reader.cluster_time().await;
-    let uids = known_uids(&pods);
-    let names: Vec<_> = pods
-        .iter()
-        .map(|pod| ObjectName::of(&pod.identity))
-        .collect();
-    let (mut explained, agents) = explain_pods(&reader, pods, now).await?;
-    // For one pod alone, since each question is a command in the pod of an agent.
-    if let ([one], false) = (explained.as_mut_slice(), args.no_runs) {
-        reader.add_recent_runs(one, &agents, &uids).await;
-    }
+    let is_one_pod = matches!(target, PodsOf::Pod(_));
+    // For machines a workload is a list however many pods it has: a filter of jq must not fail after a scale-down to one.
     let is_text = matches!(args.output, OutputFormat::Table | OutputFormat::Wide);
-    let printed = match (names.as_slice(), explained.as_mut_slice()) {
-        // For machines a workload is a list however many pods it has: a filter of jq must not fail after a scale-down to one.
-        ([name], [one]) if is_text || matches!(target, PodsOf::Pod(_)) => {
-            let sidecars = sidecars::read_sidecars(&reader, name, now).await;
-            if let Some(sidecars) = &sidecars {
-                sidecars.without_markers(one);
+    if is_one_pod || is_text && pods.len() == 1 && selected.state.is_none() {
+        let pod = explain_one_pod(&reader, pods, !args.no_runs, now).await?;
+        return print_report(args.output, now, &pod);
+    }
+    let several = explain_many_pods(&reader, selected, pods, set, now).await?;
+    print_report(args.output, now, &several)
+}
+
+async fn explain_one_pod(
+    reader: &Reader,
+    pods: Vec<Pod>,
+    with_runs: bool,
+    now: Timestamp,
+) -> Result<OnePod, VerbError> {
+    let uids = known_uids(&pods);
+    let name = pods.first().map(|pod| ObjectName::of(&pod.identity));
+    let (explained, agents) = explain_pods(reader, pods, now).await?;
+    let (Some(mut pod), Some(name)) = (explained.into_iter().next(), name) else {
+        return Err(VerbError::Found("the pod is gone".to_owned()));
+    };
+    // For one pod alone, since each question is a command in the pod of an agent.
+    if with_runs {
+        reader.add_recent_runs(&mut pod, &agents, &uids).await;
+    }
+    let sidecars = sidecars::read_sidecars(reader, &name, now).await;
+    if let Some(sidecars) = &sidecars {
+        sidecars.without_markers(&mut pod);
+    }
+    Ok(OnePod { pod, sidecars })
+}
+
+/// Explains the pods of a selection: by markers and by sets, or by one set alone.
+async fn explain_many_pods(
+    reader: &Reader,
+    selected: PodSelection<'_>,
+    pods: Vec<Pod>,
+    set: Option<&str>,
+    now: Timestamp,
+) -> Result<ManyPods, VerbError> {
+    let names = pods.iter().map(|pod| ObjectName::of(&pod.identity));
+    let names: Vec<_> = names.collect();
+    let mut explained = Vec::new();
+    if set.is_none() && !pods.is_empty() {
+        (explained, _) = explain_pods(reader, pods, now).await?;
+    }
+    let mut sidecars = None;
+    if !names.is_empty() {
+        let pods = reader.read_pod_objects(&selected.selection);
+        sidecars = sidecars::explain_sidecars(reader, &names, pods, now).await;
+    }
+    if let Some(sidecars) = &sidecars {
+        sidecars.clear_markers(&mut explained);
+    }
+    Ok(ManyPods {
+        object: selected.state,
+        groups: group_by_causes(&explained),
+        pods: explained,
+        sidecars: sidecars.and_then(|sidecars| sidecars.into_groups(set)),
+        names,
+    })
+}
+
+impl Report for OnePod {
+    fn add_text(&self, text: &mut Text) {
+        text.add_pod(&self.pod);
+        if let Some(sidecars) = &self.sidecars {
+            sidecars.add_text(text);
+        }
+    }
+
+    fn names(&self) -> Vec<String> {
+        vec![format!("pod/{}", self.pod.name)]
+    }
+}
+
+impl Report for ManyPods {
+    fn add_text(&self, text: &mut Text) {
+        if let Some(object) = &self.object {
+            let name = bold(format_args!("{} {}", object.kind, object.name));
+            let style = if object.ready { good } else { bad };
+            let message = after_colon(&object.message);
+            line!(text, 0 => "{name}: {}{message}", style(&object.reason));
+            if self.names.is_empty() {
+                line!(text, 2 => "no pod is selected: none has labels {}", object.selector);
+            } else {
+                text.add_gap();
             }
-            format_one_pod(args.output, one, sidecars.as_ref(), now)?
         }
-        (_, pods) => {
-            let selected = select_pods(&reader, &target, namespace).await?;
-            let sidecars =
-                sidecars::read_sidecars_of_group(&reader, &selected.selection, pods, now).await;
-            format_many_pods(args.output, explained, sidecars, now)?
+        if !self.pods.is_empty() {
+            text.add_groups(&self.groups, &self.pods);
         }
-    };
-    output::print_text(&printed)
-}
-
-/// The answer for one pod.
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct OnePod<'a> {
-    #[serde(flatten)]
-    pod: &'a Explanation,
-    #[serde(flatten)]
-    sidecars: Option<&'a ExplainedSidecars>,
-}
-
-fn format_one_pod(
-    format: OutputFormat,
-    pod: &Explanation,
-    sidecars: Option<&ExplainedSidecars>,
-    now: Timestamp,
-) -> Result<String, VerbError> {
-    match output::format_structured(format, &OnePod { pod, sidecars }) {
-        Some(text) => text,
-        None if format == OutputFormat::Name => Ok(format!("pod/{}\n", pod.name)),
-        None => {
-            let sidecars = sidecars.map(|sidecars| sidecars.to_text(format == OutputFormat::Wide));
-            Ok(text::pod_text(pod, now) + &sidecars.unwrap_or_default())
+        if let Some(sidecars) = &self.sidecars {
+            sidecars.add_text(text);
         }
     }
-}
 
-fn format_many_pods(
-    format: OutputFormat,
-    pods: Vec<Explanation>,
-    sidecars: Option<GroupedSidecars>,
-    now: Timestamp,
-) -> Result<String, VerbError> {
-    let groups = group_by_causes(&pods);
-    let grouped = Grouped {
-        groups,
-        pods,
-        sidecars,
-    };
-    match output::format_structured(format, &grouped) {
-        Some(text) => text,
-        None if format == OutputFormat::Name => {
-            let names = grouped.pods.iter().map(|pod| format!("pod/{}\n", pod.name));
-            Ok(names.collect())
-        }
-        None => {
-            let is_wide = format == OutputFormat::Wide;
-            let text = text::groups_text(&grouped.groups, &grouped.pods, is_wide, now);
-            let sidecars = grouped.sidecars.map(|sidecars| sidecars.to_text(is_wide));
-            Ok(text + &sidecars.unwrap_or_default())
-        }
+    fn names(&self) -> Vec<String> {
+        let names = self.names.iter();
+        names.map(|pod| format!("pod/{}", pod.name)).collect()
     }
-}
-
-/// `TYPE/NAME`, `TYPE NAME`, or the name of a pod.
-pub(crate) fn parse_target<'a>(
-    words: &[&'a str],
-    selector: Option<&'a str>,
-) -> Result<PodsOf<'a>, VerbError> {
-    let (kind, name) = match (selector, words) {
-        (Some(selector), _) => return Ok(PodsOf::Selector(selector)),
-        (None, [both]) => match both.split_once('/') {
-            Some(pair) => pair,
-            None => return Ok(PodsOf::Pod(both)),
-        },
-        (None, [kind, name]) => (*kind, *name),
-        (None, _) => return Err(VerbError::Usage("name a pod: pod/NAME".to_owned())),
-    };
-    let known = KINDS.iter().find(|(_, names)| names.contains(&kind));
-    let Some((resource, names)) = known else {
-        let names = KINDS.iter().flat_map(|(_, names)| names.iter().copied());
-        let meant = nearest(kind, names).map(|near| format!("; did you mean {near}/{name}?"));
-        let meant = meant.unwrap_or_default();
-        let all: Vec<_> = KINDS.iter().map(|(_, names)| names[0]).collect();
-        return Err(VerbError::Usage(format!(
-            "{kind} cannot be explained, only {} or a selector (-l){meant}",
-            all.join(", ")
-        )));
-    };
-    Ok(match *resource {
-        PODS => PodsOf::Pod(name),
-        resource => PodsOf::Workload(resource, names[0], name),
-    })
-}
-
-pub(crate) async fn read_pods(
-    reader: &Reader,
-    target: &PodsOf<'_>,
-    namespace: Option<&str>,
-) -> Result<Vec<Pod>, VerbError> {
-    if let PodsOf::Pod(name) = target {
-        let pod = reader.get_object::<Pod>(PODS, namespace, name).await;
-        return match pod.map_err(VerbError::Unread)? {
-            Some(pod) => Ok(vec![pod]),
-            None => Err(no_such_object(reader, PODS, "pod", name, namespace).await),
-        };
-    }
-    let PodSelection { of, selection } = select_pods(reader, target, namespace).await?;
-    let pods = reader.list_objects::<Pod>(PODS, &selection).await;
-    let pods = pods.map_err(VerbError::Unread)?;
-    if pods.is_empty() {
-        if let Some(namespace) = namespace
-            && let Some(error) = no_such_namespace(reader, namespace).await
-        {
-            return Err(error);
-        }
-        let place = namespace.map_or("in any namespace".to_owned(), |name| {
-            format!("in namespace {name}")
-        });
-        return Err(VerbError::NoPods { of, place });
-    }
-    Ok(pods)
-}
-
-/// The pods of a target, by their labels; one pod by its name.
-async fn select_pods<'a>(
-    reader: &Reader,
-    target: &PodsOf<'_>,
-    namespace: Option<&'a str>,
-) -> Result<PodSelection<'a>, VerbError> {
-    let (of, labels, fields) = match target {
-        PodsOf::Pod(name) => (
-            format!("named {name}"),
-            None,
-            Some(format!("metadata.name={name}")),
-        ),
-        PodsOf::Workload(CRON_JOBS, kind, name) => {
-            let jobs = read_job_names(reader, kind, name, namespace).await?;
-            let labels = format!("{JOB_NAME_LABEL} in ({})", jobs.join(","));
-            (format!("of {kind} {name}"), Some(labels), None)
-        }
-        PodsOf::Workload(resource, kind, name) => {
-            let workload = reader
-                .get_object::<Workload>(*resource, namespace, name)
-                .await;
-            let Some(workload) = workload.map_err(VerbError::Unread)? else {
-                return Err(no_such_object(reader, *resource, kind, name, namespace).await);
-            };
-            // By the selector, as `kubectl logs` finds the pods of a workload (`SelectorsForObject`,
-            // `k8s.io/kubectl/pkg/polymorphichelpers/helpers.go`): owner references would cost a list of ReplicaSets too.
-            let labels = format_selector(&workload.spec.selector);
-            let labels = labels.map_err(|error| VerbError::Usage(error.to_string()))?;
-            (format!("of {kind} {name}"), Some(labels), None)
-        }
-        PodsOf::Selector(selector) => {
-            let labels = Some((*selector).to_owned());
-            (format!("with labels {selector}"), labels, None)
-        }
-    };
-    let selection = ListSelection {
-        namespace,
-        labels,
-        fields,
-        page: 500,
-    };
-    Ok(PodSelection { of, selection })
-}
-
-/// The names of the Jobs that a `CronJob` made and that are still there.
-async fn read_job_names(
-    reader: &Reader,
-    kind: &'static str,
-    name: &str,
-    namespace: Option<&str>,
-) -> Result<Vec<String>, VerbError> {
-    let found = reader
-        .get_object::<OwnedObject>(CRON_JOBS, namespace, name)
-        .await;
-    let Some(owner) = found.map_err(VerbError::Unread)? else {
-        return Err(no_such_object(reader, CRON_JOBS, kind, name, namespace).await);
-    };
-    let selection = ListSelection {
-        namespace,
-        page: 500,
-        ..ListSelection::default()
-    };
-    let jobs = reader.list_objects::<OwnedObject>(JOBS, &selection).await;
-    let jobs = jobs.map_err(VerbError::Unread)?.into_iter();
-    let is_own = |job: &OwnedObject| {
-        let mut owners = job.metadata.owner_references.iter().flatten();
-        // By the uid, since Jobs of an earlier CronJob of that name may still be there.
-        owners.any(|it| it.controller == Some(true) && Some(&it.uid) == owner.metadata.uid.as_ref())
-    };
-    let names: Vec<_> = jobs
-        .filter(is_own)
-        .filter_map(|job| job.metadata.name)
-        .collect();
-    if names.is_empty() {
-        return Err(VerbError::NoPods {
-            of: format!("of {kind} {name}"),
-            place: format!(
-                "in namespace {}: it has no Job now (kubectl create job --from=cronjob/{name} NAME makes one)",
-                namespace.unwrap_or_default()
-            ),
-        });
-    }
-    Ok(names)
-}
-
-/// That there is no object of this name, and which one is near.
-pub(crate) async fn no_such_object(
-    reader: &Reader,
-    resource: ApiResource,
-    kind: &'static str,
-    name: &str,
-    namespace: Option<&str>,
-) -> VerbError {
-    let selection = ListSelection {
-        namespace,
-        page: 500,
-        ..ListSelection::default()
-    };
-    let known = reader
-        .list_objects::<completion::NamedObject>(resource, &selection)
-        .await;
-    // There is nothing of the kind: perhaps the namespace itself is mistyped.
-    if let (Ok([]), Some(namespace)) = (known.as_deref(), namespace)
-        && let Some(error) = no_such_namespace(reader, namespace).await
-    {
-        return error;
-    }
-    let known = known.unwrap_or_default();
-    let names = known.iter().map(completion::NamedObject::name);
-    let near = nearest(name, names);
-    VerbError::NoSuchObject {
-        kind,
-        name: name.to_owned(),
-        place: namespace
-            .map(|namespace| format!(" in namespace {namespace}"))
-            .unwrap_or_default(),
-        suggestion: near
-            .map(|near| format!("; did you mean {near}?"))
-            .unwrap_or_default(),
-    }
-}
-
-/// That there is no namespace of this name, and which one is near. None if there is one, or if that may not be known.
-async fn no_such_namespace(reader: &Reader, name: &str) -> Option<VerbError> {
-    let found = reader.get_object::<completion::NamedObject>(NAMESPACES, None, name);
-    if found.await.ok()?.is_some() {
-        return None;
-    }
-    let all = ListSelection {
-        page: 500,
-        ..ListSelection::default()
-    };
-    let known = reader.list_objects::<completion::NamedObject>(NAMESPACES, &all);
-    let suggestion = match known.await {
-        Ok(known) => {
-            let near = nearest(name, known.iter().map(completion::NamedObject::name));
-            near.map(|near| format!("; did you mean {near}?"))
-        }
-        Err(Unread(why)) => Some(format!("; what was meant is not known: {why}")),
-    };
-    Some(VerbError::NoSuchObject {
-        kind: "namespace",
-        name: name.to_owned(),
-        place: String::new(),
-        suggestion: suggestion.unwrap_or_default(),
-    })
 }
 
 /// Explains all pods. Their agents can be asked for more.
@@ -459,11 +259,10 @@ pub(crate) async fn observe_pods(
     // Side by side: a person waits for the slowest, and not for the sum.
     let (markers, (nodes, node_pod_probes), (install, agents)) =
         futures::join!(read_markers(reader, namespace), known_nodes, install);
-    let markers = markers.map_err(VerbError::Unread)?;
     Ok(ObservedObjects {
         config: install.config,
         gate: install.gate,
-        markers,
+        markers: markers?,
         pods,
         nodes,
         node_pod_probes,
@@ -476,11 +275,7 @@ async fn read_markers(
     reader: &Reader,
     namespace: Option<&str>,
 ) -> Result<Vec<Guarded<PodProbeMarker>>, Unread> {
-    let selection = ListSelection {
-        namespace,
-        page: 250,
-        ..ListSelection::default()
-    };
+    let selection = ListSelection::of(namespace, 250);
     reader.list_objects(MARKERS, &selection).await
 }
 
@@ -492,10 +287,7 @@ async fn read_nodes<T: serde::de::DeserializeOwned>(
     page: u32,
 ) -> Result<Vec<T>, Unread> {
     if names.len() > FEW_NODES {
-        let selection = ListSelection {
-            page,
-            ..ListSelection::default()
-        };
+        let selection = ListSelection::of(None, page);
         return reader.list_objects(resource, &selection).await;
     }
     let gets = names
@@ -508,39 +300,74 @@ async fn read_nodes<T: serde::de::DeserializeOwned>(
 #[cfg(test)]
 mod tests {
     use clap::Parser as _;
-    use rstest::rstest;
+    use serde_json::json;
 
     use super::*;
     use crate::CommandLine;
-
-    #[rstest]
-    #[case(&["p"], "pod p")]
-    #[case(&["po/p"], "pod p")]
-    #[case(&["pods", "p"], "pod p")]
-    #[case(&["deploy/web"], "deployments web")]
-    #[case(&["job/once"], "jobs once")]
-    #[case(&["cj/nightly"], "cronjobs nightly")]
-    #[case(&["clone", "web"], "clonesets web")]
-    #[case(&["sts", "db"], "statefulsets db")]
-    #[case(&["-l", "app=x"], "app=x")]
-    #[case(&["dployment/web"], "dployment cannot be explained, only pod, deployment, statefulset, daemonset, replicaset, job, cronjob, cloneset or a selector (-l); did you mean deployment/web?")]
-    fn a_target_is_written_as_for_kubectl(#[case] words: &[&str], #[case] expected: &str) {
-        let words = std::iter::once("explain").chain(words.iter().copied());
-        let line = CommandLine::<Args>::try_parse_from(words).unwrap();
-        let words: Vec<_> = line.args.target.iter().map(String::as_str).collect();
-        let found = match parse_target(&words, line.args.selector.as_deref()) {
-            Ok(PodsOf::Pod(name)) => format!("pod {name}"),
-            Ok(PodsOf::Workload(resource, _, name)) => format!("{} {name}", resource.plural),
-            Ok(PodsOf::Selector(selector)) => selector.to_owned(),
-            Err(error) => error.to_string(),
-        };
-        assert_eq!(found, expected);
-    }
+    use crate::reader::FakeServer;
+    use crate::report::plain_text;
 
     #[test]
     fn a_target_or_a_selector_is_required() {
         assert!(CommandLine::<Args>::try_parse_from(["explain"]).is_err());
         assert!(CommandLine::<Args>::try_parse_from(["explain", "p", "-l", "a=b"]).is_err());
         assert!(CommandLine::<Args>::try_parse_from(["explain", "p", "-A"]).is_err());
+    }
+
+    /// What is said of a target, and by which requests.
+    async fn explained(server: &FakeServer, target: &str) -> String {
+        let reader = server.reader();
+        let target = parse_target(&[target], None).unwrap();
+        let set = match target {
+            PodsOf::Workload(SIDECAR_SETS, _, name) => Some(name),
+            _ => None,
+        };
+        let namespace = Some("ns").filter(|_| set.is_none());
+        let selected = target.select_pods(&reader, namespace).await.unwrap();
+        let pods = selected.read_pods(&reader).await.unwrap();
+        let now = "2026-01-01T01:00:00Z";
+        let report = explain_many_pods(&reader, selected, pods, set, now.parse().unwrap());
+        plain_text(&report.await.unwrap(), false, now)
+    }
+
+    #[tokio::test]
+    async fn a_marker_is_explained_by_the_pods_that_it_selects() {
+        let probe = json!({"name": "p", "containerName": "main", "probe": {"exec": {"command": ["true"]}},
+            "podConditionType": "t.io/p"});
+        let marker = json!({"apiVersion": "apps.kruise.io/v1alpha1", "kind": "PodProbeMarker",
+            "metadata": {"name": "m", "namespace": "ns", "uid": "u", "generation": 1},
+            "spec": {"selector": {"matchLabels": {"app": "web"}}, "probes": [probe]},
+            "status": {"conditions": [{"type": "Ready", "status": "False", "reason": "NoAgent", "message": "no agent",
+                "lastTransitionTime": "2026-01-01T00:00:00Z"}]}});
+        let pod = json!({"metadata": {"name": "web-0", "namespace": "ns", "uid": "w", "labels": {"app": "web"}},
+            "spec": {"containers": [{"name": "main"}]}, "status": {"phase": "Pending"}});
+        let list = |item: &serde_json::Value| json!({"metadata": {}, "items": [item]});
+        let markers = "/apis/apps.kruise.io/v1alpha1/namespaces/ns/podprobemarkers";
+        let one = "/apis/apps.kruise.io/v1alpha1/namespaces/ns/podprobemarkers/m";
+        let server = FakeServer::new([
+            (one, marker.clone()),
+            (markers, list(&marker)),
+            ("/api/v1/namespaces/ns/pods", list(&pod)),
+        ]);
+        let text = explained(&server, "podprobemarker/m").await;
+        let head =
+            "podprobemarker m: NoAgent: no agent\n\n1 pod, 0 of them marked as they should be\n";
+        assert!(text.starts_with(head), "{text}");
+        assert!(
+            text.contains("\n1 pod: ManagerDown, NotScheduled\n  ns/web-0\n"),
+            "{text}"
+        );
+    }
+
+    #[tokio::test]
+    async fn of_a_target_without_pods_the_selector_is_told() {
+        let set = json!({"metadata": {"name": "s"}, "spec": {"selector": {"matchLabels": {"app": "wbe"}}}});
+        let none = json!({"metadata": {}, "items": []});
+        let server = FakeServer::new([
+            ("/apis/apps.kruise.io/v1alpha1/sidecarsets/s", set),
+            ("/api/v1/pods", none),
+        ]);
+        let expected = "sidecarset s: Unobserved\n  no pod is selected: none has labels app=wbe\n";
+        assert_eq!(explained(&server, "sidecarset/s").await, expected);
     }
 }

@@ -8,9 +8,7 @@ use futures::StreamExt;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Event;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use leadsman_core::podprobe::explain::{
-    Explanation, MarkerFit, ProbeExplanation, VerdictSource, format_age,
-};
+use leadsman_core::podprobe::explain::{Explanation, MarkerFit, ProbeExplanation, VerdictSource};
 use leadsman_core::podprobe::history::{RecordedRun, ResultsInARow};
 use leadsman_process::RandomSource;
 use leadsman_process::list::ListTarget;
@@ -18,13 +16,13 @@ use leadsman_process::watcher::{WatchEvent, list_and_watch};
 use serde::Serialize;
 
 use crate::connection::Connection;
-use crate::explain::{PodsOf, explain_pods, parse_target, read_pods};
+use crate::explain::explain_pods;
 use crate::output::{self, Colors, NO_TABLE, OutputFormat};
 use crate::reader::{ListSelection, Reader};
 use crate::recent_runs::known_uids;
+use crate::report::{Report, Text, TextTable, bold, line, or_dash, print_report, row, verdict};
 use crate::resources::EVENTS;
-use crate::table::{BAD, Cell, GOOD, HEADING, TextTable, WAITING};
-use crate::text::{self, TextLines};
+use crate::targets::{PodsOf, parse_target};
 use crate::{VerbError, completion};
 
 /// The flags of `history`.
@@ -131,28 +129,23 @@ pub(crate) async fn run(args: &Args) -> Result<(), VerbError> {
         let usage = "a history is of one pod: pod/NAME; for several, kubectl leadsman top";
         return Err(VerbError::Usage(usage.to_owned()));
     }
-    if args.watch && !matches!(args.output, OutputFormat::Table | OutputFormat::Wide) {
+    let is_wide = args.output == OutputFormat::Wide;
+    if args.watch && !is_wide && args.output != OutputFormat::Table {
         return Err(VerbError::Usage(NO_TABLE.to_owned()));
     }
     let (reader, namespace) = args.connection.connect_reader().await?;
-    let pods = read_pods(&reader, &target, Some(&namespace)).await?;
+    let selected = target.select_pods(&reader, Some(&namespace)).await?;
+    let pods = selected.read_pods(&reader).await?;
     let uids = known_uids(&pods);
     let now = reader.cluster_time().await;
     let (explained, agents) = explain_pods(&reader, pods, now).await?;
     for mut pod in explained {
         reader.add_recent_runs(&mut pod, &agents, &uids).await;
         let history = read_events(&reader, pod, &uids).await;
-        let printed = match output::format_structured(args.output, &history) {
-            Some(text) => text?,
-            None if args.output == OutputFormat::Name => format!("pod/{}\n", history.name),
-            None => history_text(&history, args.output == OutputFormat::Wide, now),
-        };
-        output::print_text(&printed)?;
+        print_report(args.output, now, &history)?;
         if args.watch {
-            let is_wide = args.output == OutputFormat::Wide;
-            return ChangeWatch::changes_after(&history, &uids, is_wide)
-                .watch_events(reader)
-                .await;
+            let changes = ChangeWatch::changes_after(&history, &uids, is_wide);
+            return changes.watch_events(reader).await;
         }
     }
     Ok(())
@@ -193,12 +186,9 @@ impl<'a> ChangeWatch<'a> {
             match event {
                 WatchEvent::ListItem(event) | WatchEvent::Changed(event) => {
                     if let Some(transition) = self.observe_event(&event) {
-                        let table = transitions_table(
-                            &[transition],
-                            self.is_wide,
-                            reader.cluster_time().await,
-                        );
-                        output::print_text(&table.to_text("  ", false))?;
+                        let text = Text::new(self.is_wide, reader.cluster_time().await);
+                        let table = transitions_table(&text, &[transition]);
+                        output::print_text(&table.to_text(2, false))?;
                     }
                 }
                 WatchEvent::Deleted(event) => {
@@ -241,10 +231,8 @@ async fn read_events(
     uids: &BTreeSet<String>,
 ) -> PodHistory {
     let selection = ListSelection {
-        namespace: Some(&explained.namespace),
         fields: Some(events_field_selector(&explained.name)),
-        page: 500,
-        ..ListSelection::default()
+        ..ListSelection::of(Some(&explained.namespace), 500)
     };
     let events = reader.list_objects::<Event>(EVENTS, &selection).await;
     let events = events.unwrap_or_else(|why| {
@@ -341,60 +329,45 @@ fn is_same(event: &Transition, verdict: &Transition) -> bool {
         && event.time.0.as_second() >= verdict.time.0.as_second()
 }
 
-fn history_text(history: &PodHistory, is_wide: bool, now: Timestamp) -> String {
-    let mut lines = TextLines::default();
-    let node = history
-        .node
-        .as_deref()
-        .map(|node| format!(" on node {node}"));
-    lines.add_line(format_args!(
-        "{HEADING}Pod {}/{}{HEADING:#}{}",
-        history.namespace,
-        history.name,
-        node.unwrap_or_default()
-    ));
-    lines.add_heading("Verdicts");
-    if history.transitions.is_empty() {
-        lines.add_line("  no change is known; API servers keep events for an hour (--event-ttl)");
-    } else {
-        let table = transitions_table(&history.transitions, is_wide, now);
-        lines.0.push_str(&table.to_text("  ", true));
-    }
-    for probe in &history.probes {
-        if let runs @ [_, ..] = probe.runs.as_slice() {
+impl Report for PodHistory {
+    fn add_text(&self, text: &mut Text) {
+        let node = self.node.as_deref().map(|node| format!(" on node {node}"));
+        let name = bold(format_args!("Pod {}/{}", self.namespace, self.name));
+        line!(text, 0 => "{name}{}", node.unwrap_or_default());
+        text.add_heading("Verdicts");
+        if self.transitions.is_empty() {
+            text.add_line(
+                2,
+                "no change is known; API servers keep events for an hour (--event-ttl)",
+            );
+        } else {
+            text.add_table(2, &transitions_table(text, &self.transitions));
+        }
+        for probe in self.probes.iter().filter(|probe| !probe.runs.is_empty()) {
             let in_a_row = probe.in_a_row.map(|in_a_row| format!(": {in_a_row}"));
             let in_a_row = in_a_row.unwrap_or_default();
-            lines.add_heading(&format!("Runs of {}{in_a_row}", probe.probe));
-            let table = text::runs_table(runs, is_wide, now);
-            lines.0.push_str(&table.to_text("  ", true));
+            text.add_heading(format_args!("Runs of {}{in_a_row}", probe.probe));
+            text.add_table(2, &text.runs_table(&probe.runs, text.is_wide));
         }
+        text.add_unread(&self.unread);
     }
-    text::add_unread(&mut lines, &history.unread);
-    lines.0
+
+    fn names(&self) -> Vec<String> {
+        vec![format!("pod/{}", self.name)]
+    }
 }
 
-fn transitions_table(transitions: &[Transition], is_wide: bool, now: Timestamp) -> TextTable {
+fn transitions_table(text: &Text, transitions: &[Transition]) -> TextTable {
     let mut table = TextTable::new(&["CHANGED", "PROBE", "BECAME", "TIMES", "SEEN IN", "MESSAGE"]);
     for one in transitions {
-        let style = match one.state.as_str() {
-            "Succeeded" => GOOD,
-            "Failed" => BAD,
-            _ => WAITING,
-        };
-        let changed = if is_wide {
+        let changed = if text.is_wide {
             one.time.0.to_string()
         } else {
-            format!("{} ago", format_age(one.time.0, now))
+            format!("{} ago", text.format_age(one.time.0))
         };
-        let times = one.times.map_or("-".to_owned(), |times| times.to_string());
-        table.add_row(vec![
-            changed.into(),
-            one.probe.clone().into(),
-            Cell::with_style(one.state.clone(), style),
-            times.into(),
-            one.seen_in.as_str().into(),
-            text::one_line(&one.message, is_wide).into(),
-        ]);
+        let (became, times) = (verdict(&one.state), or_dash(one.times));
+        let (seen_in, message) = (one.seen_in.as_str(), text.one_line(&one.message));
+        row!(table => changed, one.probe, became, times, seen_in, message);
     }
     table
 }
@@ -407,6 +380,7 @@ mod tests {
 
     use super::*;
     use crate::CommandLine;
+    use crate::report::plain_text;
 
     fn event(reason: &str, uid: &str, message: &str) -> Event {
         let event = json!({"metadata": {}, "involvedObject": {"uid": uid}, "reason": reason, "message": message,
@@ -475,11 +449,7 @@ mod tests {
             }],
             unread: vec!["missing right: x".to_owned()],
         };
-        let now = "2026-01-01T01:00:00Z".parse().unwrap();
-        let shown = |is_wide| {
-            let text = history_text(&history, is_wide, now);
-            anstream::adapter::strip_str(&text).to_string()
-        };
+        let shown = |is_wide| plain_text(&history, is_wide, "2026-01-01T01:00:00Z");
         let expected = "\
 Pod ns/p on node n
 

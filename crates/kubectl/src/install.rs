@@ -65,12 +65,8 @@ impl Reader {
             .map_or(DEFAULT_NAMESPACE, |(namespace, _)| namespace)
             .to_owned();
         let selection = ListSelection {
-            namespace: Some(&namespace),
-            labels: Some(
-                "app.kubernetes.io/name=leadsman,app.kubernetes.io/component=manager".to_owned(),
-            ),
-            fields: None,
-            page: 50,
+            labels: Some(format!("{NAME_LABEL},app.kubernetes.io/component=manager")),
+            ..ListSelection::of(Some(&namespace), 50)
         };
         let managers = self.list_objects::<Pod>(PODS, &selection).await;
         let pods = managers.as_ref().map_err(Clone::clone);
@@ -118,14 +114,13 @@ impl Reader {
         node: Option<&str>,
     ) -> Result<Vec<T>, Unread> {
         let selection = ListSelection {
-            namespace: Some(namespace),
             labels: Some(
                 AGENT_LABELS
                     .map(|(key, value)| format!("{key}={value}"))
                     .join(","),
             ),
             fields: node.map(|node| format!("spec.nodeName={node}")),
-            page: 500,
+            ..ListSelection::of(Some(namespace), 500)
         };
         self.list_objects(PODS, &selection).await
     }

@@ -14,8 +14,9 @@
 //! | `explain`, `status`, `history`, `top`, `doctor`, `trial` (`try`), `inject`, `drift` | the verbs |
 //! | `sidecars` | what a pod has to do with `SidecarSet`s, for `explain` |
 //! | `sidecar_sets` | the `SidecarSet`s of a cluster or of files, and what their injection follows from |
-//! | `output` | table, JSON, YAML or names, to the terminal |
-//! | `table` | columns |
+//! | `targets` | what a verb is asked about, and its pods |
+//! | `report` | the answer of a verb in all its forms: lines, tables, styles |
+//! | `output` | JSON, YAML, objects, and what may reach the terminal |
 //! | `text` | an explanation as text |
 //! | `completion` | values for the shell |
 #![doc(html_no_source)]
@@ -33,11 +34,12 @@ mod install;
 mod output;
 mod reader;
 mod recent_runs;
+mod report;
 mod resources;
 mod sidecar_sets;
 mod sidecars;
 mod status;
-mod table;
+mod targets;
 mod text;
 mod top;
 mod trial;
@@ -132,6 +134,12 @@ enum VerbError {
     /// The answer could not be printed, or the runtime not started.
     #[error("{0}")]
     Io(#[from] std::io::Error),
+}
+
+impl From<leadsman_core::podprobe::explain::Unread> for VerbError {
+    fn from(unread: leadsman_core::podprobe::explain::Unread) -> Self {
+        Self::Unread(unread)
+    }
 }
 
 fn run<T: Termination>(

@@ -77,7 +77,7 @@ pub(crate) fn print_remark(line: &str) {
     anstream::eprintln!("{}", escape_harmful(line));
 }
 
-/// The codes of [`Style`](anstyle::Style)s in `table`. Text that brings one along can change its colour, and nothing else.
+/// The codes of [`Style`](anstyle::Style)s in `report`. Text that brings one along can change its colour, and nothing else.
 const STYLES: [&str; 5] = [
     "\u{1b}[0m",
     "\u{1b}[1m",
@@ -216,7 +216,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::table::{BAD, Cell, GOOD, HEADING, TextTable, WAITING};
+    use crate::report::{TextTable, bad, bold, good, row, waiting};
 
     #[test]
     fn control_characters_are_written_out() {
@@ -282,17 +282,9 @@ mod tests {
     #[test]
     fn the_own_styles_stay() {
         let mut table = TextTable::new(&["A"]);
-        for style in [BAD, GOOD, WAITING, HEADING] {
-            table.add_row(vec![Cell::with_style("x", style)]);
-        }
-        let text = table.to_text("", true);
+        row!(table => bad("x"));
+        row!(table => format!("{}{}{}", good("x"), waiting("x"), bold("x")));
+        let text = table.to_text(0, true);
         assert_eq!(escape_harmful(&text), text);
-    }
-
-    #[test]
-    fn a_cell_is_one_line() {
-        let mut table = TextTable::new(&["A", "B"]);
-        table.add_row(vec!["x\ny".into(), "z".into()]);
-        assert_eq!(table.to_text("", false), "x y   z\n");
     }
 }

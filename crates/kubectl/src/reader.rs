@@ -38,6 +38,37 @@ pub(crate) struct ListSelection<'a> {
     pub(crate) fields: Option<String>,
     /// How many objects a page has; the API server's reply and our copy of it are in memory at once.
     pub(crate) page: u32,
+    /// Whether their metadata is enough, which an API server sends alone (`PartialObjectMetadata`).
+    pub(crate) names_only: bool,
+}
+
+impl<'a> ListSelection<'a> {
+    /// All in a namespace, or in all namespaces.
+    pub(crate) fn of(namespace: Option<&'a str>, page: u32) -> Self {
+        Self {
+            namespace,
+            page,
+            ..Self::default()
+        }
+    }
+
+    fn names(namespace: Option<&'a str>) -> Self {
+        Self {
+            names_only: true,
+            ..Self::of(namespace, 500)
+        }
+    }
+}
+
+/// An object of which only the name matters.
+#[derive(Deserialize)]
+struct NamedObject {
+    metadata: Name,
+}
+
+#[derive(Deserialize)]
+struct Name {
+    name: String,
 }
 
 #[derive(Deserialize)]
@@ -155,16 +186,27 @@ impl Reader {
         }
     }
 
-    /// The first of these objects, as many as a page has.
-    pub(crate) async fn list_first_page<T: DeserializeOwned>(
+    /// The names of all objects of a resource, in a namespace or in all.
+    pub(crate) async fn list_names(
         &self,
         resource: ApiResource,
-        selection: &ListSelection<'_>,
-    ) -> Result<Vec<T>, Unread> {
-        let page = self.read_page(resource, selection, None).await;
-        let page: List<T> = page
-            .map_err(|failure| explain_failure("list", resource, selection.namespace, &failure))?;
-        Ok(page.items)
+        namespace: Option<&str>,
+    ) -> Result<Vec<String>, Unread> {
+        let name = |object: NamedObject| Some(object.metadata.name);
+        let selection = ListSelection::names(namespace);
+        self.map_objects(resource, &selection, name).await
+    }
+
+    /// The same of the first page, for whoever does not wait for more.
+    pub(crate) async fn list_first_names(
+        &self,
+        resource: ApiResource,
+        namespace: Option<&str>,
+    ) -> Option<Vec<String>> {
+        let selection = ListSelection::names(namespace);
+        let page = self.read_page::<NamedObject>(resource, &selection, None);
+        let names = page.await.ok()?.items.into_iter();
+        Some(names.map(|object| object.metadata.name).collect())
     }
 
     /// A list, which begins anew where its continue token has expired (`metadata.continue` of `ListMeta`,
@@ -222,7 +264,12 @@ impl Reader {
             ..ListParams::default()
         };
         loop {
-            let request = Request::new(resource.objects_path(selection.namespace)).list(&params);
+            let request = Request::new(resource.objects_path(selection.namespace));
+            let request = if selection.names_only {
+                request.list_metadata(&params)
+            } else {
+                request.list(&params)
+            };
             let request = request.map_err(|error| refused(&error))?;
             let reply = self.send_request(Verb::ListOrWatch, request).await;
             if reply.disposition != Disposition::Done {
@@ -284,7 +331,13 @@ fn explain_failure(
 }
 
 #[cfg(test)]
+pub(crate) use tests::FakeServer;
+
+#[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+    use std::sync::{Arc, Mutex};
+
     use kube::Client;
     use kube::client::Body;
     use rstest::rstest;
@@ -297,6 +350,46 @@ mod tests {
             cause,
             after: None,
             reason: reason.to_owned(),
+        }
+    }
+
+    /// An API server that has these objects and lists, by their paths, and nothing else.
+    #[derive(Clone)]
+    pub(crate) struct FakeServer {
+        objects: BTreeMap<&'static str, serde_json::Value>,
+        requests: Arc<Mutex<Vec<(String, String)>>>,
+    }
+
+    impl FakeServer {
+        pub(crate) fn new<const N: usize>(objects: [(&'static str, serde_json::Value); N]) -> Self {
+            Self {
+                objects: objects.into(),
+                requests: Arc::default(),
+            }
+        }
+
+        pub(crate) fn reader(&self) -> Reader {
+            let server = self.clone();
+            let service = tower::service_fn(move |request: http::Request<Body>| {
+                let path = request.uri().path().to_owned();
+                let accept = request.headers().get(http::header::ACCEPT);
+                let accept = accept.map_or("", |value| value.to_str().unwrap());
+                let none = serde_json::json!({"kind": "Status", "reason": "NotFound", "code": 404,
+                    "message": "not found", "details": {"name": "x"}});
+                let object = server.objects.get(path.as_str());
+                let status = if object.is_some() { 200 } else { 404 };
+                let body = object.unwrap_or(&none).to_string().into_bytes();
+                let mut requests = server.requests.lock().unwrap();
+                requests.push((path, accept.to_owned()));
+                let response = http::Response::builder().status(status);
+                std::future::ready(response.body(Body::from(body)))
+            });
+            Reader::new(ApiServer::new(Client::new(service, "default")))
+        }
+
+        /// The requests so far: their paths, and what they accept.
+        pub(crate) fn requests(&self) -> Vec<(String, String)> {
+            self.requests.lock().unwrap().clone()
         }
     }
 
@@ -324,10 +417,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_list_whose_continue_token_expires_begins_anew() {
-        let page = ListSelection {
-            page: 1,
-            ..ListSelection::default()
-        };
+        let page = ListSelection::of(None, 1);
         for (expired, is_read) in [(0, true), (2, true), (3, false)] {
             let objects = vec!["a".to_owned(), "b".to_owned()];
             let listed: Result<Vec<String>, _> = server_with_expired_tokens(expired)

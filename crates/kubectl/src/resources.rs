@@ -78,6 +78,8 @@ pub(crate) const KINDS: &[(ApiResource, &[&str])] = &[
     (CRON_JOBS, &["cronjob", "cronjobs", "cj"]),
     // Of OpenKruise, whose group it shares with ours.
     (CLONE_SETS, &["cloneset", "clonesets", "clone"]),
+    (MARKERS, &["podprobemarker", "podprobemarkers"]),
+    (SIDECAR_SETS, &["sidecarset", "sidecarsets"]),
 ];
 
 impl ApiResource {

@@ -71,8 +71,7 @@ impl Reader {
     ) -> Result<FoundSets, VerbError> {
         let selection = ListSelection {
             fields: needs.set.map(|name| format!("metadata.name={name}")),
-            page: 100,
-            ..ListSelection::default()
+            ..ListSelection::of(None, 100)
         };
         let sets = self.list_objects(SIDECAR_SETS, &selection).await;
         let sets = sets.map_err(VerbError::Unread)?;
@@ -88,10 +87,7 @@ impl Reader {
         namespaces: BTreeSet<&str>,
         now: Timestamp,
     ) -> Result<Option<FoundSets>, Unread> {
-        let selection = ListSelection {
-            page: 100,
-            ..ListSelection::default()
-        };
+        let selection = ListSelection::of(None, 100);
         let Some(sets) = self.list_if_served(SIDECAR_SETS, &selection).await? else {
             return Ok(None);
         };
@@ -176,10 +172,7 @@ impl FoundSetObjects {
                 found.map(|found| found.map(Vec::from_iter)).collect()
             }
             WantedNamespaces::All => {
-                let selection = ListSelection {
-                    page: 500,
-                    ..ListSelection::default()
-                };
+                let selection = ListSelection::of(None, 500);
                 vec![reader.list_objects(NAMESPACES, &selection).await]
             }
         };
@@ -193,10 +186,8 @@ impl FoundSetObjects {
 
     async fn read_revisions(&mut self, reader: &Reader, namespace: &str) {
         let selection = ListSelection {
-            namespace: Some(namespace),
             labels: Some(SET_LABEL.to_owned()),
-            page: 100,
-            ..ListSelection::default()
+            ..ListSelection::of(Some(namespace), 100)
         };
         match reader.list_objects(CONTROLLER_REVISIONS, &selection).await {
             Ok(revisions) => self.objects.revisions.extend::<Vec<_>>(revisions),

@@ -17,10 +17,9 @@ use leadsman_core::sidecarset::strategy::UpdateMode;
 use serde::Serialize;
 
 use crate::drift;
-use crate::reader::{ListSelection, Reader};
+use crate::reader::Reader;
+use crate::report::{Text, bad, bold, count_pods, good, line, waiting};
 use crate::sidecar_sets::FoundSets;
-use crate::table::{BAD, GOOD, HEADING, WAITING};
-use crate::text::{self, TextLines};
 
 /// Sets that do not select the pod are told with their selectors if they are so few.
 const FEW_SETS: usize = 3;
@@ -47,7 +46,7 @@ pub(crate) struct Sidecars<T> {
 }
 
 /// The pods that are asked about, and what each set does to each.
-struct ExplainedPods {
+pub(crate) struct ExplainedPods {
     pods: Vec<(ObjectName, Vec<SetExplanation>)>,
     is_gate_off: bool,
     unread: Vec<String>,
@@ -60,30 +59,9 @@ pub(crate) async fn read_sidecars(
     now: Timestamp,
 ) -> Option<ExplainedSidecars> {
     let pod = reader.read_pod_object(name).map_ok(|pod| vec![pod]);
-    let explained = read_pods(reader, slice::from_ref(name), pod, now).await?;
+    let explained = explain_sidecars(reader, slice::from_ref(name), pod, now).await?;
     let sets = explained.pods.into_iter().next();
     let sets = sets.map_or_else(Vec::new, |(_, sets)| sets);
-    Sidecars::new(sets, explained.is_gate_off, explained.unread)
-}
-
-/// The same of the pods of a selection; takes out of the explanations of those that a set concerns that no marker is for
-/// them.
-pub(crate) async fn read_sidecars_of_group(
-    reader: &Reader,
-    selection: &ListSelection<'_>,
-    pods: &mut [Explanation],
-    now: Timestamp,
-) -> Option<GroupedSidecars> {
-    let names = pods.iter().map(object_name).collect::<Vec<_>>();
-    let explained = read_pods(reader, &names, reader.read_pod_objects(selection), now).await?;
-    for (name, sets) in &explained.pods {
-        let pod = pods.iter_mut().find(|pod| object_name(pod) == *name);
-        if let Some(pod) = pod.filter(|_| sets.iter().any(SetExplanation::concerns_the_pod)) {
-            clear_markers(pod);
-        }
-    }
-    let explained_pods = explained.pods.iter();
-    let sets = group_by_set(explained_pods.map(|(name, sets)| (name, sets.as_slice())));
     Sidecars::new(sets, explained.is_gate_off, explained.unread)
 }
 
@@ -113,8 +91,9 @@ fn misses_by_a_slip(marker: &MarkerExplanation) -> bool {
     missing.any(|term| nearest(&term.found, [term.term.as_str()]).is_some())
 }
 
-/// None if the cluster has no sets, or whoever asks may not know and no pod was injected. The pods are read after the sets.
-async fn read_pods(
+/// What sets do to pods, which are read after the sets. None if the cluster has no sets, or whoever asks may not know and no
+/// pod was injected.
+pub(crate) async fn explain_sidecars(
     reader: &Reader,
     names: &[ObjectName],
     pods: impl Future<Output = Result<Vec<PodObject>, Unread>>,
@@ -207,19 +186,36 @@ impl<T> Sidecars<T> {
     }
 
     /// The lines that `add` makes of the sets, between those that are the same for every question.
-    fn sets_text(&self, add: impl FnOnce(&mut TextLines)) -> String {
-        let mut lines = TextLines::default();
-        lines.add_heading("SidecarSets");
+    fn add_sets(&self, text: &mut Text, add: impl FnOnce(&mut Text)) {
+        text.add_heading("SidecarSets");
         if self.is_gate_off {
-            lines.add_line(format_args!(
-                "  {WAITING}the manager acts on none of them{WAITING:#}: its gate SidecarSetGate is off"
-            ));
+            let none = waiting("the manager acts on none of them");
+            line!(text, 2 => "{none}: its gate SidecarSetGate is off");
         }
-        add(&mut lines);
+        add(text);
         for why in &self.unread {
-            lines.add_line(format_args!("  not read: {why}"));
+            line!(text, 2 => "not read: {why}");
         }
-        lines.0
+    }
+}
+
+impl ExplainedPods {
+    /// Takes out of the explanations of pods that a set concerns that no marker is for them.
+    pub(crate) fn clear_markers(&self, pods: &mut [Explanation]) {
+        for (name, sets) in &self.pods {
+            let pod = pods.iter_mut().find(|pod| object_name(pod) == *name);
+            if let Some(pod) = pod.filter(|_| sets.iter().any(SetExplanation::concerns_the_pod)) {
+                clear_markers(pod);
+            }
+        }
+    }
+
+    /// The pods of each set, or of one.
+    pub(crate) fn into_groups(self, only: Option<&str>) -> Option<GroupedSidecars> {
+        let pods = self.pods.iter().map(|(name, sets)| (name, sets.as_slice()));
+        let mut sets = group_by_set(pods);
+        sets.retain(|set| only.is_none_or(|only| only == set.set));
+        Sidecars::new(sets, self.is_gate_off, self.unread)
     }
 }
 
@@ -231,110 +227,93 @@ impl ExplainedSidecars {
         }
     }
 
-    pub(crate) fn to_text(&self, with_all: bool) -> String {
-        let (told, others): (Vec<_>, Vec<_>) =
-            self.sets.iter().partition(|set| set.concerns_the_pod());
-        self.sets_text(|lines| {
-            for set in &told {
-                explain_set(lines, set);
+    pub(crate) fn add_text(&self, text: &mut Text) {
+        let sets = self.sets.iter();
+        let (told, others): (Vec<_>, Vec<_>) = sets.partition(|set| set.concerns_the_pod());
+        self.add_sets(text, |text| {
+            let are_few = text.is_wide || others.len() <= FEW_SETS;
+            for set in told.iter().chain(others.iter().filter(|_| are_few)) {
+                explain_set(text, set);
             }
-            if with_all || others.len() <= FEW_SETS {
-                for set in &others {
-                    explain_set(lines, set);
-                }
-            } else {
+            if !are_few {
                 let names: Vec<_> = others.iter().map(|set| set.set.clone()).collect();
-                let names = text::format_names(&names, false);
-                lines.add_line(format_args!("  not selected by {names}"));
+                line!(text, 2 => "not selected by {}", text.format_names(&names));
             }
-        })
+        });
     }
 }
 
 impl GroupedSidecars {
-    pub(crate) fn to_text(&self, with_all_names: bool) -> String {
-        self.sets_text(|lines| {
+    pub(crate) fn add_text(&self, text: &mut Text) {
+        self.add_sets(text, |text| {
             for set in &self.sets {
-                add_set(lines, set, with_all_names);
+                add_set(text, set);
             }
-        })
+        });
     }
 }
 
 /// A set, and its pods by what keeps them from being as it says.
-fn add_set(lines: &mut TextLines, set: &PodsBySet, with_all_names: bool) {
-    let count = |groups: &mut dyn Iterator<Item = &SetPodGroup>| -> usize {
-        groups.map(|group| group.pods.len()).sum()
-    };
-    let all = count(&mut set.groups.iter());
-    let is_well = |group: &&SetPodGroup| group.causes.is_empty();
-    let well = count(&mut set.groups.iter().filter(is_well));
-    let style = if well == all { GOOD } else { BAD };
-    lines.add_line(format_args!(
-        "  {HEADING}{}{HEADING:#}: {style}{well} of {all} pods{style:#} are as the set says",
-        set.set
-    ));
-    for group in set.groups.iter().filter(|group| !is_well(group)) {
-        add_group(lines, group, with_all_names);
+fn add_set(text: &mut Text, PodsBySet { set, groups }: &PodsBySet) {
+    let (well, others): (Vec<_>, Vec<_>) = groups.iter().partition(|group| group.causes.is_empty());
+    let well: usize = well.iter().map(|group| group.pods.len()).sum();
+    let all = groups.iter().map(|group| group.pods.len()).sum::<usize>();
+    let style = if well == all { good } else { bad };
+    let count = style(format!("{well} of {all} pods"));
+    line!(text, 2 => "{}: {count} are as the set says", bold(set));
+    for group in others {
+        add_group(text, group);
     }
 }
 
-fn add_group(lines: &mut TextLines, group: &SetPodGroup, with_all_names: bool) {
+fn add_group(text: &mut Text, group: &SetPodGroup) {
     let reasons: Vec<_> = group.causes.iter().map(|it| it.reason.as_str()).collect();
-    let is_waiting = group.causes.iter().all(|cause| cause.reason.resolves());
-    let style = if is_waiting { WAITING } else { BAD };
-    lines.add_line(format_args!(
-        "\n  {}: {style}{}{style:#}",
-        text::format_pod_count(group.pods.len()),
-        reasons.join(", ")
-    ));
-    let names = text::format_names(&group.pods, with_all_names);
-    lines.add_line(format_args!("    {names}"));
+    let style = if resolve(&group.causes) { waiting } else { bad };
+    text.add_gap();
+    line!(text, 2 => "{}: {}", count_pods(group.pods.len()), style(reasons.join(", ")));
+    text.add_line(4, text.format_names(&group.pods));
     for cause in &group.causes {
-        add_cause(lines, &cause.message, cause);
+        add_cause(text, &cause.message, cause);
     }
+}
+
+/// Whether all of these resolve by themselves.
+fn resolve(causes: &[SetCause]) -> bool {
+    causes.iter().all(|cause| cause.reason.resolves())
 }
 
 /// A cause in these words, with the requirements of the selector that is in the way.
-fn add_cause(lines: &mut TextLines, words: &str, cause: &SetCause) {
-    lines.add_line(format_args!("    {words}"));
+fn add_cause(text: &mut Text, words: &str, cause: &SetCause) {
+    text.add_line(4, words);
     let whose = match cause.reason {
         SetReason::Namespace => "its namespace",
         _ => "the pod",
     };
-    text::add_selector_terms(lines, whose, &cause.terms);
+    text.add_terms(whose, &cause.terms);
 }
 
-fn explain_set(lines: &mut TextLines, explained: &SetExplanation) {
-    let set = &explained.set;
-    let revision = explained.revision.as_deref();
-    let revision = revision.map(|revision| format!(", revision {revision}"));
-    let revision = revision.unwrap_or_default();
-    let is_waiting = explained.causes.iter().all(|cause| cause.reason.resolves());
-    match (explained.injected, explained.causes.is_empty()) {
-        (true, true) => lines.add_line(format_args!(
-            "  {set}  {GOOD}as the set says{GOOD:#}{revision}"
-        )),
-        (true, false) if is_waiting => {
-            lines.add_line(format_args!(
-                "  {set}  {WAITING}injected{WAITING:#}{revision}"
-            ));
-        }
-        (true, false) => lines.add_line(format_args!("  {set}  {BAD}injected{BAD:#}{revision}")),
-        (false, _) => lines.add_line(format_args!("  {set}  {BAD}not injected{BAD:#}")),
-    }
-    for cause in &explained.causes {
-        let words = format!("{}: {}", cause.reason, cause.message);
-        add_cause(lines, &words, cause);
+fn explain_set(text: &mut Text, explained: &SetExplanation) {
+    let causes = explained.causes.as_slice();
+    let state = match causes {
+        _ if !explained.injected => bad("not injected"),
+        [] => good("as the set says"),
+        causes if resolve(causes) => waiting("injected"),
+        _ => bad("injected"),
+    };
+    let revision = explained.revision.as_deref().filter(|_| explained.injected);
+    let revision = revision.map_or_else(String::new, |it| format!(", revision {it}"));
+    line!(text, 2 => "{}  {state}{revision}", explained.set);
+    for cause in causes {
+        add_cause(text, &format!("{}: {}", cause.reason, cause.message), cause);
     }
     for remark in &explained.remarks {
-        lines.add_line(format_args!("    {remark}"));
+        text.add_line(4, remark);
     }
     for difference in &explained.differs {
-        drift::add_field(lines, difference);
+        drift::add_field(text, difference);
     }
     if let Some(reported) = &explained.reported {
-        lines.add_line(format_args!("    its status says {reported}"));
+        line!(text, 4 => "its status says {reported}");
     }
 }
 

@@ -5,23 +5,28 @@ use std::pin::pin;
 use clap_complete::engine::ArgValueCompleter;
 use futures::StreamExt;
 use jiff::Timestamp;
-use leadsman_api::{Guarded, PodProbeMarker};
-use leadsman_core::cluster::nearest;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use leadsman_api::{Guarded, PodProbeMarker, SidecarSet};
 use leadsman_core::podprobe::Config;
 use leadsman_core::podprobe::explain::{
-    FleetSummary, ManagerState, MarkerSummary, ObservedObjects, ProbeCounts, format_age,
+    FleetSummary, ManagerState, MarkerSummary, ObservedObjects, ProbeCounts, Unread,
     summarize_marker, summarize_markers,
 };
+use leadsman_core::sidecarset::explain::{SetSummary, parse, summarize_set};
+use leadsman_core::sidecarset::set::Namespaces;
 use leadsman_process::RandomSource;
 use leadsman_process::list::ListTarget;
 use leadsman_process::watcher::{WatchEvent, list_and_watch};
+use serde::Serialize;
 
 use crate::connection::Connection;
 use crate::output::{self, Colors, NO_TABLE, OutputFormat};
 use crate::reader::{ListSelection, Reader};
-use crate::resources::{MARKERS, NODE_POD_PROBES};
-use crate::table::{BAD, Cell, GOOD, HEADING, TextTable, WAITING};
-use crate::text::TextLines;
+use crate::report::{
+    Report, Text, TextTable, bad, bold, good, line, or_dash, print_report, waiting,
+};
+use crate::resources::{MARKERS, NODE_POD_PROBES, SIDECAR_SETS};
+use crate::targets::no_such_object;
 use crate::{VerbError, completion};
 
 /// The flags of `status`.
@@ -33,10 +38,10 @@ pub struct Args {
     /// Only this marker
     #[arg(value_name = "MARKER", add = ArgValueCompleter::new(completion::complete_markers))]
     marker: Option<String>,
-    /// Only the markers that this label selector matches
+    /// Only the markers and SidecarSets that this label selector matches
     #[arg(short = 'l', long, value_name = "SELECTOR", conflicts_with = "marker")]
     selector: Option<String>,
-    /// Show markers of all namespaces
+    /// Show markers of all namespaces, and all SidecarSets
     #[arg(short = 'A', long, conflicts_with_all = ["marker", "namespace"])]
     all_namespaces: bool,
     /// Keep running, and show markers as they change
@@ -51,30 +56,49 @@ pub struct Args {
     connection: Connection,
 }
 
+/// The objects of all features that are on.
+#[derive(Serialize)]
+struct Fleet<'a> {
+    #[serde(flatten)]
+    markers: FleetSummary,
+    #[serde(rename = "sidecarSets", skip_serializing_if = "Vec::is_empty")]
+    sets: Vec<SetSummary>,
+    #[serde(skip)]
+    args: &'a Args,
+}
+
 pub(crate) async fn run(args: &Args) -> Result<(), VerbError> {
     let (reader, namespace) = args.connection.connect_reader().await?;
     let namespace = (!args.all_namespaces).then_some(namespace.as_str());
     if args.watch {
         return watch_markers(args, reader, namespace).await;
     }
-    let markers = read_markers(args, &reader, namespace).await?;
+    let (fleet, now) = read_fleet(args, &reader, namespace).await?;
+    print_report(args.output, now, &fleet)
+}
+
+async fn read_fleet<'a>(
+    args: &'a Args,
+    reader: &Reader,
+    namespace: Option<&str>,
+) -> Result<(Fleet<'a>, Timestamp), VerbError> {
+    let markers = read_markers(args, reader, namespace).await?;
+    let sets = read_sets(args, reader, namespace).await;
     let now = reader.cluster_time().await;
-    let fleet = summarize_markers(read_reports(&reader, markers, now).await, now);
-    let printed = match output::format_structured(args.output, &fleet) {
-        Some(text) => text?,
-        None if args.output == OutputFormat::Name => {
-            let mut names = TextLines::default();
-            for marker in &fleet.markers {
-                names.add_line(format_args!(
-                    "podprobemarker.apps.kruise.io/{}",
-                    marker.name
-                ));
-            }
-            names.0
-        }
-        None => fleet_text(&fleet, args, now),
+    let mut markers = summarize_markers(read_reports(reader, markers, now).await, now);
+    let sets = sets.unwrap_or_else(|Unread(why)| {
+        // Without the right nobody knows whether there are any: it is told where the answer would be that nothing is.
+        markers
+            .unread
+            .extend(markers.markers.is_empty().then_some(why));
+        Vec::new()
+    });
+    let fleet = Fleet {
+        markers,
+        sets,
+        args,
     };
-    output::print_text(&printed)
+    Ok((fleet, now))
 }
 
 async fn read_markers(
@@ -82,39 +106,44 @@ async fn read_markers(
     reader: &Reader,
     namespace: Option<&str>,
 ) -> Result<Vec<Guarded<PodProbeMarker>>, VerbError> {
+    let name = args.marker.as_deref();
     let selection = ListSelection {
-        namespace,
         labels: args.selector.clone(),
-        fields: args
-            .marker
-            .as_ref()
-            .map(|name| format!("metadata.name={name}")),
-        page: 250,
+        fields: name.map(|name| format!("metadata.name={name}")),
+        ..ListSelection::of(namespace, 250)
     };
-    let markers = reader
-        .list_objects(MARKERS, &selection)
-        .await
-        .map_err(VerbError::Unread)?;
-    let Some(name) = args.marker.as_ref().filter(|_| markers.is_empty()) else {
-        return Ok(markers);
+    let markers = reader.list_objects(MARKERS, &selection).await?;
+    match name.filter(|_| markers.is_empty()) {
+        Some(name) => Err(no_such_object(reader, MARKERS, "marker", name, namespace).await),
+        None => Ok(markers),
+    }
+}
+
+/// The sets that may be for pods of a namespace, unless one marker is asked for; none where the kind is not served.
+async fn read_sets(
+    args: &Args,
+    reader: &Reader,
+    namespace: Option<&str>,
+) -> Result<Vec<SetSummary>, Unread> {
+    if args.marker.is_some() {
+        return Ok(Vec::new());
+    }
+    let selection = ListSelection {
+        labels: args.selector.clone(),
+        ..ListSelection::of(None, 100)
     };
-    let all = ListSelection {
-        fields: None,
-        ..selection
+    let sets = reader.list_if_served::<Guarded<SidecarSet>>(SIDECAR_SETS, &selection);
+    let is_elsewhere = |set: &Guarded<SidecarSet>| match parse(set).map(|set| set.namespaces) {
+        Ok(Namespaces::Named(own)) => namespace.is_some_and(|name| *name != *own),
+        _ => false,
     };
-    let known = reader
-        .list_objects::<completion::NamedObject>(MARKERS, &all)
-        .await
-        .unwrap_or_default();
-    let near = nearest(name, known.iter().map(completion::NamedObject::name));
-    Err(VerbError::NoSuchObject {
-        kind: "marker",
-        name: name.clone(),
-        place: format!(" in namespace {}", namespace.unwrap_or_default().to_owned()),
-        suggestion: near
-            .map(|near| format!("; did you mean {near}?"))
-            .unwrap_or_default(),
-    })
+    let sets = sets.await?.into_iter().flatten();
+    let mut sets: Vec<_> = sets
+        .filter(|set| !is_elsewhere(set))
+        .map(|set| summarize_set(&set))
+        .collect();
+    sets.sort_by(|a, b| a.name.cmp(&b.name));
+    Ok(sets)
 }
 
 /// Adds what the agents report. Their pods are read only if one may be silent.
@@ -123,10 +152,7 @@ async fn read_reports(
     markers: Vec<Guarded<PodProbeMarker>>,
     now: Timestamp,
 ) -> ObservedObjects {
-    let objects = ListSelection {
-        page: 50,
-        ..ListSelection::default()
-    };
+    let objects = ListSelection::of(None, 50);
     let has_markers = !markers.is_empty();
     let node_pod_probes = if has_markers {
         reader.list_objects(NODE_POD_PROBES, &objects).await
@@ -179,114 +205,158 @@ const HEADINGS: [&str; 13] = [
 
 fn new_table(args: &Args) -> TextTable {
     let first = usize::from(!args.all_namespaces);
-    let end = if args.output == OutputFormat::Wide {
-        HEADINGS.len()
-    } else {
-        HEADINGS.len() - OF_WIDE
-    };
+    let end = last_column(args.output == OutputFormat::Wide, HEADINGS.len());
     TextTable::new(&HEADINGS[first..end])
 }
 
-/// A line for each probe of a marker.
-fn marker_rows(marker: &MarkerSummary, args: &Args, now: Timestamp) -> Vec<Vec<Cell>> {
+/// Adds a line for each probe of a marker.
+fn add_rows(table: &mut TextTable, marker: &MarkerSummary, args: &Args, text: &Text) {
     let none = [ProbeCounts::default()];
-    let probes = if marker.probes.is_empty() {
-        none.as_slice()
-    } else {
-        marker.probes.as_slice()
+    let probes = match marker.probes.as_slice() {
+        [] => none.as_slice(),
+        probes => probes,
     };
-    let rows = probes
-        .iter()
-        .map(|probe| probe_row(marker, probe, args, now));
-    rows.collect()
+    for probe in probes {
+        let cells = probe_cells(marker, probe, text);
+        let first = usize::from(!args.all_namespaces);
+        let end = last_column(text.is_wide, cells.len());
+        let cells: Vec<_> = cells[first..end].iter().map(|it| it as _).collect();
+        table.add_row(&cells);
+    }
 }
 
-fn probe_row(
-    marker: &MarkerSummary,
-    probe: &ProbeCounts,
-    args: &Args,
-    now: Timestamp,
-) -> Vec<Cell> {
-    let state = match marker.reason.as_str() {
-        _ if !marker.ready => BAD,
-        _ if probe.pending > 0 => WAITING,
-        _ => GOOD,
+fn probe_cells(marker: &MarkerSummary, probe: &ProbeCounts, text: &Text) -> Vec<String> {
+    let style = match () {
+        () if !marker.ready => bad,
+        () if probe.pending > 0 => waiting,
+        () => good,
     };
+    let age = |time: &Option<Time>| or_dash(time.as_ref().map(|time| text.format_age(time.0)));
     // Unknown until a manager has written the status, which is not 0.
-    let matched = marker
-        .matched_pods
-        .map_or("?".to_owned(), |pods| pods.to_string());
-    let newest = marker
-        .newest_result
-        .as_ref()
-        .map(|time| format_age(time.0, now));
-    let mut row: Vec<Cell> = Vec::new();
-    if args.all_namespaces {
-        row.push(marker.namespace.clone().into());
-    }
-    row.extend([
-        marker.name.clone().into(),
-        probe.name.clone().into(),
-        matched.into(),
-    ]);
+    let matched = marker.matched_pods.map(|pods| pods.to_string());
     let counts = [probe.succeeded, probe.failed, probe.unknown, probe.pending];
-    row.extend(counts.map(|count| Cell::from(count.to_string())));
-    row.extend([
-        newest.unwrap_or_else(|| "-".to_owned()).into(),
-        Cell::with_style(marker.reason.clone(), state),
+    let mut cells = vec![
+        marker.namespace.clone(),
+        marker.name.clone(),
+        probe.name.clone(),
+        matched.unwrap_or_else(|| "?".to_owned()),
+    ];
+    cells.extend(counts.map(|count| count.to_string()));
+    cells.extend([
+        age(&marker.newest_result),
+        style(&marker.reason),
+        probe.silent.to_string(),
+        observed_generation(marker.observed_generation, marker.generation),
+        age(&marker.created),
     ]);
-    if args.output == OutputFormat::Wide {
-        let created = marker.created.as_ref().map(|time| format_age(time.0, now));
-        let generation = if marker.observed_generation == marker.generation {
-            marker.generation.to_string()
-        } else {
-            format!("{} of {}", marker.observed_generation, marker.generation)
-        };
-        row.extend([
-            probe.silent.to_string().into(),
-            generation.into(),
-            created.unwrap_or_else(|| "-".to_owned()).into(),
-        ]);
-    }
-    row
+    cells
 }
 
-fn fleet_text(fleet: &FleetSummary, args: &Args, now: Timestamp) -> String {
-    if fleet.markers.is_empty() {
-        return "No markers found\n".to_owned();
+fn last_column(is_wide: bool, all: usize) -> usize {
+    if is_wide { all } else { all - OF_WIDE }
+}
+
+fn observed_generation(observed: i64, generation: i64) -> String {
+    if observed == generation {
+        generation.to_string()
+    } else {
+        format!("{observed} of {generation}")
     }
-    let mut table = new_table(args);
-    for marker in &fleet.markers {
-        for row in marker_rows(marker, args, now) {
-            table.add_row(row);
+}
+
+impl Report for Fleet<'_> {
+    fn add_text(&self, text: &mut Text) {
+        let FleetSummary {
+            markers,
+            silent_nodes,
+            unread,
+        } = &self.markers;
+        if !markers.is_empty() {
+            self.add_markers(text, markers);
+        } else if self.sets.is_empty() {
+            text.add_line(0, "No markers found");
+        }
+        if !silent_nodes.is_empty() {
+            line!(text, 0 => "\n{}: {}", bold("Silent nodes"), silent_nodes.join(", "));
+        }
+        self.add_sets(text);
+        for why in unread {
+            line!(text, 0 => "\n{}: {why}", waiting("Not shown"));
         }
     }
-    let mut text = TextLines(table.to_text("", true));
-    // Of what is well nothing is said, unless it was asked for by its name.
-    let is_told = |marker: &&MarkerSummary| {
-        let waits = marker.probes.iter().any(|probe| probe.pending > 0);
-        !marker.ready || waits || args.marker.is_some()
-    };
-    for marker in fleet.markers.iter().filter(is_told) {
-        let namespace = if args.all_namespaces {
-            format!("{}/", marker.namespace)
-        } else {
-            String::new()
+
+    fn names(&self) -> Vec<String> {
+        let markers = self
+            .markers
+            .markers
+            .iter()
+            .map(|marker| ("podprobemarker", &marker.name));
+        let sets = self.sets.iter().map(|set| ("sidecarset", &set.name));
+        let names = markers.chain(sets);
+        names
+            .map(|(kind, name)| format!("{kind}.apps.kruise.io/{name}"))
+            .collect()
+    }
+}
+
+impl Fleet<'_> {
+    fn add_markers(&self, text: &mut Text, markers: &[MarkerSummary]) {
+        let mut table = new_table(self.args);
+        for marker in markers {
+            add_rows(&mut table, marker, self.args, text);
+        }
+        text.add_table(0, &table);
+        // Of what is well nothing is said, unless it was asked for by its name.
+        let is_told = |marker: &&MarkerSummary| {
+            let waits = marker.probes.iter().any(|probe| probe.pending > 0);
+            !marker.ready || waits || self.args.marker.is_some()
         };
-        let name = format!("{namespace}{}", marker.name);
-        text.add_line(format_args!(
-            "\n{HEADING}{name}{HEADING:#}: {}",
-            marker.message
-        ));
+        for marker in markers.iter().filter(is_told) {
+            let name = if self.args.all_namespaces {
+                bold(format_args!("{}/{}", marker.namespace, marker.name))
+            } else {
+                bold(&marker.name)
+            };
+            line!(text, 0 => "\n{name}: {}", marker.message);
+        }
     }
-    if !fleet.silent_nodes.is_empty() {
-        let nodes = fleet.silent_nodes.join(", ");
-        text.add_line(format_args!("\n{HEADING}Silent nodes{HEADING:#}: {nodes}"));
+
+    fn add_sets(&self, text: &mut Text) {
+        if self.sets.is_empty() {
+            return;
+        }
+        text.add_gap();
+        let headings = [
+            "SIDECARSET",
+            "PODS",
+            "UPDATED",
+            "READY",
+            "STATE",
+            "UPDATED READY",
+            "GENERATION",
+            "AGE",
+        ];
+        let mut table = TextTable::new(&headings[..last_column(text.is_wide, headings.len())]);
+        for set in &self.sets {
+            let style = if set.ready { good } else { bad };
+            let cells = [
+                set.name.clone(),
+                set.matched_pods.to_string(),
+                set.updated_pods.to_string(),
+                set.ready_pods.to_string(),
+                style(&set.reason),
+                set.updated_ready_pods.to_string(),
+                observed_generation(set.observed_generation, set.generation),
+                or_dash(set.created.as_ref().map(|time| text.format_age(time.0))),
+            ];
+            let cells = cells.iter().take(last_column(text.is_wide, cells.len()));
+            table.add_row(&cells.map(|it| it as _).collect::<Vec<_>>());
+        }
+        text.add_table(0, &table);
+        for set in self.sets.iter().filter(|set| !set.ready) {
+            line!(text, 0 => "\n{}: {}", bold(format_args!("SidecarSet {}", set.name)), set.message);
+        }
     }
-    for unread in &fleet.unread {
-        text.add_line(format_args!("\n{WAITING}Not shown{WAITING:#}: {unread}"));
-    }
-    text.0
 }
 
 /// Prints all markers, then each one that changes.
@@ -295,7 +365,8 @@ async fn watch_markers(
     reader: Reader,
     namespace: Option<&str>,
 ) -> Result<(), VerbError> {
-    if !matches!(args.output, OutputFormat::Table | OutputFormat::Wide) {
+    let is_wide = args.output == OutputFormat::Wide;
+    if !is_wide && args.output != OutputFormat::Table {
         return Err(VerbError::Usage(NO_TABLE.to_owned()));
     }
     // One request that fails at once where a right is missing: the watch would go on trying.
@@ -324,9 +395,8 @@ async fn watch_markers(
         match event {
             WatchEvent::ListItem(marker) | WatchEvent::Changed(marker) => {
                 let (_, marker) = summarize_marker(&marker);
-                for row in marker_rows(&marker, args, reader.cluster_time().await) {
-                    table.add_row(row);
-                }
+                let text = Text::new(is_wide, reader.cluster_time().await);
+                add_rows(&mut table, &marker, args, &text);
             }
             WatchEvent::Deleted(marker) => {
                 let (name, _) = summarize_marker(&marker);
@@ -342,7 +412,7 @@ async fn watch_markers(
         }
         // A list is printed as a whole, so that its columns are aligned.
         if !is_listing {
-            output::print_text(&table.to_text("", std::mem::take(&mut with_headings)))?;
+            output::print_text(&table.to_text(0, std::mem::take(&mut with_headings)))?;
             table.clear_rows();
         }
     }
@@ -356,6 +426,15 @@ mod tests {
 
     use super::*;
     use crate::CommandLine;
+    use crate::reader::FakeServer;
+    use crate::report::plain_text;
+
+    const NOW: &str = "2026-01-01T01:00:00Z";
+
+    fn args(words: &[&str]) -> Args {
+        let words = std::iter::once("status").chain(words.iter().copied());
+        CommandLine::try_parse_from(words).unwrap().args
+    }
 
     fn marker() -> MarkerSummary {
         let marker = json!({
@@ -372,12 +451,72 @@ mod tests {
         summarize_marker(&marker).1
     }
 
-    fn shown(words: &[&str], fleet: &FleetSummary) -> String {
-        let words = std::iter::once("status").chain(words.iter().copied());
-        let line = CommandLine::<Args>::try_parse_from(words).unwrap();
-        let now = "2026-01-01T01:00:00Z".parse().unwrap();
-        let text = fleet_text(fleet, &line.args, now);
-        anstream::adapter::strip_str(&text).to_string()
+    fn shown(words: &[&str], markers: &FleetSummary) -> String {
+        let args = args(words);
+        let fleet = Fleet {
+            markers: markers.clone(),
+            sets: Vec::new(),
+            args: &args,
+        };
+        plain_text(&fleet, args.output == OutputFormat::Wide, NOW)
+    }
+
+    fn set(name: &str, more: &serde_json::Value) -> serde_json::Value {
+        let mut set = json!({"apiVersion": "apps.kruise.io/v1beta1", "kind": "SidecarSet",
+            "metadata": {"name": name, "uid": name, "generation": 2, "creationTimestamp": "2026-01-01T00:00:00Z"},
+            "spec": {"selector": {"matchLabels": {"app": "web"}}, "containers": [{"name": "c", "image": "i:1"}]}});
+        set["spec"]
+            .as_object_mut()
+            .unwrap()
+            .extend(more.as_object().unwrap().clone());
+        set
+    }
+
+    /// Of a cluster with sets and without a marker.
+    async fn shown_of_sets(words: &[&str]) -> String {
+        let mut stuck = set("stuck", &json!({}));
+        stuck["status"] = json!({"observedGeneration": 1, "matchedPods": 3, "updatedPods": 2, "readyPods": 2, "updatedReadyPods": 1,
+            "conditions": [{"type": "Ready", "status": "False", "reason": "NotUpgraded", "message": "1 pod is not upgraded",
+                "lastTransitionTime": "2026-01-01T00:00:00Z"}]});
+        let sets = [stuck, set("other", &json!({"namespace": "elsewhere"}))];
+        let server = FakeServer::new([
+            (
+                "/apis/apps.kruise.io/v1alpha1/sidecarsets",
+                json!({"metadata": {}, "items": sets}),
+            ),
+            (
+                "/apis/apps.kruise.io/v1alpha1/podprobemarkers",
+                json!({"metadata": {}, "items": []}),
+            ),
+            (
+                "/apis/apps.kruise.io/v1alpha1/namespaces/ns/podprobemarkers",
+                json!({"metadata": {}, "items": []}),
+            ),
+        ]);
+        let args = args(words);
+        let namespace = (!args.all_namespaces).then_some("ns");
+        let read = read_fleet(&args, &server.reader(), namespace).await;
+        plain_text(&read.unwrap().0, args.output == OutputFormat::Wide, NOW)
+    }
+
+    #[tokio::test]
+    async fn sets_are_shown_also_where_there_is_no_marker() {
+        let expected = "\
+SIDECARSET   PODS   UPDATED   READY   STATE
+stuck        3      2         2       NotUpgraded
+
+SidecarSet stuck: 1 pod is not upgraded
+";
+        assert_eq!(shown_of_sets(&[]).await, expected);
+        let all = shown_of_sets(&["-A", "-o", "wide"]).await;
+        assert!(
+            all.contains("NotUpgraded   1               1 of 2       60m\n"),
+            "{all}"
+        );
+        assert!(
+            all.contains("\nother        0      0         0       Unobserved"),
+            "{all}"
+        );
     }
 
     #[test]

@@ -1,115 +1,208 @@
-//! An explanation as text.
+//! An explanation of pods as text.
 
-use std::fmt::Write as _;
-
-use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use leadsman_core::cluster::SelectorTerm;
 use leadsman_core::podprobe::explain::{
     Cause, Explanation, MarkExplanation, MarkerExplanation, MarkerFit, Owner, PodGroup,
-    ProbeExplanation, ShownVerdict, VerdictSource, format_age,
+    ProbeExplanation, ShownVerdict, VerdictSource,
 };
 use leadsman_core::podprobe::history::{RecordedRun, RunResult};
 
-use crate::table::{BAD, Cell, GOOD, HEADING, TextTable, WAITING};
+use crate::report::{
+    Text, TextTable, bad, bold, count_pods, format_seconds, good, line, or_dash, row, verdict,
+    waiting,
+};
 
-/// So many names of a group are printed, unless all are asked for.
-const FEW_NAMES: usize = 5;
 /// So many runs of a probe; `history` prints all.
 const FEW_RUNS: usize = 5;
-/// So many characters of their output.
-const LINE_CHARS: usize = 100;
 
-/// Text that is written line by line; writing to a String cannot fail.
-#[derive(Default)]
-pub(crate) struct TextLines(pub(crate) String);
-
-impl TextLines {
-    pub(crate) fn add_line(&mut self, line: impl std::fmt::Display) {
-        writeln!(self.0, "{line}").expect("writing to a String cannot fail");
-    }
-
-    pub(crate) fn add_heading(&mut self, heading: &str) {
-        self.add_line(format_args!("\n{HEADING}{heading}{HEADING:#}"));
-    }
-}
-
-/// One pod, with everything.
-pub(crate) fn pod_text(pod: &Explanation, now: Timestamp) -> String {
-    let mut lines = TextLines::default();
-    lines.add_line(pod_headline(pod));
-    add_causes(&mut lines, &pod.causes);
-    if !pod.markers.is_empty() {
-        lines.add_heading("Markers");
+impl Text {
+    /// One pod, with everything.
+    pub(crate) fn add_pod(&mut self, pod: &Explanation) {
+        self.add_line(0, pod_headline(pod));
+        self.add_causes(&pod.causes);
+        if !pod.markers.is_empty() {
+            self.add_heading("Markers");
+        }
         for marker in &pod.markers {
-            add_marker(&mut lines, marker, now);
+            self.add_marker(marker);
+        }
+        if !pod.marks.is_empty() {
+            self.add_heading("Marks");
+            self.add_marks(&pod.marks);
+        }
+        self.add_unread(&pod.unread);
+    }
+
+    /// Several pods, grouped by what is in the way.
+    pub(crate) fn add_groups(&mut self, groups: &[PodGroup], pods: &[Explanation]) {
+        let well = groups.iter().filter(|group| group.causes.is_empty());
+        let well: usize = well.map(|group| group.pods.len()).sum();
+        let all = count_pods(pods.len());
+        // Pods that no marker matches are not "marked as they should be".
+        if well == pods.len() && pods.iter().all(has_no_marker) {
+            self.add_line(0, all);
+        } else {
+            line!(self, 0 => "{all}, {well} of them marked as they should be");
+            let is_complete = pods.iter().all(|pod| pod.complete);
+            for group in groups {
+                self.add_group(group, is_complete);
+            }
+        }
+        // What could not be read is the same for all pods.
+        self.add_unread(pods.first().map_or(&[], |pod| &pod.unread));
+    }
+
+    fn add_group(&mut self, PodGroup { causes, pods }: &PodGroup, is_complete: bool) {
+        let what = match causes.as_slice() {
+            // Without the objects of the nodes most causes cannot be found, which must not read as if all were well.
+            [] if !is_complete => waiting("marked as they should be, as far as you may read"),
+            [] => good("marked as they should be"),
+            causes => {
+                let reasons = causes.iter().map(|cause| cause.reason.as_str());
+                reasons.collect::<Vec<_>>().join(", ")
+            }
+        };
+        line!(self, 0 => "\n{}: {what}", bold(count_pods(pods.len())));
+        self.add_line(2, self.format_names(pods));
+        self.add_causes(causes);
+    }
+
+    pub(crate) fn add_causes(&mut self, causes: &[Cause]) {
+        for cause in causes {
+            let style = if cause.resolves { waiting } else { bad };
+            let of = match (&cause.marker, &cause.probe) {
+                (Some(marker), Some(probe)) => format!("  {marker}#{probe}"),
+                (Some(marker), None) => format!("  {marker}"),
+                _ => String::new(),
+            };
+            self.add_gap();
+            line!(self, 2 => "{}{of}", style(&cause.reason));
+            // What it is, then what to do.
+            for part in split_message(&cause.message) {
+                self.add_line(4, part);
+            }
         }
     }
-    if !pod.marks.is_empty() {
-        lines.add_heading("Marks");
-        lines.0.push_str(&format_marks(&pod.marks, now));
-    }
-    add_unread(&mut lines, &pod.unread);
-    lines.0
-}
 
-/// Several pods, grouped by what is in the way.
-pub(crate) fn groups_text(
-    groups: &[PodGroup],
-    pods: &[Explanation],
-    with_all_names: bool,
-    now: Timestamp,
-) -> String {
-    if let [only] = pods {
-        return pod_text(only, now);
-    }
-    let mut lines = TextLines::default();
-    let well = groups.iter().filter(|group| group.causes.is_empty());
-    let well: usize = well.map(|group| group.pods.len()).sum();
-    // Pods that no marker matches are not "marked as they should be".
-    if well == pods.len() && pods.iter().all(has_no_marker) {
-        lines.add_line(self::format_pod_count(pods.len()));
-        add_unread(&mut lines, &pods[0].unread);
-        return lines.0;
-    }
-    lines.add_line(format_args!(
-        "{} pods, {well} of them marked as they should be",
-        pods.len()
-    ));
-    let is_complete = pods.iter().all(|pod| pod.complete);
-    for group in groups {
-        let count = self::format_pod_count(group.pods.len());
-        // Without the objects of the nodes most causes cannot be found, which must not read as if all were well.
-        let what = if group.causes.is_empty() && !is_complete {
-            format!("{WAITING}marked as they should be, as far as you may read{WAITING:#}")
-        } else if group.causes.is_empty() {
-            format!("{GOOD}marked as they should be{GOOD:#}")
-        } else {
-            let reasons: Vec<_> = group
-                .causes
-                .iter()
-                .map(|cause| cause.reason.as_str())
-                .collect();
-            reasons.join(", ")
+    fn add_marker(&mut self, marker: &MarkerExplanation) {
+        let name = &marker.name;
+        let (state, message) = match &marker.fit {
+            MarkerFit::Matches { .. } => (good("matches"), ""),
+            MarkerFit::DoesNotMatch { .. } => ("does not match".to_owned(), ""),
+            MarkerFit::Stopped { message } => (bad("stopped"), message.as_str()),
+            MarkerFit::Invalid { message } => (bad("invalid"), message.as_str()),
+            MarkerFit::Undecodable { message } => (bad("cannot be decoded"), message.as_str()),
+            MarkerFit::Deleting => ("is being deleted".to_owned(), ""),
         };
-        lines.add_line(format_args!("\n{HEADING}{count}{HEADING:#}: {what}"));
-        lines.add_line(format_args!(
-            "  {}",
-            format_names(&group.pods, with_all_names)
-        ));
-        add_causes(&mut lines, &group.causes);
+        line!(self, 2 => "{name}  {state}{}", after_colon(message));
+        match &marker.fit {
+            MarkerFit::Matches { probes } => probes.iter().for_each(|it| self.add_probe(it)),
+            MarkerFit::DoesNotMatch { terms } => self.add_terms("the pod", terms),
+            _ => {}
+        }
+        if let Some(reported) = &marker.reported {
+            line!(self, 4 => "its status says {reported}");
+        }
     }
-    // What could not be read is the same for all pods.
-    let read = pods.first().map(|pod| pod.unread.as_slice());
-    add_unread(&mut lines, read.unwrap_or_default());
-    lines.0
+
+    fn add_probe(&mut self, probe: &ProbeExplanation) {
+        let (name, does, container) = (&probe.name, &probe.does, &probe.container);
+        line!(self, 4 => "{name}: {does}, in container {container}");
+        match &probe.verdict {
+            Some(shown) => self.add_verdict(shown),
+            None => self.add_line(6, "no verdict"),
+        }
+        if let Some(in_a_row) = probe.in_a_row {
+            self.add_line(6, in_a_row);
+        }
+        if !probe.next.is_empty() {
+            line!(self, 6 => "next: {}", probe.next);
+        }
+        let newest = probe.runs.len().saturating_sub(FEW_RUNS);
+        if let newest @ [_, ..] = &probe.runs[newest..] {
+            self.add_table(6, &self.runs_table(newest, false));
+        }
+    }
+
+    /// Runs of a probe, the newest one last; if wide, with the time of day and all that they printed.
+    pub(crate) fn runs_table(&self, runs: &[RecordedRun], is_wide: bool) -> TextTable {
+        let mut table = TextTable::new(&["BEGAN", "TOOK", "WAITED", "RESULT", "OUTPUT"]);
+        for run in runs {
+            let style = match run.result {
+                RunResult::Succeeded => good,
+                RunResult::Failed => bad,
+                RunResult::CannotProbe => waiting,
+            };
+            let began = if is_wide {
+                format!("{:.3}", run.time.0)
+            } else {
+                format!("{} ago", self.format_age(run.time.0))
+            };
+            let took = format_seconds(run.duration_seconds);
+            let waited = format_seconds(run.waited_seconds);
+            let output = self.one_line(run.output.as_deref().unwrap_or_default());
+            row!(table => began, took, waited, style(run.result.as_str()), output);
+        }
+        table
+    }
+
+    fn add_verdict(&mut self, shown: &ShownVerdict) {
+        let age = |time: &Option<Time>| time.as_ref().map(|time| self.format_age(time.0));
+        let since = age(&shown.since).map(|age| format!(" for {age}"));
+        let probed = age(&shown.last_probe_time);
+        let probed = probed.map(|age| format!(", last reported run {age} ago"));
+        let by = match shown.source {
+            VerdictSource::Report => "",
+            VerdictSource::Condition => ", by the pod's condition",
+        };
+        let message = shown.message.trim_end().replace('\n', "\n        ");
+        let (since, probed) = (since.unwrap_or_default(), probed.unwrap_or_default());
+        let state = verdict(shown.state);
+        line!(self, 6 => "{state}{since}{probed}{by}{}", after_colon(&message));
+    }
+
+    fn add_marks(&mut self, marks: &[MarkExplanation]) {
+        let mut table = TextTable::new(&[
+            "KIND",
+            "KEY",
+            "ON THE POD",
+            "SHOULD BE",
+            "SET BY",
+            "WRITTEN BY",
+        ]);
+        for mark in marks {
+            let style = if mark.differs { bad } else { good };
+            // In quotes, so that an empty value and blanks can be seen.
+            let value = mark
+                .value
+                .as_ref()
+                .map_or("absent".to_owned(), |value| format!("{value:?}"));
+            let owners: Vec<_> = mark
+                .owners
+                .iter()
+                .map(|one| self.format_owner(one))
+                .collect();
+            let (set_by, owners) = (or_dash(mark.set_by.as_ref()), owners.join("; "));
+            row!(table => mark.kind, mark.key, style(value), mark.wanted, set_by, owners);
+        }
+        self.add_table(2, &table);
+    }
+
+    fn format_owner(&self, owner: &Owner) -> String {
+        let (manager, operation, below) = (&owner.manager, &owner.operation, &owner.subresource);
+        let slash = if below.is_empty() { "" } else { "/" };
+        let when = owner.time.as_ref().map(|time| self.format_age(time.0));
+        let when = when.map_or_else(String::new, |age| format!(", {age} ago"));
+        format!("{manager} ({operation}{slash}{below}{when})")
+    }
 }
 
-/// How many pods.
-pub(crate) fn format_pod_count(count: usize) -> String {
-    match count {
-        1 => "1 pod".to_owned(),
-        count => format!("{count} pods"),
+/// What follows a colon, if there is anything.
+pub(crate) fn after_colon(text: &str) -> String {
+    if text.is_empty() {
+        String::new()
+    } else {
+        format!(": {text}")
     }
 }
 
@@ -119,57 +212,26 @@ fn has_no_marker(pod: &Explanation) -> bool {
     pod.causes.is_empty() && pod.marks.is_empty() && !pod.markers.iter().any(is_matched)
 }
 
-pub(crate) fn format_names(pods: &[String], all: bool) -> String {
-    let shown = if all { pods.len() } else { FEW_NAMES };
-    let first: Vec<_> = pods.iter().take(shown).map(String::as_str).collect();
-    let more = pods.len() - first.len();
-    let more = if more == 0 {
-        String::new()
-    } else {
-        format!(" and {more} more (-o wide)")
-    };
-    format!("{}{more}", first.join(", "))
-}
-
 fn pod_headline(pod: &Explanation) -> String {
     let node = pod.node.as_deref().map(|node| format!(" on node {node}"));
     let phase = pod.phase.as_deref().map(|phase| format!(" ({phase})"));
-    let place = format!("{}{}", node.unwrap_or_default(), phase.unwrap_or_default());
+    let name = bold(format_args!("Pod {}/{}", pod.namespace, pod.name));
+    let place = format!(
+        "{name}{}{}",
+        node.unwrap_or_default(),
+        phase.unwrap_or_default()
+    );
     if has_no_marker(pod) {
-        return format!(
-            "{HEADING}Pod {}/{}{HEADING:#}{place}",
-            pod.namespace, pod.name
-        );
+        return place;
     }
     let problems = pod.causes.iter().filter(|cause| !cause.resolves).count();
     let state = match (problems, pod.causes.len()) {
-        (0, 0) if !pod.complete => {
-            format!("{WAITING}marked as its verdicts say, as far as you may read{WAITING:#}")
-        }
-        (0, 0) => format!("{GOOD}marked as its verdicts say{GOOD:#}"),
-        (0, _) => format!("{WAITING}not yet marked as it should be{WAITING:#}"),
-        _ => format!("{BAD}something is in the way of its marks{BAD:#}"),
+        (0, 0) if !pod.complete => waiting("marked as its verdicts say, as far as you may read"),
+        (0, 0) => good("marked as its verdicts say"),
+        (0, _) => waiting("not yet marked as it should be"),
+        _ => bad("something is in the way of its marks"),
     };
-    format!(
-        "{HEADING}Pod {}/{}{HEADING:#}{place}: {state}",
-        pod.namespace, pod.name
-    )
-}
-
-pub(crate) fn add_causes(lines: &mut TextLines, causes: &[Cause]) {
-    for cause in causes {
-        let style = if cause.resolves { WAITING } else { BAD };
-        let of = match (&cause.marker, &cause.probe) {
-            (Some(marker), Some(probe)) => format!("  {marker}#{probe}"),
-            (Some(marker), None) => format!("  {marker}"),
-            _ => String::new(),
-        };
-        lines.add_line(format_args!("\n  {style}{}{style:#}{of}", cause.reason));
-        // What it is, then what to do.
-        for part in split_message(&cause.message) {
-            lines.add_line(format_args!("    {part}"));
-        }
-    }
+    format!("{place}: {state}")
 }
 
 /// The parts of a message, which `; ` separates. What a probe printed is quoted in it, and is one part with its quotes.
@@ -190,207 +252,6 @@ fn split_message(message: &str) -> Vec<&str> {
     }
     parts.push(&message[start..]);
     parts
-}
-
-fn add_marker(lines: &mut TextLines, marker: &MarkerExplanation, now: Timestamp) {
-    let name = &marker.name;
-    match &marker.fit {
-        MarkerFit::Matches { probes } => {
-            lines.add_line(format_args!("  {name}  {GOOD}matches{GOOD:#}"));
-            for probe in probes {
-                add_probe(lines, probe, now);
-            }
-        }
-        MarkerFit::DoesNotMatch { terms } => {
-            lines.add_line(format_args!("  {name}  does not match"));
-            self::add_selector_terms(lines, "the pod", terms);
-        }
-        MarkerFit::Stopped { message } => {
-            lines.add_line(format_args!("  {name}  {BAD}stopped{BAD:#}: {message}"));
-        }
-        MarkerFit::Invalid { message } => {
-            lines.add_line(format_args!("  {name}  {BAD}invalid{BAD:#}: {message}"));
-        }
-        MarkerFit::Undecodable { message } => {
-            lines.add_line(format_args!(
-                "  {name}  {BAD}cannot be decoded{BAD:#}: {message}"
-            ));
-        }
-        MarkerFit::Deleting => lines.add_line(format_args!("  {name}  is being deleted")),
-    }
-    if let Some(reported) = &marker.reported {
-        lines.add_line(format_args!("    its status says {reported}"));
-    }
-}
-
-/// The requirements of a selector, and what `the pod` or another object has instead.
-pub(crate) fn add_selector_terms(lines: &mut TextLines, whose: &str, terms: &[SelectorTerm]) {
-    for term in terms {
-        let (mark, style) = if term.holds {
-            ("yes", GOOD)
-        } else {
-            ("no ", BAD)
-        };
-        let found = if term.found.is_empty() {
-            String::new()
-        } else {
-            format!("   {whose} has {}", term.found)
-        };
-        lines.add_line(format_args!(
-            "    {style}{mark}{style:#}  {}{found}",
-            term.term
-        ));
-    }
-}
-
-fn add_probe(lines: &mut TextLines, probe: &ProbeExplanation, now: Timestamp) {
-    lines.add_line(format_args!(
-        "    {}: {}, in container {}",
-        probe.name, probe.does, probe.container
-    ));
-    match &probe.verdict {
-        Some(shown) => lines.add_line(format_args!("      {}", format_verdict(shown, now))),
-        None => lines.add_line("      no verdict"),
-    }
-    if let Some(in_a_row) = probe.in_a_row {
-        lines.add_line(format_args!("      {in_a_row}"));
-    }
-    if !probe.next.is_empty() {
-        lines.add_line(format_args!("      next: {}", probe.next));
-    }
-    let newest = probe.runs.len().saturating_sub(FEW_RUNS);
-    if let newest @ [_, ..] = &probe.runs[newest..] {
-        let table = runs_table(newest, false, now);
-        lines.0.push_str(&table.to_text("      ", true));
-    }
-}
-
-/// Runs of a probe, the newest one last; if wide, with the time of day and all that they printed.
-pub(crate) fn runs_table(runs: &[RecordedRun], is_wide: bool, now: Timestamp) -> TextTable {
-    let mut table = TextTable::new(&["BEGAN", "TOOK", "WAITED", "RESULT", "OUTPUT"]);
-    for run in runs {
-        let style = match run.result {
-            RunResult::Succeeded => GOOD,
-            RunResult::Failed => BAD,
-            RunResult::CannotProbe => WAITING,
-        };
-        let began = if is_wide {
-            format!("{:.3}", run.time.0)
-        } else {
-            format!("{} ago", format_age(run.time.0, now))
-        };
-        let output = run.output.as_deref().unwrap_or_default();
-        table.add_row(vec![
-            began.into(),
-            format_seconds(run.duration_seconds).into(),
-            format_seconds(run.waited_seconds).into(),
-            Cell::with_style(run.result.as_str(), style),
-            one_line(output, is_wide).into(),
-        ]);
-    }
-    table
-}
-
-/// `1.204s`, or `-` for no time at all.
-pub(crate) fn format_seconds(seconds: f64) -> String {
-    if seconds < 0.000_5 {
-        "-".to_owned()
-    } else {
-        format!("{seconds:.3}s")
-    }
-}
-
-/// What a probe has printed, on one line of a table.
-pub(crate) fn one_line(output: &str, is_wide: bool) -> String {
-    let text = output.trim_end();
-    let text = text.replace('\n', "\\n").replace('\t', "\\t");
-    match text.char_indices().nth(LINE_CHARS) {
-        Some((end, _)) if !is_wide => format!("{}…", &text[..end]),
-        _ => text,
-    }
-}
-
-fn format_verdict(verdict: &ShownVerdict, now: Timestamp) -> String {
-    let style = match verdict.state {
-        "Succeeded" => GOOD,
-        "Failed" => BAD,
-        _ => WAITING,
-    };
-    let ago = |time: &Option<Time>| time.as_ref().map(|time| format_age(time.0, now));
-    let since = ago(&verdict.since).map(|since| format!(" for {since}"));
-    let probed = ago(&verdict.last_probe_time);
-    let probed = probed.map(|probed| format!(", last reported run {probed} ago"));
-    let by = match verdict.source {
-        VerdictSource::Report => "",
-        VerdictSource::Condition => ", by the pod's condition",
-    };
-    let message = verdict.message.trim_end().replace('\n', "\n        ");
-    let colon = if message.is_empty() { "" } else { ": " };
-    let (since, probed) = (since.unwrap_or_default(), probed.unwrap_or_default());
-    format!(
-        "{style}{}{style:#}{since}{probed}{by}{colon}{message}",
-        verdict.state
-    )
-}
-
-fn format_marks(marks: &[MarkExplanation], now: Timestamp) -> String {
-    let mut table = TextTable::new(&[
-        "KIND",
-        "KEY",
-        "ON THE POD",
-        "SHOULD BE",
-        "SET BY",
-        "WRITTEN BY",
-    ]);
-    for mark in marks {
-        // In quotes, so that an empty value and blanks can be seen.
-        let value = mark
-            .value
-            .as_ref()
-            .map_or("absent".to_owned(), |value| format!("{value:?}"));
-        let style = if mark.differs { BAD } else { GOOD };
-        let owners: Vec<_> = mark
-            .owners
-            .iter()
-            .map(|one| format_owner(one, now))
-            .collect();
-        table.add_row(vec![
-            mark.kind.into(),
-            mark.key.clone().into(),
-            Cell::with_style(value, style),
-            mark.wanted.clone().into(),
-            mark.set_by.clone().unwrap_or_else(|| "-".to_owned()).into(),
-            owners.join("; ").into(),
-        ]);
-    }
-    table.to_text("  ", true)
-}
-
-fn format_owner(owner: &Owner, now: Timestamp) -> String {
-    let slash = if owner.subresource.is_empty() {
-        ""
-    } else {
-        "/"
-    };
-    let when = owner
-        .time
-        .as_ref()
-        .map(|time| format!(", {} ago", format_age(time.0, now)));
-    let when = when.unwrap_or_default();
-    format!(
-        "{} ({}{slash}{}{when})",
-        owner.manager, owner.operation, owner.subresource
-    )
-}
-
-pub(crate) fn add_unread(lines: &mut TextLines, unread: &[String]) {
-    if unread.is_empty() {
-        return;
-    }
-    lines.add_heading("Not read");
-    for why in unread {
-        lines.add_line(format_args!("  {why}"));
-    }
 }
 
 #[cfg(test)]

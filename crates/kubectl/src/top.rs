@@ -15,12 +15,13 @@ use serde::Serialize;
 
 use crate::VerbError;
 use crate::connection::Connection;
-use crate::output::{self, Colors, OutputFormat};
+use crate::output::{Colors, OutputFormat};
 use crate::reader::{ListSelection, Reader};
 use crate::recent_runs::{Agents, NodeHistory, known_uids};
+use crate::report::{
+    Report, Text, TextTable, bad, format_seconds, good, line, or_dash, print_report,
+};
 use crate::resources::PODS;
-use crate::table::{BAD, Cell, GOOD, TextTable};
-use crate::text::{self, TextLines};
 
 /// Agents that are asked at once: each is a command in a pod.
 const CONCURRENCY: usize = 8;
@@ -124,6 +125,10 @@ struct Fleet {
     runs_kept: usize,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     unread: Vec<String>,
+    #[serde(skip)]
+    by: By,
+    #[serde(skip)]
+    all_namespaces: bool,
 }
 
 /// The pods whose probes are meant, and their nodes. None: all.
@@ -135,7 +140,8 @@ struct SelectedPods {
 pub(crate) async fn run(args: &Args) -> Result<(), VerbError> {
     let (reader, namespace) = args.connection.connect_reader().await?;
     let namespace = (!args.all_namespaces).then_some(namespace.as_str());
-    let install = reader.read_install(reader.cluster_time().await).await;
+    let now = reader.cluster_time().await;
+    let install = reader.read_install(now).await;
     let agent_namespace = &install.config.agent_namespace;
     let agents = reader.read_agents(agent_namespace, None).await;
     let agents = Agents::new(agent_namespace, &agents);
@@ -155,12 +161,7 @@ pub(crate) async fn run(args: &Args) -> Result<(), VerbError> {
     };
     let answers = ask_agents(&reader, &agents, &scope, &query).await;
     let fleet = sum_up_answers(answers, &scope, args)?;
-    let printed = match output::format_structured(args.output, &fleet) {
-        Some(text) => text?,
-        None if args.output == OutputFormat::Name => names_text(&fleet),
-        None => fleet_text(&fleet, args),
-    };
-    output::print_text(&printed)
+    print_report(args.output, now, &fleet)
 }
 
 /// Which pods are meant, and on which nodes with an agent they are.
@@ -170,19 +171,16 @@ async fn select_pods(
     agents: &Agents,
     namespace: Option<&str>,
 ) -> Result<SelectedPods, VerbError> {
-    let nodes = agents.nodes_with_agent().map_err(VerbError::Unread)?;
+    let nodes = agents.nodes_with_agent()?;
     if args.all_namespaces && args.selector.is_none() {
         // All probes are meant, so no pod has to be read.
         return Ok(SelectedPods { uids: None, nodes });
     }
     let selection = ListSelection {
-        namespace,
         labels: args.selector.clone(),
-        fields: None,
-        page: 500,
+        ..ListSelection::of(namespace, 500)
     };
-    let pods = reader.list_objects::<Pod>(PODS, &selection).await;
-    let pods = pods.map_err(VerbError::Unread)?;
+    let pods = reader.list_objects::<Pod>(PODS, &selection).await?;
     let used: BTreeSet<_> = pods
         .iter()
         .filter_map(|pod| pod.spec.node_name.as_ref())
@@ -254,6 +252,8 @@ fn sum_up_answers(
         nodes,
         runs_kept,
         unread: unread.into_iter().collect(),
+        by: args.by,
+        all_namespaces: args.all_namespaces,
     })
 }
 
@@ -344,99 +344,84 @@ fn run_count(count: usize) -> u32 {
     u32::try_from(count).unwrap_or(u32::MAX)
 }
 
-fn table_headings(args: &Args) -> Vec<&'static str> {
-    let of = match args.by {
-        By::Probe => ["NAMESPACE", "PROBE", "PODS", "NODES"].as_slice(),
-        By::Pod => &["NAMESPACE", "POD", "PROBE", "NODE"],
-        By::Node => &["NODE", "PODS", "PROBES"],
-    };
-    let measured = [
-        "RUNS",
-        "FAILED",
-        "CANNOT PROBE",
-        "MEAN",
-        "MAX",
-        "WAITED",
-        "BUSY",
-    ];
-    let hides_namespace = args.by != By::Node && !args.all_namespaces;
-    let of = &of[usize::from(hides_namespace)..];
-    of.iter().chain(&measured).copied().collect()
-}
+const MEASURED: [&str; 7] = [
+    "RUNS",
+    "FAILED",
+    "CANNOT PROBE",
+    "MEAN",
+    "MAX",
+    "WAITED",
+    "BUSY",
+];
 
-fn usage_row(usage: &Usage, args: &Args) -> Vec<Cell> {
-    let node = || usage.nodes.first().cloned().unwrap_or_default();
-    let count = |count: usize| count.to_string();
-    let of = match args.by {
-        By::Probe => vec![
-            usage.namespace.clone(),
-            usage.probe.clone(),
-            count(usage.pods),
-            count(usage.nodes.len()),
-        ],
-        By::Pod => vec![
-            usage.namespace.clone(),
-            usage.pod.clone(),
-            usage.probe.clone(),
-            node(),
-        ],
-        By::Node => vec![node(), count(usage.pods), count(usage.probes)],
-    };
-    let hides_namespace = args.by != By::Node && !args.all_namespaces;
-    let of = of.into_iter().skip(usize::from(hides_namespace));
-    let bad = |number: u32| match number {
-        0 => Cell::with_style("0", GOOD),
-        number => Cell::with_style(number.to_string(), BAD),
-    };
-    let mut row: Vec<Cell> = of.map(Cell::from).collect();
-    row.extend([
-        usage.runs.to_string().into(),
-        bad(usage.failed),
-        bad(usage.cannot_probe),
-        text::format_seconds(usage.mean_seconds).into(),
-        text::format_seconds(usage.max_seconds).into(),
-        text::format_seconds(usage.max_waited_seconds).into(),
-        format!("{:.1}ms/s", usage.busy * 1e3).into(),
-    ]);
-    row
-}
-
-fn fleet_text(fleet: &Fleet, args: &Args) -> String {
-    let mut lines = TextLines::default();
-    if fleet.usage.is_empty() {
-        lines.add_line("No probes found");
-    } else {
-        let mut table = TextTable::new(&table_headings(args));
-        for usage in &fleet.usage {
-            table.add_row(usage_row(usage, args));
-        }
-        lines.0.push_str(&table.to_text("", true));
-        lines.add_line(format_args!(
-            "\nThe last {} runs of each probe on {} {}; BUSY is how many milliseconds of each second they run",
-            fleet.runs_kept,
-            fleet.nodes,
-            if fleet.nodes == 1 { "node" } else { "nodes" }
-        ));
+impl Fleet {
+    /// How many of the first columns are left out: a namespace that all lines share.
+    fn left_out(&self) -> usize {
+        usize::from(self.by != By::Node && !self.all_namespaces)
     }
-    text::add_unread(&mut lines, &fleet.unread);
-    lines.0
+
+    fn table(&self) -> TextTable {
+        let of = match self.by {
+            By::Probe => ["NAMESPACE", "PROBE", "PODS", "NODES"].as_slice(),
+            By::Pod => &["NAMESPACE", "POD", "PROBE", "NODE"],
+            By::Node => &["NODE", "PODS", "PROBES"],
+        };
+        let mut table = TextTable::new(&[&of[self.left_out()..], &MEASURED].concat());
+        for usage in &self.usage {
+            let cells = self.cells(usage);
+            let cells: Vec<_> = cells[self.left_out()..].iter().map(|it| it as _).collect();
+            table.add_row(&cells);
+        }
+        table
+    }
+
+    fn cells(&self, usage: &Usage) -> Vec<String> {
+        let (namespace, pod, probe) = (&usage.namespace, &usage.pod, &usage.probe);
+        let node = or_dash(usage.nodes.first());
+        let (pods, nodes) = (usage.pods.to_string(), usage.nodes.len().to_string());
+        let mut cells = match self.by {
+            By::Probe => vec![namespace.clone(), probe.clone(), pods, nodes],
+            By::Pod => vec![namespace.clone(), pod.clone(), probe.clone(), node],
+            By::Node => vec![node, pods, usage.probes.to_string()],
+        };
+        let count = |number: u32| if number == 0 { good(0) } else { bad(number) };
+        cells.extend([
+            usage.runs.to_string(),
+            count(usage.failed),
+            count(usage.cannot_probe),
+            format_seconds(usage.mean_seconds),
+            format_seconds(usage.max_seconds),
+            format_seconds(usage.max_waited_seconds),
+            format!("{:.1}ms/s", usage.busy * 1e3),
+        ]);
+        cells
+    }
 }
 
-fn names_text(fleet: &Fleet) -> String {
-    let mut lines = TextLines::default();
-    for usage in &fleet.usage {
-        match (usage.pod.as_str(), usage.probe.split_once('#')) {
-            ("", Some((marker, _))) => {
-                lines.add_line(format_args!("podprobemarker.apps.kruise.io/{marker}"));
-            }
-            ("", None) => lines.add_line(format_args!(
-                "node/{}",
-                usage.nodes.first().map_or("", String::as_str)
-            )),
-            (pod, _) => lines.add_line(format_args!("pod/{pod}")),
+impl Report for Fleet {
+    fn add_text(&self, text: &mut Text) {
+        if self.usage.is_empty() {
+            text.add_line(0, "No probes found");
+        } else {
+            text.add_table(0, &self.table());
+            let (runs, nodes) = (self.runs_kept, self.nodes);
+            let nodes = format!("{nodes} node{}", if nodes == 1 { "" } else { "s" });
+            line!(text, 0 => "\nThe last {runs} runs of each probe on {nodes}; BUSY is how many milliseconds of each second they run");
         }
+        text.add_unread(&self.unread);
     }
-    lines.0
+
+    fn names(&self) -> Vec<String> {
+        let names = self
+            .usage
+            .iter()
+            .map(|usage| match usage.probe.split_once('#') {
+                _ if !usage.pod.is_empty() => format!("pod/{}", usage.pod),
+                Some((marker, _)) => format!("podprobemarker.apps.kruise.io/{marker}"),
+                None => format!("node/{}", or_dash(usage.nodes.first())),
+            });
+        names.collect()
+    }
 }
 
 #[cfg(test)]
@@ -446,6 +431,7 @@ mod tests {
 
     use super::*;
     use crate::CommandLine;
+    use crate::report::plain_text;
 
     fn args(words: &[&str]) -> Args {
         let words = std::iter::once("top").chain(words.iter().copied());
@@ -503,7 +489,7 @@ mod tests {
             nodes: Vec::new(),
         };
         let fleet = sum_up_answers(answers(), &scope, &args).unwrap();
-        anstream::adapter::strip_str(&fleet_text(&fleet, &args)).to_string()
+        plain_text(&fleet, false, "2026-01-01T01:00:00Z")
     }
 
     #[test]

@@ -95,10 +95,7 @@ struct NodeCondition {
 /// Reads all of it.
 pub(super) async fn read_health(reader: &Reader, install: Install) -> InstallHealth {
     let namespace = install.config.agent_namespace.clone();
-    let all_nodes = ListSelection {
-        page: 500,
-        ..ListSelection::default()
-    };
+    let all_nodes = ListSelection::of(None, 500);
     let (daemon_set, agents, nodes, webhook) = futures::join!(
         reader.get_object::<DaemonSet>(DAEMON_SETS, Some(&namespace), DAEMON_SET),
         // As JSON, since the checks read an agent's pod as Kubernetes' type, and the rules as one of ours.
@@ -158,10 +155,7 @@ async fn read_reports(
     agents: Result<&[Value], &Unread>,
     nodes: Result<&[NodeHealth], &Unread>,
 ) -> Result<Reports, Unread> {
-    let page = |page| ListSelection {
-        page,
-        ..ListSelection::default()
-    };
+    let page = |page| ListSelection::of(None, page);
     let markers: Vec<Guarded<PodProbeMarker>> = reader.list_objects(MARKERS, &page(250)).await?;
     let summaries: Vec<_> = markers
         .iter()
@@ -169,11 +163,7 @@ async fn read_reports(
         .collect();
     let namespaces: BTreeSet<_> = summaries.iter().map(|it| it.namespace.clone()).collect();
     let pods = stream::iter(&namespaces).map(|namespace| {
-        let selection = ListSelection {
-            namespace: Some(namespace),
-            page: 500,
-            ..ListSelection::default()
-        };
+        let selection = ListSelection::of(Some(namespace), 500);
         async move { reader.list_objects::<slim::Pod>(PODS, &selection).await }
     });
     let pods: Vec<Vec<_>> = pods.buffered(AT_ONCE).try_collect().await?;
@@ -239,10 +229,8 @@ async fn read_service(
         .get_object::<Service>(SERVICES, Some(namespace), name)
         .await?;
     let of_service = ListSelection {
-        namespace: Some(namespace),
         labels: Some(format!("kubernetes.io/service-name={name}")),
-        fields: None,
-        page: 100,
+        ..ListSelection::of(Some(namespace), 100)
     };
     let slices = reader
         .list_objects::<EndpointSlice>(ENDPOINT_SLICES, &of_service)

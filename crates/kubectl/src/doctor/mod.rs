@@ -28,8 +28,9 @@ use self::facts::{InstallHealth, read_health};
 use self::report::{FindingGroup, Report};
 use crate::VerbError;
 use crate::connection::Connection;
-use crate::output::{self, Colors, OutputFormat};
+use crate::output::{Colors, OutputFormat};
 use crate::reader::Reader;
+use crate::report::print_report;
 
 /// The flags of `doctor`.
 #[derive(Clone, Debug, clap::Args)]
@@ -49,12 +50,7 @@ pub struct Args {
 pub(crate) async fn run(args: &Args) -> Result<ExitCode, VerbError> {
     let reader = args.connection.connect_reader().await?.0;
     let report = examine(&reader).await;
-    let printed = match output::format_structured(args.output, &report) {
-        Some(text) => text?,
-        None if args.output == OutputFormat::Name => report.names_of_problems(),
-        None => report.to_text(),
-    };
-    output::print_text(&printed)?;
+    print_report(args.output, reader.cluster_time().await, &report)?;
     Ok(if report.healthy {
         ExitCode::SUCCESS
     } else {

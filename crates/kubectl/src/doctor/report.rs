@@ -3,8 +3,7 @@
 use leadsman_manager::preflight::{CheckResult, Finding};
 use serde::Serialize;
 
-use crate::table::{BAD, GOOD, HEADING, WAITING};
-use crate::text::TextLines;
+use crate::report::{Text, bad, bold, good, line, waiting};
 
 /// What a check is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -25,18 +24,6 @@ impl FindingGroup {
             "markers" | "field-managers" => Self::Markers,
             check if check.starts_with("openkruise") => Self::OpenKruise,
             _ => Self::Cluster,
-        }
-    }
-
-    fn as_heading(self) -> &'static str {
-        match self {
-            Self::Cluster => "Cluster",
-            Self::OpenKruise => "OpenKruise",
-            Self::Manager => "Manager",
-            Self::Agents => "Agents",
-            Self::Webhook => "Webhook",
-            Self::Markers => "Markers",
-            Self::Versions => "Versions",
         }
     }
 }
@@ -90,52 +77,45 @@ impl Report {
         let same = self.checks.iter().filter(|check| check.result == result);
         same.count()
     }
+}
 
-    /// The checks that found a problem.
-    pub(super) fn names_of_problems(&self) -> String {
-        let mut names = TextLines::default();
-        for check in self.checks.iter().filter(|check| check.result == PROBLEM) {
-            names.add_line(check.name);
-        }
-        names.0
-    }
-
-    pub(super) fn to_text(&self) -> String {
-        let mut lines = TextLines::default();
+impl crate::report::Report for Report {
+    fn add_text(&self, text: &mut Text) {
         for group in self.checks.chunk_by(|one, next| one.group == next.group) {
-            let heading = group[0].group.as_heading();
-            lines.add_line(format_args!("{HEADING}{heading}{HEADING:#}"));
-            for check in group {
-                check.add_to_lines(&mut lines);
-            }
+            text.add_line(0, bold(format_args!("{:?}", group[0].group)));
+            group.iter().for_each(|check| check.add_text(text));
         }
         let unread = match self.count_result(UNREAD) {
             0 => String::new(),
             1 => "; 1 check could not be made".to_owned(),
             count => format!("; {count} checks could not be made"),
         };
-        lines.add_line(match self.count_result(PROBLEM) {
-            0 => format!("\n{GOOD}no problem found{GOOD:#}{unread}"),
-            1 => format!("\n{BAD}1 problem found{BAD:#}{unread}"),
-            count => format!("\n{BAD}{count} problems found{BAD:#}{unread}"),
-        });
-        lines.0
+        let found = match self.count_result(PROBLEM) {
+            0 => good("no problem found"),
+            1 => bad("1 problem found"),
+            count => bad(format!("{count} problems found")),
+        };
+        line!(text, 0 => "\n{found}{unread}");
+    }
+
+    /// The checks that found a problem.
+    fn names(&self) -> Vec<String> {
+        let problems = self.checks.iter().filter(|check| check.result == PROBLEM);
+        problems.map(|check| check.name.to_owned()).collect()
     }
 }
 
 impl CheckRow {
-    fn add_to_lines(&self, lines: &mut TextLines) {
+    fn add_text(&self, text: &mut Text) {
         let style = match self.result {
-            PROBLEM => BAD,
-            "ok" => GOOD,
-            _ => WAITING,
+            PROBLEM => bad,
+            "ok" => good,
+            _ => waiting,
         };
-        let (result, check, message) = (self.result, self.name, &self.message);
-        lines.add_line(format_args!(
-            "  {style}{result:<8}{style:#} {check:<19} {message}"
-        ));
+        let result = style(format!("{:<8}", self.result));
+        line!(text, 2 => "{result} {:<19} {}", self.name, self.message);
         for command in &self.commands {
-            lines.add_line(format_args!("{:<30} -> {command}", ""));
+            line!(text, 0 => "{:<30} -> {command}", "");
         }
     }
 }

@@ -13,7 +13,6 @@ mod pods;
 mod tests;
 mod text;
 
-use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use clap::builder::ValueHint;
@@ -21,12 +20,14 @@ use jiff::Timestamp;
 use leadsman_core::sidecarset::explain::{InjectionReport, KnownSets, SetOutcome, report};
 use leadsman_manager::CompatibleWith;
 use leadsman_process::clock;
+use serde::Serialize;
 use serde_json::Value;
 
 use self::pods::FilePod;
 use crate::VerbError;
 use crate::connection::Connection;
-use crate::output::{self, Colors, OutputFormat};
+use crate::output::{self, Colors, ObjectFormat, OutputFormat};
+use crate::report::print_report;
 use crate::sidecar_sets::{self, FoundSets, Needs, WantedNamespaces};
 use crate::trial::documents;
 
@@ -105,7 +106,7 @@ pub(crate) async fn run(args: &Args) -> Result<(), VerbError> {
     let knows_order = asks_cluster || args.compatibility.is_some();
     unread.extend(order_not_known(&sets).filter(|_| !knows_order));
     let reports = report_all(pods, &sets, now);
-    print(args.output, &reports, &unread)?;
+    print(args.output, &reports, &unread, now)?;
     match sets.invalid.len() {
         0 => Ok(()),
         1 => Err(VerbError::Found("one SidecarSet is invalid".to_owned())),
@@ -154,34 +155,40 @@ fn report_all(pods: Vec<FilePod>, sets: &KnownSets, now: Timestamp) -> Vec<FileR
     reports.collect()
 }
 
-fn print(format: OutputFormat, reports: &[FileReport], unread: &[String]) -> Result<(), VerbError> {
-    let objects = reports
-        .iter()
-        .map(|one| Value::from(one.report.pod.clone()));
-    let objects: Vec<_> = objects.collect();
-    let document = if format == OutputFormat::Name {
-        let sets = reports.iter().flat_map(|one| &one.report.sets);
-        let injected = sets.filter(|set| set.outcome.is_injected());
-        let names: BTreeSet<_> = injected.map(|set| set.set.as_str()).collect();
-        let names = names.iter();
-        let names = names.map(|name| format!("sidecarset.apps.kruise.io/{name}\n"));
-        names.collect()
-    } else {
-        let Some(document) = output::objects(format, &objects) else {
-            let is_wide = format == OutputFormat::Wide;
-            return output::print_text(&text::reports_text(reports, unread, is_wide));
-        };
-        document?
+/// What pods would get, and what is not known of it.
+#[derive(Serialize)]
+struct FileReports<'a> {
+    #[serde(skip)]
+    reports: &'a [FileReport],
+    #[serde(skip)]
+    unread: &'a [String],
+}
+
+fn print(
+    format: OutputFormat,
+    reports: &[FileReport],
+    unread: &[String],
+    now: Timestamp,
+) -> Result<(), VerbError> {
+    let all = FileReports { reports, unread };
+    let form = match format {
+        OutputFormat::Table | OutputFormat::Wide => return print_report(format, now, &all),
+        OutputFormat::Json => Some(ObjectFormat::Json),
+        OutputFormat::Yaml => Some(ObjectFormat::Yaml),
+        OutputFormat::Name => None,
     };
     // Not to standard output, which may be piped into `kubectl apply`.
-    for remark in reports
-        .iter()
-        .flat_map(remarks)
-        .chain(unread.iter().cloned())
-    {
+    let remarks = reports.iter().flat_map(remarks);
+    for remark in remarks.chain(unread.iter().cloned()) {
         output::print_remark(&format!("warning: {remark}"));
     }
-    output::print_text(&document)
+    let Some(form) = form else {
+        return print_report(format, now, &all);
+    };
+    let pods = reports
+        .iter()
+        .map(|one| Value::from(one.report.pod.clone()));
+    output::print_text(&output::objects(form, &pods.collect::<Vec<_>>())?)
 }
 
 /// What does not take effect, line by line.

@@ -4,6 +4,7 @@ use serde_json::json;
 
 use super::*;
 use crate::CommandLine;
+use crate::report::plain_text;
 
 const SET: &str = "
 apiVersion: apps.kruise.io/v1beta1
@@ -62,10 +63,13 @@ fn found(documents: &[&str], is_given: bool) -> Result<Vec<FilePod>, VerbError> 
 fn injected(documents: &[&str], sets: &[&str]) -> String {
     let pods = found(documents, false).unwrap();
     let found = sets_of(sets, documents);
-    let now = "2026-11-22T01:58:33Z".parse().unwrap();
-    let reports = report_all(pods, &found.sets, now);
-    let text = text::reports_text(&reports, &found.unread, false);
-    anstream::adapter::strip_str(&text).to_string()
+    let now = "2026-11-22T01:58:33Z";
+    let reports = report_all(pods, &found.sets, now.parse().unwrap());
+    let all = FileReports {
+        reports: &reports,
+        unread: &found.unread,
+    };
+    plain_text(&all, false, now)
 }
 
 #[test]

@@ -4,30 +4,34 @@ use leadsman_core::sidecarset::explain::{NotSelected, SetOutcome, SetReport};
 use serde_json::{Map, Value};
 use similar::{ChangeTag, TextDiff};
 
-use super::FileReport;
-use crate::table::{BAD, GOOD, HEADING, WAITING};
-use crate::text::{self, TextLines};
+use super::{FileReport, FileReports};
+use crate::report::{Report, Text, bad, bold, good, line, waiting};
 
 /// So many equal lines stand around those that differ.
 const CONTEXT: usize = 3;
 
-pub(super) fn reports_text(reports: &[FileReport], unread: &[String], whole_pods: bool) -> String {
-    let mut lines = TextLines::default();
-    for (number, report) in reports.iter().enumerate() {
-        if number > 0 {
-            lines.add_line("");
+impl Report for FileReports<'_> {
+    fn add_text(&self, text: &mut Text) {
+        for report in self.reports {
+            text.add_gap();
+            add_pod(text, report);
         }
-        add_pod(&mut lines, report, whole_pods);
+        text.add_unread(self.unread);
     }
-    text::add_unread(&mut lines, unread);
-    lines.0
+
+    /// The sets that are injected.
+    fn names(&self) -> Vec<String> {
+        let sets = self.reports.iter().flat_map(|one| &one.report.sets);
+        let injected = sets.filter(|set| set.outcome.is_injected());
+        let names = injected.map(|set| format!("sidecarset.apps.kruise.io/{}", set.set));
+        let names: std::collections::BTreeSet<_> = names.collect();
+        names.into_iter().collect()
+    }
 }
 
-fn add_pod(lines: &mut TextLines, report: &FileReport, whole_pod: bool) {
-    let FileReport { pod, report } = report;
+fn add_pod(text: &mut Text, FileReport { pod, report }: &FileReport) {
     let injected = report.sets.iter().filter(|set| set.outcome.is_injected());
-    let (injected, all) = (injected.count(), report.sets.len());
-    let what = match (injected, all) {
+    let what = match (injected.count(), report.sets.len()) {
         (_, 0) => "there is no SidecarSet".to_owned(),
         (0, 1) => "the SidecarSet is not injected".to_owned(),
         (1, 1) => "the SidecarSet is injected".to_owned(),
@@ -35,87 +39,64 @@ fn add_pod(lines: &mut TextLines, report: &FileReport, whole_pod: bool) {
         (1, all) => format!("1 of {all} SidecarSets is injected"),
         (injected, all) => format!("{injected} of {all} SidecarSets are injected"),
     };
-    let template = if pod.kind == "Pod" {
-        ""
-    } else {
-        ", by its template"
-    };
-    lines.add_line(format_args!(
-        "{HEADING}{} {}/{}{HEADING:#}{template}: {what}",
-        pod.kind, pod.namespace, pod.name
-    ));
+    let is_pod = pod.kind == "Pod";
+    let template = if is_pod { "" } else { ", by its template" };
+    let name = bold(format!("{} {}/{}", pod.kind, pod.namespace, pod.name));
+    line!(text, 0 => "{name}{template}: {what}");
     for set in &report.sets {
-        add_set(lines, set);
+        add_set(text, set);
     }
     if pod.object != report.pod {
-        lines.add_line("");
-        add_diff(lines, &pod.object, &report.pod, whole_pod);
+        text.add_gap();
+        add_diff(text, &pod.object, &report.pod);
     }
 }
 
-fn add_set(lines: &mut TextLines, report: &SetReport) {
-    let set = &report.set;
-    match &report.outcome {
-        SetOutcome::Injected { revision } => lines.add_line(format_args!(
-            "  {set}  {GOOD}injected{GOOD:#}, revision {revision}"
-        )),
-        SetOutcome::LeftOut { .. } => lines.add_line(format_args!("  {set}  {BAD}left out{BAD:#}")),
-        SetOutcome::NotSelected { .. } => {
-            lines.add_line(format_args!("  {set}  does not select it"));
-        }
-        SetOutcome::Invalid { .. } => lines.add_line(format_args!("  {set}  {BAD}invalid{BAD:#}")),
-    }
+fn add_set(text: &mut Text, report: &SetReport) {
+    let state = match &report.outcome {
+        SetOutcome::Injected { revision } => format!("{}, revision {revision}", good("injected")),
+        SetOutcome::LeftOut { .. } => bad("left out"),
+        SetOutcome::NotSelected { .. } => "does not select it".to_owned(),
+        SetOutcome::Invalid { .. } => bad("invalid"),
+    };
+    line!(text, 2 => "{}  {state}", report.set);
     for remark in &report.remarks {
-        lines.add_line(format_args!("    {WAITING}{remark}{WAITING:#}"));
+        text.add_line(4, waiting(remark));
     }
     match &report.outcome {
-        SetOutcome::NotSelected { causes } => add_not_selected(lines, causes),
-        SetOutcome::Invalid { errors } => {
-            for error in errors {
-                lines.add_line(format_args!("    {error}"));
-            }
-        }
+        SetOutcome::NotSelected { causes } => causes.iter().for_each(|it| add_cause(text, it)),
+        SetOutcome::Invalid { errors } => errors.iter().for_each(|it| text.add_line(4, it)),
         SetOutcome::Injected { .. } | SetOutcome::LeftOut { .. } => {}
     }
 }
 
 /// Why a set does not select a pod.
-pub(crate) fn add_not_selected(lines: &mut TextLines, causes: &[NotSelected]) {
-    for cause in causes {
-        lines.add_line(format_args!("    {cause}"));
-        let whose = match cause {
-            NotSelected::NamespaceLabels { namespace, .. } => format!("namespace {namespace}"),
-            _ => "the pod".to_owned(),
-        };
-        text::add_selector_terms(lines, &whose, cause.terms());
-    }
+fn add_cause(text: &mut Text, cause: &NotSelected) {
+    text.add_line(4, cause);
+    let whose = match cause {
+        NotSelected::NamespaceLabels { namespace, .. } => format!("namespace {namespace}"),
+        _ => "the pod".to_owned(),
+    };
+    text.add_terms(&whose, cause.terms());
 }
 
-/// The lines of YAML that differ.
-fn add_diff(
-    lines: &mut TextLines,
-    before: &Map<String, Value>,
-    after: &Map<String, Value>,
-    whole_pod: bool,
-) {
+/// The lines of YAML that differ; all of them if wide.
+fn add_diff(text: &mut Text, before: &Map<String, Value>, after: &Map<String, Value>) {
     let yaml = |pod| serde_norway::to_string(pod).unwrap_or_default();
     let (before, after) = (yaml(before), yaml(after));
-    let context = if whole_pod {
-        before.lines().count()
-    } else {
-        CONTEXT
-    };
+    let all = before.lines().count();
+    let context = if text.is_wide { all } else { CONTEXT };
     let diff = TextDiff::from_lines(&before, &after);
     for (number, group) in diff.grouped_ops(context).iter().enumerate() {
         if number > 0 {
-            lines.add_line("  ...");
+            text.add_line(2, "...");
         }
         for change in group.iter().flat_map(|op| diff.iter_changes(op)) {
             let line = change.value().trim_end_matches('\n');
             match change.tag() {
-                ChangeTag::Delete => lines.add_line(format_args!("{BAD}- {line}{BAD:#}")),
-                ChangeTag::Insert => lines.add_line(format_args!("{GOOD}+ {line}{GOOD:#}")),
-                ChangeTag::Equal => lines.add_line(format_args!("  {line}")),
+                ChangeTag::Delete => text.add_line(0, bad(format!("- {line}"))),
+                ChangeTag::Insert => text.add_line(0, good(format!("+ {line}"))),
+                ChangeTag::Equal => text.add_line(2, line),
             }
         }
     }

@@ -37,9 +37,10 @@ use self::pod::ReachedPod;
 use self::report::{MarkerTrial, MarkerValidation, PodTrial, ProbeTrial};
 use self::server::DryRunAnswer;
 use crate::connection::Connection;
-use crate::explain::{no_such_object, observe_pods};
-use crate::output::{self, Colors, OutputFormat};
+use crate::explain::observe_pods;
+use crate::output::{Colors, OutputFormat};
 use crate::reader::{ListSelection, Reader};
+use crate::report::print_report;
 use crate::resources::PODS;
 use crate::{VerbError, completion};
 
@@ -75,11 +76,9 @@ pub(crate) async fn run(args: &Args) -> Result<(), VerbError> {
     for file in &args.files {
         objects.extend(documents::parse_objects(&documents::read_file(file)?)?);
     }
-    let connected = args.connection.connect_client().await;
-    let connected = connected.map_err(|error| VerbError::Connection(Box::new(error)))?;
+    let (reader, namespace) = args.connection.connect_reader().await?;
     let is_given = args.connection.namespace.is_some();
-    let candidates = documents::find_markers(objects, &connected.namespace, is_given)?;
-    let reader = Reader::new(connected.server);
+    let candidates = documents::find_markers(objects, &namespace, is_given)?;
     // Markers of two namespaces have nothing to do with each other.
     let mut by_namespace = BTreeMap::<_, Vec<_>>::new();
     for candidate in candidates {
@@ -95,8 +94,9 @@ pub(crate) async fn run(args: &Args) -> Result<(), VerbError> {
         };
         trials.extend(attempt.run(candidates, args).await?);
     }
-    output::print_text(&format_trials(args.output, &trials)?)?;
-    match report::count_problems(&trials) {
+    let trials = Trials { markers: trials };
+    print_report(args.output, reader.cluster_time().await, &trials)?;
+    match report::count_problems(&trials.markers) {
         0 => Ok(()),
         1 => Err(VerbError::Found("one thing is wrong".to_owned())),
         count => Err(VerbError::Found(format!("{count} things are wrong"))),
@@ -105,20 +105,8 @@ pub(crate) async fn run(args: &Args) -> Result<(), VerbError> {
 
 /// The answer, as `status` has it.
 #[derive(Serialize)]
-struct Trials<'a> {
-    markers: &'a [MarkerTrial],
-}
-
-fn format_trials(format: OutputFormat, trials: &[MarkerTrial]) -> Result<String, VerbError> {
-    match output::format_structured(format, &Trials { markers: trials }) {
-        Some(text) => text,
-        None if format == OutputFormat::Name => {
-            let pods = trials.iter().flat_map(|trial| &trial.pods.selected);
-            let names = pods.map(|pod| format!("pod/{}\n", pod.name));
-            Ok(names.collect())
-        }
-        None => Ok(text::trials_text(trials, format == OutputFormat::Wide)),
-    }
+struct Trials {
+    markers: Vec<MarkerTrial>,
 }
 
 /// The trial of the markers of a namespace, all at once: they may conflict with one another.
@@ -162,13 +150,8 @@ impl Attempt<'_> {
     async fn read_pods(&self, pod: Option<&str>) -> Result<Vec<Pod>, VerbError> {
         let namespace = Some(self.namespace);
         let Some(words) = pod else {
-            let selection = ListSelection {
-                namespace,
-                page: 500,
-                ..ListSelection::default()
-            };
-            let pods = self.reader.list_objects(PODS, &selection).await;
-            return pods.map_err(VerbError::Unread);
+            let selection = ListSelection::of(namespace, 500);
+            return Ok(self.reader.list_objects(PODS, &selection).await?);
         };
         let name = match words.split_once('/') {
             Some(("pod" | "pods" | "po", name)) => name,
@@ -179,11 +162,8 @@ impl Attempt<'_> {
             }
             None => words,
         };
-        match self.reader.get_object::<Pod>(PODS, namespace, name).await {
-            Ok(Some(pod)) => Ok(vec![pod]),
-            Ok(None) => Err(no_such_object(self.reader, PODS, "pod", name, namespace).await),
-            Err(unread) => Err(VerbError::Unread(unread)),
-        }
+        let pod = self.reader.require(PODS, "pod", name, namespace).await?;
+        Ok(vec![pod])
     }
 
     /// What is wrong with a marker itself: by the parser that manager and webhook use, and by the API server.

@@ -2,88 +2,82 @@
 
 use leadsman_core::podprobe::explain::{Cause, CauseReason, MarkChange};
 
+use super::Trials;
 use super::report::{MarkerTrial, PodTrial, ProbeTrial};
-use crate::table::{BAD, GOOD, HEADING, WAITING};
-use crate::text::{self, TextLines};
+use crate::report::{Report, Text, bad, bold, good, line, verdict, waiting};
+use crate::text::after_colon;
 
-pub(super) fn trials_text(trials: &[MarkerTrial], with_all_names: bool) -> String {
-    let mut lines = TextLines::default();
-    for (number, trial) in trials.iter().enumerate() {
-        if number > 0 {
-            lines.add_line("");
+impl Report for Trials {
+    fn add_text(&self, text: &mut Text) {
+        for trial in &self.markers {
+            text.add_gap();
+            add_marker(text, trial);
         }
-        add_marker(&mut lines, trial, with_all_names);
+        let runs = self.markers.iter().flat_map(|trial| &trial.tried);
+        let mut runs = runs.flat_map(|tried| &tried.runs);
+        if runs.any(|run| run.by_port_forward && run.outcome.is_some()) {
+            text.add_line(0, "\nPorts were reached by the API server's port-forward, which ends at the pod's loopback interface.");
+            text.add_line(0, "The agent connects to the pod's address: a server that listens on one of the two alone answers only one of them.");
+        }
     }
-    let runs = trials.iter().flat_map(|trial| &trial.tried);
-    let mut runs = runs.flat_map(|tried| &tried.runs);
-    if runs.any(|run| run.by_port_forward && run.outcome.is_some()) {
-        lines.add_line(
-            "\nPorts were reached by the API server's port-forward, which ends at the pod's loopback interface.\n\
-             The agent connects to the pod's address: a server that listens on one of the two alone answers only one of them.",
-        );
+
+    fn names(&self) -> Vec<String> {
+        let pods = self.markers.iter().flat_map(|trial| &trial.pods.selected);
+        pods.map(|pod| format!("pod/{}", pod.name)).collect()
     }
-    lines.0
 }
 
-fn add_marker(lines: &mut TextLines, trial: &MarkerTrial, with_all_names: bool) {
+fn add_marker(text: &mut Text, trial: &MarkerTrial) {
     let validation = &trial.validation;
-    let name = format!("{}/{}", validation.namespace, validation.marker);
     let state = match (validation.errors.len(), validation.replaces) {
-        (0, false) => format!("{GOOD}valid{GOOD:#}, new"),
-        (0, true) => format!("{GOOD}valid{GOOD:#}, replaces the one that exists"),
-        (1, _) => format!("{BAD}invalid{BAD:#}"),
-        (count, _) => format!("{BAD}invalid{BAD:#}, {count} errors"),
+        (0, false) => format!("{}, new", good("valid")),
+        (0, true) => format!("{}, replaces the one that exists", good("valid")),
+        (1, _) => bad("invalid"),
+        (count, _) => format!("{}, {count} errors", bad("invalid")),
     };
-    lines.add_line(format_args!("{HEADING}Marker {name}{HEADING:#}: {state}"));
+    let name = format!("Marker {}/{}", validation.namespace, validation.marker);
+    line!(text, 0 => "{}: {state}", bold(name));
     if let Some(why) = &validation.not_asked {
-        lines.add_line(format_args!(
-            "  {WAITING}not checked by the API server{WAITING:#}: {why}"
-        ));
+        line!(text, 2 => "{}: {why}", waiting("not checked by the API server"));
     }
     for error in &validation.errors {
         let colon = if error.field.is_empty() { "" } else { ": " };
-        lines.add_line(format_args!("  {}{colon}{}", error.field, error.message));
+        line!(text, 2 => "{}{colon}{}", error.field, error.message);
     }
     if !validation.errors.is_empty() {
         return;
     }
-    add_selected(lines, trial);
-    add_obstacles(lines, trial, with_all_names);
+    add_selected(text, trial);
+    add_obstacles(text, trial);
     for tried in &trial.tried {
-        add_pod(lines, tried);
+        add_pod(text, tried);
     }
     let (ran, can) = (trial.tried.len(), trial.can_run);
     if ran < can {
-        lines.add_line(format_args!(
-            "\nThe probes were run in {ran} of {can} pods (--sample for more)."
-        ));
+        line!(text, 0 => "\nThe probes were run in {ran} of {can} pods (--sample for more).");
     }
-    text::add_unread(lines, &trial.unread);
+    text.add_unread(&trial.unread);
 }
 
-fn add_selected(lines: &mut TextLines, trial: &MarkerTrial) {
+fn add_selected(text: &mut Text, trial: &MarkerTrial) {
     let pods = &trial.pods;
     let (count, all) = (pods.selected.len(), pods.selected.len() + pods.not_selected);
     let matching = pods.selected.iter().filter(|pod| pod.matches).count();
     let verb = if count == 1 { "is" } else { "are" };
     match (count, &pods.nearest) {
-        (0, None) => lines.add_line("  the namespace has no pods"),
+        (0, None) => text.add_line(2, "the namespace has no pods"),
         (0, Some(nearest)) => {
-            lines.add_line(format_args!(
-                "  {BAD}selects none{BAD:#} of {all} pods; {} comes nearest",
-                nearest.name
-            ));
-            text::add_selector_terms(lines, "the pod", &nearest.terms);
+            let none = bad("selects none");
+            line!(text, 2 => "{none} of {all} pods; {} comes nearest", nearest.name);
+            text.add_terms("the pod", &nearest.terms);
         }
-        _ if matching == count => lines.add_line(format_args!("  selects {count} of {all} pods")),
-        _ => lines.add_line(format_args!(
-            "  selects {count} of {all} pods, {matching} of which {verb} probed"
-        )),
+        _ if matching == count => line!(text, 2 => "selects {count} of {all} pods"),
+        _ => line!(text, 2 => "selects {count} of {all} pods, {matching} of which {verb} probed"),
     }
 }
 
 /// What is in the way, each with the pods concerned.
-fn add_obstacles(lines: &mut TextLines, trial: &MarkerTrial, with_all_names: bool) {
+fn add_obstacles(text: &mut Text, trial: &MarkerTrial) {
     let mut found: Vec<(&Cause, Vec<String>)> = Vec::new();
     for pod in &trial.pods.selected {
         for cause in trial.causes_of_pod(&pod.name) {
@@ -100,77 +94,53 @@ fn add_obstacles(lines: &mut TextLines, trial: &MarkerTrial, with_all_names: boo
         }
     }
     for (cause, names) in found {
-        text::add_causes(lines, std::slice::from_ref(cause));
+        text.add_causes(std::slice::from_ref(cause));
         if trial.pods.selected.len() > 1 {
-            let names = text::format_names(&names, with_all_names);
-            lines.add_line(format_args!("    in {names}"));
+            line!(text, 4 => "in {}", text.format_names(&names));
         }
     }
 }
 
-fn add_pod(lines: &mut TextLines, tried: &PodTrial) {
-    lines.add_line(format_args!("\n{HEADING}Pod {}{HEADING:#}", tried.pod));
-    for run in &tried.runs {
-        add_run_result(lines, run);
-    }
+fn add_pod(text: &mut Text, tried: &PodTrial) {
+    text.add_heading(format_args!("Pod {}", tried.pod));
+    tried.runs.iter().for_each(|run| add_run(text, run));
     let is_any_run = tried.runs.iter().any(|run| run.outcome.is_some());
     if is_any_run && tried.changes.is_empty() {
-        lines.add_line("  its marks would stay as they are");
+        text.add_line(2, "its marks would stay as they are");
     }
     for change in &tried.changes {
-        add_mark_change(lines, change);
+        add_mark_change(text, change);
     }
 }
 
-fn add_run_result(lines: &mut TextLines, run: &ProbeTrial) {
-    lines.add_line(format_args!(
-        "  {}: {}, in container {}",
-        run.probe, run.does, run.container
-    ));
-    let message = run.message.replace('\n', "\n      ");
-    let colon = if message.is_empty() { "" } else { ": " };
-    let (style, result) = match run.result {
-        "Succeeded" => (GOOD, "Succeeded"),
-        "Failed" => (BAD, "Failed"),
-        _ => {
-            lines.add_line(format_args!(
-                "    {WAITING}not run{WAITING:#}{colon}{message}"
-            ));
-            return;
-        }
-    };
+fn add_run(text: &mut Text, run: &ProbeTrial) {
+    line!(text, 2 => "{}: {}, in container {}", run.probe, run.does, run.container);
+    let message = after_colon(&run.message.replace('\n', "\n      "));
+    if run.result == "NotRun" {
+        line!(text, 4 => "{}{message}", waiting("not run"));
+        return;
+    }
     let threshold = match run.threshold {
         1 => String::new(),
         count => format!(" (a verdict after {count} in a row)"),
     };
     let took = run.seconds.map(|seconds| format!(" in {seconds:.2} s"));
     let took = took.unwrap_or_default();
-    lines.add_line(format_args!(
-        "    {style}{result}{style:#}{took}{threshold}{colon}{message}"
-    ));
+    line!(text, 4 => "{}{took}{threshold}{message}", verdict(run.result));
 }
 
 /// A change as a diff has it.
-fn add_mark_change(lines: &mut TextLines, change: &MarkChange) {
+fn add_mark_change(text: &mut Text, change: &MarkChange) {
     let (kind, key) = (change.kind, &change.key);
-    let line = |value: &str, message: &str| {
-        let message = message.trim_end();
-        let message = if message.is_empty() {
-            String::new()
-        } else {
-            format!("  {message:?}")
-        };
-        if kind == "condition" {
-            format!("{kind} {key}: {value}{message}")
-        } else {
-            format!("{kind} {key}={value:?}")
-        }
+    let mark = |value: &str, message: &str| match (kind, message.trim_end()) {
+        ("condition", "") => format!("{kind} {key}: {value}"),
+        ("condition", message) => format!("{kind} {key}: {value}  {message:?}"),
+        _ => format!("{kind} {key}={value:?}"),
     };
     if let Some(before) = &change.before {
-        lines.add_line(format_args!("  {BAD}- {}{BAD:#}", line(before, "")));
+        text.add_line(2, bad(format!("- {}", mark(before, ""))));
     }
     if let Some(after) = &change.after {
-        let after = line(after, &change.message);
-        lines.add_line(format_args!("  {GOOD}+ {after}{GOOD:#}"));
+        text.add_line(2, good(format!("+ {}", mark(after, &change.message))));
     }
 }

@@ -26,10 +26,10 @@ enum Command {
     /// of a workload or a selector are grouped by cause. Nothing is written. Parts that you may not read are left out, and the
     /// missing right is named; the right to read pods and markers of the namespace is enough for most answers.
     Explain(leadsman_kubectl::ExplainArgs),
-    /// Show the markers, their verdicts, and what is wrong
+    /// Show the markers and SidecarSets, their pods, and what is wrong
     ///
-    /// Matching pods, verdicts, and what is wrong or pending come from each marker's status. The time of the last run and
-    /// silent nodes come from the agents' reports, which need the right to list nodepodprobes.apps.kruise.io.
+    /// Matching pods, verdicts, and what is wrong or pending come from the status of each marker and set. The time of the last
+    /// run and silent nodes come from the agents' reports, which need the right to list nodepodprobes.apps.kruise.io.
     Status(leadsman_kubectl::StatusArgs),
     /// Show when the verdicts of a pod changed, and the recent runs of its probes
     ///

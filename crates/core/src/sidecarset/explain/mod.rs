@@ -38,7 +38,7 @@ pub use self::explanation::{SetCause, SetExplanation, SetReason, explain};
 pub use self::groups::{PodsBySet, SetPodGroup, group_by_set};
 pub use self::injected_pod::PodObject;
 pub use self::injection::{InjectionReport, SetOutcome, SetReport, report};
-pub use self::objects::{SetObjects, name_of, parse};
+pub use self::objects::{SetObjects, SetSummary, name_of, parse, summarize_set};
 pub use self::unselected::NotSelected;
 
 /// Labels of an object.

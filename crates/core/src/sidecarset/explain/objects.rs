@@ -4,17 +4,18 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use leadsman_api::slim::Namespace;
 use leadsman_api::slim::Pod;
 use leadsman_api::slim::config_map::ConfigMap;
 use leadsman_api::slim::revision::ControllerRevision;
 use leadsman_api::{Guarded, SidecarSet as SidecarSetWire, SidecarSetStatus};
+use serde::Serialize;
 
 use super::{InvalidSet, KnownSet, KnownSets, Labels};
 use crate::cluster::{Now, ObjectName, ResourceVersion, Source};
 use crate::sidecarset::event::{CONFIGURATION, Event, WatchedKind};
-use crate::sidecarset::index::{Config, Index};
+use crate::sidecarset::index::{Config, Index, READY};
 use crate::sidecarset::metadata::{WHITELIST, Whitelist};
 use crate::sidecarset::revision::SetRevision;
 use crate::sidecarset::selection::SetHistory;
@@ -164,6 +165,68 @@ pub fn parse(set: &Guarded<SidecarSetWire>) -> Result<SidecarSet, Vec<String>> {
         Guarded::Decoded(set) => SidecarSet::parse(set)
             .map_err(|errors| errors.iter().map(ToString::to_string).collect()),
         Guarded::Undecodable { error, .. } => Err(vec![format!("cannot be decoded: {error}")]),
+    }
+}
+
+/// A set at a glance, by its own status.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SetSummary {
+    /// Its name.
+    pub name: String,
+    /// When it was created.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub created: Option<Time>,
+    /// Its generation.
+    pub generation: i64,
+    /// The generation that the status reflects.
+    pub observed_generation: i64,
+    /// The pods that it selects.
+    pub matched_pods: i64,
+    /// Those of its present revision.
+    pub updated_pods: i64,
+    /// Those that are ready.
+    pub ready_pods: i64,
+    /// Those that are both.
+    pub updated_ready_pods: i64,
+    /// Whether nothing is wrong.
+    pub ready: bool,
+    /// The reason of its condition `Ready`; `Unobserved` while no manager has written one, `Undecodable` if the set cannot
+    /// be decoded.
+    pub reason: String,
+    /// What is wrong.
+    pub message: String,
+}
+
+/// Sums up a set.
+pub fn summarize_set(set: &Guarded<SidecarSetWire>) -> SetSummary {
+    let (metadata, error) = match set {
+        Guarded::Decoded(set) => (&set.metadata, None),
+        Guarded::Undecodable { metadata, error } => (&**metadata, Some(error)),
+    };
+    let status = status_of(set).cloned().unwrap_or_default();
+    let mut conditions = status.conditions.iter();
+    let ready = conditions.find(|one| one.type_ == READY);
+    let (reason, message) = match (error, ready) {
+        (Some(error), _) => ("Undecodable", error.as_str()),
+        (None, Some(ready)) => (ready.reason.as_str(), ready.message.as_str()),
+        (None, None) => (
+            "Unobserved",
+            "no manager has written its status yet; look at the manager's pods",
+        ),
+    };
+    SetSummary {
+        name: name_of(set).to_owned(),
+        created: metadata.creation_timestamp.clone(),
+        generation: metadata.generation.unwrap_or_default(),
+        observed_generation: status.observed_generation,
+        matched_pods: status.matched_pods,
+        updated_pods: status.updated_pods,
+        ready_pods: status.ready_pods,
+        updated_ready_pods: status.updated_ready_pods,
+        ready: ready.is_some_and(|ready| ready.status == "True"),
+        reason: reason.to_owned(),
+        message: message.to_owned(),
     }
 }
 
