@@ -16,6 +16,7 @@ use leadsman_api::{Guarded, NodePodProbe, PodProbeMarker, slim};
 use leadsman_core::podprobe::explain::{
     MarkerSummary, ObservedCluster, ObservedObjects, Unread, summarize_marker,
 };
+use leadsman_manager::preflight::MarkerSurvey;
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -61,6 +62,8 @@ pub(super) struct Reports {
     pub(super) markers: Vec<MarkerSummary>,
     pub(super) silent_nodes: Vec<String>,
     pub(super) late_pods: Vec<String>,
+    /// What preflight wants to know of them.
+    pub(super) survey: MarkerSurvey,
 }
 
 /// A Service by which the API server calls the webhook.
@@ -172,11 +175,13 @@ async fn read_reports(
         .list_objects::<NodePodProbe>(NODE_POD_PROBES, &page(50))
         .await?;
     let nodes = nodes.map(|nodes| nodes.iter().map(to_slim_node).collect());
+    let pods = pods.concat();
+    let survey = MarkerSurvey::of(&markers, &pods);
     let observed = ObservedObjects {
         config: install.config.clone(),
         gate: install.gate,
         markers,
-        pods: pods.into_iter().flatten().collect(),
+        pods,
         nodes: nodes.map_err(Clone::clone),
         node_pod_probes: Ok(node_pod_probes),
         agents: agents.map(decode_each).map_err(Clone::clone),
@@ -188,6 +193,7 @@ async fn read_reports(
         markers: summaries,
         silent_nodes: cluster.silent_nodes(),
         late_pods: late.map(ToString::to_string).collect(),
+        survey,
     })
 }
 

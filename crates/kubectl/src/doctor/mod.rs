@@ -72,44 +72,47 @@ async fn examine(reader: &Reader) -> Report {
         part: InstallPart::Person,
     };
     let client = &reader.server.client;
-    let cluster = match preflight::read_facts(client, &scope).await {
-        Ok(facts) => preflight::evaluate(&facts, &scope),
+    let mut facts = match preflight::read_facts(client, &scope).await {
+        Ok(facts) => facts,
         Err(error) => {
             let nobody = vec![Finding::no_answer_finding(&error)];
             return Report::from_groups(vec![(FindingGroup::Cluster, nobody)]);
         }
     };
     let health = read_health(reader, install).await;
+    if let Some(install) = &mut facts.install {
+        let survey = health
+            .reports
+            .as_ref()
+            .map(|reports| reports.survey.clone());
+        install.markers = survey.map_err(|why| why.0.clone());
+    }
+    let cluster = preflight::evaluate(&facts, &scope);
+    let of = |group| (group, of_group(&cluster, group));
+    let markers = of_group(&cluster, FindingGroup::Markers);
     Report::from_groups(vec![
-        (
-            FindingGroup::Cluster,
-            of_group(&cluster, FindingGroup::Cluster),
-        ),
-        (
-            FindingGroup::OpenKruise,
-            of_group(&cluster, FindingGroup::OpenKruise),
-        ),
+        of(FindingGroup::Cluster),
+        of(FindingGroup::OpenKruise),
         (FindingGroup::Manager, health.check_managers()),
         (FindingGroup::Agents, health.check_agents()),
         (FindingGroup::Webhook, health.check_webhooks()),
         (
             FindingGroup::Markers,
-            [
-                of_group(&cluster, FindingGroup::Markers),
-                health.check_markers(),
-            ]
-            .concat(),
+            [markers, health.check_markers()].concat(),
         ),
-        (FindingGroup::Versions, vec![health.check_versions()]),
+        (FindingGroup::Versions, health.check_versions()),
     ])
 }
 
 /// The findings of preflight that belong to a group. Notes about markers are for a migration: how timing that is left out
-/// was understood by another manager.
+/// was understood by another manager. That markers cannot be read is said by the reports.
 fn of_group(findings: &[Finding], group: FindingGroup) -> Vec<Finding> {
+    let is_left_out = |finding: &Finding| {
+        group == FindingGroup::Markers
+            && matches!(finding.result, CheckResult::Note | CheckResult::Unread)
+    };
     let own = findings.iter().filter(|finding| {
-        let is_of_migration = group == FindingGroup::Markers && finding.result == CheckResult::Note;
-        FindingGroup::from_preflight_check(finding.check) == group && !is_of_migration
+        FindingGroup::from_preflight_check(finding.check) == group && !is_left_out(finding)
     });
     own.cloned().collect()
 }

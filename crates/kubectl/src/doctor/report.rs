@@ -83,7 +83,9 @@ impl crate::report::Report for Report {
     fn add_text(&self, text: &mut Text) {
         for group in self.checks.chunk_by(|one, next| one.group == next.group) {
             text.add_line(0, bold(format_args!("{:?}", group[0].group)));
-            group.iter().for_each(|check| check.add_text(text));
+            for check in group {
+                check.add_text(text);
+            }
         }
         let unread = match self.count_result(UNREAD) {
             0 => String::new(),

@@ -130,7 +130,7 @@ fn all(health: &InstallHealth) -> Vec<Finding> {
     let webhook = health.check_webhooks().into_iter();
     all.extend(webhook.filter(|finding| finding.check != "certificate"));
     all.extend(health.check_markers());
-    all.push(health.check_versions());
+    all.extend(health.check_versions());
     all
 }
 
@@ -311,13 +311,14 @@ fn notes_about_a_migration_are_left_out() {
     let all = [
         finding("markers", CheckResult::Note),
         finding("markers", CheckResult::Todo),
+        finding("markers", CheckResult::Unread),
         finding("crds", CheckResult::Note),
         finding("openkruise", CheckResult::Ok),
     ];
     let of = |group| of_group(&all, group);
     assert_eq!(of(FindingGroup::Markers), [all[1].clone()]);
-    assert_eq!(of(FindingGroup::Cluster), [all[2].clone()]);
-    assert_eq!(of(FindingGroup::OpenKruise), [all[3].clone()]);
+    assert_eq!(of(FindingGroup::Cluster), [all[3].clone()]);
+    assert_eq!(of(FindingGroup::OpenKruise), [all[4].clone()]);
 }
 
 /// Virtual nodes and those that the nodeSelector leaves out.

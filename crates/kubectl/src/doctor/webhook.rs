@@ -9,10 +9,11 @@ use k8s_openapi::ByteString;
 use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
 use leadsman_admission::{CONFIGURATION, bundle_validity};
 use leadsman_core::podprobe::explain::{Unread, format_age};
-use leadsman_manager::preflight::Finding;
+use leadsman_manager::finding;
+use leadsman_manager::preflight::{CheckResult, Finding};
 
 use super::facts::{InstallHealth, ServiceHealth};
-use super::running::{note_finding, ok_finding, problem_finding, unread_finding};
+use super::running::examine;
 
 const CHECK: &str = "webhook";
 const CERTIFICATE: &str = "certificate";
@@ -37,33 +38,29 @@ impl InstallHealth {
 
     fn check_pod_webhook(&self) -> Vec<Finding> {
         let is_on = self.install.config.serverless || self.injects_pods();
-        match &self.webhook {
-            Ok(Some(found)) if is_on => self.check_configuration(found),
-            Ok(Some(_)) => vec![note_finding(
-                CHECK,
-                format!("MutatingWebhookConfiguration {CONFIGURATION} exists, and no gate of {GATES} is known to be on"),
-            )],
+        let is_assumed = self.install.assumed.is_some();
+        let none = format!("there is no MutatingWebhookConfiguration {CONFIGURATION}");
+        vec![match &self.webhook {
+            Ok(Some(found)) if is_on => return self.check_configuration(found),
+            Ok(Some(_)) => {
+                finding!(CHECK, Note => "MutatingWebhookConfiguration {CONFIGURATION} exists, and no gate of {GATES} is known to be on")
+            }
             // Whether there should be one is not known.
-            Err(why) if self.install.assumed.is_some() => vec![unread_finding(CHECK, why)],
-            Ok(None) if self.install.assumed.is_some() => vec![ok_finding(
-                CHECK,
-                format!("there is no MutatingWebhookConfiguration {CONFIGURATION}; whether the gate {GATES} is on is not known"),
-            )],
-            Ok(None) | Err(_) if !is_on => vec![ok_finding(
-                CHECK,
-                format!("not in use: the gates {GATES} are off"),
-            )],
+            Err(Unread(why)) if is_assumed => finding!(CHECK, Unread => "{why}"),
+            Ok(None) if is_assumed => {
+                finding!(CHECK, Ok => "{none}; whether the gate {GATES} is on is not known")
+            }
+            Ok(None) | Err(_) if !is_on => {
+                finding!(CHECK, Ok => "not in use: the gates {GATES} are off")
+            }
             // The manager writes the configuration while there is a valid marker or set, and deletes it otherwise.
-            Ok(None) if !self.has_markers_for_providers() => vec![note_finding(
-                CHECK,
-                format!("there is no MutatingWebhookConfiguration {CONFIGURATION}: without {} none is needed", self.whose_pods()),
-            )],
-            Ok(None) => vec![
-                problem_finding(CHECK, format!("there is no MutatingWebhookConfiguration {CONFIGURATION}: new pods of virtual nodes get no probes"))
-                    .with_command(self.leader_log_command()),
-            ],
-            Err(why) => vec![unread_finding(CHECK, why)],
-        }
+            Ok(None) if !self.has_markers_for_providers() => {
+                finding!(CHECK, Note => "{none}: without {} none is needed", self.whose_pods())
+            }
+            Ok(None) => finding!(CHECK, Todo => "{none}: new pods of virtual nodes get no probes")
+                .with_command(self.leader_log_command()),
+            Err(Unread(why)) => finding!(CHECK, Unread => "{why}"),
+        }]
     }
 
     /// Whether the webhook is there for markers, as it is for pods of sets as long as there are any.
@@ -92,114 +89,99 @@ impl InstallHealth {
 
     /// Of the webhook that refuses invalid sets.
     fn check_set_webhook(&self) -> Vec<Finding> {
-        match &self.set_webhook {
-            None => Vec::new(),
-            Some(Err(why)) => vec![unread_finding(CHECK, why)],
-            Some(Ok(None)) => vec![
-                problem_finding(
-                    CHECK,
-                    format!(
-                        "there is no ValidatingWebhookConfiguration {CONFIGURATION}: an invalid SidecarSet is accepted, and \
-                         its status says why nothing comes of it"
-                    ),
-                )
-                .with_command(self.leader_log_command()),
+        let Some(seen) = &self.set_webhook else {
+            return Vec::new();
+        };
+        examine(CHECK, seen, |found| {
+            match found {
+            None => vec![
+                finding!(CHECK, Todo => "there is no ValidatingWebhookConfiguration {CONFIGURATION}: an invalid SidecarSet is \
+                    accepted, and its status says why nothing comes of it")
+                    .with_command(self.leader_log_command()),
             ],
-            Some(Ok(Some(found))) => {
+            Some(found) => {
                 let hooks = found.webhooks.iter().flatten();
-                let certificates = hooks
-                    .map(|hook| self.check_ca_bundle(&hook.name, hook.client_config.ca_bundle.as_ref()));
-                certificates.collect()
+                let checked = hooks.map(|it| self.check_bundle(&it.name, it.client_config.ca_bundle.as_ref()));
+                checked.collect()
             }
         }
+        })
     }
 
     fn check_configuration(&self, configuration: &MutatingWebhookConfiguration) -> Vec<Finding> {
-        let hooks = configuration.webhooks.as_deref().unwrap_or_default();
-        let mut findings: Vec<_> = self.services.iter().map(check_service).collect();
-        let certificates = hooks
-            .iter()
-            .map(|hook| self.check_ca_bundle(&hook.name, hook.client_config.ca_bundle.as_ref()));
-        findings.extend(certificates);
+        let mut all: Vec<_> = self.services.iter().flat_map(check_service).collect();
+        let hooks = configuration.webhooks.iter().flatten();
+        all.extend(
+            hooks.map(|it| self.check_bundle(&it.name, it.client_config.ca_bundle.as_ref())),
+        );
         // All calls of the webhook have one certificate.
-        findings.dedup();
-        findings
+        all.dedup();
+        all
     }
 
-    fn check_ca_bundle(&self, name: &str, bundle: Option<&ByteString>) -> Finding {
-        let look = || {
-            let namespace = self.namespace();
-            format!(
-                "the leader's log says why: kubectl -n {namespace} logs deployment/leadsman-manager; with cert-manager: kubectl -n {namespace} describe certificates"
-            )
+    fn check_bundle(&self, name: &str, bundle: Option<&ByteString>) -> Finding {
+        let known = bundle.map_or(Ok(None), |bundle| bundle_validity(&bundle.0));
+        let found = match known {
+            Err(error) => finding!(CERTIFICATE, Todo => "of webhook {name}: {error}"),
+            Ok(None) => {
+                finding!(CERTIFICATE, Todo => "webhook {name} has no CA bundle, so the API server cannot call it")
+            }
+            Ok(Some(known)) => check_validity(name, known, self.now),
         };
-        let known = match bundle.map(|bundle| bundle_validity(&bundle.0)) {
-            None => Ok(None),
-            Some(validity) => validity,
-        };
-        match known {
-            Err(error) => problem_finding(CERTIFICATE, format!("of webhook {name}: {error}"))
-                .with_command(look()),
-            Ok(None) => problem_finding(
-                CERTIFICATE,
-                format!("webhook {name} has no CA bundle, so the API server cannot call it"),
-            )
-            .with_command(look()),
-            Ok(Some(known)) => check_validity(name, known, self.now, look),
+        if found.result == CheckResult::Ok {
+            return found;
         }
+        let namespace = self.namespace();
+        found.with_command(format!(
+            "the leader's log says why: kubectl -n {namespace} logs deployment/leadsman-manager; with cert-manager: kubectl -n {namespace} describe certificates"
+        ))
     }
 }
 
 /// What the validity of a CA means at this time.
-fn check_validity(
-    name: &str,
-    (from, until): (Timestamp, Timestamp),
-    now: Timestamp,
-    look: impl Fn() -> String,
-) -> Finding {
+fn check_validity(name: &str, (from, until): (Timestamp, Timestamp), now: Timestamp) -> Finding {
     let (left, life) = (until.duration_since(now), until.duration_since(from));
     if left.is_negative() {
         let age = format_age(until, now);
-        let message = format!(
-            "of webhook {name}: the CA expired {age} ago, so the API server cannot call it"
-        );
-        return problem_finding(CERTIFICATE, message).with_command(look());
+        return finding!(CERTIFICATE, Todo => "of webhook {name}: the CA expired {age} ago, so the API server cannot call it");
     }
-    let message = format!(
-        "of webhook {name}: the CA expires in {}, at {until}",
-        format_age(now, until)
-    );
+    let left_words = format_age(now, until);
     if left < life / LEAST_LEFT {
-        return problem_finding(
-            CERTIFICATE,
-            format!("{message}, and was not renewed in time"),
-        )
-        .with_command(look());
+        finding!(CERTIFICATE, Todo => "of webhook {name}: the CA expires in {left_words}, at {until}, and was not renewed in time")
+    } else {
+        finding!(CERTIFICATE, Ok => "of webhook {name}: the CA expires in {left_words}, at {until}")
     }
-    ok_finding(CERTIFICATE, message)
 }
 
-fn check_service(service: &Result<ServiceHealth, Unread>) -> Finding {
-    let service = match service {
-        Ok(service) => service,
-        Err(why) => return unread_finding(CHECK, why),
-    };
-    let (name, (namespace, short)) = (
-        &service.name,
-        service.name.split_once('/').unwrap_or_default(),
-    );
-    match service.ready_endpoints {
-        _ if !service.exists => problem_finding(CHECK, format!("the Service {name} by which the API server calls it does not exist"))
-            .with_command("install leadsman's objects with this gate: helm upgrade, or leadsman manifests --feature-gates=GATES"),
-        0 => problem_finding(CHECK, format!("no ready endpoint serves it by the Service {name}: new pods get neither probes nor sidecars by it"))
-            .with_command(format!("kubectl -n {namespace} get endpointslices -l kubernetes.io/service-name={short}")),
-        count => ok_finding(CHECK, format!("{count} ready endpoints serve it by the Service {name}")),
-    }
+fn check_service(service: &Result<ServiceHealth, Unread>) -> Vec<Finding> {
+    examine(
+        CHECK,
+        service,
+        |ServiceHealth {
+             name,
+             exists,
+             ready_endpoints,
+         }| {
+            let (namespace, short) = name.split_once('/').unwrap_or_default();
+            vec![match ready_endpoints {
+                _ if !exists => {
+                    finding!(CHECK, Todo => "the Service {name} by which the API server calls it does not exist";
+                "install leadsman's objects with this gate: helm upgrade, or leadsman manifests --feature-gates=GATES")
+                }
+                0 => {
+                    finding!(CHECK, Todo => "no ready endpoint serves it by the Service {name}: new pods get neither probes nor sidecars by it";
+                "kubectl -n {namespace} get endpointslices -l kubernetes.io/service-name={short}")
+                }
+                count => {
+                    finding!(CHECK, Ok => "{count} ready endpoints serve it by the Service {name}")
+                }
+            }]
+        },
+    )
 }
 
 #[cfg(test)]
 mod tests {
-    use leadsman_manager::preflight::CheckResult;
     use rstest::rstest;
 
     use super::*;
@@ -216,12 +198,7 @@ mod tests {
     ) {
         let time = |text: &str| text.parse::<Timestamp>().unwrap();
         let now = time("2026-01-01T00:00:00Z");
-        let finding = check_validity(
-            "w",
-            (time("2025-12-01T00:00:00Z"), time(until)),
-            now,
-            String::new,
-        );
+        let finding = check_validity("w", (time("2025-12-01T00:00:00Z"), time(until)), now);
         assert_eq!(finding.result, result);
         assert!(finding.message.contains(words), "{}", finding.message);
     }

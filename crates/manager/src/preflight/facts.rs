@@ -52,7 +52,7 @@ pub enum InstallPart {
     Manager,
     /// The install, with the rights of an agent: group, resource, verb.
     Agent(Vec<(&'static str, &'static str, &'static str)>),
-    /// The install, for a person, who needs none of these rights and asks elsewhere who leads.
+    /// The install, for a person, who needs none of these rights, and reads elsewhere who leads, markers and their pods.
     Person,
 }
 
@@ -147,7 +147,10 @@ pub async fn read_facts(client: &Client, scope: &PreflightScope) -> Result<Clust
         policies,
         identity: lookup_reply(read_identity(client)).await,
         openkruise: read_openkruise(client).await,
-        leader: lookup_reply(read_leader(client)).await,
+        leader: match scope.part {
+            InstallPart::Person => Ok(None),
+            _ => lookup_reply(read_leader(client)).await,
+        },
         install: match &scope.part {
             InstallPart::BeforeInstall => None,
             InstallPart::Manager => {
@@ -158,7 +161,11 @@ pub async fn read_facts(client: &Client, scope: &PreflightScope) -> Result<Clust
                 let rights = rights.iter().copied().map(right_on_all).collect();
                 Some(read_install(client, scope.gates, rights).await)
             }
-            InstallPart::Person => Some(read_install(client, scope.gates, Vec::new()).await),
+            InstallPart::Person => Some(InstallFacts {
+                crds: read_crds(client, scope.gates).await,
+                markers: Ok(MarkerSurvey::default()),
+                rights: Vec::new(),
+            }),
         },
     })
 }

@@ -49,24 +49,47 @@ pub struct MarkOwner {
     pub subresource: String,
 }
 
-/// Reads them all, or says what the API server replied instead.
-pub(super) async fn read_markers(client: &Client) -> Result<MarkerSurvey, Disposition> {
-    let server = ApiServer::new(client.clone());
-    let mut all = MarkerSurvey::default();
-    let mut parsed: BTreeMap<String, Vec<Marker>> = BTreeMap::new();
-    let target = ListTarget::all_of::<PodProbeMarker>();
-    let read = read_pages(&server, target, |marker: Guarded<PodProbeMarker>| {
-        let name = namespaced_name(&marker);
+/// The valid markers by their namespaces.
+type ParsedMarkers = BTreeMap<String, Vec<Marker>>;
+
+impl MarkerSurvey {
+    /// Of markers and pods that were read already.
+    pub fn of(markers: &[Guarded<PodProbeMarker>], pods: &[Pod]) -> Self {
+        let (mut all, mut parsed) = (Self::default(), ParsedMarkers::new());
+        for marker in markers {
+            all.add_marker(marker, &mut parsed);
+        }
+        for pod in pods {
+            let namespace = pod.identity.namespace.as_deref().unwrap_or_default();
+            let markers = parsed.get(namespace).map_or(&[][..], Vec::as_slice);
+            count_marks(pod, markers, &mut all.owners);
+        }
+        all
+    }
+
+    fn add_marker(&mut self, marker: &Guarded<PodProbeMarker>, parsed: &mut ParsedMarkers) {
+        let name = namespaced_name(marker);
         let Guarded::Decoded(marker) = marker else {
-            all.undecodable.push(name);
+            self.undecodable.push(name);
             return;
         };
-        let (fact, marker) = examine_marker(name, &marker);
-        all.markers.push(fact);
+        let (fact, marker) = examine_marker(name, marker);
+        self.markers.push(fact);
         if let Some(marker) = marker {
             let namespace = marker.name.namespace.clone();
             parsed.entry(namespace).or_default().push(marker);
         }
+    }
+}
+
+/// Reads them all, or says what the API server replied instead.
+pub(super) async fn read_markers(client: &Client) -> Result<MarkerSurvey, Disposition> {
+    let server = ApiServer::new(client.clone());
+    let mut all = MarkerSurvey::default();
+    let mut parsed = ParsedMarkers::new();
+    let target = ListTarget::all_of::<PodProbeMarker>();
+    let read = read_pages(&server, target, |marker: Guarded<PodProbeMarker>| {
+        all.add_marker(&marker, &mut parsed);
     })
     .await;
     match read {
@@ -241,7 +264,7 @@ mod tests {
 
     #[test]
     fn marks_are_counted_by_their_owners_on_matching_pods() {
-        let (_, parsed) = examine_marker("ns/m".into(), &marker(&json!({})));
+        let markers = [Guarded::Decoded(Box::new(marker(&json!({}))))];
         let entry = |manager: &str, subresource: &str, labels: serde_json::Value| {
             json!({"manager": manager, "operation": "Update", "subresource": subresource, "fieldsV1": {
                 "f:metadata": {"f:labels": labels, "f:annotations": {"f:a": {}}},
@@ -254,12 +277,10 @@ mod tests {
                 "spec": {"containers": []}, "status": {}});
             serde_json::from_value(pod).unwrap()
         };
-        let mut owners = BTreeMap::new();
-        for app in ["x", "x", "y"] {
-            count_marks(&pod(app), parsed.as_slice(), &mut owners);
-        }
+        let survey = MarkerSurvey::of(&markers, &["x", "x", "y"].map(pod));
+        assert_eq!(survey.markers.len(), 1);
+        let owners = survey.owners.iter();
         let counts: Vec<_> = owners
-            .iter()
             .map(|(owner, counts)| (owner.manager.as_str(), *counts))
             .collect();
         assert_eq!(counts, [("kruise-manager", (6, 2)), ("kubectl", (4, 2))]);

@@ -6,18 +6,21 @@
 //! | `openkruise` | reading what there is of `OpenKruise` |
 //! | `marks` | reading markers and the pods that they match |
 //! | `checks` | the findings that follow; pure |
+//! | `finding` | a finding, here and of `doctor` |
 //!
 //! Nothing is written except reviews, which the API server does not store.
 
 mod checks;
 mod facts;
+mod finding;
 mod marks;
 mod openkruise;
 
-pub use checks::{CheckResult, Finding, evaluate};
+pub use checks::evaluate;
 pub use facts::{
     ClusterFacts, CrdFacts, Identity, InstallFacts, InstallPart, Lookup, NoAnswer, PreflightScope,
     RequiredRight, before_install_rights, read_facts,
 };
+pub use finding::{CheckResult, Finding, name_first_of};
 pub use marks::{MarkOwner, MarkerFacts, MarkerSurvey};
 pub use openkruise::{BlockingWebhook, OpenKruiseFacts};

@@ -3,6 +3,7 @@
 use rstest::rstest;
 
 use super::super::facts::InstallFacts;
+use super::super::finding::CheckResult;
 use super::*;
 use crate::Gates;
 
@@ -277,7 +278,7 @@ fn a_leader_elsewhere_stops_an_install(
     #[case] part: InstallPart,
     #[case] result: CheckResult,
 ) {
-    let found = check_leader(&Ok(Some(holder.into())), &scope(part));
+    let found = check_leader(&Ok(Some(holder.into())), &scope(part)).remove(0);
     assert_eq!(found.result, result, "{found:?}");
     if result == CheckResult::Todo {
         let namespaces = ["namespace games", "namespace leadsman-system"];
@@ -295,7 +296,7 @@ fn a_leader_elsewhere_stops_an_install(
 #[test]
 fn a_holder_that_is_no_manager_names_no_namespace() {
     for part in [InstallPart::BeforeInstall, InstallPart::Manager] {
-        let found = check_leader(&Ok(Some("by-hand".into())), &scope(part));
+        let found = check_leader(&Ok(Some("by-hand".into())), &scope(part)).remove(0);
         assert_eq!(found.result, CheckResult::Note, "{found:?}");
         assert!(found.message.starts_with("by-hand holds the Lease"));
         assert!(!found.message.contains("namespace"), "{found:?}");
