@@ -3,7 +3,7 @@
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde::Serialize;
 
-use super::reason::CauseReason;
+use super::causes::CauseReason;
 use crate::cluster::SelectorTerm;
 use crate::podprobe::history::{RecordedRun, ResultsInARow};
 use crate::podprobe::marker::{Marker, MarkerProbe};

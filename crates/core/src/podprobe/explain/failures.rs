@@ -1,7 +1,7 @@
 //! What the message of a failed probe means, and what to do.
 
+use super::causes::CauseReason;
 use super::explanation::Cause;
-use super::reason::CauseReason;
 use crate::podprobe::marker::MarkerProbe;
 use crate::podprobe::probe::State;
 use crate::podprobe::template::HandlerTemplate;

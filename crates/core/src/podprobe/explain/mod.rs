@@ -12,31 +12,21 @@
 //! |---|---|
 //! | here | the objects, as far as they could be read, in an index |
 //! | `explanation` | the answer |
-//! | `causes` | what is in the way |
-//! | `reason` | the causes in one word each |
-//! | `agent` | whether the agent of a pod's node runs |
+//! | `causes` | what is in the way, and the causes in one word each |
 //! | `unmatched` | why no marker matches |
 //! | `trial` | what would become of pods if a marker were applied |
 //! | `failures` | what the message of a failed probe means |
 //! | `waiting` | how long a probe without a verdict may take |
-//! | `probes` | what is known of each probe |
-//! | `recent` | what the agent tells of recent runs |
+//! | `probes` | what is known of each probe and of recent runs, and whether the agent of a node runs |
 //! | `marks` | what is on the pod, what should be, and who wrote it |
 //! | `words` | selectors, probes and durations as text |
-//! | `groups` | pods by what is in the way |
-//! | `summary` | markers at a glance |
-//! | `lag` | whether the agents report, and whether what they report is on the pods |
+//! | `summary` | markers at a glance, pods by what is in the way, and whether what agents report is on the pods |
 
-mod agent;
 mod causes;
 mod explanation;
 mod failures;
-mod groups;
-mod lag;
 mod marks;
 mod probes;
-mod reason;
-mod recent;
 mod summary;
 #[cfg(test)]
 mod tests;
@@ -58,14 +48,14 @@ use super::event::{Event, WatchedKind};
 use super::index::{Config, Index, InspectedFit, InspectedMarker};
 use crate::cluster::{Now, ObjectName, ResourceVersion, Source};
 
+pub use self::causes::CauseReason;
 pub use self::explanation::{
     Cause, Explanation, MarkExplanation, MarkerExplanation, MarkerFit, Owner, ProbeExplanation,
     ShownVerdict, VerdictSource,
 };
-pub use self::groups::{PodGroup, group_by_causes};
-pub use self::reason::CauseReason;
 pub use self::summary::{
-    FleetSummary, MarkerSummary, ProbeCounts, summarize_marker, summarize_markers,
+    FleetSummary, MarkerSummary, PodGroup, ProbeCounts, group_by_causes, summarize_marker,
+    summarize_markers,
 };
 pub use self::trial::{
     MarkChange, NearestPod, TrialPod, TrialPods, TrialReport, TrialRun, TrialTarget,

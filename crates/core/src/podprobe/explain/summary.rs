@@ -1,14 +1,18 @@
-//! Markers at a glance: what their statuses count, with what only the agents' reports show.
+//! Markers at a glance: what their statuses count, with what only the agents' reports show; pods with the same causes; and
+//! whether what agents report is on the pods.
 
 use std::collections::BTreeMap;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use leadsman_api::{Guarded, PodProbeMarker};
 use serde::Serialize;
 
+use super::explanation::{Cause, Explanation};
 use super::{ObservedCluster, ObservedObjects};
 use crate::cluster::ObjectName;
+use crate::podprobe::index::{InspectedFit, InspectedPod};
+use crate::podprobe::marks::ProbePosition;
 use crate::podprobe::status::READY;
 
 /// A marker at a glance.
@@ -160,4 +164,70 @@ fn summarize_decoded(marker: &PodProbeMarker) -> MarkerSummary {
         summary.message.clone_from(&ready.message);
     }
     summary
+}
+
+/// Pods for which the same is in the way.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PodGroup {
+    /// Their causes, in the words of the first pod; empty if nothing is in the way.
+    pub causes: Vec<Cause>,
+    /// Their names, as `NAMESPACE/NAME`.
+    pub pods: Vec<String>,
+}
+
+/// Groups pods by their causes: the largest group of those with a cause first, those without one last.
+pub fn group_by_causes(explanations: &[Explanation]) -> Vec<PodGroup> {
+    let mut groups: BTreeMap<Vec<_>, PodGroup> = BTreeMap::new();
+    for explanation in explanations {
+        let causes = &explanation.causes;
+        // Without the message, which names times and the pod: each pod would be a group.
+        let key = causes.iter().map(|cause| {
+            (
+                cause.reason,
+                cause.marker.as_deref(),
+                cause.probe.as_deref(),
+            )
+        });
+        let group = groups.entry(key.collect()).or_insert_with(|| PodGroup {
+            causes: causes.clone(),
+            pods: Vec::new(),
+        });
+        group
+            .pods
+            .push(format!("{}/{}", explanation.namespace, explanation.name));
+    }
+    let mut groups: Vec<_> = groups.into_values().collect();
+    groups.sort_by_key(|group| (group.causes.is_empty(), std::cmp::Reverse(group.pods.len())));
+    groups
+}
+
+impl ObservedCluster {
+    /// The nodes whose agents do not report, although probes of theirs are wanted.
+    pub fn silent_nodes(&self) -> Vec<String> {
+        let silent = self.index.unreachable_agents().into_keys();
+        silent.map(|name| name.to_string()).collect()
+    }
+
+    /// The pods that lack a mark whose verdict is older than this: a manager writes it within seconds.
+    pub fn late_pods(&self, patience: SignedDuration) -> Vec<&ObjectName> {
+        let is_late = |name: &&ObjectName| {
+            let inspected = self.index.inspect_pod(name, self.now);
+            inspected.is_some_and(|pod| {
+                let differing = pod.marks.iter().filter(|mark| mark.differs);
+                // A mark that no probe sets any more has no verdict by which it could be late.
+                let mut since = differing.filter_map(|mark| verdict_since(&pod, mark.setter?));
+                since.any(|since| self.now.wall.duration_since(since) > patience)
+            })
+        };
+        self.pods.keys().filter(is_late).collect()
+    }
+}
+
+/// Since when a probe has its verdict.
+fn verdict_since(pod: &InspectedPod<'_>, (marker, probe): ProbePosition) -> Option<Timestamp> {
+    let InspectedFit::Matches(_, probes) = &pod.markers.get(marker)?.fit else {
+        return None;
+    };
+    probes.get(probe)?.verdict.as_ref()?.since
 }

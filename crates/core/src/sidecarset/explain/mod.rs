@@ -4,11 +4,10 @@
 //! | module | holds |
 //! |---|---|
 //! | here | the sets, as far as they are known |
-//! | `unselected` | why a set does not select a pod |
 //! | `objects` | the objects as they were read |
 //! | `explanation` | why a pod was not injected, or not upgraded |
 //! | `groups` | the pods of a workload by what each set does to them |
-//! | `injection` | what a pod would get if it were created now |
+//! | `injection` | what a pod would get if it were created now, and why a set does not select it |
 //! | `injected_pod`, `difference` | a pod as it is, and in which fields it differs from that |
 //! | `drift` | the pods of a set by what a re-creation would change |
 
@@ -21,7 +20,6 @@ mod injection;
 mod objects;
 #[cfg(test)]
 mod tests;
-mod unselected;
 
 use std::collections::BTreeMap;
 
@@ -37,9 +35,8 @@ pub use self::drift::{DriftRemedy, DriftReport, PodDrift};
 pub use self::explanation::{SetCause, SetExplanation, SetReason, explain};
 pub use self::groups::{PodsBySet, SetPodGroup, group_by_set};
 pub use self::injected_pod::PodObject;
-pub use self::injection::{InjectionReport, SetOutcome, SetReport, report};
+pub use self::injection::{InjectionReport, NotSelected, SetOutcome, SetReport, report};
 pub use self::objects::{SetObjects, SetSummary, name_of, parse, summarize_set};
-pub use self::unselected::NotSelected;
 
 /// Labels of an object.
 pub type Labels = BTreeMap<String, String>;
