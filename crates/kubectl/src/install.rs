@@ -48,6 +48,9 @@ enum Leadsman {
     Manager(leadsman_manager::Args),
 }
 
+/// The label of leadsman's pods, without their component.
+const NAME_LABEL: &str = "app.kubernetes.io/name=leadsman";
+
 impl Reader {
     /// Reads who leads, and the settings.
     pub(crate) async fn read_install(&self, now: Timestamp) -> Install {

@@ -266,12 +266,7 @@ mod tests {
             let process = Process::new(server, RandomSource::from_seed(7), "host");
             let mut control = Control::new(&process, leadership.subscribe(), "leadsman-system");
             let metrics = leadsman_process::Metrics::default();
-            add_features(
-                &mut control,
-                &args,
-                leadership.subscribe(),
-                &metrics,
-            );
+            add_features(&mut control, &args, leadership.subscribe(), &metrics);
             let _running = tokio::spawn(control.run());
             tokio::time::sleep(Duration::from_secs(1)).await;
             let watches = KINDS.map(|kind| cluster.count_requests(&format!("WATCH {kind} ")));

@@ -26,7 +26,7 @@ use serde_json::Value;
 use self::pods::FilePod;
 use crate::VerbError;
 use crate::connection::Connection;
-use crate::output::{self, Colors, ObjectFormat, OutputFormat};
+use crate::output::{self, Colors, OutputFormat};
 use crate::report::print_report;
 use crate::sidecar_sets::{self, FoundSets, Needs, WantedNamespaces};
 use crate::trial::documents;
@@ -171,24 +171,21 @@ fn print(
     now: Timestamp,
 ) -> Result<(), VerbError> {
     let all = FileReports { reports, unread };
-    let form = match format {
-        OutputFormat::Table | OutputFormat::Wide => return print_report(format, now, &all),
-        OutputFormat::Json => Some(ObjectFormat::Json),
-        OutputFormat::Yaml => Some(ObjectFormat::Yaml),
-        OutputFormat::Name => None,
-    };
+    if matches!(format, OutputFormat::Table | OutputFormat::Wide) {
+        return print_report(format, now, &all);
+    }
     // Not to standard output, which may be piped into `kubectl apply`.
     let remarks = reports.iter().flat_map(remarks);
     for remark in remarks.chain(unread.iter().cloned()) {
         output::print_remark(&format!("warning: {remark}"));
     }
-    let Some(form) = form else {
-        return print_report(format, now, &all);
-    };
     let pods = reports
         .iter()
         .map(|one| Value::from(one.report.pod.clone()));
-    output::print_text(&output::objects(form, &pods.collect::<Vec<_>>())?)
+    match output::objects(format, &pods.collect::<Vec<_>>()) {
+        Some(document) => output::print_text(&document?),
+        None => print_report(format, now, &all),
+    }
 }
 
 /// What does not take effect, line by line.
