@@ -373,7 +373,7 @@ const OTHERS: &[(&str, &str)] = &[
         "CONTRIBUTING.md",
         "which crate uses which: the lint `layers` reads it",
     ),
-    ("DESIGN.md", "a drawing"),
+    ("ARCHITECTURE.md", "a drawing"),
     (
         "docs/reference/commands.md",
         "written by the program: the lint `book` compares it",
