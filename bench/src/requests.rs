@@ -105,16 +105,25 @@ impl Requests {
         all.filter(|(_, request)| which(request)).count()
     }
 
-    /// All kinds with their counts, the Lease's aside.
+    /// Writes and failures by kind, reads by verb, each with its count. The Lease's requests are left out.
     pub(crate) fn listed(&self) -> String {
-        let kinds = self.0.iter();
-        let of_work = kinds.filter(|(_, requests)| !is_of_lease(&requests[0].1));
-        let listed = of_work.map(|(kind, requests)| format!("{} × {kind}", requests.len()));
-        let listed = listed.collect::<Vec<_>>();
-        if listed.is_empty() {
+        let mut counts = BTreeMap::<&str, usize>::new();
+        for (kind, requests) in &self.0 {
+            let one = &requests[0].1;
+            let is_read = !one.is_write() && one.code < 300;
+            if !is_of_lease(one) {
+                *counts
+                    .entry(if is_read { &one.verb } else { kind })
+                    .or_default() += requests.len();
+            }
+        }
+        if counts.is_empty() {
             return "nothing".to_owned();
         }
-        listed.join(", ")
+        let listed = counts
+            .iter()
+            .map(|(name, count)| format!("{count} × {name}"));
+        listed.collect::<Vec<_>>().join(", ")
     }
 }
 
@@ -160,7 +169,7 @@ mod tests {
         assert_eq!([us.writes_of("pods"), us.writes_of("leases")], [4, 2]);
         assert_eq!(Requests::largest([&us, &Requests::default()]), us);
         assert_eq!([us.failed(), us.lease()], [1, 2]);
-        let listed = "1 × get /readyz, 1 × get nodes 404, 1 × list pods, 1 × patch pods, 2 × patch pods/status, 1 × patch pods/status 409";
+        let listed = "1 × get, 1 × get nodes 404, 1 × list, 1 × patch pods, 2 × patch pods/status, 1 × patch pods/status 409";
         assert_eq!(us.listed(), listed);
         assert_eq!(Requests::default().listed(), "nothing");
     }

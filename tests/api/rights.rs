@@ -419,7 +419,7 @@ impl Bench {
     async fn managers_that_cannot_act(&self) -> Result<()> {
         let missing = Missing::of(MANAGER).into_iter();
         let minor = self.client.apiserver_version().await?.minor;
-        // That of 1.31 calls an apply that creates forbidden, and says no right (docs/install.md).
+        // That of 1.31 calls an apply that creates forbidden, and says no right (docs/reference/platforms.md).
         let is_silent = minor == "31";
         for missing in missing.filter(|missing| missing.occasion != Occasion::Start) {
             if is_silent && missing.is_apply_that_creates() {

@@ -22,7 +22,7 @@ pub(crate) struct Report {
     pub(crate) machine: Machine,
     /// Of the full size and duration; below 1 the figures are no result.
     pub(crate) scale: f64,
-    /// What was done, in sentences.
+    /// What was done: a list in Markdown, an item a line.
     pub(crate) how: String,
     pub(crate) figures: Vec<Figure>,
     pub(crate) plots: Vec<Plot>,
@@ -135,7 +135,7 @@ impl Report {
             taken: clock::now().strftime("%Y-%m-%d %H:%M UTC").to_string(),
             machine: Machine::default(),
             scale,
-            how: how.lines().collect::<Vec<_>>().join(" "),
+            how: how.trim_end().replace("\n  ", " "),
             figures: Vec::new(),
             plots: Vec::new(),
             begin: String::new(),

@@ -29,10 +29,12 @@ impl Report {
             machine.kernel,
             size(self.scale),
         );
+        let how = self.how.lines();
+        let how = how.map(|item| wrap(item.trim_start_matches("- "), "- "));
         format!(
             "## {}\n\n{}\n{}\n{}{}{}",
             self.bench,
-            wrap(&self.how, ""),
+            how.collect::<String>(),
             wrap(&taken, ""),
             lay_out(&rows),
             notes.text(),
