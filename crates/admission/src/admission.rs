@@ -65,15 +65,14 @@ pub enum AdmissionError {
 
 /// How webhooks are served.
 pub enum WebhookServing {
-    /// On the address of the flags, by a thread of its own.
+    /// The server listens on the address of the flags, on a thread of its own.
     Socket,
-    /// To callers in the same process, by a task. The keys of certificates then follow from the random numbers of the
-    /// process.
+    /// Callers in the same process are served, by a task. The keys of certificates then follow from
+    /// the random numbers of the process.
     #[cfg(feature = "sim")]
     InProcess(crate::in_process::InProcessServer),
 }
 
-/// What the server listens at.
 enum Listener {
     Socket(TcpListener),
     #[cfg(feature = "sim")]
@@ -163,7 +162,7 @@ impl Admission {
         let mut loops = JoinSet::new();
         loops.spawn(mutating.run());
         let validating: Vec<_> = of_kind(ReviewKind::Validating).map(source).collect();
-        // Where there is none, a process may not even read such a configuration.
+        // A process that judges nothing may not even read such a configuration.
         if !validating.is_empty() {
             let validating = parts.build_configuration_loop::<Validating>(validating, None);
             in_force.push(validating.in_force.subscribe());
@@ -301,7 +300,7 @@ pub(crate) fn source(webhook: &Webhook) -> WebhookSource {
     }
 }
 
-/// What the loops of both configurations have in common.
+/// The parts that the loops of both configurations share.
 struct LoopParts {
     server: ApiServer,
     address: Address,

@@ -29,8 +29,8 @@ pub(crate) mod progress;
 /// Slots in turn. The clients of an API server for 200 configurations of calls are cached (`defaultCacheSize` in
 /// `k8s.io/apiserver/pkg/util/webhook/client.go`): all of those of a webhook with up to four calls, and most have one or two.
 const SLOTS: u8 = 50;
-/// By so many barriers at most an API server is behind a replica. Both hear of them by a watch, so it is few; a call that is
-/// further behind counts as one of the future, whose answer has to wait. That errs on the safe side.
+/// How many barriers an API server's slot may lag behind ours. Both hear of barriers by a watch, so
+/// it is few. A larger gap is treated as *ahead* of us, so the call waits: the safe error.
 const MOST_BEHIND: u8 = 3;
 
 /// So many lead one after the other in that time at most. The pace of each begins anew.
@@ -77,7 +77,7 @@ impl StateVersion {
         Self(newest)
     }
 
-    /// Without the zeros at its end, which say nothing.
+    /// Writes the versions without the zeros at the end, which say nothing.
     pub(crate) fn to_text(self) -> String {
         let last = self.0.iter().rposition(|version| *version > 0);
         let texts = self.0[..=last.unwrap_or_default()].iter();
@@ -119,9 +119,9 @@ pub(crate) enum StoredBarrier {
     /// The configuration has not been seen.
     #[default]
     Unknown,
-    /// There is no configuration.
+    /// The configuration does not exist.
     Absent,
-    /// It has none, or one of another cluster.
+    /// The configuration has no barrier, or one of another cluster.
     None,
     At(Barrier),
 }
@@ -172,7 +172,7 @@ impl StoredBarrier {
             return false;
         };
         if slot >= SLOTS {
-            // Of another version of leadsman, in which they go round later.
+            // Another version of leadsman made this path, in which slots go round later.
             return false;
         }
         let behind = (SLOTS + stored.slot - slot) % SLOTS;

@@ -37,7 +37,6 @@ struct RoomHolder {
 /// The part of one body, which is returned when this is dropped.
 pub(crate) struct HeldRoom<'a> {
     room: &'a BodyRoom,
-    /// Its key among the holders.
     key: (bool, u64),
     bytes: usize,
     asked: CancellationToken,
@@ -92,7 +91,7 @@ impl HeldRoom<'_> {
     pub(crate) async fn grow(&mut self, bytes: usize) -> Result<(), GaveWay> {
         loop {
             let mut returned = std::pin::pin!(self.room.returned.notified());
-            // Before the look, so that nothing that is returned after it is missed.
+            // Enabled before the look, so that nothing that is returned after it is missed.
             returned.as_mut().enable();
             if self.try_grow(bytes) {
                 return Ok(());
@@ -153,7 +152,7 @@ impl Drop for HeldRoom<'_> {
         debug_assert!(ledger.taken >= self.bytes, "what is returned was taken");
         ledger.taken -= self.bytes;
         if ledger.holders.remove(&self.key).is_none() {
-            // It was asked, or had nothing.
+            // This holder was asked to leave, or had nothing.
             ledger.leaving -= self.bytes;
         }
         drop(ledger);

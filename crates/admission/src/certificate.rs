@@ -30,7 +30,7 @@ const SKEW: Duration = Duration::from_hours(1);
 /// The CA bundle of the webhook configuration, by which the API server verifies our certificates.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum CaBundle {
-    /// It is not known yet.
+    /// The bundle is not known yet.
     Unknown,
     /// These CA certificates, as PEM.
     Pem(Vec<u8>),
@@ -49,7 +49,7 @@ pub(crate) struct BundleInForce {
 pub(crate) struct BundlesInForce(pub(crate) Vec<watch::Receiver<Option<BundleInForce>>>);
 
 impl BundlesInForce {
-    /// Since when all of them have this bundle.
+    /// Returns the time since which all of them have had this bundle.
     pub(crate) fn in_all_since(&mut self, bundle: &CaBundle) -> Option<Instant> {
         let each = self.0.iter_mut().map(|in_force| {
             let in_force = in_force.borrow_and_update();
@@ -80,9 +80,7 @@ impl BundlesInForce {
 pub(crate) struct Certificate {
     /// The chain with its key. The names are those of the first certificate.
     pub(crate) key: Arc<CertifiedKey>,
-    /// When it becomes valid.
     pub(crate) not_before: Timestamp,
-    /// When it expires.
     pub(crate) not_after: Timestamp,
 }
 
@@ -95,7 +93,7 @@ pub(crate) struct Pem {
     pub(crate) key: Vec<u8>,
 }
 
-/// Without the key, since debug output may end up in a log.
+/// The key is left out, since debug output may end up in a log.
 impl fmt::Debug for Pem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let chain = String::from_utf8_lossy(&self.chain);
@@ -232,8 +230,8 @@ fn validity_of_der(der: &CertificateDer<'_>) -> Result<(Timestamp, Timestamp), C
     Ok((time(validity.not_before)?, time(validity.not_after)?))
 }
 
-/// From when to when a CA bundle of a webhook configuration is worth anything: the validity of the certificate in it that
-/// expires last. None if there is none in it.
+/// The time in which a CA bundle of a webhook configuration is worth anything: the validity of the
+/// certificate in it that expires last. `None` means that the bundle has no certificate.
 pub fn bundle_validity(pem: &[u8]) -> Result<Option<(Timestamp, Timestamp)>, BundleError> {
     let chain = read_chain("the CA bundle", pem).map_err(BundleError)?;
     let all = chain.iter().map(validity_of_der);
@@ -246,7 +244,7 @@ pub fn bundle_validity(pem: &[u8]) -> Result<Option<(Timestamp, Timestamp)>, Bun
 #[error(transparent)]
 pub struct BundleError(CertificateError);
 
-/// Where the keys of new certificates come from.
+/// The source of the keys of new certificates.
 #[derive(Debug)]
 pub(crate) enum KeySource {
     /// The random numbers of the operating system.
@@ -303,7 +301,7 @@ pub(crate) fn issue_certificate(
         params.not_after = since_1970(now + life);
     };
     let mut ca = CertificateParams::default();
-    // With the time, so that logs tell one CA from another.
+    // The name contains the time, so that logs tell one CA from another.
     let name = format!("leadsman webhook CA of {now:.0}");
     ca.distinguished_name = rcgen::DistinguishedName::new();
     ca.distinguished_name.push(DnType::CommonName, name);
@@ -329,7 +327,7 @@ pub(crate) fn issue_certificate(
     valid(&mut server);
     let key = keys.next_key()?;
     let certificate = server.signed_by(&key, &issuer)?;
-    // With its CA, so that a renewal finds the CA of what is served (`ca_of_served`).
+    // The CA follows, so that a renewal finds the CA of what is served (`ca_of_served`).
     let chain = certificate.pem() + &ca_certificate.pem();
     Ok(Issued {
         pem: Pem {

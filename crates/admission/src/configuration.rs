@@ -56,7 +56,7 @@ pub(crate) trait WebhookConfiguration:
     /// Adds the fields of an entry that the other kind does not have.
     fn complete_entry(entry: &mut Value, spec: &WebhookSpec);
 
-    /// What messages call it.
+    /// The object's name in messages.
     fn describe_object() -> String {
         format!("{} {CONFIGURATION}", Self::kind(&()))
     }
@@ -311,7 +311,7 @@ fn is_ours(observed: &ObjectMeta) -> bool {
 /// The observed configuration.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) enum Observed<C> {
-    /// It has not been listed yet.
+    /// The configuration has not been listed yet.
     #[default]
     Unknown,
     Absent,
@@ -338,7 +338,7 @@ pub(crate) fn decide_step<C: WebhookConfiguration>(
     applied: Option<&Value>,
 ) -> ConfigurationStep {
     match (desired, observed) {
-        // What we never wrote is somebody else's, even under our name.
+        // A configuration that we never wrote is somebody else's, even under our name.
         (None, Observed::Present(observed)) if is_ours(observed.meta()) => {
             ConfigurationStep::Delete
         }

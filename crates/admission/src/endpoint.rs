@@ -131,8 +131,8 @@ impl Endpoints {
                     answer_no_change(ReviewOutcome::Malformed, b""),
                     StatusCode::BAD_REQUEST,
                 ),
-                // Without a uid there can be no answer; by its `failurePolicy` the API server takes an error for "no change" or
-                // refuses the object.
+                // An answer needs the uid. The API server takes an error for "no change" or refuses
+                // the object, by its `failurePolicy`.
                 Ok(Err(UnreadBody::GaveWay)) | Err(_) => (
                     answer_no_change(ReviewOutcome::Late, b""),
                     StatusCode::SERVICE_UNAVAILABLE,
@@ -214,7 +214,7 @@ async fn answer_review(
                 // another answer.
                 biased;
                 () = room.asked_to_give_way() => terms.may_wait = false,
-                // At the limit it is answered by what there is.
+                // The call is answered by what there is once the limit has passed.
                 _passed = timeout_at(limit, changed) => {}
             },
         }

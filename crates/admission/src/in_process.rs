@@ -39,7 +39,7 @@ pub enum CallError {
     /// Nobody listens, or not any more.
     #[error("connection refused")]
     Refused,
-    /// There is no certificate yet.
+    /// The server has no certificate yet.
     #[error("the TLS handshake failed: the server has no certificate")]
     NoCertificate,
     /// The caller does not trust the certificate.

@@ -15,9 +15,9 @@ use crate::webhook::ReviewOutcome;
 /// The metrics of the webhooks.
 #[derive(Clone, Debug)]
 pub(crate) struct AdmissionMetrics {
-    /// By `webhook` and `outcome`.
+    /// Labelled by `webhook` and `outcome`.
     requests: Counters<2>,
-    /// By `webhook`.
+    /// Labelled by `webhook`.
     duration: Family<Labels<1>, Histogram>,
     expiration: Gauge,
 }

@@ -30,10 +30,10 @@ pub const VALIDATING_OWNER: &str = "leadsman-manager-validating-webhooks";
 /// The owner that an object is to have.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) enum OwningRole {
-    /// It has not been read yet, or may be another one by now.
+    /// The role has not been read yet, or may be another one by now.
     #[default]
     Unknown,
-    /// There is no such role, or it may not be read: the object outlives an uninstall.
+    /// The role does not exist or may not be read: the object outlives an uninstall.
     None,
     Known(Box<OwnerReference>),
 }
@@ -47,7 +47,7 @@ impl OwningRole {
         object
     }
 
-    /// As the metadata of an object has it.
+    /// Converts the role into the form that an object's metadata has.
     pub(crate) fn into_reference(self) -> Option<OwnerReference> {
         match self {
             Self::Unknown | Self::None => None,

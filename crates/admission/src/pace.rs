@@ -15,7 +15,7 @@ pub(crate) const AT_ONCE: u32 = 4;
 /// Much longer than the longest delay: a write that is undone so late is no contest.
 const QUIET: Duration = Duration::from_mins(10);
 
-/// When an object may be written next.
+/// The pace of writes of one object.
 #[derive(Debug, Default)]
 pub(crate) struct Pace {
     writes: u32,
@@ -23,12 +23,12 @@ pub(crate) struct Pace {
     not_before: Option<Instant>,
     /// The end of the API server's Retry-After.
     throttled_until: Option<Instant>,
-    /// When all changes so far would have been written with [`CHANGE`] between them.
+    /// The time at which all changes so far would have been written with [`CHANGE`] between them.
     even: Option<Instant>,
 }
 
 impl Pace {
-    /// When the next write may be sent, if not now.
+    /// The time until which the next write has to wait. `None` means that it may be sent now.
     pub(crate) fn held_until(&self, now: Instant) -> Option<Instant> {
         let held_until = self.not_before.max(self.throttled_until);
         held_until.filter(|held_until| now < *held_until)
@@ -58,7 +58,7 @@ impl Pace {
             .even
             .and_then(|even| even.checked_sub(AT_ONCE * CHANGE));
         *self = Self {
-            // What the API server has asked for holds whatever is desired.
+            // The API server's own request to wait holds, whatever is desired.
             throttled_until: self.throttled_until,
             not_before: not_before.filter(|not_before| now < *not_before),
             even: self.even,

@@ -69,8 +69,8 @@ pub struct AdmissionRequest<O> {
     pub object: O,
     /// The object as it is stored, if it is updated.
     pub old_object: Option<O>,
-    /// What stands for the call that it is reviewed by ([`WebhookSpec::tag`]). None for a call without one, and for one of an
-    /// earlier version of leadsman.
+    /// The tag of the call that this review is for ([`WebhookSpec::tag`]). `None` stands for a call
+    /// without one, and for one of an earlier version of leadsman.
     ///
     /// [`WebhookSpec::tag`]: crate::WebhookSpec::tag
     #[serde(skip)]
@@ -80,9 +80,9 @@ pub struct AdmissionRequest<O> {
 /// The kind of an object (`GroupVersionKind` in `k8s.io/apimachinery/pkg/apis/meta/v1`).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 pub struct ObjectKind {
-    /// Its group; empty for the core group.
+    /// The API group; empty for the core group.
     pub group: String,
-    /// Its name.
+    /// The kind's name.
     pub kind: String,
 }
 
@@ -90,9 +90,9 @@ pub struct ObjectKind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "UPPERCASE")]
 pub enum ReviewOperation {
-    /// It is created.
+    /// The object is created.
     Create,
-    /// It is changed.
+    /// The object is changed.
     Update,
 }
 
@@ -126,25 +126,26 @@ pub struct Validation {
 pub struct RefusalCause {
     /// The field, as `spec.containers[0].name`.
     pub field: String,
-    /// What is wrong with it.
+    /// The message that says what is wrong.
     pub message: String,
 }
 
-/// What a reviewer may answer with: [`Mutation`] or [`Validation`].
+/// A reviewer's answer: [`Mutation`] or [`Validation`].
 pub trait ReviewResponse: sealed::Sealed {}
 impl ReviewResponse for Mutation {}
 impl ReviewResponse for Validation {}
 
-/// What this crate makes of a response.
+/// The conversion of a response into an answer. Sealed, so that there are no other responses.
 pub(crate) mod sealed {
     use super::{Mutation, PatchOperation, RefusalCause, Validation};
 
-    /// What becomes of the objects that a webhook reviews.
+    /// The effect that a webhook may have on the objects that it reviews.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub enum ReviewKind {
-        /// They may be changed; none is refused for its review, unless its call asked for that.
+        /// A mutating reviewer: may change objects, and refuses one only if its call asked for
+        /// that.
         Mutating,
-        /// They may be refused; none is changed.
+        /// A validating reviewer: may refuse objects, never changes them.
         Validating,
     }
 

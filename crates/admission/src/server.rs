@@ -60,7 +60,7 @@ pub(crate) struct Server {
     pub(crate) shutdown: CancellationToken,
     /// The token of [`Endpoints`].
     pub(crate) draining: CancellationToken,
-    /// Since when no API server is told to call, if so.
+    /// The time since which no API server is told to call. `None` means that one is, or may be.
     pub(crate) absent_since: watch::Receiver<Option<Instant>>,
     /// The limit of open connections.
     pub(crate) connections: usize,
@@ -109,7 +109,7 @@ impl Server {
             tokio::select! {
                 // The change first, which moves the end. It is rare.
                 biased;
-                // It may be made, or go, in the meantime.
+                // The configuration may be made, or go, in the meantime.
                 Ok(()) = absent_since.changed() => {}
                 () = sleep_until(since + DRAIN) => return,
             }
@@ -132,7 +132,8 @@ impl Server {
                     continue;
                 }
             };
-            // After the accept: no idle connection is dropped before another one has come for its place.
+            // Room is made after the accept: no idle connection is dropped before another one has
+            // come for its place.
             connections.make_room(self.connections).await;
             let requests = Requests {
                 counts: Arc::new(watch::Sender::default()),
@@ -174,7 +175,7 @@ impl Connections {
         loop {
             // A `JoinSet` keeps what has ended until it is joined.
             while self.tasks.try_join_next().is_some() {}
-            // Only when it seems full, since this looks at every connection.
+            // This looks at every connection, so it waits until the server seems full.
             if self.open.len() >= most {
                 self.open.retain(|open| !open.task.is_finished());
             }
@@ -233,9 +234,9 @@ struct Requests {
 #[derive(Clone, Copy, Debug, Default)]
 struct RequestCounts {
     begun: u64,
-    /// Those whose bodies have come.
+    /// The number of requests whose bodies have come.
     received: u64,
-    /// Those of them that have no answer yet.
+    /// The number of these requests that have no answer yet.
     unanswered: usize,
 }
 

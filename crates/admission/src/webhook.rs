@@ -70,22 +70,23 @@ pub struct WebhookSpec {
     /// Whether the webhook is called again when another one has changed the object afterwards. A reviewer that judges
     /// objects is called after all that change them.
     pub reinvoked: bool,
-    /// What becomes of an object while no answer comes.
+    /// The fate of an object while no answer comes.
     pub failure_policy: WebhookFailurePolicy,
-    /// What a review is told of the call that it is for ([`AdmissionRequest::tag`]), which the review that the API server sends
-    /// does not name. Only for calls with a barrier. It is in the path, so there must be few different ones over time.
+    /// A tag that tells a review which call it is for ([`AdmissionRequest::tag`]), since the review
+    /// that the API server sends does not name it. Calls with a barrier have one. It is in the
+    /// path, so there must be few different ones over time.
     pub tag: Option<u16>,
 }
 
-/// What becomes of an object if the API server gets no answer, or none that can be relied on.
+/// The fate of an object if the API server gets no answer, or none that can be relied on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum WebhookFailurePolicy {
-    /// It is accepted as it is.
+    /// The object is accepted as it is.
     #[default]
     Ignore,
-    /// It is refused. Namespaces that are needed to get the webhook running again must be left out of such a call, that of
-    /// this process among them. The condition must not fail either: an object whose condition cannot be evaluated is
-    /// refused too.
+    /// The object is refused. Such a call must leave out the namespaces that are needed to get the
+    /// webhook running again, that of this process among them. Its condition must not fail either:
+    /// an object whose condition cannot be evaluated is refused too.
     Fail,
 }
 
@@ -122,7 +123,8 @@ impl<S: Send + Sync + 'static> WebhookFeed<S> {
         Webhook::new::<R>(name, self.snapshot.subscribe(), self.calls.subscribe())
     }
 
-    /// From now on answers are given by this snapshot, and the API server is told of these calls.
+    /// Publishes a snapshot by which answers are given, and the calls that the API server is told
+    /// to make.
     pub fn publish_snapshot(&self, calls: WebhookCalls, snapshot: Arc<S>) {
         // The calls first: without a snapshot the configuration stays as it is.
         self.calls.send_if_modified(|known| {
@@ -186,8 +188,9 @@ impl Webhook {
         self
     }
 
-    /// The barrier of the calls that the API server is told to make, also if none are wanted and it is told of none. None while
-    /// it is told of other calls than those wanted. From then on every replica that answers has come as far.
+    /// The barrier in force: every replica that answers has reached it. There is one too if no
+    /// calls are wanted and none are stored. `None` while the stored calls differ from the desired
+    /// ones.
     pub fn barrier_in_force(&self) -> watch::Receiver<Option<StateVersion>> {
         self.in_force.subscribe()
     }
@@ -198,7 +201,7 @@ impl Webhook {
 pub(crate) enum ReviewOutcome {
     /// The object was changed.
     Patched,
-    /// There was nothing to change, or nothing wrong.
+    /// The review changed nothing, or found nothing wrong.
     Unchanged,
     /// The object was refused for what is wrong with it.
     Refused,
@@ -208,7 +211,7 @@ pub(crate) enum ReviewOutcome {
     Late,
     /// The reviewer panicked: "no change".
     Panicked,
-    /// This replica is behind what it was called by: answered by what it has, or refused.
+    /// This replica is behind what it was called by. It answered by what it has, or refused.
     Outdated,
     /// The body is not a review, or the object cannot be decoded: "no change", or an error without a uid.
     Malformed,
@@ -220,7 +223,7 @@ impl ReviewOutcome {
         matches!(self, Self::Patched | Self::Unchanged | Self::Refused)
     }
 
-    /// What the API server says to whoever creates an object that is refused for it.
+    /// The API server's message to whoever creates an object that is refused for this outcome.
     pub(crate) fn refusal_message(self) -> &'static str {
         match self {
             Self::Patched | Self::Unchanged | Self::Refused => "reviewed",
@@ -258,7 +261,7 @@ pub(crate) struct Terms {
     pub(crate) tag: Option<u16>,
     /// Whether the call prefers a refusal to an object that is not as it should be.
     pub(crate) fails: bool,
-    /// When the answer must be there; then it is "no change".
+    /// The time at which the answer must be there; later it is "no change".
     pub(crate) deadline: Instant,
     /// Whether there is time to wait for another snapshot.
     pub(crate) may_wait: bool,
@@ -323,7 +326,7 @@ impl<R: Reviewer> Answers for Reviewing<R> {
     }
 
     fn answer_review(&self, body: &[u8], terms: Terms) -> ReviewResult {
-        // Before they are read, so that no change is missed.
+        // Both are cloned before they are read, so that no change is missed.
         let (mut snapshots, mut barriers) = (self.snapshot.clone(), self.stored.clone());
         // The lock is held only for a clone, so the control loop never waits for a review.
         let snapshot = snapshots.borrow_and_update().clone();
@@ -495,8 +498,8 @@ fn denied_status(message: &str) -> Status {
     }
 }
 
-/// As the API server says that an object is invalid (`NewInvalid` in `k8s.io/apimachinery/pkg/api/errors`): so clients
-/// show each cause with its field.
+/// A status such as the API server's for an invalid object (`NewInvalid` in
+/// `k8s.io/apimachinery/pkg/api/errors`), so that clients show each cause with its field.
 fn invalid_status(causes: &[RefusalCause], (kind, name): (&ObjectKind, &str)) -> Status {
     let ObjectKind { group, kind } = kind;
     let qualified = match group.as_str() {

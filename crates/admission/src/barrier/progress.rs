@@ -15,12 +15,13 @@ use tokio::time::Instant;
 
 use super::{Barrier, StateVersion, StoredBarrier};
 
-/// After so long a watch has shown what exists: one that is silent is suspected and resumed before.
+/// The time after which a watch has shown what exists: one that is silent is suspected and resumed
+/// before.
 const LONGEST_LAG: Duration = Duration::from_mins(2);
 
 const _: () = assert!(LONGEST_SILENCE.as_secs() + 15 < LONGEST_LAG.as_secs());
 
-/// What a replica remembers of its own state and of the barrier of one webhook.
+/// A replica's memory of its own state and of the barrier of one webhook.
 #[derive(Debug, Default)]
 pub(crate) struct StateProgress {
     /// The version that its own state had.

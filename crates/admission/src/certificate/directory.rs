@@ -44,7 +44,7 @@ pub(crate) struct Directory {
     names: Vec<String>,
     publisher: Publisher,
     events: watch::Receiver<()>,
-    /// When the served certificate expires.
+    /// The expiry of the served certificate.
     served_until: Option<Timestamp>,
 }
 

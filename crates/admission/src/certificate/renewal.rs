@@ -32,7 +32,7 @@ pub(crate) type Data = BTreeMap<String, Vec<u8>>;
 /// The contents of the Secret.
 #[derive(Debug)]
 pub(crate) enum Stored {
-    /// There is no Secret.
+    /// The Secret does not exist.
     Absent,
     /// No certificate that can be served, for this reason.
     Unusable(CertificateError),
@@ -76,7 +76,7 @@ pub(crate) enum Renewal {
     TakeOver,
 }
 
-/// What a decision depends on besides the Secret.
+/// The circumstances that a decision depends on besides the Secret.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Circumstances {
     /// Whether this replica leads. Others only replace what cannot be served.
@@ -88,9 +88,9 @@ pub(crate) struct Circumstances {
 }
 
 impl Stored {
-    /// Reads a Secret, whose bundle must contain the CAs of its certificates. Other names than these are no error,
-    /// which only the leader changes: replicas with different names would replace each other's certificates without
-    /// end.
+    /// Reads a Secret, whose bundle must contain the CAs of its certificates. DNS names that differ
+    /// from `names` are accepted; only the leader rewrites them, or replicas with different
+    /// `--webhook-service` would overwrite each other forever.
     pub(crate) fn read_secret(data: &Data, names: &[String]) -> Self {
         match Kept::read_certificate(data, names) {
             Ok(kept) => Self::Usable(Box::new(kept)),

@@ -61,7 +61,7 @@ pub(crate) struct SecretLoopState {
     /// The Secret from which `stored` was read. A write keeps the keys of others in it.
     secret: Option<Box<Secret>>,
     served: Option<Kept>,
-    /// Since when the stored certificate waits until API servers know its CA.
+    /// The time since which the stored certificate waits until API servers know its CA.
     waits_since: Option<Instant>,
     pace: Pace,
     /// Why the last request failed.
@@ -159,7 +159,7 @@ impl SecretLoop {
         let left = in_force.map(|spread| SPREAD.saturating_sub(spread));
         let left = left
             .unwrap_or(Duration::MAX)
-            // Without a configuration that has the bundle, nobody may ever confirm it.
+            // A configuration that has the bundle may never exist, and then nobody confirms it.
             .min(LONGEST_WAIT.saturating_sub(now - since));
         if !left.is_zero() {
             return Some(now + left);
@@ -175,7 +175,8 @@ impl SecretLoop {
     async fn carry_out_decision(&mut self) -> Option<Instant> {
         let now = clock::monotonic();
         let at = self.current_circumstances();
-        // Before the decision, which is about the certificate that is served from here on.
+        // The wait ends before the decision, which is about the certificate that is served from
+        // here on.
         let waits = self.end_wait(at.bundle_in_force);
         let stored = self.state.stored.as_ref()?;
         match decide_renewal(stored, self.state.served.as_ref(), at) {
@@ -189,7 +190,8 @@ impl SecretLoop {
                     return Some(held_until);
                 }
                 self.write_renewal(renewal, at.now).await;
-                // At once: what was written is no event of the watch by then, and may call for the next step.
+                // The next step follows at once: the written Secret has not come as an event of the
+                // watch by then, and may call for it.
                 Some(clock::monotonic())
             }
         }
@@ -249,7 +251,7 @@ impl SecretLoop {
     /// delete the object (`OwnerReferencesPermissionEnforcement`,
     /// `plugin/pkg/admission/gc/gc_admission.go`).
     async fn send_secret(&mut self, secret: &mut Secret) -> Disposition {
-        // Only a Secret that was observed has one.
+        // A Secret without a version was not observed.
         if secret.metadata.resource_version.is_none() {
             match read_role(&self.server, &self.namespace, DEADLINE).await {
                 Ok(owner) => {

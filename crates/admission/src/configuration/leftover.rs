@@ -77,7 +77,7 @@ async fn read_and_delete<C: WebhookConfiguration>(
             let (deleted, _) = send_as_leader(server, leadership, Verb::Delete, delete).await;
             deleted
         }
-        // Of our name and without a field of ours: somebody else's.
+        // A configuration of our name without a field of ours is somebody else's.
         Ok(_) => Disposition::Done,
         Err(error) => Disposition::Refused {
             reason: error.to_string(),

@@ -39,13 +39,13 @@ pub(crate) struct WebhookSource {
     pub(crate) answers: Arc<dyn Answers>,
     /// The barrier as it is stored.
     pub(crate) stored: watch::Sender<StoredBarrier>,
-    /// That of the calls that are wanted, once they are stored.
+    /// The barrier of the desired calls, once the API server has stored them.
     pub(crate) in_force: watch::Sender<Option<StateVersion>>,
-    /// Whether anything was told of that yet: a first None is news, since whoever follows may hold what an earlier process
-    /// has told for true.
+    /// Whether `in_force` has been published. The first `None` must be sent too: followers may
+    /// still hold an earlier process's value.
     pub(crate) is_told: bool,
     pub(crate) progress: StateProgress,
-    /// Without this leadership the API server is not told to call.
+    /// The leadership without which the API server is not told to call.
     pub(crate) led_by: Option<watch::Receiver<Leadership>>,
 }
 
@@ -83,10 +83,11 @@ pub(crate) struct ConfigurationLoop<C> {
     pub(crate) mounted: bool,
     pub(crate) leadership: watch::Receiver<Leadership>,
     pub(crate) in_force: watch::Sender<Option<BundleInForce>>,
-    /// Since when no API server is told to call; none while one is, and while that is not known: as long as an apply is
-    /// under way, it may have been carried out.
+    /// The time at which the configuration was first seen absent. `None` while it exists or an
+    /// apply is in flight, which may have succeeded.
     pub(crate) absent_since: watch::Sender<Option<Instant>>,
-    /// None if a replica is ready without it: one that is not ready is not called for anything.
+    /// The readiness check. `None` means that a replica is ready without the configuration: one
+    /// that is not ready is not called for anything.
     pub(crate) check: Option<ReadinessCheck>,
     pub(crate) state: ConfigurationLoopState<C>,
 }
@@ -126,7 +127,8 @@ impl<C: WebhookConfiguration> ConfigurationLoop<C> {
             watch_object::<C>(self.server.clone(), all, CONFIGURATION, self.random.fork());
         let mut calls = select_all(self.webhooks.iter().map(webhook_changes));
         loop {
-            // Before the first event too: leadership and calls may be known already.
+            // The first step comes before the first event: leadership and calls may be known
+            // already.
             let wake = self.take_step().await;
             let own_states = self.webhooks.iter().map(WebhookSource::wait_for_own_state);
             let mut own_states: FuturesUnordered<_> = own_states.collect();
@@ -177,7 +179,8 @@ impl<C: WebhookConfiguration> ConfigurationLoop<C> {
                 return Some(until);
             }
         };
-        // Without a CA no call would succeed; and until a feature is ready its webhook must not be removed.
+        // No call would succeed without a CA; and until a feature is ready its webhook must not be
+        // removed.
         if !known || (bundle == CaBundle::Unknown && !webhooks.is_empty()) {
             return self.update_readiness(ConfigurationStep::Rest);
         }
@@ -214,7 +217,8 @@ impl<C: WebhookConfiguration> ConfigurationLoop<C> {
             return Some(held_until);
         }
         if step == ConfigurationStep::Apply {
-            // Before the request: API servers may call as soon as it is stored, whenever its reply comes.
+            // Published before the request: API servers may call as soon as it is stored, whenever
+            // its reply comes.
             self.absent_since.send_replace(None);
         }
         match (step, desired) {
@@ -232,7 +236,8 @@ impl<C: WebhookConfiguration> ConfigurationLoop<C> {
             }
             _ => self.delete_configuration(left.min(DEADLINE)).await,
         }
-        // At once: the reply was observed above, and need not be followed by an event.
+        // The next step follows at once: the reply was observed above, and need not be followed by
+        // an event.
         Some(clock::monotonic())
     }
 
@@ -282,11 +287,13 @@ impl<C: WebhookConfiguration> ConfigurationLoop<C> {
         let is_desired = desired.map_or(*observed == Observed::Absent, |desired| {
             observed.has_desired(desired)
         });
-        // What was applied holds until other calls are: one more webhook must not make all that is injected look lost.
+        // Calls that were applied hold until other calls are: one more webhook must not make all
+        // that is injected look lost.
         let applied = self.state.applied.as_ref();
         let holds = is_desired || applied.is_some_and(|applied| observed.has_desired(applied));
         let is_held = self.state.pace.held_until(clock::monotonic()).is_some();
-        // What is stored otherwise, or not at all, is put right at once, unless that has failed or is undone again and again.
+        // A stored configuration that differs, or is missing, is put right at once, unless that has
+        // failed or is undone again and again.
         let is_mended_next = !holds && !is_held && self.state.trouble.is_none();
         let is_known = *observed != Observed::Unknown;
         for webhook in self.webhooks.iter_mut().filter(|_| !is_mended_next) {
@@ -297,7 +304,7 @@ impl<C: WebhookConfiguration> ConfigurationLoop<C> {
                 }
                 _ => None,
             };
-            // Where another process leads, it is that one's to say.
+            // Another process that leads publishes it itself.
             let is_first = is_known && webhook.is_led() && !webhook.is_told;
             webhook.is_told |= is_first;
             webhook.in_force.send_if_modified(|known| {
@@ -348,12 +355,13 @@ impl<C: WebhookConfiguration> ConfigurationLoop<C> {
 
     async fn apply_configuration(&mut self, desired: Value, deadline: Duration) {
         let path = Request::new(C::url_path(&(), None));
-        // By force: the fields that it names are what makes the webhook work, whoever has changed them.
+        // The apply is forced: the fields that it names make the webhook work, whoever has changed
+        // them.
         let params = PatchParams::apply(FIELD_MANAGER).force();
         let request = path.patch(CONFIGURATION, &params, &Patch::Apply(&desired));
         let (disposition, body) = self.send_write(Verb::Update, request, deadline).await;
         if disposition != Disposition::Done {
-            // What kept this from being written may have kept the owner from being read.
+            // The cause that kept this from being written may have kept the owner from being read.
             self.state.owner = OwningRole::Unknown;
             return self.report_failure("apply", &disposition);
         }
@@ -464,7 +472,7 @@ impl<C: WebhookConfiguration> ConfigurationLoop<C> {
     }
 }
 
-/// With the uid as a precondition: another object of that name is not ours.
+/// The uid is a precondition: another object of that name is not ours.
 pub(super) fn delete_request<C: WebhookConfiguration>(
     observed: &C,
 ) -> Result<http::Request<Vec<u8>>, BuildError> {
