@@ -58,11 +58,11 @@ pub(crate) struct Feature<R: Rules> {
     gauges: FeatureGauges,
 }
 
-/// What a feature shares with the others.
+/// The handles that all features share.
 #[derive(Clone)]
 pub(crate) struct FeatureContext {
     pub(crate) server: ApiServer,
-    /// That the manager runs in.
+    /// The namespace that the manager runs in.
     pub(crate) own_namespace: Arc<str>,
     pub(crate) leadership: watch::Receiver<Leadership>,
     pub(crate) places: SharedPlaces,
@@ -114,7 +114,8 @@ impl<R: Rules> Feature<R> {
             // Neither events nor what rules have left for later may keep the thread to themselves: the Lease is renewed and
             // health checks are answered on it too.
             tokio::task::yield_now().await;
-            // Only a write can be due then; a process that may not write is woken by the change of leadership.
+            // Writes alone wait for a time, and a process that may not write is woken by the change of
+            // leadership.
             let wake = self.queue.next_wake(looked).filter(|_| self.may_write());
             tokio::select! {
                 // Leadership first, without which nothing may be written, and the pages of a list, which ends. What rules
@@ -170,7 +171,7 @@ impl<R: Rules> Feature<R> {
         let Some(completed) = arrival.completes else {
             return;
         };
-        // After the event: the rules must know the whole list when writing begins.
+        // The order matters: the rules must know the whole list when writing begins.
         if self.missing.remove(&completed) && self.missing.is_empty() {
             tracing::info!(feature = R::NAME, "initial lists complete, schemas read");
             if let Stage::Listing { term } = self.stage {
@@ -210,8 +211,8 @@ impl<R: Rules> Feature<R> {
             return;
         }
         self.stage = Stage::Standby;
-        // What was dirty in the last term is found again by `Rules::synced` of the next one. A standby sends nothing, so
-        // nothing that it was forbidden may keep it from being ready.
+        // `Rules::synced` finds again in the next term what was dirty in the last one. A standby
+        // sends nothing, so nothing that it was forbidden may keep it from being ready.
         self.queue.forget_idle();
         self.shared.permissions.note_idle(R::NAME);
         let Leadership::Leads {
@@ -252,7 +253,7 @@ impl<R: Rules> Feature<R> {
                 self.must_relist = false;
                 self.begin_writing(term);
             }
-            // Only a stage that re-lists has pages, and that stage has a term.
+            // Pages come in a stage that re-lists alone, and that stage has a term.
             (None, None) => {}
         }
     }
@@ -344,8 +345,9 @@ impl<R: Rules> Feature<R> {
             .permissions
             .note_reply(R::NAME, kind, &disposition);
         let shown = outcome.observed.is_some().then_some(outcome.reply_bytes);
-        // In this order: the rules judge that the write was carried out by the object that its reply shows, and the
-        // target is released last, so that what the reply made dirty is reconsidered with it.
+        // The order matters: the rules judge that the write was carried out by the object that its
+        // reply shows, and the target is released last, so that what the reply made dirty is
+        // reconsidered with it.
         if let Some(observed) = outcome.observed {
             self.observe_event(observed);
         }
@@ -380,7 +382,8 @@ impl<R: Rules> Feature<R> {
 
 impl<R: Rules> Drop for Feature<R> {
     fn drop(&mut self) {
-        // Also after a panic: the other features go on until they have ended, with all places and gauges that are right.
+        // Even after a panic the other features go on until they have ended, with all places and
+        // gauges that are right.
         self.gauges.update_gauges(0, R::CLASSES.iter().map(|_| 0));
         let places = &mut self.shared.places;
         places.update_and_wake(|places| self.queue.give_back_in_flight(places));
@@ -405,7 +408,7 @@ fn write_result(disposition: &Disposition, shown: Option<usize>) -> WriteResult 
         return WriteResult::Written { bytes };
     }
     match disposition {
-        // Without an object in the reply, the watch shows the result.
+        // The watch shows the result if the reply has no object.
         Disposition::Done
         | Disposition::Gone { .. }
         | Disposition::Expired { .. }
@@ -452,7 +455,7 @@ fn report_unwritten<T: std::fmt::Display>(
     disposition: Disposition,
     retried: Retried,
 ) -> Option<Refusal> {
-    // By the names and values of the labels of the metric `leadsman_writes_total`.
+    // The names and values are those of the labels of the metric `leadsman_writes_total`.
     let (write, result) = (kind.label, disposition.as_label());
     let explained = disposition.explain_reason();
     match (disposition, retried) {
@@ -497,7 +500,7 @@ fn report_unwritten<T: std::fmt::Display>(
 struct FeatureGauges {
     /// All features share it; with the value that this one has added.
     in_flight: (Gauge, i64),
-    /// Of its classes.
+    /// The depths of its classes' queues.
     depths: Vec<Gauge>,
 }
 

@@ -21,7 +21,7 @@ use crate::watch::{Arrival, Subscription, WatchesByType};
 pub struct OptionalFields {
     /// `status.conditions[].type`; `[]` leads to the items of a list. They count as kept only if all of them are.
     pub paths: &'static [&'static str],
-    /// What is missing where they are dropped, for the log.
+    /// The content that is missing where they are dropped, for the log.
     pub content: &'static str,
 }
 
@@ -121,7 +121,7 @@ impl<R: Rules> Kind<R> {
         self
     }
 
-    /// What is listed and watched, by a manager of this namespace.
+    /// The list and watch of a manager of this namespace.
     pub(crate) fn list_target(&self, own_namespace: &str) -> ListTarget {
         (self.list_target)(self.selection, own_namespace).with_page_size(self.page)
     }

@@ -17,7 +17,7 @@ pub(crate) struct ControlMetrics {
     depth: Family<Labels<1>, Gauge>,
     /// Requests in flight.
     pub(crate) in_flight: Gauge,
-    /// From an event's arrival to its being observed.
+    /// The time from an event's arrival to its being observed.
     pub(crate) event_lag: Histogram,
 }
 

@@ -8,12 +8,13 @@ use leadsman_process::reply::{Disposition, RetryCause, describe_missing_rights};
 
 use crate::request::RequestKind;
 
-/// What the API server says about each kind of request that it forbids. One check for all features: they share an account.
+/// The API server's reasons for each kind of request that it forbids. One check for all features:
+/// they share an account.
 #[derive(Clone)]
 pub(crate) struct Permissions(Arc<Mutex<Forbidden>>);
 
 struct Forbidden {
-    /// By the name of the feature.
+    /// The reasons, by the name of the feature.
     reasons: BTreeMap<(&'static str, RequestKind), String>,
     check: ReadinessCheck,
 }
@@ -47,7 +48,7 @@ impl Permissions {
             // Any other failure says nothing about the right.
             _ => false,
         };
-        // Only the first reason is kept: those of other objects differ in the name of the object.
+        // The first reason alone is kept: those of other objects differ in the name of the object.
         if is_changed {
             forbidden.update_check();
         }

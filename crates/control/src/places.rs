@@ -102,7 +102,7 @@ impl Places {
     /// The number of places of each flow's own: a quarter of an equal share, at least one.
     fn guaranteed_per_flow(&self) -> usize {
         let flows = self.flows.len().max(1);
-        // With more flows than places, no flow has one of its own.
+        // No flow has a place of its own if there are more flows than places.
         (self.limit / (4 * flows)).max(1).min(self.limit / flows)
     }
 
@@ -137,7 +137,8 @@ impl Places {
             .flows
             .iter()
             .all(|other| !other.waits || other.in_flight >= in_flight);
-        // Of flows that wait, one with fewer in flight goes first; between equals the order of their loops decides.
+        // A waiting flow with fewer requests in flight goes first; between equals the order of
+        // their loops decides.
         taken < self.limit && is_next
     }
 

@@ -31,11 +31,12 @@ use crate::places::Places;
 use crate::rules::Target;
 use leadsman_reconcile::{After, Class};
 
-/// After this many internal errors in a row, which take at least four seconds, a write counts as refused. Fewer may
-/// mean that the API server's store is electing a leader.
+/// The number of internal errors in a row, which take at least four seconds, after which a write
+/// counts as refused. Fewer may mean that the API server's store is electing a leader.
 const INTERNAL_ERRORS: u32 = 6;
-/// From this size on, an object of a class that is paced by size is written at most so often that its replies have about as
-/// many bytes a second. A usual pod has a twentieth of it, and each change of its verdict is written at once.
+/// The size from which on an object of a class that is paced by size is written at most so often
+/// that its replies have about as many bytes a second. A usual pod has a twentieth of it, and each
+/// change of its verdict is written at once.
 const PACED_BYTES: usize = 256 * 1024;
 /// Room for so many targets is kept, whether there are any or not.
 const KEPT_ROOM: usize = 1024;
@@ -50,7 +51,8 @@ pub(crate) struct WriteQueue<T> {
     /// The flow of the first class; the others follow it.
     first_flow: usize,
     in_flight: usize,
-    /// From so many writes in flight on, a namespace begins no more than one in each class.
+    /// The number of writes in flight from which on a namespace begins no more than one in each
+    /// class.
     most_of_namespace: usize,
     random: fastrand::Rng,
 }
@@ -63,14 +65,15 @@ struct ClassQueue<T> {
     /// The targets that wait for a time.
     waiting: usize,
     pace: ClassPace,
-    /// Until when it waits for the class with precedence; set when it has work while that class is busy.
+    /// The time until which it waits for the class with precedence; set when it has work while that
+    /// class is busy.
     held_until: Option<Instant>,
 }
 
 /// The pace of the requests of a class.
 #[derive(Debug, Default)]
 struct ClassPace {
-    /// None is begun before this.
+    /// The time before which no request is begun.
     until: Option<Instant>,
     /// How often in a row the API server asked it to slow down. If at all, at most one request is in flight.
     slowed: u32,
@@ -79,7 +82,7 @@ struct ClassPace {
 
 #[derive(Debug)]
 enum TargetState {
-    /// In the queue of its class.
+    /// The target is in the queue of its class.
     Ready { failures: Failures },
     /// A request is in flight, or about to be made.
     InFlight {
@@ -101,16 +104,17 @@ struct Failures {
 /// How a write ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WriteResult {
-    /// There was nothing to write.
+    /// The target needed no write.
     NothingDue,
-    /// It was carried out, and the reply showed the object as it is now, in so many bytes.
+    /// The write was carried out, and the reply showed the object as it is now.
     Written {
         /// The bytes of the reply.
         bytes: usize,
     },
-    /// It is finished: the object is gone, the answer is final, or the watch shows the result.
+    /// The write is finished: the object is gone, the answer is final, or the watch shows the
+    /// result.
     Over,
-    /// It failed and may succeed later.
+    /// The write failed and may succeed later.
     Failed {
         /// Why.
         cause: RetryCause,
@@ -122,9 +126,9 @@ pub(crate) enum WriteResult {
 /// Whether a failed write is repeated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Retried {
-    /// It is, if it failed.
+    /// The write is repeated, if it failed.
     Yes,
-    /// It has failed too often in the same way.
+    /// The write has failed too often in the same way.
     GivenUp,
 }
 
@@ -235,7 +239,7 @@ impl<T: Target> WriteQueue<T> {
         }
     }
 
-    /// Whose turn it is in a class.
+    /// The namespace whose turn it is in a class.
     fn next_turn(&self, class: usize) -> Option<Arc<str>> {
         self.classes[class].ready.next_turn(|namespace| {
             let in_flight = self
@@ -289,7 +293,8 @@ impl<T: Target> WriteQueue<T> {
                 if spacing.is_zero() {
                     self.mark_dirty(target);
                 } else {
-                    // From beginning to beginning, so that slow answers do not lower the rate.
+                    // The spacing counts from beginning to beginning, so that slow answers do not
+                    // lower the rate.
                     self.wait_until(target, began + spacing, Failures::default());
                 }
             }
@@ -299,7 +304,8 @@ impl<T: Target> WriteQueue<T> {
                     if dirty {
                         self.mark_dirty(target);
                     }
-                    // At rest: the rules get this as a refusal, and decide when it is tried again.
+                    // The target is at rest: the rules get this as a refusal, and decide when it is
+                    // tried again.
                     return Retried::GivenUp;
                 }
                 let backoff = cause.backoff().delay(failures.count, self.random.f64());
@@ -407,7 +413,7 @@ impl<T: Target> WriteQueue<T> {
             }
             let queue = &mut self.classes[(self.class_of)(&target)];
             queue.waiting -= 1;
-            // It is there: a target that waits is in both.
+            // A target that waits is in both, so this finds it.
             if let Some(state) = self.targets.get_mut(&target) {
                 let failures = state.failures();
                 *state = TargetState::Ready { failures };
@@ -450,13 +456,14 @@ impl ClassPace {
                 // A longer pause that was asked for before stays.
                 self.until = self.until.max(Some(until));
             }
-            // They say nothing about the pace.
+            // Results like these say nothing about the pace.
             WriteResult::NothingDue
             | WriteResult::Failed {
                 cause: RetryCause::NoAnswer,
                 ..
             } => {}
-            // What was sent before the API server asked to slow down may be answered after it.
+            // Requests that were sent before the API server asked to slow down may be answered
+            // after it.
             _ if self.until.is_some_and(|until| now < until) => {}
             _ => (self.until, self.slowed) = (None, 0),
         }

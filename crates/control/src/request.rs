@@ -26,10 +26,10 @@ const METADATA_ONLY: HeaderValue = HeaderValue::from_static(
     "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1, application/json",
 );
 
-/// What a request does, for rights, metrics and logs.
+/// The action of a request, for rights, metrics and logs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RequestKind {
-    /// As metrics and logs name it: `pod_marks`, say.
+    /// The name in metrics and logs: `pod_marks`, say.
     pub label: &'static str,
     /// API group; empty for the core group.
     pub group: &'static str,
@@ -37,13 +37,13 @@ pub struct RequestKind {
     pub resource: &'static str,
     /// The verb of RBAC.
     pub verb: &'static str,
-    /// Where its objects are.
+    /// The scope of its objects.
     pub scope: RightScope,
 }
 
 /// A request that is due, and the events that its replies are for the rules.
 pub struct Request<E> {
-    /// What it does.
+    /// The kind of the request.
     pub kind: RequestKind,
     /// The steps, each of which is sent after the one before has succeeded. A failure to build them counts as a
     /// refusal.
@@ -51,7 +51,7 @@ pub struct Request<E> {
     /// How to read the object in the reply to the last step, if there is one. (The reply to a deletion has none: the
     /// watch shows when the object is gone, in order with later events.)
     pub reply: Option<DecodeReply<E>>,
-    /// For a creation: the request that reads an object of the name that exists already.
+    /// The request that reads an object of the name that exists already, for a creation.
     pub read_back: Option<HttpRequest<Vec<u8>>>,
     /// How late it is, if that is measured.
     pub measured: Option<Measured>,
@@ -61,11 +61,11 @@ pub struct Request<E> {
     pub refused: Box<dyn FnOnce(Refusal) -> E + Send>,
 }
 
-/// When another process made the change that a request carries out, and the histogram of the time from then until it is
-/// carried out.
+/// The time at which another process made the change that a request carries out, and the histogram
+/// of the time from then until it is carried out.
 #[derive(Clone, Debug)]
 pub struct Measured {
-    /// By the clock of that process.
+    /// The time of the change, by the clock of that process.
     pub since: Timestamp,
     /// The histogram.
     pub latency: LatencyHistogram,
@@ -134,7 +134,8 @@ pub(crate) async fn send_request<E>(
     outcome
 }
 
-/// Only somebody who grants the right can help, so that is told where people look; the watch shows the object later.
+/// Reports a missing right where people look, since only somebody who grants it can help. The watch
+/// shows the object later.
 fn report_unread(kind: RequestKind, failed: &Disposition) {
     let (write, result, reason) = (kind.label, failed.as_label(), failed.explain_reason());
     let message = "reading back an object that already exists failed, waiting for the watch";
@@ -177,7 +178,8 @@ fn verb_of_method(method: &Method) -> Verb {
 
 fn not_leading() -> Disposition {
     Disposition::Retry {
-        // As if no answer had come: that says nothing about the pace that the API server wants.
+        // The cause is the same as if no answer had come, which says nothing about the pace that
+        // the API server wants.
         cause: RetryCause::NoAnswer,
         after: None,
         reason: "not sent: this process is not the leader any more".to_owned(),

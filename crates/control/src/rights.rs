@@ -6,7 +6,8 @@ use crate::kind::Kind;
 use crate::rules::Rules;
 use leadsman_reconcile::RightScope;
 
-/// What observing a kind takes, and following the schema of a CRD. Single objects are not read by `get`.
+/// The verbs for observing a kind, and for following the schema of a CRD. Single objects are not
+/// read by `get`.
 const OBSERVE: [&str; 2] = ["list", "watch"];
 
 /// A right on a resource.
@@ -16,7 +17,7 @@ pub struct Right {
     pub group: Cow<'static, str>,
     /// `pods` or `pods/status`.
     pub resource: Cow<'static, str>,
-    /// On the object of this name alone; on all, if empty.
+    /// The name of the only object that it is about; all objects, if empty.
     pub name: Cow<'static, str>,
     /// `get`, `list`, …
     pub verb: &'static str,
@@ -42,9 +43,9 @@ impl Right {
 /// All rights that a feature needs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FeatureRights {
-    /// In all namespaces.
+    /// The rights in all namespaces.
     pub cluster: Vec<Right>,
-    /// In the namespace that the manager runs in alone.
+    /// The rights in the namespace that the manager runs in alone.
     pub own_namespace: Vec<Right>,
 }
 

@@ -23,9 +23,9 @@ pub trait Rules: Sized + Send + 'static {
     /// The classes of its targets; [`Rules::class_index`] is an index into them.
     const CLASSES: &'static [Class];
 
-    /// What is observed.
+    /// An event that the rules observe.
     type Event: Send + 'static;
-    /// What a request is about.
+    /// The object that a request is about.
     type Target: Target;
 
     /// The requests that it sends: the rights that it needs, and the labels by which they are counted.
@@ -86,7 +86,7 @@ pub trait Target: Clone + Debug + Display + Hash + Ord + Send + 'static {}
 
 impl<T: Clone + Debug + Display + Hash + Ord + Send + 'static> Target for T {}
 
-/// What is observed of a kind.
+/// An observation of a kind.
 #[derive(Debug)]
 pub enum Observation<K> {
     /// An object as a list, the watch or a reply shows it.

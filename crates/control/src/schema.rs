@@ -44,7 +44,8 @@ pub(crate) async fn follow_schema<E>(
     }
 }
 
-/// What is known of a kind's schema. The check passes while the CRD is there and changes of it are being received.
+/// The known schema of a kind. The check passes while the CRD is there and changes of it are being
+/// received.
 pub(crate) struct Schema {
     /// The name of the CRD.
     crd: String,
@@ -98,8 +99,8 @@ impl Schema {
             }
             WatchEvent::ListComplete(_) => self.update_check(),
             WatchEvent::Deleted(_) => {
-                // What the fields were stays: without a CRD there is no object to write, and a new CRD is compared with
-                // the last.
+                // The fields stay known: without a CRD there is no object to write, and a new CRD
+                // is compared with the last.
                 self.exists = false;
                 self.update_check();
             }
@@ -125,7 +126,8 @@ impl Schema {
         }
         let crd = &self.crd;
         if !keeps {
-            // Also when it is read for the first time, and then once: the fields stay missing until somebody acts.
+            // Logged when it is read for the first time too, and then once: the fields stay missing
+            // until somebody acts.
             tracing::warn!(
                 crd,
                 missing = self.fields.content,

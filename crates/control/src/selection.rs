@@ -12,7 +12,7 @@ use crate::resource::Watchable;
 pub(crate) enum Selection {
     /// All of the cluster.
     All,
-    /// Those of the manager's namespace that have a label of this key.
+    /// Objects of the manager's namespace that have a label of this key.
     Labelled(&'static str),
     /// The one of the manager's namespace that has this name.
     Named(&'static str),
@@ -34,7 +34,7 @@ impl Selection {
         }
     }
 
-    /// What is listed and watched.
+    /// The list and watch of the selected objects.
     pub(crate) fn list_target<K: Watchable>(self, own_namespace: &str) -> ListTarget {
         let own = || ListTarget::in_namespace::<K>(own_namespace);
         match self {

@@ -12,12 +12,12 @@ pub(crate) enum Stage<E> {
     Standby,
     /// This process leads, but a kind has not been listed or a schema has not been read yet.
     Listing { term: u64 },
-    /// It leads after another process, and re-lists the kinds that its decisions depend on.
+    /// This process leads after another one, and re-lists the kinds that its decisions depend on.
     Relisting {
         term: u64,
         pages: BoxStream<'static, Vec<E>>,
     },
-    /// It writes.
+    /// This process writes.
     Writing { term: u64 },
 }
 

@@ -33,7 +33,7 @@ use crate::selection::Selection;
 
 /// An event on its way to a feature.
 pub(crate) struct Arrival<E> {
-    /// When it was received.
+    /// The time at which it was received.
     pub(crate) at: Instant,
     /// The prerequisite of writes that it fulfils, if any.
     pub(crate) completes: Option<Prerequisite>,
@@ -44,7 +44,7 @@ pub(crate) struct Arrival<E> {
 /// A prerequisite of the first write, about a kind by its index in [`Rules::KINDS`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Prerequisite {
-    /// Its objects have been listed.
+    /// The kind's objects have been listed.
     Listed(usize),
     /// The schema of its CRD has been read.
     SchemaRead(usize),
@@ -54,7 +54,7 @@ pub(crate) enum Prerequisite {
 #[derive(Default)]
 pub(crate) struct WatchesByType(Vec<((TypeId, Selection), Box<dyn Spawn>)>);
 
-/// What all watches share.
+/// The handles that all watches share.
 #[derive(Clone)]
 pub(crate) struct WatchContext {
     pub(crate) server: ApiServer,
@@ -158,10 +158,10 @@ impl WatchContext {
         mut self,
         target: ListTarget,
     ) -> impl Stream<Item = WatchEvent<Guarded<K>>> {
-        // What others wrote while they led is in a list that begins when nobody leads any more. After any other list,
-        // a new leader has to list once more.
+        // A list that begins when nobody leads any more contains what others wrote while they led.
+        // After any other list, a new leader has to list once more.
         let is_known = |now: &Leadership| *now != Leadership::Unknown;
-        // An error says that nobody will tell.
+        // `Err`: the sender is gone, so leadership will never be known.
         let _ = self.leadership.wait_for(is_known).await;
         list_and_watch(self.server, target, Guarded::parse, self.random.fork_rng())
     }
@@ -178,7 +178,7 @@ pub(crate) trait Subscribe<K>: Send {
 
 /// A feature's channel, for one of its kinds.
 pub(crate) struct Subscription<R: Rules> {
-    /// In [`Rules::KINDS`].
+    /// The index of the kind in [`Rules::KINDS`].
     kind: usize,
     if_undecodable: &'static str,
     sender: Sender<Arrival<R::Event>>,
@@ -251,7 +251,7 @@ impl<K> FanOut<K> {
             if self.0[index].deliver(own, at).await {
                 index += 1;
             } else {
-                // The one that moves here is the last, and has not got the observation yet.
+                // The last feature moves here, and has not got the observation yet.
                 self.0.swap_remove(index);
             }
         }
@@ -259,7 +259,8 @@ impl<K> FanOut<K> {
     }
 }
 
-/// What a watch says about itself. The check passes while changes are being received, and at no other time.
+/// The report of a watch about itself. The check passes while changes are being received, and at no
+/// other time.
 struct Reception {
     resource: String,
     check: ReadinessCheck,
