@@ -62,7 +62,7 @@ pub async fn run_tasks(args: &Args, process: Process, runtime: Runtime) -> Resul
             });
             HistoryLimits::with_runs_per_probe(args.history.into())
         }
-        // What nobody can ask for is not kept.
+        // Runs are not kept if nobody can ask for them.
         None => HistoryLimits::NONE,
     };
     let probing = probing::run_probing(context, args.probing_config(history), questions);

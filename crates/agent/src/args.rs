@@ -67,7 +67,7 @@ pub struct Args {
     /// none]
     #[arg(long, env = "LEADSMAN_HISTORY_SOCKET", value_name = "PATH")]
     pub history_socket: Option<PathBuf>,
-    /// What both processes share.
+    /// The flags that manager and agent share.
     #[command(flatten)]
     pub process: leadsman_process::Args,
 }

@@ -26,13 +26,13 @@ struct HealthState {
     last: LastAttempt,
 }
 
-/// What the last attempt came to.
+/// The outcome of the last attempt.
 enum LastAttempt {
-    /// There was none yet.
+    /// No attempt was made yet.
     Untried,
     Succeeded,
     Failed {
-        /// When the dependency last worked; none if never.
+        /// The time at which the dependency last worked; `None` if it never did.
         worked: Option<Duration>,
         reason: String,
     },
@@ -81,7 +81,8 @@ impl Health {
             LastAttempt::Succeeded => (true, Some(worked)),
             LastAttempt::Failed { worked, .. } => (false, *worked),
         };
-        // It is not ready anyway, so nothing is gained by patience, and the newest reason is the one to show.
+        // Patience gains nothing, since it is not ready anyway, and the newest reason is the one to
+        // show.
         if worked.is_none() {
             state.check.set_not_ready(reason);
         }

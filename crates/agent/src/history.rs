@@ -29,7 +29,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use client::{Args, HistoryError, print_history};
 
-/// Where the agent's pod has the socket.
+/// The path of the socket in the agent's pod.
 pub(crate) const SOCKET: &str = "/run/leadsman/history.sock";
 /// Questions that are answered at once.
 const CONCURRENCY: usize = 4;
@@ -46,7 +46,7 @@ pub(crate) struct HistoryRequest {
     pub(crate) reply: oneshot::Sender<Vec<ProbeHistory>>,
 }
 
-/// Where questions come in. Without a socket there are none.
+/// The questions that come in. Without a socket there are none.
 pub(crate) type HistoryRequests = mpsc::Receiver<HistoryRequest>;
 
 /// A socket that cannot be listened on.
@@ -138,7 +138,7 @@ impl HistorySocket {
 
 fn bind_socket(path: &Path) -> io::Result<UnixListener> {
     match std::fs::symlink_metadata(path) {
-        // Of a container before this one in the same pod. Anything else is not ours to remove.
+        // A container before this one in the same pod left it. Anything else is not ours to remove.
         Ok(known) if known.file_type().is_socket() => std::fs::remove_file(path)?,
         _ => {}
     }

@@ -26,18 +26,18 @@ const CHECK: Duration = Duration::from_secs(5);
 /// Why a task ended the agent.
 #[derive(Debug, thiserror::Error)]
 pub enum TaskFailure {
-    /// It failed or panicked.
+    /// A task failed or panicked.
     #[error("the task {task:?} failed: {source}")]
     Failed {
-        /// Its name.
+        /// The task's name.
         task: &'static str,
-        /// Its error.
+        /// The task's error.
         source: TaskError,
     },
-    /// It returned before the agent was to stop.
+    /// A task returned before the agent was to stop.
     #[error("the task {task:?} ended before the agent was asked to stop")]
     Ended {
-        /// Its name.
+        /// The task's name.
         task: &'static str,
     },
 }
@@ -77,8 +77,8 @@ impl Tasks {
 
     /// Runs until the agent is to stop or a task ends, then drains the tasks.
     pub(crate) async fn run(mut self) -> Result<(), TaskFailure> {
-        // On the grid of the probes, so that a check costs no wake-up of its own; and one after a suspension, not all
-        // that were missed.
+        // Checks are on the grid of the probes, so that one costs no wake-up of its own; after a
+        // suspension one is made, not all that were missed.
         let mut checks = interval_at(self.start + CHECK, CHECK);
         checks.set_missed_tick_behavior(MissedTickBehavior::Skip);
         let ended = loop {

@@ -94,7 +94,7 @@ pub(crate) async fn run_probing(
     let view = View::new(context.runtime.clone());
     let polled = probing.lists.subscribe_to_pods();
     let mut polling = JoinSet::new();
-    // In a task of its own: a runtime that is slow to list must delay no probe.
+    // Polling is a task of its own: a runtime that is slow to list must delay no probe.
     polling.spawn(poll_containers(view, context.start, polled, sender));
     let stopped = context.stop.cancelled();
     probing
@@ -112,7 +112,7 @@ struct Probing {
     lists: ContainerLists,
     targets: ProbeTargets,
     prober: Prober<Runtime>,
-    /// At most one write is under way.
+    /// The write under way, one at most.
     writes: JoinSet<StatusWrite>,
     /// Failed writes in a row.
     write_failures: u32,
@@ -138,7 +138,7 @@ impl Probing {
             "this node's NodePodProbe has not been read yet",
         );
         let write_health = health.register_check("status", "");
-        // There is nothing to write yet, which is no failure.
+        // The object has nothing to write yet, which is no failure.
         write_health.record_success();
         Self {
             node: NodeProbes::new(config.exec_limits, config.history, now_since(context.start)),
@@ -174,7 +174,8 @@ impl Probing {
         let mut stopped = pin!(stopped);
         let mut alarm = pin!(sleep_until(self.context.start));
         loop {
-            // On each turn, before other events: they cannot keep due probes waiting, nor can many due probes keep them.
+            // Due probes come on each turn, before other events: events cannot keep due probes
+            // waiting, nor can many due probes keep events.
             self.tick_if_due();
             let wake_at = self.node.next_tick_at().map(|at| self.context.start + at);
             let wake_at = wake_at.unwrap_or_else(|| clock::monotonic() + IDLE);
@@ -195,7 +196,7 @@ impl Probing {
                     self.follow_plan(event.ok_or(ProbingError::WatchEnded)?);
                 }
                 Some(question) = questions.recv() => {
-                    // Who asked may have gone.
+                    // Whoever asked may have gone.
                     let _sent = question.reply.send(self.node.answer_history_query(&question.query));
                 }
                 () = &mut alarm => self.apply_event(NodeEvent::Tick),
@@ -265,8 +266,8 @@ impl Probing {
     fn publish_change(&mut self, change: VerdictChange, now: Now) {
         let from = change.from.map_or("none", |from| from.as_str());
         let to = change.to.as_str();
-        // Without its message: whoever reads the log need not be who may read what the pods of all namespaces print. A
-        // run's own line has it, at debug.
+        // The message is left out: whoever reads the log need not be who may read what the pods of
+        // all namespaces print. A run's own line has it, at debug.
         if self.may_log(&change.key.pod) {
             tracing::info!(probe = %change.key, from, to, "verdict changed");
         } else {
@@ -286,7 +287,8 @@ impl Probing {
             None => return,
         };
         let object = object.as_deref();
-        // Before the event: runs that it starts are dialled at the addresses of this plan.
+        // Targets come before the event: runs that it starts are dialled at the addresses of this
+        // plan.
         self.targets.follow_plan(object.map(|object| &object.spec));
         self.apply_event(NodeEvent::Plan(object));
         let containers = self.node.probed_containers();
@@ -327,8 +329,8 @@ impl Probing {
             RunEnd::Finished(finished) => finished,
             RunEnd::Aborted(run) => return self.apply_event(NodeEvent::RunAborted { run }),
         };
-        // Before it is counted: whether a timeout is a failure of the probe depends on what the runtime has answered
-        // since.
+        // The result is classified before it is counted: whether a timeout is a failure of the
+        // probe depends on what the runtime has answered since.
         let result = self.node.classify_result(run, result);
         self.metrics.count_run(handler, &result, took);
         self.apply_event(NodeEvent::RunFinished { run, result, took });
@@ -342,7 +344,7 @@ impl Probing {
             let write = write_status(self.context.server.clone(), node_name, status);
             self.writes.spawn(write);
         } else if self.write_health.is_failing() && self.node.write_overdue_since().is_none() {
-            // What could not be written need not be written any more.
+            // A status that could not be written need not be written any more.
             self.write_health.record_success();
         }
     }

@@ -20,7 +20,7 @@ pub const RIGHTS: [(&str, &str, &str); 5] = [
 /// The owner of the fields that the agent writes. Without it the API server records the user agent up to its first
 /// slash (`managerOrUserAgent` in `apiserver/pkg/endpoints/handlers/create.go`), which was `leadsman`.
 pub(crate) const FIELD_MANAGER: &str = "leadsman-agent";
-/// From the begin of a request to the end of its reply.
+/// The longest time from the begin of a request to the end of its reply.
 const DEADLINE: Duration = Duration::from_secs(10);
 
 /// Sends a request. Returns its disposition and the body of the reply, which is empty if none came.

@@ -17,7 +17,7 @@ pub(crate) const DRAIN: Duration = Duration::from_secs(5);
 /// Why a task failed: an error of its own type, which the host only logs.
 pub type TaskError = Box<dyn Error + Send + Sync>;
 
-/// What each task of the agent is given.
+/// The context that each task of the agent gets.
 #[derive(Clone)]
 pub(crate) struct TaskContext {
     /// The name of this node in the cluster.

@@ -27,8 +27,9 @@ impl Exec for Runtime {
             timeout: seconds.into(),
         };
         let mut client = self.exec_client();
-        // Without a deadline: the caller has one. The runtime waits beyond the timeout until the output is closed, which a
-        // grandchild of the command may hold for as long as it lives.
+        // The call has no deadline, since the caller has one. The runtime waits beyond the timeout
+        // until the output is closed, which a grandchild of the command may hold for as long as it
+        // lives.
         match client.exec_sync(request).await {
             Ok(response) => execution_of_reply(response.into_inner()),
             Err(status) => Err(interpret_status(&status)),

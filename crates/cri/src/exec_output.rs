@@ -31,7 +31,7 @@ pub(crate) struct OutputLimiter {
     stderr: Vec<u8>,
 }
 
-/// What the next byte of the reply belongs to.
+/// The part of the reply that the next byte belongs to.
 #[derive(Debug, Clone, Copy, Default)]
 enum ParsePosition {
     /// Nothing was read yet.
@@ -50,7 +50,7 @@ enum ParsePosition {
     Length { field: u64, value: Varint },
     /// The bytes of a field.
     Bytes { field: u64, left: u64 },
-    /// After the message, or after the point where it is malformed.
+    /// The message is over, or malformed from here on.
     End,
 }
 
@@ -201,7 +201,8 @@ fn position_of_field(key: u64) -> Result<ParsePosition, InvalidProtobuf> {
             field,
             value: Varint::default(),
         }),
-        // Of fixed width, as no field of this message is: skipped under a number that none has.
+        // A field of fixed width, which this message does not have, is skipped under a number that
+        // no field has.
         1 => Ok(ParsePosition::Bytes { field: 0, left: 8 }),
         2 => Ok(ParsePosition::Length {
             field,

@@ -24,7 +24,7 @@ use crate::wire::{
     runtime_service_server::{RuntimeService, RuntimeServiceServer},
 };
 
-/// What must come to pass, and soon.
+/// Waits for an event that must come, and soon.
 pub async fn within_deadline<T>(event: impl Future<Output = T>) -> T {
     let deadline = Duration::from_secs(20);
     tokio::time::timeout(deadline, event)
@@ -32,7 +32,7 @@ pub async fn within_deadline<T>(event: impl Future<Output = T>) -> T {
         .expect("in time")
 }
 
-/// What the runtime answers about one object or command.
+/// The runtime's answer about one object or command.
 #[derive(Clone)]
 pub enum ScriptedAnswer<T> {
     /// This.
@@ -75,26 +75,26 @@ pub fn exec_response(exit_code: i32, stdout: impl Into<Vec<u8>>) -> wire::ExecSy
 /// A pod of containers, as the kubelet labels them.
 #[derive(Clone, Copy)]
 pub struct FakePod<'a> {
-    /// Its namespace.
+    /// The pod's namespace.
     pub namespace: &'a str,
-    /// Its name.
+    /// The pod's name.
     pub name: &'a str,
-    /// Its uid.
+    /// The pod's uid.
     pub uid: &'a str,
 }
 
 /// The runtime's world.
 #[derive(Default)]
 pub struct FakeWorld {
-    /// What is listed.
+    /// The containers that are listed.
     pub containers: Vec<wire::Container>,
-    /// By container id.
+    /// The statuses, by container id.
     pub statuses: HashMap<String, ScriptedAnswer<wire::ContainerStatusResponse>>,
-    /// By sandbox id.
+    /// The sandboxes' statuses, by sandbox id.
     pub sandboxes: HashMap<String, ScriptedAnswer<wire::PodSandboxStatusResponse>>,
-    /// What every command answers; without it no container exists.
+    /// The answer to every command. `None` means that no container exists.
     pub exec: Option<ScriptedAnswer<wire::ExecSyncResponse>>,
-    /// What a command answers, instead of `exec`.
+    /// The answer to a command, instead of `exec`.
     pub answer_exec: Option<ExecScript>,
     /// The calls by name and object, oldest first.
     pub calls: Vec<String>,
@@ -240,7 +240,7 @@ impl Fake {
         crate::Runtime::connect_lazily(self.socket_path().to_str().unwrap()).unwrap()
     }
 
-    /// What it answers from.
+    /// Locks the world that the runtime answers from.
     pub fn lock_world(&self) -> MutexGuard<'_, FakeWorld> {
         self.world.lock_world()
     }

@@ -37,7 +37,7 @@ pub enum Error {
         "{endpoint:?} is not an endpoint of a container runtime: give unix:///path or an absolute path"
     )]
     Endpoint {
-        /// As it was given.
+        /// The endpoint as it was given.
         endpoint: String,
     },
     /// Nobody listens at the socket, or the connection failed. The next call connects again.
@@ -81,9 +81,9 @@ pub enum Error {
 /// Name and version of a runtime.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RuntimeVersion {
-    /// Its name, as `containerd`.
+    /// The runtime's name, such as `containerd`.
     pub name: String,
-    /// Its own version.
+    /// The runtime's own version.
     pub version: String,
     /// The version of the interface it speaks, as `v1`.
     pub api: String,
@@ -112,9 +112,7 @@ pub(crate) struct ListedContainer {
     pub(crate) name: Arc<str>,
     /// 0 for the first container of this name, one more at each restart.
     pub(crate) attempt: u32,
-    /// When the runtime created it.
     pub(crate) created_at: Timestamp,
-    /// Its state.
     pub(crate) state: ListedState,
 }
 
@@ -131,7 +129,7 @@ pub(crate) enum ListedState {
     Unknown,
 }
 
-/// What only `ContainerStatus` shows.
+/// The part of a container's state that only `ContainerStatus` shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ContainerDetails {
     pub(crate) state: ListedState,
@@ -170,7 +168,8 @@ impl Runtime {
         let refused = || Error::Endpoint {
             endpoint: endpoint.to_owned(),
         };
-        // As the kubelet's `--container-runtime-endpoint` has it, or as people type a path.
+        // Both forms are accepted: that of the kubelet's `--container-runtime-endpoint`, and a path
+        // as people type it.
         let path = endpoint.strip_prefix("unix://").unwrap_or(endpoint);
         if !Path::new(path).is_absolute() || path.ends_with('/') {
             return Err(refused());
@@ -205,7 +204,8 @@ impl Runtime {
     /// Asks for name and version.
     pub async fn read_version(&self) -> Result<RuntimeVersion, Error> {
         let mut client = self.client();
-        // What the kubelet sends (`kubeRuntimeAPIVersion`, `pkg/kubelet/kuberuntime/kuberuntime_manager.go`).
+        // The kubelet sends the same (`kubeRuntimeAPIVersion`,
+        // `pkg/kubelet/kuberuntime/kuberuntime_manager.go`).
         let request = wire::VersionRequest {
             version: "0.1.0".to_owned(),
         };

@@ -22,7 +22,7 @@ pub(crate) struct RuntimeSocket {
 
 impl RuntimeSocket {
     pub(crate) async fn connect(path: &str) -> io::Result<Self> {
-        // As Tokio leaves it, it does not block.
+        // Tokio leaves the socket in non-blocking mode.
         let socket = tokio::net::UnixStream::connect(path).await?.into_std()?;
         Ok(Self {
             socket: watched_for(socket, Interest::READABLE)?,

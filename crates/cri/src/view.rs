@@ -28,7 +28,7 @@ pub struct CurrentContainer {
     pub id: Arc<str>,
     /// 0 for the first container of this name, one more at each restart.
     pub attempt: u32,
-    /// Its state; one that is Unknown is asked for again at the next refresh.
+    /// The container's state; one that is Unknown is asked for again at the next refresh.
     pub state: RuntimeState,
     /// The id of its sandbox.
     pub sandbox: Arc<str>,
@@ -36,16 +36,17 @@ pub struct CurrentContainer {
     pub pod_namespace: Arc<str>,
     /// The name of its pod.
     pub pod_name: Arc<str>,
-    /// Where it can be reached.
+    /// The addresses of the container.
     pub addresses: Addresses,
 }
 
-/// Where a container can be reached.
+/// The addresses at which a container can be reached.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Addresses {
     /// The runtime has not reported any, or the container has not run since it was first seen.
     Unknown,
-    /// Its pod is in the node's network namespace: its addresses are the node's, which the runtime does not report.
+    /// The pod is in the node's network namespace: its addresses are the node's, which the runtime
+    /// does not report.
     Node,
     /// The addresses of its pod in the order of the runtime: at least one, and only dialable ones.
     Pod(Arc<[IpAddr]>),
@@ -54,11 +55,11 @@ pub enum Addresses {
 /// A pod, by the labels of its containers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PodLabels<'a> {
-    /// Its namespace.
+    /// The pod's namespace.
     pub namespace: &'a str,
-    /// Its name.
+    /// The pod's name.
     pub name: &'a str,
-    /// Its uid.
+    /// The pod's uid.
     pub uid: &'a str,
 }
 
@@ -111,7 +112,8 @@ impl View {
         let listed = self.cache.read_list(&to_listed, &wanted);
         let mut current = newest_of_each_name(listed, wanted);
         self.cache.retain_current(&current);
-        // What failed the last time comes last, so that it does not keep the others waiting.
+        // Containers that failed the last time come last, so that they do not keep the others
+        // waiting.
         current.sort_by_cached_key(|listed| (self.cache.is_failing(listed), listed.id.clone()));
         let (mut may_ask, count) = (true, current.len());
         let mut present = Vec::with_capacity(count);
@@ -176,7 +178,7 @@ impl View {
     }
 }
 
-/// What the runtime has reported of listed containers of wanted pods.
+/// The runtime's reports of listed containers of wanted pods.
 #[derive(Debug, Default)]
 struct ContainerCache {
     /// All containers of the last list by their ids.
@@ -193,7 +195,7 @@ struct ContainerCache {
 /// A container of the last list, of whatever pod.
 #[derive(Debug, Clone)]
 struct KnownContainer {
-    /// None without the kubelet's labels.
+    /// The listed container. `None` stands for one without the kubelet's labels.
     listed: Option<ListedContainer>,
     state: ListedState,
     /// Whether its pod was wanted.
@@ -222,7 +224,8 @@ impl ContainerCache {
         wanted: impl Fn(&str) -> bool,
     ) -> Vec<ListedContainer> {
         self.settled = false;
-        // What is not moved over is forgotten, so the cache holds no more than the last list.
+        // A status that is not moved over is forgotten, so the cache holds no more than the last
+        // list.
         let mut before = std::mem::take(&mut self.known);
         let mut containers = Vec::with_capacity(listed.len());
         for container in listed {
@@ -290,7 +293,7 @@ impl ContainerCache {
             ListedState::Running => RuntimeState::Running {
                 started_at: details.started_at,
             },
-            // Also if the list, which is older, shows it running.
+            // The exit counts even if the list, which is older, shows it running.
             ListedState::Exited => RuntimeState::Exited {
                 exit_code: details.exit_code,
             },

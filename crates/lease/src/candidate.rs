@@ -134,7 +134,7 @@ impl<O: LeadershipObserver> LeaseCandidate<O> {
                 ElectorAction::Finished => None,
                 ElectorAction::Wait(until) => until,
             };
-            // Before each wait, since a term also ends by time alone.
+            // Leadership is published before each wait, since a term also ends by time alone.
             self.publish_leadership();
             tokio::select! {
                 // The end first, which comes once. The events come last: whoever writes the Lease without a pause delays
@@ -183,7 +183,7 @@ impl<O: LeadershipObserver> LeaseCandidate<O> {
         if let Some(reason) = &reason
             && self.elector.leadership_at(now).term_number().is_some()
         {
-            // It still leads as long as the Lease lasts.
+            // The leader still leads as long as the Lease lasts.
             tracing::warn!(reason, "renewing the Lease failed, retrying");
         } else {
             self.report.set_request_failure(reason);
@@ -265,7 +265,7 @@ fn interpret_reply(request: &LeaseRequest, disposition: Disposition, body: &[u8]
                 ..
             },
         ) => LeaseReply::Conflict,
-        // It fails until somebody changes something.
+        // The request fails until somebody changes something.
         (
             _,
             Disposition::Refused { .. }

@@ -40,22 +40,22 @@ pub(crate) struct Elector {
 /// The goal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Goal {
-    /// To take the Lease and to keep it.
+    /// Take the Lease and keep it.
     Lead,
-    /// To keep the Lease if it is held.
+    /// Keep the Lease if it is held.
     Keep,
-    /// To release the Lease.
+    /// Release the Lease.
     Release,
 }
 
 /// The Lease as it was last seen.
 #[derive(Debug)]
 enum LastSeen {
-    /// It has not been read yet.
+    /// The Lease has not been read yet.
     Unread,
-    /// It does not exist. Its holder at the deletion may lead until `free_at`.
+    /// The Lease does not exist. Its holder at the deletion may lead until `free_at`.
     Absent { free_at: Option<Instant> },
-    /// It exists, and its record was last seen to change at `since`.
+    /// The Lease exists, and its record was last seen to change at `since`.
     Present { lease: Box<Lease>, since: Instant },
 }
 
@@ -71,7 +71,7 @@ struct Tenure {
 /// The state of the one request.
 #[derive(Clone, Copy, Debug)]
 enum RequestState {
-    /// None is in flight.
+    /// No request is in flight.
     Idle,
     /// Another process wrote first: what was last seen is stale, so a GET is next.
     Conflicted,
@@ -150,12 +150,13 @@ impl Elector {
             RequestState::BackingOff { until } if now < until => return wait(until),
             RequestState::Conflicted | RequestState::BackingOff { .. } | RequestState::Idle => {}
         }
-        // After the request in flight and its back-off: one whose outcome is not known may still take the Lease.
+        // The request in flight and its back-off come first: one whose outcome is not known may
+        // still take the Lease.
         let finished = match self.goal {
             Goal::Lead => false,
             // A Lease that is held is kept until the writes in flight have ended.
             Goal::Keep => self.tenure.is_none(),
-            // It was released, or somebody else has it, whose record must stay.
+            // The Lease was released, or somebody else has it, whose record must stay.
             Goal::Release => self.last_seen_holder() != Some(&self.identity),
         };
         if finished {
@@ -191,7 +192,8 @@ impl Elector {
         };
         match (&self.last_seen, self.tenure) {
             (LastSeen::Unread, _) => NextWrite::Unknown,
-            // With a tenure it was deleted under us: it is created again before others see that it is free.
+            // A Lease that was deleted during our tenure is created again before others see that it
+            // is free.
             (LastSeen::Absent { .. }, Some(_)) | (LastSeen::Absent { free_at: None }, None) => {
                 NextWrite::Now
             }
@@ -204,8 +206,9 @@ impl Elector {
             (LastSeen::Present { lease, since }, held) => match (record::holder_of(lease), held) {
                 (Some(holder), Some(held)) if holder == self.identity => from(held.renew_at),
                 (Some(holder), _) if holder != self.identity => {
-                    // By the duration in the record, as its holder may have another than this candidate
-                    // (`isLeaseValid`, `k8s.io/client-go/tools/leaderelection/leaderelection.go`).
+                    // The duration in the record counts, as its holder may have another than this
+                    // candidate (`isLeaseValid`,
+                    // `k8s.io/client-go/tools/leaderelection/leaderelection.go`).
                     from(*since + record::duration_of(lease, self.lease_duration()))
                 }
                 // Free, or still ours after a time without a renewal.
@@ -320,8 +323,9 @@ impl Elector {
             Tenure {
                 term,
                 after_others,
-                // From the sending on: the API server may have stored it at once, and others count from what they see,
-                // which is later. A third leaves time for two more attempts.
+                // Time counts from the sending on: the API server may have stored it at once, and
+                // others count from what they see, which is later. A third leaves time for two more
+                // attempts.
                 renew_at: sent + self.lease_duration() / 3,
                 until: sent + self.lease_duration(),
             }
@@ -352,7 +356,7 @@ impl Elector {
             }
             (Some(lease), _) => LastSeen::Present { lease, since: now },
             (None, LastSeen::Present { lease, since }) => {
-                // Its holder may not know that it was deleted yet, and writes until then.
+                // The holder may not know yet that the Lease was deleted, and writes until then.
                 let end = *since + record::duration_of(lease, ours);
                 let free_at = record::holder_of(lease).and(Some(end));
                 LastSeen::Absent { free_at }
@@ -419,7 +423,7 @@ impl Elector {
     }
 }
 
-/// When the Lease is to be written.
+/// The time at which the Lease is to be written.
 enum NextWrite {
     Now,
     At(Instant),

@@ -11,17 +11,17 @@ const MARGIN: Duration = Duration::from_millis(500);
 /// Whether this process may write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Leadership {
-    /// It may not: the Lease has not been read yet, so it is not known who leads.
+    /// The process may not write: the Lease has not been read yet, so it is not known who leads.
     Unknown,
-    /// It may not: another process leads, or none does.
+    /// The process may not write: another one leads, or none does.
     Standby,
-    /// It may.
+    /// The process may write.
     Leads {
         /// The number of this process's term. Between two terms others may have written.
         term: u64,
         /// Whether another process may have written between the first read of the Lease and this term.
         after_others: bool,
-        /// When the Lease ends unless it is renewed. Each write compares it with the clock.
+        /// The end of the Lease unless it is renewed. Each write compares it with the clock.
         until: Instant,
     },
 }

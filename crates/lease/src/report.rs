@@ -22,7 +22,7 @@ impl LeadershipObserver for () {
     }
 }
 
-/// What has been reported so far.
+/// The states that have been reported so far.
 pub(crate) struct LeadershipReport<O> {
     /// Passes while the Lease can be watched, and written if it has to be.
     check: ReadinessCheck,

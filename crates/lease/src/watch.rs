@@ -7,7 +7,7 @@ use leadsman_process::list::ListTarget;
 use leadsman_process::reply::{Disposition, RetryCause};
 use leadsman_process::watcher::{ObjectEvent, ObjectState, watch_object};
 
-/// What the watch of a Lease delivers.
+/// An event of the watch of a Lease.
 pub type LeaseEvent = ObjectEvent<Lease>;
 /// A Lease as the API server shows it.
 pub type LeaseState = ObjectState<Lease>;

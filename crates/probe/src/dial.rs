@@ -31,7 +31,7 @@ pub enum DialError {
     /// The pod did not accept it: the probe failed.
     #[error("{0}")]
     Refused(String),
-    /// It could not be tried: that says nothing about the pod.
+    /// The connection could not be tried: that says nothing about the pod.
     #[error("{0}")]
     Local(String),
 }

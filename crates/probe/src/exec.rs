@@ -17,7 +17,7 @@ use crate::time_limit::TimeLimit;
 /// How long after the command's timeout the runtime may take to report it, before the run is given up.
 pub const EXEC_SLACK: Duration = Duration::from_secs(2);
 
-/// What probes need of the container runtime.
+/// The part of a container runtime that probes need.
 pub trait Exec {
     /// Runs a command, which is never empty and begins with the program, in a running container. The runtime ends it after
     /// `timeout`, rounded up to whole seconds where it must be, never down to zero. The future may be dropped at any time,
@@ -35,9 +35,10 @@ pub trait Exec {
 pub struct Execution {
     /// 0 is a success.
     pub exit_code: i32,
-    /// Its standard output. At most [`MAX_OUTPUT`](crate::MAX_OUTPUT) bytes of both streams together are used.
+    /// The standard output. At most [`MAX_OUTPUT`](crate::MAX_OUTPUT) bytes of both streams
+    /// together are used.
     pub stdout: Vec<u8>,
-    /// Its standard error.
+    /// The standard error.
     pub stderr: Vec<u8>,
 }
 
@@ -47,10 +48,12 @@ pub enum ExecError {
     /// The runtime ended the command after its timeout. The probe failed.
     #[error("the command did not end in time")]
     TimedOut,
-    /// There is no such command, or it may not be executed. The probe failed, with the runtime's message.
+    /// The command does not exist, or may not be executed. The probe failed, with the runtime's
+    /// message.
     #[error("{0}")]
     CannotStart(String),
-    /// It wrote more than the runtime or its client accept. The probe failed, with the runtime's message.
+    /// The command wrote more than the runtime or its client accept. The probe failed, with the
+    /// runtime's message.
     #[error("{0}")]
     TooMuchOutput(String),
     /// The container is not running, or does not exist any more.

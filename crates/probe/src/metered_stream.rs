@@ -14,7 +14,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 /// much of a body as is read can come to.
 const MAX_RECEIVED: usize = 256 * 1024;
 
-/// What a read counts as at least: a wake-up costs more than the bytes of a small one.
+/// The least that a read counts as: a wake-up costs more than the bytes of a small one.
 const MIN_READ: usize = 32;
 
 pub(crate) struct MeteredStream<S> {

@@ -31,7 +31,7 @@ const MAX_DRAINED: usize = 1024 * 1024;
 /// Why a run ended early.
 #[derive(Debug)]
 pub(crate) enum EarlyEnd {
-    /// It says nothing about the target.
+    /// The error says nothing about the target.
     Cannot(CannotProbe),
     /// The probe failed, with this message.
     Failed(String),

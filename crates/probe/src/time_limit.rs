@@ -46,7 +46,7 @@ impl<'a> TimeLimit<'a> {
         if let Ok(output) = tokio::time::timeout(self.timeout, future.as_mut()).await {
             return Some(output);
         }
-        // From now on, not from the end of the timeout, which may have passed long ago.
+        // The extra time begins now, not at the end of the timeout, which may have passed long ago.
         let more = (self.lost_time?)();
         tokio::time::timeout(more, future).await.ok()
     }

@@ -37,7 +37,8 @@ pub struct ListTarget {
     page: u32,
 }
 
-/// What the pages so far say about the next one: how long it may take, and how many objects it may have.
+/// The lesson of the pages so far for the next one: how long it may take, and how many objects it
+/// may have.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Paging {
     /// Pages in a row whose deadline passed. A refused connection does not count: it says nothing about how long a list takes.
@@ -169,9 +170,9 @@ impl ListTarget {
         paging: &mut Paging,
     ) -> Result<Option<Vec<u8>>, Disposition> {
         let limit = paging.limit(self.page);
-        // Without a resourceVersion the list is at least as new as every write that was answered before it began; a
-        // new leader depends on that. With 0 it may come from a cache that is behind, and the limit would be ignored
-        // (`tools/cache/reflector.go` in client-go).
+        // A list without a resourceVersion is at least as new as every write that was answered
+        // before it began; a new leader depends on that. With 0 it may come from a cache that is
+        // behind, and the limit would be ignored (`tools/cache/reflector.go` in client-go).
         let params = ListParams {
             field_selector: self.fields.clone(),
             label_selector: self.labels.clone(),
@@ -206,7 +207,7 @@ impl ListTarget {
         }
         let resource = &self.resource;
         if limit == 1 {
-            // It is not left out: what a complete list lacks counts as deleted.
+            // The object is not left out: what a complete list lacks counts as deleted.
             return Err(unreadable_body(&format!(
                 "one of the {resource} has more than {} MiB: delete or shorten it (none is that long while etcd runs with its default \
                  --max-request-bytes)",

@@ -35,7 +35,7 @@ pub struct Args {
     pub shutdown: shutdown::Args,
 }
 
-/// Which process this is.
+/// The identity of this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Component {
     /// `leadsman manager`, one or more in a cluster.
@@ -188,8 +188,8 @@ where
         .server
         .metrics
         .register_client_metrics(&process.metrics);
-    // Before the work begins, so that /readyz answers during a start that waits for the API server, and says for
-    // what.
+    // Serving begins before the work, so that /readyz answers during a start that waits for the API
+    // server, and says for what.
     let served = serve_beside(args, process.clone()).await?;
     let token = process.shutdown.clone();
     let readiness = process.readiness.clone();

@@ -18,9 +18,9 @@ pub struct Reachability {
 
 #[derive(Clone, Copy, Debug, Default)]
 struct ReachState {
-    /// When the last reply came.
+    /// The time of the last reply.
     last_reply: Option<Instant>,
-    /// When the outage began, if there is one.
+    /// The begin of the outage, if there is one.
     lost: Option<Instant>,
     /// The number of outages that are over, and the beginning of the last one.
     recoveries: u64,

@@ -29,15 +29,15 @@ struct Check {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Scope {
-    /// What answers to calls depend on.
+    /// The answers to calls depend on it.
     Calls,
-    /// What the process does by itself.
+    /// The work that the process does by itself depends on it.
     OwnWork,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum CheckState {
-    /// It has neither passed nor failed yet.
+    /// The check has neither passed nor failed yet.
     Pending {
         reason: String,
     },

@@ -38,7 +38,7 @@ pub enum Verb {
 /// The outcome of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Disposition {
-    /// It was carried out.
+    /// The request was carried out.
     Done,
     /// The object to be created exists already: a GET returns it.
     AlreadyExists {
@@ -57,7 +57,7 @@ pub enum Disposition {
         /// The reply's message.
         reason: String,
     },
-    /// It was not carried out, or whether it was is unknown; later it may be.
+    /// The request was not carried out, or whether it was is unknown; later it may be.
     Retry {
         /// Why.
         cause: RetryCause,
@@ -66,7 +66,7 @@ pub enum Disposition {
         /// The reply's message.
         reason: String,
     },
-    /// It will not be carried out, however often it is sent.
+    /// The request will not be carried out, however often it is sent.
     Refused {
         /// The reply's message.
         reason: String,
@@ -111,7 +111,8 @@ impl RetryCause {
             Self::Unavailable | Self::NoAnswer => {
                 (Duration::from_millis(250), Duration::from_secs(5))
             }
-            // Of a whole class of requests in `leadsman-control`, and not of one object alone.
+            // The delay is that of a whole class of requests in `leadsman-control`, and not of one
+            // object alone.
             Self::Throttled => (Duration::from_millis(250), Duration::from_secs(30)),
             Self::InternalError | Self::NoSuchKind | Self::NotApiServer => {
                 (Duration::from_millis(250), Duration::from_secs(30))
@@ -245,7 +246,7 @@ fn judge_failure(
         (404, _) if !is_not_found_of_api_server(status, body) => RetryCause::NotApiServer,
         // These requests name no object that could be missing: the resource or the namespace is.
         (404, Verb::Create | Verb::ListOrWatch) => RetryCause::NoSuchKind,
-        // Without a `Status`, nothing serves the path, which says nothing of the object.
+        // A 404 without a `Status` says that nothing serves the path, and nothing of the object.
         (404, Verb::Update) if status.is_none() => RetryCause::NoSuchKind,
         (404 | 410, _) => return Disposition::Gone { reason },
         (409, Verb::Create) => return Disposition::AlreadyExists { reason },
@@ -349,15 +350,17 @@ fn is_too_large_for_store(reason: &str) -> bool {
         || reason.contains("trying to send message larger than max")
 }
 
-/// What the authorizer denied: `User "…" cannot list resource "pods" in API group "" at the cluster scope`
-/// (`forbiddenMessage`, `k8s.io/apiserver/pkg/endpoints/handlers/responsewriters/errors.go`). None for a 403 of
+/// The right that the authorizer denied: `User "…" cannot list resource "pods" in API group "" at
+/// the cluster scope` (`forbiddenMessage`,
+/// `k8s.io/apiserver/pkg/endpoints/handlers/responsewriters/errors.go`). `None` for a 403 of
 /// admission, whose message is its author's.
 fn denied_by_authorizer(reason: &str) -> Option<&str> {
     let denied = &reason[reason.find("User \"")?..];
     denied.contains(" cannot ").then_some(denied)
 }
 
-/// What is missing and what to do about it, from the reasons of requests that failed by [`RetryCause::NoRight`].
+/// Says which rights are missing and what to do about it, from the reasons of requests that failed
+/// by [`RetryCause::NoRight`].
 pub fn describe_missing_rights<'a>(reasons: impl IntoIterator<Item = &'a str>) -> String {
     let mut denied = Vec::new();
     for reason in reasons {

@@ -173,7 +173,7 @@ pub(crate) async fn serve_if_any(listener: Option<TcpListener>, router: Router) 
     }
 }
 
-/// What the kubelet asks for.
+/// The router for the kubelet's health checks.
 pub(crate) fn health_router(readiness: Readiness) -> Router {
     let ready = async move || readyz_response(&readiness);
     Router::new()

@@ -32,7 +32,7 @@ const _: () = assert!(
 /// A client of the API server. Clones share connections and the record of outages.
 #[derive(Clone)]
 pub struct ApiServer {
-    /// For requests that need neither a deadline nor a judgement.
+    /// A client for requests that need neither a deadline nor a judgement.
     pub client: Client,
     /// Outcomes of all requests.
     pub reachability: Reachability,
@@ -43,7 +43,7 @@ pub struct ApiServer {
 /// The outcome of a request.
 #[derive(Debug)]
 pub struct Reply {
-    /// Its meaning for the request.
+    /// The meaning of the reply for the request.
     pub disposition: Disposition,
     /// The body; empty if none came, or one of more than [`LONGEST_BODY`].
     pub body: Vec<u8>,

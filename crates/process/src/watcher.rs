@@ -44,7 +44,7 @@ pub use object::{ObjectEvent, ObjectState, watch_object};
 /// No two attempts are further apart, unless the API server asks for longer (Retry-After, up to 5 minutes).
 pub const LONGEST_DELAY: Duration = Duration::from_secs(5);
 const BACKOFF: Backoff = Backoff::new(Duration::from_millis(800), LONGEST_DELAY);
-/// For the header of a watch's reply, which API servers send before the first event
+/// The deadline for the header of a watch's reply, which API servers send before the first event
 /// (`ServeHTTP` in `apiserver/pkg/endpoints/handlers/watch.go` flushes it).
 const HEADER_DEADLINE: Duration = Duration::from_secs(10);
 /// The API server is asked to end a watch after a time in this range, in seconds, so that not all watches end together.
@@ -67,7 +67,7 @@ const _: () = assert!(
 );
 const _: () = assert!(STALLED_HEADER.as_secs() < HEADER_DEADLINE.as_secs());
 
-/// What a watch delivers.
+/// An event that a watch delivers.
 #[derive(Debug)]
 pub enum WatchEvent<K> {
     /// A list begins. Items of an earlier list that did not complete are void.
@@ -91,9 +91,9 @@ pub enum WatchEvent<K> {
 /// Why changes are not delivered.
 #[derive(Debug)]
 pub struct WatchFailure {
-    /// Which request failed.
+    /// The request that failed.
     pub phase: WatchPhase,
-    /// What its reply meant.
+    /// The meaning of its reply.
     pub disposition: Disposition,
     /// The longest time until the next attempt.
     pub retry_in: Duration,
@@ -178,7 +178,7 @@ struct Watch<K> {
     /// How many of them were expired versions or tokens.
     expired: u32,
     paging: Paging,
-    /// Until the next attempt.
+    /// The delay until the next attempt.
     delay: Option<Duration>,
 }
 
@@ -201,7 +201,7 @@ enum WatchState<K> {
     },
 }
 
-/// What follows a page.
+/// The step that follows a page.
 enum AfterPage {
     /// Another page; the first one has no token.
     Page { token: Option<String> },
@@ -213,11 +213,11 @@ enum AfterPage {
 struct EstablishedWatch {
     lines: LineStream,
     began: Instant,
-    /// When the last line came.
+    /// The time of the last line.
     last_line: Option<Instant>,
 }
 
-/// What an established watch receives next.
+/// The next thing that an established watch receives.
 enum Received {
     Line(Vec<u8>),
     Ended,
@@ -330,7 +330,8 @@ where
         }
     }
 
-    /// Asks for one object, with which the version of the whole list comes. The watch goes on unless that is an earlier one.
+    /// Lists one object to learn the server's resourceVersion, and re-lists if it is lower than the
+    /// watch's (etcd was restored).
     async fn check_version(&mut self, version: String) -> Option<WatchEvent<K>> {
         let target = self.target.clone().with_page_size(1);
         let mut paging = Paging::default();
@@ -466,7 +467,7 @@ where
             }
             WireEvent::Deleted(object) => (version_of(&object), Some(WatchEvent::Deleted(object))),
         };
-        // Without a version the watch could not be resumed after this event.
+        // A watch could not be resumed after an event without a version.
         if version.is_empty() {
             let disposition = unreadable_body(&"an event without a resourceVersion");
             return Some(self.fail_attempt(
@@ -538,7 +539,7 @@ where
 }
 
 impl EstablishedWatch {
-    /// When the API server was last known to serve it.
+    /// The time at which the API server was last known to serve it.
     fn last_heard(&self) -> Instant {
         self.last_line.unwrap_or(self.began)
     }

@@ -27,10 +27,10 @@ pub struct Args {
         default_value = SOCKET
     )]
     history_socket: PathBuf,
-    /// Only the probes of pods in this namespace
+    /// Show only the probes of pods in this namespace
     #[arg(long, value_name = "NAME")]
     namespace: Option<String>,
-    /// Only the probes of pods of this name
+    /// Show only the probes of pods of this name
     #[arg(long, value_name = "NAME")]
     pod: Option<String>,
     /// Leave out what each run has printed
@@ -55,7 +55,7 @@ pub enum HistoryError {
     /// The answer broke off, or could not be printed.
     #[error("reading the agent's recent runs, or printing them, failed: {0}")]
     Io(#[from] io::Error),
-    /// There was none.
+    /// The agent sent no answer.
     #[error(
         "the agent gave no answer: it answers four questions at once, so ask again; its log at level debug says why"
     )]

@@ -16,7 +16,7 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::health::Health;
 
-/// From one list to the next.
+/// The time from one list to the next.
 const PERIOD: Duration = Duration::from_secs(1);
 
 /// The pods whose containers are listed. When it changes, a list follows at once.
@@ -30,7 +30,7 @@ pub(crate) struct PolledPods {
 /// One answer of the runtime.
 #[derive(Debug)]
 pub(crate) struct PolledContainers {
-    /// When the request was sent; since the agent's start.
+    /// The time at which the request was sent; since the agent's start.
     began: Duration,
     /// The same `Arc` as before when nothing has changed.
     containers: Result<Arc<CurrentContainers>, Error>,
@@ -47,7 +47,8 @@ pub(crate) async fn poll_containers(
     let mut answers = false;
     loop {
         let uids = polled.borrow_and_update().uids.clone();
-        // Without entries the runtime is asked only until it has answered once, which readiness needs.
+        // The runtime is asked without entries only until it has answered once, which readiness
+        // needs.
         if uids.is_empty() && answers {
             if polled.changed().await.is_err() {
                 return;
@@ -73,7 +74,7 @@ pub(crate) async fn poll_containers(
                 if changed.is_err() {
                     return;
                 }
-                // At most one list per slot, however fast the plan changes.
+                // One list a slot at most, however fast the plan changes.
                 sleep_until(next_on_grid(start, began, SLOT)).await;
             }
         }
@@ -83,7 +84,7 @@ pub(crate) async fn poll_containers(
 /// The first multiple of `step` since `start` that is after `then`.
 fn next_on_grid(start: Instant, then: Instant, step: Duration) -> Instant {
     let since = then.saturating_duration_since(start).as_millis();
-    // As many slots as a u32 holds are 13 years.
+    // A u32 of slots is 13 years.
     let steps = since / step.as_millis() + 1;
     start + step * u32::try_from(steps).unwrap_or(u32::MAX)
 }
@@ -92,10 +93,11 @@ fn next_on_grid(start: Instant, then: Instant, step: Duration) -> Instant {
 pub(crate) struct ContainerLists {
     polled: watch::Sender<PolledPods>,
     last: Option<Arc<CurrentContainers>>,
-    /// When the last list came, or when there began to be something to list for.
+    /// The time at which the last list came, or at which there began to be something to list for.
     succeeded_at: Duration,
-    /// When the plan changed, until a list that began later has succeeded. The plan may name other containers of the
-    /// same pods, so the next list is passed on even if it is equal.
+    /// The time at which the plan changed, until a list that began later has succeeded. The plan
+    /// may name other containers of the same pods, so the next list is passed on even if it is
+    /// equal.
     plan_changed_at: Option<Duration>,
     health: Health,
 }
@@ -131,7 +133,7 @@ impl ContainerLists {
             self.succeeded_at = now;
         }
         if uids.is_empty() {
-            // When something is probed again, it may be hours old.
+            // The list may be hours old when something is probed again.
             self.last = None;
         }
         self.plan_changed_at = Some(now);

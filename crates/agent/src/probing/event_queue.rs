@@ -17,13 +17,14 @@ pub(crate) const QUEUE: usize = 256;
 /// An event that waits.
 pub(crate) struct QueuedEvent {
     pub(crate) change: VerdictChange,
-    /// With its name: after an attempt whose reply was lost, the next one must not create a second event.
+    /// The event with its name: after an attempt whose reply was lost, the next one must not create
+    /// a second event.
     pub(crate) event: Event,
     /// Attempts that failed.
     pub(crate) failures: u32,
 }
 
-/// What can be sent.
+/// The next event that can be sent.
 pub(crate) enum NextEvent {
     Due(Box<QueuedEvent>),
     /// Nothing before this time.

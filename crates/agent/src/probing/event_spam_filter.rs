@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 /// Events of one pod at once (`defaultSpamBurst`).
 const BURST: u32 = 25;
-/// From one event to the next, when the burst is used up (`defaultSpamQPS`, 1 in 300 s).
+/// The time from one event to the next, when the burst is used up (`defaultSpamQPS`, 1 in 300 s).
 const REFILL: Duration = Duration::from_mins(5);
 /// Pods that are remembered (`maxLruCacheEntries`). With more, those that have most events left are forgotten first.
 const MAX_PODS: usize = 4096;
@@ -28,7 +28,7 @@ pub(crate) struct EventSpamFilter {
 struct TokenBucket {
     /// Events that may be sent.
     left: u32,
-    /// When the last event was added.
+    /// The time at which the last event was added.
     filled_at: Instant,
 }
 
@@ -57,9 +57,9 @@ impl EventSpamFilter {
             bucket.left < BURST
         });
         if self.pods.len() >= MAX_PODS {
-            // It loses least: a pod that is forgotten begins with a full bucket again.
+            // The quietest pod loses least: one that is forgotten begins with a full bucket again.
             let quietest = self.pods.iter();
-            // By name among equals, since the map is hashed.
+            // The name decides among equals, since the map is hashed.
             let quietest = quietest.max_by_key(|(pod, bucket)| (bucket.left, *pod));
             let quietest = quietest.map(|(pod, _)| pod.clone());
             quietest.map(|pod| self.pods.remove(&pod));

@@ -113,8 +113,8 @@ impl EventSender {
 
     /// Queues the event of a verdict, if its pod may have one more.
     pub(crate) fn enqueue_change(&mut self, change: VerdictChange, at: Timestamp) {
-        // Before it is queued: pods that flap have used up their events soon, and none of them takes the room of another
-        // pod's.
+        // The filter comes before the queue: pods that flap have used up their events soon, and
+        // none of them takes the room of another pod's.
         if !self
             .spam_filter
             .take_token(&change.key.pod, clock::monotonic())
@@ -165,7 +165,7 @@ async fn send_all(
             let again = clock::monotonic() + delay;
             queue.lock().events.put_back(queued, again);
             if cause != RetryCause::Throttled {
-                // It would refuse each.
+                // The API server would refuse each.
                 tokio::time::sleep(delay).await;
             }
             continue;
@@ -220,7 +220,7 @@ async fn send_event(
                 series.set_count(change, count);
                 return Disposition::Done;
             }
-            // It has expired: a new one begins.
+            // The event has expired: a new one begins.
             Disposition::Gone { .. } => {}
             failed => return failed,
         }
@@ -260,7 +260,8 @@ fn build_event(node_name: &str, change: &VerdictChange, at: Timestamp, random: u
             namespace: Some(pod.namespace.to_string()),
             name: Some(pod.name.to_string()),
             uid: Some(pod.uid.to_string()),
-            // As the kubelet names a container in its events (`fieldPath`, `pkg/kubelet/container/ref.go`).
+            // The kubelet names a container so in its events (`fieldPath`,
+            // `pkg/kubelet/container/ref.go`).
             field_path: Some(format!("spec.containers{{{}}}", change.key.container)),
             ..ObjectReference::default()
         },

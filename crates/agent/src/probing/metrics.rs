@@ -85,7 +85,8 @@ struct RunMetrics {
 }
 
 impl RunMetrics {
-    /// Those of all kinds, by the names of the kubelet's (`pkg/kubelet/prober/prober_manager.go`).
+    /// Registers the metrics of all kinds, by the names of the kubelet's
+    /// (`pkg/kubelet/prober/prober_manager.go`).
     fn register_all_kinds(registry: &mut Registry) -> [Self; 4] {
         let results = Counters::<2>::default();
         let durations: Family<Labels<1>, Histogram> =
@@ -234,7 +235,7 @@ impl ProbingMetrics {
         result: &Result<Outcome, CannotProbe>,
         took: Duration,
     ) {
-        // They were made by `ALL`, which has the order of the variants.
+        // `ALL` made them, in the order of the variants.
         let runs = &self.runs[handler as usize];
         match result {
             Ok(Outcome::Succeeded(_)) => runs.succeeded.inc(),

@@ -41,7 +41,7 @@ pub(crate) enum PlanEvent {
 #[derive(Debug)]
 pub(crate) enum Plan {
     Object(Box<NodePodProbe>),
-    /// There is no object of the node's name.
+    /// The node has no object of its name.
     Absent,
 }
 
@@ -90,7 +90,8 @@ fn plan_event(
         WatchEvent::ListComplete(_) => match listed {
             ListedObject::None => PlanEvent::Absent,
             ListedObject::Decoded => PlanEvent::ListComplete,
-            // It was reported with the item. It exists, so what it said before stays in force.
+            // The object was reported with the item. It exists, so what it said before stays in
+            // force.
             ListedObject::Undecodable => return None,
         },
         WatchEvent::Following => PlanEvent::Following,
@@ -240,7 +241,8 @@ impl NewestVersion {
         is_newer
     }
 
-    /// Without a known object a reply is about one that was deleted.
+    /// Takes in the version of a reply and says whether it is newer. If no object is known, the
+    /// reply is about one that was deleted.
     fn accept_replied(&mut self, object: &NodePodProbe) -> bool {
         let version = version_of(object);
         let is_newer = self.known.is_some_and(|known| version.is_later_than(known));

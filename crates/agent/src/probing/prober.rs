@@ -33,7 +33,7 @@ pub(crate) struct FinishedRun {
 /// The end of a run.
 pub(crate) enum RunEnd {
     Finished(FinishedRun),
-    /// It was cancelled, and did not end within its grace.
+    /// The run was cancelled, and did not end within its grace.
     Aborted(RunId),
 }
 
@@ -46,7 +46,7 @@ pub(crate) struct Prober<E> {
     runs: JoinSet<FinishedRun>,
     /// The tasks of those that have not ended and are not cancelled.
     tasks: HashMap<RunId, AbortHandle>,
-    /// Those that are cancelled and have not ended.
+    /// The runs that are cancelled and have not ended.
     cancelled: HashMap<Id, RunId>,
 }
 
@@ -66,7 +66,8 @@ impl<E: Exec + Clone + Send + Sync + 'static> Prober<E> {
     pub(crate) fn start_run(&mut self, run: ProbeRun, target: Option<ProbeTarget>) {
         let (id, exec) = (run.id, self.exec.clone());
         let (start, lag) = (self.start, self.lag.subscribe());
-        // Also what the loop does not know yet: after a pause, it may come later than the run.
+        // The time includes what the loop does not know yet: after a pause, it may come later than
+        // the run.
         let lost_by_now = move || lag.borrow().total_at(clock::monotonic() - start);
         let task = self.runs.spawn(async move {
             let began = clock::monotonic();

@@ -69,7 +69,7 @@ pub(crate) async fn write_status(
     }
 }
 
-/// What the API server has made of a write. None if nobody knows.
+/// The API server's reply to a write. `None` if nobody knows it.
 pub(crate) fn disposition_of(written: &StatusWrite) -> Option<&Disposition> {
     match written {
         Ok(_) | Err(StatusWriteError::Undecodable { .. }) => Some(&Disposition::Done),

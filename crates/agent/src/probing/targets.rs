@@ -64,7 +64,7 @@ impl ProbeTargets {
     ) -> Option<ProbeTarget> {
         let pod = &run.key.pod;
         let container = containers?.get(pod_labels(pod), &run.key.container)?;
-        // It has been replaced since the run was planned.
+        // The container has been replaced since the run was planned.
         if container.id != run.container {
             return None;
         }
@@ -127,7 +127,7 @@ impl InterfaceAddresses {
     fn contain_fresh(&mut self, ip: IpAddr, now: Instant) -> bool {
         let is_fresh = |read_at: Instant| now.saturating_duration_since(read_at) < MAX_AGE;
         if !self.read_at.is_some_and(is_fresh) {
-            // Also where reading fails: it is not tried again with each run.
+            // The time is noted even where reading fails: it is not tried again with each run.
             self.read_at = Some(now);
             self.addresses = read_addresses().unwrap_or_else(|error| {
                 tracing::warn!(

@@ -52,7 +52,7 @@ impl InMemoryRuntime {
         crate::Runtime::in_memory(Either::Right(self.0.clone()))
     }
 
-    /// What it answers from.
+    /// Locks the world that the runtime answers from.
     pub fn lock_world(&self) -> MutexGuard<'_, FakeWorld> {
         self.0.world.lock_world()
     }

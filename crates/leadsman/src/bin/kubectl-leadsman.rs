@@ -84,7 +84,7 @@ const PROGRAM: &str = "kubectl-leadsman";
 const COMPLETION: &str = "kubectl_complete-leadsman";
 
 fn main() -> ExitCode {
-    // Before clap: the words are those of an unfinished command line.
+    // Completions come before clap: the words are those of an unfinished command line.
     if is_asked_for_completions() {
         let words = std::env::args_os().skip(1).collect();
         return leadsman_kubectl::complete_for_kubectl(Arguments::command(), words);

@@ -13,7 +13,7 @@ use clap::{ArgMatches, Args as _, Command, FromArgMatches as _};
 use leadsman_agent::{Args, history};
 use tikv_jemallocator::Jemalloc;
 
-/// As in `leadsman` ("Why jemalloc?" in `DESIGN.md`).
+/// The allocator is that of `leadsman` ("Why jemalloc?" in `DESIGN.md`).
 #[global_allocator]
 static ALLOCATOR: Jemalloc = Jemalloc;
 

@@ -100,7 +100,7 @@ fn read_findings(args: &Args) -> io::Result<Vec<Finding>> {
             Ok(facts) => evaluate(&facts, &scope),
             Err(error) => vec![Finding::no_answer_finding(&error)],
         };
-        // Also where no API server answers: this asks the node alone.
+        // The node alone is asked, so this is checked even where no API server answers.
         if let Some(endpoint) = &args.runtime_endpoint {
             findings.push(check_container_runtime(endpoint).await);
         }

@@ -29,7 +29,7 @@ struct SimulatedCandidate {
     elector: Elector,
     /// How far its monotonic clock is ahead.
     ahead: Duration,
-    /// What its time of day says at the start.
+    /// The time of day that its clock shows at the start.
     wall: Timestamp,
     stopped_until: u64,
     cut_off_until: u64,
@@ -44,9 +44,9 @@ struct SimulatedCandidate {
 /// A request under way.
 struct InFlight {
     gives_up: u64,
-    /// When it reaches the server; never if it is lost.
+    /// The tick at which the request reaches the server; `None` if it is lost.
     arrival: Option<(u64, LeaseRequest)>,
-    /// When the answer is back; never if it is lost.
+    /// The tick at which the answer is back; `None` if it is lost.
     answer: Option<(u64, LeaseReply)>,
 }
 
@@ -231,7 +231,7 @@ impl SimulatedWorld {
         leaders.map(|one| one.elector.identity()).collect()
     }
 
-    /// Until somebody leads; how long that took.
+    /// Lets time pass without faults until somebody leads. Returns how long that took.
     fn quiet_until_led(&mut self) -> u64 {
         let start = self.now;
         while self.believed_leaders().is_empty() && self.now < start + 60_000 {
@@ -319,7 +319,8 @@ proptest! {
         }
         let took = world.quiet_until_led();
         prop_assert!(took <= 2 * LEASE, "{took} ms without a leader");
-        // What was lost or late before is over, and so is the Lease that was taken by hand last.
+        // Every request that was lost or late is over by then, and so is the Lease that was taken
+        // by hand last.
         for _ in 0..2 * LEASE / TICK {
             world.advance_time(false);
         }

@@ -148,7 +148,7 @@ fn grpc_timeout(timeout: Duration) -> String {
 /// The reply to a call.
 struct GrpcReply {
     http_status: StatusCode,
-    /// From headers or trailers.
+    /// The status from headers or trailers.
     status: Option<GrpcStatus>,
     message: Vec<u8>,
     /// Whether reading stopped at [`MAX_OUTPUT`].

@@ -72,7 +72,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> HttpConnection<S> {
         match self {
             Self::Plain(stream) => close_gracefully(stream.into_stream()).await,
             Self::Tls(mut stream) => {
-                // With TLS's close_notify (RFC 8446, 6.1). What the other side still sends need not be decrypted.
+                // TLS ends by close_notify (RFC 8446, 6.1). Whatever the other side still sends
+                // need not be decrypted.
                 let _ = tokio::time::timeout(CLOSE_TIMEOUT, stream.shutdown()).await;
                 close_gracefully(stream.into_inner().0.into_stream()).await;
             }

@@ -85,7 +85,7 @@ async fn over_http1<S: AsyncRead + AsyncWrite + Unpin>(
     progress: &mut RunProgress,
 ) -> Result<AfterResponse, EarlyEnd> {
     let handshake = http1::Builder::new()
-        // As Go writes and reads them: a server that works with the kubelet works here.
+        // Go writes and reads them so: a server that works with the kubelet works here.
         .title_case_headers(true)
         .allow_obsolete_multiline_headers_in_responses(true)
         .max_buf_size(MAX_HEAD as usize)
@@ -114,10 +114,10 @@ async fn over_http2<S: AsyncRead + AsyncWrite + Unpin>(
     ip: IpAddr,
     progress: &mut RunProgress,
 ) -> Result<AfterResponse, EarlyEnd> {
-    // Only now: which version it is sent in is decided by the handshake of TLS.
+    // The request is built only now: the handshake of TLS decides in which version it is sent.
     let request = request::for_http2(request).map_err(EarlyEnd::Failed)?;
     let handshake = h2::client::Builder::new()
-        // What a server pushes is no answer to a probe (RFC 9113, 8.4).
+        // Responses that a server pushes are no answer to a probe (RFC 9113, 8.4).
         .enable_push(false)
         .max_header_list_size(MAX_HEAD)
         .handshake::<_, Bytes>(connection)

@@ -66,7 +66,7 @@ pub(crate) async fn run<D: Dial>(
             connection.close().await;
             Ok(outcome)
         }
-        // Its connection was dropped: only a target that passes is spared a reset.
+        // The connection was dropped: only a target that passes is spared a reset.
         Some(Err(stop)) => stop.into_result(),
         None => Ok(Outcome::Failed(progress.timed_out(limit.timeout))),
     }
@@ -117,7 +117,7 @@ impl RunProgress {
     }
 }
 
-/// What a response leads to.
+/// The step that follows a response.
 enum AfterResponse {
     /// Another request follows.
     Follow { to: HttpUrl, same_scheme: bool },
@@ -176,7 +176,8 @@ async fn follow<D: Dial>(
                 // `pkg/probe/http/http.go`).
                 connection.close().await;
                 url = to;
-                // As Go's client does (`net/http/client.go`): the probe's `Host` goes along with relative redirects only.
+                // Go's client does the same (`net/http/client.go`): the probe's `Host` goes along
+                // with relative redirects only.
                 if !same_scheme {
                     host = None;
                 }
@@ -200,13 +201,14 @@ async fn judge(
 ) -> Result<AfterResponse, EarlyEnd> {
     let status = response.status();
     if !(200..400).contains(&status.as_u16()) {
-        // In the kubelet's words, and without the body, which must not be shown to whoever reads events
+        // The kubelet's words, without the body, which must not be shown to whoever reads events
         // (`DoHTTPProbe`, `pkg/probe/http/http.go`, issue.k8s.io/99425).
         let message = format!("HTTP probe failed with statuscode: {}", status.as_u16());
         return Ok(AfterResponse::Finished(Outcome::Failed(message)));
     }
     let remark = match redirect(&response, url, ip) {
-        // From here on the probe has succeeded (200 to 399, `pkg/probe/http/http.go`); what is left is its message.
+        // The probe has succeeded here (200 to 399, `pkg/probe/http/http.go`); only its message is
+        // left to find.
         None if status.is_success() => None,
         None => Some(format!(
             "status {} names nothing to follow",
@@ -242,8 +244,8 @@ fn redirect(response: &Response<Body>, url: &HttpUrl, ip: IpAddr) -> Option<Redi
         | StatusCode::TEMPORARY_REDIRECT
         | StatusCode::PERMANENT_REDIRECT => {
             let location = response.headers().get(LOCATION)?.as_bytes();
-            // Without a `Location` the response counts as it is, as in Go's client (`net/http/client.go`,
-            // golang/go#17773).
+            // A response without a `Location` counts as it is, as in Go's client
+            // (`net/http/client.go`, golang/go#17773).
             (!location.is_empty()).then(|| url.resolve_redirect(ip, location))
         }
         _ => None,

@@ -37,7 +37,7 @@ impl HttpUrl {
         let path = match reference.authority {
             // `formatURL` puts the pod's address in the place of the authority.
             Some(_) => reference.path,
-            // Without an authority a colon belongs to the path.
+            // A colon belongs to the path if there is no authority.
             None => without_fragment(&path),
         };
         Self {
@@ -191,7 +191,7 @@ fn without_dots(path: &str) -> String {
                 if segment == ".." {
                     kept.pop();
                 }
-                // Such a segment at the end names a directory.
+                // A dot segment at the end names a directory.
                 if last {
                     kept.push("");
                 }

@@ -22,11 +22,11 @@ struct TimeOfDay {
 #[derive(Debug)]
 #[must_use = "the simulation ends when this is dropped"]
 pub struct SimulatedTime {
-    /// It belongs to its thread.
+    /// Ties the guard to its thread.
     _not_send: PhantomData<*const ()>,
 }
 
-/// From now on [`now`](super::now) is `base` on this thread, and what passes by tokio's clock after that.
+/// Makes [`now`](super::now) `base` on this thread from here on, plus what passes by tokio's clock.
 pub fn simulate_time_of_day(base: Timestamp) -> SimulatedTime {
     let since = super::monotonic();
     TIME_OF_DAY.set(Some(TimeOfDay { base, since }));

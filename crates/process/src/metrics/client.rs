@@ -86,8 +86,8 @@ impl ClientMetrics {
         );
         registry.register_with_unit(
             "reflector_last_sync_timestamp",
-            "When a list, an event or a bookmark last came from the API server, by resource, in seconds since 1970; a bookmark \
-             comes each minute",
+            "Unix time of the last list page, event or bookmark received, by resource. Bookmarks arrive every minute, so more \
+             than 100 s ago is stale",
             Unit::Seconds,
             self.last_sync.clone(),
         );
@@ -156,7 +156,7 @@ impl WatchMetrics {
         self.failed_watches.inc();
     }
 
-    /// What the API server has shows here now.
+    /// Notes that what the API server has is known here now.
     pub(crate) fn note_sync(&self) {
         // The time of day, since a query compares it with `time()`.
         self.last_sync.set(clock::now().as_second());

@@ -17,7 +17,7 @@ pub(super) struct OperatingSystemMetrics {
 }
 
 impl OperatingSystemMetrics {
-    /// Of a process that starts now.
+    /// The metrics of a process that starts now.
     pub(super) fn new() -> Self {
         let started = clock::now().as_second();
         Self { started }
@@ -69,7 +69,8 @@ impl OperatingSystemMetrics {
 
 /// The fields `utime` and `stime`: the 12th and 13th after the name, which is in parentheses and may have spaces.
 fn cpu_seconds(stat: &str) -> Option<f64> {
-    // From the last parenthesis: the name is chosen by the program and may have one itself.
+    // The fields follow the last parenthesis: the name is chosen by the program and may have one
+    // itself.
     let (_, fields) = stat.rsplit_once(')')?;
     let mut ticks = fields.split_whitespace().skip(11);
     let mut next = || ticks.next()?.parse::<f64>().ok();

@@ -32,7 +32,7 @@ struct Closing(CancellationToken);
 pub(super) struct BoundedStream {
     stream: TcpStream,
     closed: Pin<Box<WaitForCancellationFutureOwned>>,
-    /// As long as it lives, the connection counts.
+    /// The guard by which the connection counts.
     _counted: Arc<Closing>,
 }
 
@@ -66,7 +66,7 @@ impl Listener for BoundedListener {
     type Addr = SocketAddr;
 
     async fn accept(&mut self) -> (BoundedStream, SocketAddr) {
-        // It retries by itself where descriptors are short.
+        // The listener retries by itself where descriptors are short.
         let (stream, address) = Listener::accept(&mut self.listener).await;
         self.make_room();
         let counted = Arc::<Closing>::default();
@@ -115,7 +115,7 @@ impl AsyncWrite for BoundedStream {
         Pin::new(&mut self.stream).poll_write(cx, bytes)
     }
 
-    // Only reading and writing end for others: a stream that is flushed or closed ends by itself.
+    // Reading and writing alone end for others: a stream that is flushed or closed ends by itself.
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_flush(cx)
     }

@@ -75,7 +75,8 @@ impl LineStream {
                 return Err(Disposition::Refused { reason });
             }
             match self.body.frame().await {
-                // What was received of a line that has no end is dropped: the watch resumes before that event.
+                // The received part of a line without an end is dropped: the watch resumes before
+                // that event.
                 None => return Ok(None),
                 Some(Err(error)) => return Err(no_reply(&error)),
                 Some(Ok(frame)) => {
@@ -99,8 +100,8 @@ pub(super) fn read_event<K: DeserializeOwned>(
         let object = str::from_utf8(object.strip_suffix(b"}")?).ok()?;
         read_object(object).ok().map(event)
     };
-    // As Go's encoder writes it (`WatchEvent` in `k8s.io/apimachinery/pkg/apis/meta/v1/watch.go`). What is written otherwise
-    // is read otherwise, errors among it.
+    // Go's encoder writes it so (`WatchEvent` in `k8s.io/apimachinery/pkg/apis/meta/v1/watch.go`).
+    // Anything that is written otherwise is read otherwise, errors among it.
     about_object(br#"{"type":"MODIFIED","object":"#, WireEvent::Modified)
         .or_else(|| about_object(br#"{"type":"ADDED","object":"#, WireEvent::Added))
         .or_else(|| about_object(br#"{"type":"DELETED","object":"#, WireEvent::Deleted))

@@ -13,7 +13,7 @@ use crate::list::ListTarget;
 use crate::reply::Disposition;
 use crate::server::ApiServer;
 
-/// What the watch of one object delivers.
+/// An event that the watch of one object delivers.
 #[derive(Debug)]
 pub enum ObjectEvent<K> {
     /// The object as it is now.
@@ -27,9 +27,9 @@ pub enum ObjectEvent<K> {
 /// An object as the API server shows it.
 #[derive(Clone, Debug)]
 pub enum ObjectState<K> {
-    /// It exists.
+    /// The object exists.
     Present(Box<K>),
-    /// It was deleted; the last state that it had.
+    /// The object was deleted; this is the last state that it had.
     Deleted(Box<K>),
     /// A complete list does not contain it.
     Absent,
@@ -47,7 +47,7 @@ where
     K: Resource + DeserializeOwned + Clone + Send + 'static,
 {
     let target = target.only_named(name);
-    // That a list does not contain the object is known only at its end.
+    // The end alone of a list shows that it lacks the object.
     let mut listed = false;
     let events = list_and_watch::<K>(server, target, |text| serde_json::from_str(text), random)
         .filter_map(move |event| {

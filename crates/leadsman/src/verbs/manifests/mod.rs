@@ -36,7 +36,7 @@ pub(crate) struct Args {
     /// runs commands in the pods of its namespace
     #[arg(long, env = "LEADSMAN_AGGREGATE_TO_EDIT")]
     aggregate_to_edit: bool,
-    /// Only these parts, separated by commas
+    /// Print only these parts, separated by commas
     #[arg(
         long,
         value_name = "PARTS",
@@ -86,7 +86,8 @@ pub(crate) fn run(args: &Args) -> ExitCode {
 
 fn manifests_text(args: &Args) -> io::Result<String> {
     let mut parts = args.only.clone();
-    // In the order in which one `kubectl apply` succeeds, whichever they were named in.
+    // The parts are printed in the order in which one `kubectl apply` succeeds, whichever they were
+    // named in.
     parts.sort();
     parts.dedup();
     let mut documents = Vec::new();

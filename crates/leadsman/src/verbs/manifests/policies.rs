@@ -208,8 +208,9 @@ pub(super) fn secrets_policy(namespace: &str) -> [Value; 2] {
     policy.to_objects(namespace)
 }
 
-/// The policy by which the manager registers webhooks for the creation of pods alone, and such whose failure refuses pods for no
-/// pod of the system's or its own. Whoever is called may still refuse any pod.
+/// The manager may only register webhooks for pod creation; those with `failurePolicy: Fail` must
+/// exclude kube-system and its own namespace. The policy cannot restrict what the called server
+/// answers.
 pub(super) fn mutating_webhooks_policy(namespace: &str) -> [Value; 2] {
     let is_of_pods = "w.?rules.orValue([]).all(r, r.apiGroups == [''] && r.resources == ['pods'] && \
                       r.operations == ['CREATE'])";
@@ -289,7 +290,8 @@ fn webhooks_policy(
     policy.to_objects(namespace)
 }
 
-/// What Kubernetes lets be changed of a pod's spec beside images, and of one with scheduling gates.
+/// The fields of a pod's spec that Kubernetes lets be changed beside images, and those of one with
+/// scheduling gates.
 const SPEC: &[&str] = &[
     "activeDeadlineSeconds",
     "affinity",
