@@ -15,8 +15,9 @@ use crate::gates::Gates;
 /// that `leadsman manifests` prints, and waits for them.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
-    /// Whose defaults fill timing fields that a probe leaves out. With openkruise the manager also sets OpenKruise's finalizer on
-    /// every marker and upgrades pods that were injected with a pinned revision, and --sidecarset-standing-rule is fail by default
+    /// The defaults that fill timing fields that a probe leaves out. With openkruise the manager also
+    /// sets OpenKruise's finalizer on every marker and upgrades pods that were injected with a
+    /// pinned revision, and --sidecarset-standing-rule is fail by default
     #[arg(
         long,
         env = "LEADSMAN_COMPATIBILITY",
@@ -79,16 +80,16 @@ pub struct Args {
     /// Write even if an OpenKruise manager acts on the same objects: each then undoes what the other writes
     #[arg(long, env = "LEADSMAN_IGNORE_OPENKRUISE")]
     pub ignore_openkruise: bool,
-    /// Where the API server finds the webhooks.
+    /// The address at which the API server finds the webhooks.
     #[command(flatten)]
     pub admission: leadsman_admission::Args,
-    /// What both processes share.
+    /// The flags that manager and agent share.
     #[command(flatten)]
     pub process: leadsman_process::Args,
 }
 
 impl Args {
-    /// What the manager does with `SidecarSet`s.
+    /// The configuration of `SidecarSet`s that the flags describe.
     pub fn sidecar_set_config(&self) -> sidecarset::Config {
         sidecarset::Config {
             namespace: self.namespace.clone(),
@@ -105,12 +106,12 @@ impl Args {
     }
 }
 
-/// Whose defaults hold.
+/// The product whose defaults hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum CompatibleWith {
-    /// Those of a container's own probes: initial delay 0 s, period 10 s, failure threshold 3
+    /// Defaults of a container's probes: initial delay 0 s, period 10 s, failure threshold 3
     Kubernetes,
-    /// Those of OpenKruise: initial delay 1 s, period 1 s, failure threshold 1
+    /// Defaults of OpenKruise: initial delay 1 s, period 1 s, failure threshold 1
     Openkruise,
 }
 
@@ -126,7 +127,7 @@ pub enum StandingRule {
 }
 
 impl Args {
-    /// What becomes of a pod without an answer, if API servers call for all pods.
+    /// The fate of a pod without an answer, if API servers call for all pods.
     pub(crate) fn standing_rule(&self) -> Option<FailurePolicy> {
         // OpenKruise has one rule for all pods, with `Fail` since 1.5 (`pkg/webhook/pod/mutating/webhooks.go`).
         let of_openkruise =
@@ -136,7 +137,7 @@ impl Args {
 }
 
 impl StandingRule {
-    /// What becomes of a pod without an answer, if there is a rule.
+    /// The fate of a pod without an answer, if there is a rule.
     pub fn policy(self) -> Option<FailurePolicy> {
         match self {
             Self::None => None,

@@ -9,7 +9,7 @@ const SERVERLESS: &str = "EnablePodProbeMarkerOnServerless";
 const SIDECAR_SET: &str = "SidecarSetGate";
 const UNLISTED_METADATA: &str = "SidecarSetPatchPodMetadataDefaultsAllowed";
 
-/// Which features are on.
+/// The features that are on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(
     clippy::struct_excessive_bools,
@@ -84,9 +84,9 @@ impl FromStr for Gates {
                 SERVERLESS => &mut gates.serverless,
                 SIDECAR_SET => &mut gates.sidecar_set,
                 UNLISTED_METADATA => &mut gates.unlisted_metadata,
-                // As Kubernetes' components do (`unrecognized feature gate`,
-                // `k8s.io/component-base/featuregate/feature_gate.go`): a misspelt gate would silently stay at its
-                // default.
+                // Kubernetes' components do the same (`unrecognized feature gate`,
+                // `k8s.io/component-base/featuregate/feature_gate.go`): a misspelt gate would
+                // silently stay at its default.
                 _ => return Err(GatesError::Unknown(name.to_owned())),
             };
             *gate = parse_bool(value).ok_or_else(|| GatesError::NotBool {
@@ -94,14 +94,14 @@ impl FromStr for Gates {
                 value: value.to_owned(),
             })?;
         }
-        // They are parts of other features.
+        // These gates are parts of other features.
         gates.serverless &= gates.pod_probe_marker;
         gates.unlisted_metadata &= gates.sidecar_set;
         Ok(gates)
     }
 }
 
-/// Those that are not at their defaults, as the flag takes them.
+/// Prints the gates that are not at their defaults, as the flag takes them.
 impl fmt::Display for Gates {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let named = |gates: &Self| {
@@ -149,7 +149,7 @@ fn split_settings(text: &str) -> impl Iterator<Item = Result<(&str, &str), &str>
     })
 }
 
-/// As Go's `strconv.ParseBool`, which Kubernetes' flag uses.
+/// Parses as Go's `strconv.ParseBool`, which Kubernetes' flag uses.
 fn parse_bool(text: &str) -> Option<bool> {
     match text {
         "1" | "t" | "T" | "true" | "TRUE" | "True" => Some(true),

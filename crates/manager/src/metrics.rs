@@ -8,7 +8,8 @@ use prometheus_client::metrics::gauge::Gauge;
 /// The manager's metrics.
 #[derive(Clone, Debug)]
 pub(crate) struct LeadershipMetrics {
-    /// By the name of the Lease, as client-go has it (`k8s.io/component-base/metrics/prometheus/clientgo/leaderelection`).
+    /// Labelled by the name of the Lease, as client-go has it
+    /// (`k8s.io/component-base/metrics/prometheus/clientgo/leaderelection`).
     master_status: Family<Labels<1>, Gauge>,
     leadership_changes: Counter,
     lease: &'static str,

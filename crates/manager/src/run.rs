@@ -154,9 +154,10 @@ pub async fn run_features(
         guard.leadership_over_markers()
     };
     let mut admission =
-        // After the features are added: what is registered follows from their webhooks.
+        // Admission starts after the features are added: what is registered follows from their
+        // webhooks.
         Admission::start(&args.admission, namespace, webhooks, (&process, serving), leadership).await?;
-    // Only now: the features have subscribed to the leadership that it passes on.
+    // The guard starts last: the features have subscribed to the leadership that it passes on.
     let mut guard = AbortOnDropHandle::new(tokio::spawn(guard.run()));
     // The Lease is kept while the writes in flight end.
     let shutdown = Shutdown {

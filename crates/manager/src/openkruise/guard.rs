@@ -45,9 +45,9 @@ pub(crate) struct OpenKruiseGuard {
     was_installed: bool,
     /// The conflict that was last reported.
     reported: Option<String>,
-    /// For `PodProbeMarker`, on which `OpenKruise` acts unless its gate is off.
+    /// The passage for `PodProbeMarker`, on which `OpenKruise` acts unless its gate is off.
     markers: Passage,
-    /// For `SidecarSet`, on which every `OpenKruise` acts: it has no gate for it.
+    /// The passage for `SidecarSet`, on which every `OpenKruise` acts: it has no gate for it.
     sets: Passage,
 }
 
@@ -182,7 +182,7 @@ impl OpenKruiseGuard {
                 let text = format!(
                     "cannot see whether an OpenKruise manager acts on the same objects: {reason}"
                 );
-                // Who writes already goes on, and looks again.
+                // A manager that writes already goes on, and looks again.
                 if self.is_withheld(term) {
                     self.check.set_not_ready(text);
                 } else {
@@ -220,7 +220,7 @@ impl OpenKruiseGuard {
         of_markers || self.gates.sidecar_set && !self.sets.is_admitted(term)
     }
 
-    /// What an operator has to know and to do, if anything.
+    /// The message that says what an operator has to know and to do, if anything.
     fn describe_conflict(&self, state: &OpenKruiseState, term: u64) -> Option<String> {
         match state {
             OpenKruiseState::Active { holder, gate } if self.gates.pod_probe_marker => Some(
@@ -299,7 +299,7 @@ async fn look_in_time(client: Client) -> kube::Result<Look> {
     found.unwrap_or_else(late)
 }
 
-/// That both act on markers, and what to do about it.
+/// Says that both act on markers, and what to do about it.
 fn conflict_message(holder: &str, gate: &GateState, writes: bool) -> String {
     let holds = format!("OpenKruise's manager {holder} holds the Lease {LEASE}");
     let consequence = if writes {
@@ -326,7 +326,7 @@ fn conflict_message(holder: &str, gate: &GateState, writes: bool) -> String {
     }
 }
 
-/// That both act on `SidecarSet`s, and what to do about it.
+/// Says that both act on `SidecarSet`s, and what to do about it.
 fn sets_conflict_message(holder: &str, writes: bool) -> String {
     let consequence = if writes {
         "so both act on them"

@@ -12,19 +12,19 @@ use k8s_openapi::api::coordination::v1::Lease;
 use leadsman_lease::record;
 use tokio::time::Instant;
 
-/// More than the difference of the clocks of two machines in a cluster.
+/// A time longer than the difference of the clocks of two machines in a cluster.
 const LONG_AGO: Duration = Duration::from_mins(10);
 /// The duration of a Lease that does not say (`defaultLeaseDuration`, `pkg/manager/manager.go` of controller-runtime).
 const DEFAULT_DURATION: Duration = Duration::from_secs(15);
 
-/// What one look has found.
+/// The result of one look.
 #[derive(Clone, Debug)]
 pub(crate) enum Look {
     /// `OpenKruise` is not installed.
     NotInstalled,
-    /// It is installed, and its Lease does not exist.
+    /// `OpenKruise` is installed, and its Lease does not exist.
     NoLease,
-    /// Its Lease, and the gates of whoever holds it.
+    /// `OpenKruise`'s Lease, and the gates of whoever holds it.
     Lease(Box<Lease>, GateState),
 }
 
@@ -36,15 +36,16 @@ pub(crate) struct OpenKruiseManager {
 
 #[derive(Clone, Debug, Default)]
 enum SeenLease {
-    /// It was not read yet.
+    /// The Lease was not read yet.
     #[default]
     Unread,
-    /// It does not exist, or does not count.
+    /// The Lease does not exist, or does not count.
     Absent,
-    /// It exists, or did until it was deleted.
+    /// The Lease exists, or did until it was deleted.
     Seen {
         lease: Box<Lease>,
-        /// When it expires unless it is renewed; none if it had expired when it was first seen.
+        /// The time at which it expires unless it is renewed; `None` if it had expired when it was
+        /// first seen.
         until: Option<Instant>,
         gate: GateState,
     },
@@ -53,12 +54,12 @@ enum SeenLease {
 /// Whether its `PodProbeMarkerGate` is on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum GateState {
-    /// It could not be read.
+    /// The gate could not be read.
     #[default]
     Unread,
-    /// It is on, by these `--feature-gates`.
+    /// The gate is on, by these `--feature-gates`.
     On(String),
-    /// It is off.
+    /// The gate is off.
     Off,
     /// No pod of the holder was found: it counts as on.
     NoPod,
@@ -67,7 +68,7 @@ pub enum GateState {
 /// Whether its manager acts on the objects that leadsman writes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OpenKruiseState {
-    /// Its Lease was not read yet.
+    /// The Lease was not read yet.
     Unknown,
     /// No manager runs.
     Absent,
@@ -80,7 +81,7 @@ pub enum OpenKruiseState {
     Active {
         /// The holder of its Lease.
         holder: String,
-        /// What is known of its gate.
+        /// The known state of its gate.
         gate: GateState,
     },
 }
@@ -104,8 +105,9 @@ impl OpenKruiseManager {
                         until,
                         ..
                     } => {
-                        // By the change that is seen and not by `renewTime`, which is of another clock, as client-go does
-                        // (`observedTime` in `k8s.io/client-go/tools/leaderelection`).
+                        // The change that is seen counts and not `renewTime`, which is of another
+                        // clock, as in client-go (`observedTime` in
+                        // `k8s.io/client-go/tools/leaderelection`).
                         let renewed = !record::is_same(known, &lease);
                         if renewed {
                             Some(now + duration)
@@ -123,7 +125,7 @@ impl OpenKruiseManager {
         }
     }
 
-    /// When its Lease expires unless it is renewed.
+    /// The time at which its Lease expires unless it is renewed.
     pub(crate) fn expires_at(&self, now: Instant) -> Option<Instant> {
         match &self.lease {
             SeenLease::Seen { until, .. } => until.filter(|until| *until > now),

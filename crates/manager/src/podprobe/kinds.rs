@@ -27,10 +27,11 @@ const NODE_POD_PROBE_FIELDS: OptionalFields = OptionalFields {
     content: "what a verdict is about (revision, containerID, startedContainerID)",
 };
 
-/// In pages of about a megabyte of text each, as large as the objects commonly are.
+/// The kinds, in pages of about a megabyte of text each, as large as the objects commonly are.
 ///
-/// Markers and `NodePodProbe`s are re-listed by a new leader: with a verdict from before the last leader's mark it
-/// would put the old mark back. A pod that is seen late costs a write that changes nothing.
+/// Markers and `NodePodProbe`s are re-listed by a new leader: with a verdict from before the last
+/// leader's mark it would put the old mark back. A pod that is seen late costs a write that changes
+/// nothing.
 pub(super) const KINDS: &[Kind<PodProbeRules>] = &[
     Kind::new::<PodProbeMarker>(250)
         .relisted_on_takeover()
@@ -70,7 +71,8 @@ impl Observe<Node> for PodProbeRules {
 impl Observe<NodePodProbe> for PodProbeRules {
     fn event_from_observation(observation: Observation<NodePodProbe>) -> Event {
         let observation = match observation {
-            // Its spec is ours: what cannot be read of it is replaced, under the version that it has now.
+            // The spec is ours: an object that cannot be read is replaced, under the version that
+            // it has now.
             Observation::Undecodable(metadata, source) => {
                 let empty = NodePodProbe {
                     metadata: Arc::unwrap_or_clone(metadata),

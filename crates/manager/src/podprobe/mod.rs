@@ -27,7 +27,7 @@ mod serverless;
 /// The rules of `PodProbeMarker`.
 pub(crate) struct PodProbeRules {
     index: Index,
-    /// None if the gate for serverless pods is off.
+    /// The webhook for serverless pods. `None` if their gate is off.
     injection: Option<InjectionWebhook>,
     metrics: MarkerMetrics,
 }
@@ -102,7 +102,7 @@ impl Rules for PodProbeRules {
 
     fn due_request(&mut self, target: &WriteTarget, now: Now) -> Option<Request<Event>> {
         let write = self.index.due(target, now)?;
-        // Only for a write that is due: the index keeps since when until the marks are written.
+        // A write has to be due: the index keeps since when until the marks are written.
         let measured = self.index.verdict_since(target).map(|since| Measured {
             since,
             latency: self.metrics.mark_latency.clone(),

@@ -23,7 +23,7 @@ const CREATE_NODE_POD_PROBE: RequestKind = RequestKind {
     verb: "create",
     scope: RightScope::Cluster,
 };
-/// Of the object that is in the way of a creation.
+/// The request that reads the object in the way of a creation.
 const READ_NODE_POD_PROBE: RequestKind = RequestKind {
     label: "read_nodepodprobe",
     group: GROUP,
@@ -150,7 +150,8 @@ fn request_steps(write: &Write) -> Result<Vec<HttpRequest<Vec<u8>>>, BuildError>
             let name = object.metadata.name.as_deref().unwrap_or_default();
             node_pod_probes_builder().replace(name, &post, body(object)?)
         }
-        // Only the object that was observed: a node of the same name may have come back with a new one.
+        // The uid restricts it to the object that was observed: a node of the same name may have
+        // come back with a new one.
         Write::DeleteNodePodProbe { name, uid } => {
             let delete = DeleteParams::default().preconditions(Preconditions {
                 uid: Some(uid.clone()),
@@ -165,10 +166,11 @@ fn request_steps(write: &Write) -> Result<Vec<HttpRequest<Vec<u8>>>, BuildError>
             resource_version,
             status,
         } => {
-            // With the uid, so that no marker gets the status of a predecessor of its name, and with the version: a merge
-            // patch replaces the whole list of conditions, and those of others must not be lost.
-            // No apply: where the CRD lacks one of the fields, as OpenKruise's does, the API server fails an apply
-            // that has it, and drops it from a merge patch.
+            // The uid keeps a marker from getting the status of a predecessor of its name. The
+            // version is needed because a merge patch replaces the whole list of conditions, and
+            // those of others must not be lost. An apply is not possible: where the CRD lacks one
+            // of the fields, as OpenKruise's does, the API server fails an apply that has it, and
+            // drops it from a merge patch.
             let patch = json!({
                 "metadata": {"uid": uid, "resourceVersion": resource_version}, "status": status,
             });
@@ -217,8 +219,8 @@ fn marks_steps(marks: &PodMarks) -> Result<Vec<HttpRequest<Vec<u8>>>, BuildError
         pods.patch_subresource(
             "status",
             &pod.name,
-            // Without force a key that another manager has with another value would be a conflict (409), and a
-            // governed key is to be what the verdict says, whoever has it.
+            // The apply is forced: a key that another manager has with another value would be a
+            // conflict (409), and a governed key is to be what the verdict says, whoever has it.
             &patch_params().force(),
             &Patch::Apply(configuration),
         )

@@ -52,8 +52,8 @@ impl InjectionWebhook {
         for (name, marker) in changed {
             self.markers.set_marker(&name, marker);
         }
-        // Also without a marker: until something is published, a configuration that an earlier process has left is
-        // not removed.
+        // An empty snapshot is published without a marker too: until something is published, a
+        // configuration that an earlier process has left is not removed.
         let is_first = lists_all && !self.is_listed;
         self.is_listed |= lists_all;
         if !self.is_listed || !is_changed && !is_first {

@@ -20,10 +20,11 @@ const SET_FIELDS: OptionalFields = OptionalFields {
     content: "why a set is not in force (status.conditions, status.inForce)",
 };
 
-/// In pages of about a megabyte of text each, as large as the objects commonly are.
+/// The kinds, in pages of about a megabyte of text each, as large as the objects commonly are.
 ///
-/// Sets and revisions are re-listed by a new leader, which would otherwise undo what the last one wrote; and pods, of which it
-/// would otherwise not count those that the last one has just taken down.
+/// Sets and revisions are re-listed by a new leader, which would otherwise undo what the last one
+/// wrote; and pods, of which it would otherwise not count those that the last one has just taken
+/// down.
 pub(super) const KINDS: &[Kind<SidecarSetRules>] = &[
     Kind::new::<SidecarSet>(50)
         .reviewed_by()

@@ -14,7 +14,7 @@ type SetGauges = Family<Labels<1>, Gauge>;
 /// The metrics of all sets.
 pub(super) struct SetMetrics {
     sets: [Gauge; REASONS.len()],
-    /// By the states of [`STATES`].
+    /// The pods, by the states of [`STATES`].
     pods: [Gauge; STATES.len()],
 }
 

@@ -108,7 +108,7 @@ impl Rules for SidecarSetRules {
     }
 
     fn observe_event(&mut self, event: Event, now: Now) -> Effects<WriteTarget> {
-        // What a set's pods come to is in its status, so each change shows with the next status.
+        // A set's status contains what its pods come to, so each change shows with the next status.
         let is_of_sets = matches!(
             event,
             Event::Set(..)
@@ -120,7 +120,7 @@ impl Rules for SidecarSetRules {
             self.review.publish_snapshot(snapshot.clone());
             self.injection.publish_snapshot(snapshot);
         }
-        // Then: a set that is counted is injected.
+        // The order matters: a set that is counted is injected.
         if is_of_sets {
             self.metrics.publish_totals(&self.index.set_totals());
         }

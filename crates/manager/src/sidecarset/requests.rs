@@ -55,7 +55,7 @@ const SET_HASHES: RequestKind =
 const EVENT: RequestKind =
     cluster_request_kind("sidecarset_event", "events.k8s.io", "events", "create");
 const CREATE_REVISION: RequestKind = revision_request_kind("create_revision", "create");
-/// Of the object that is in the way of a creation.
+/// The request that reads the object in the way of a creation.
 const READ_REVISION: RequestKind = revision_request_kind("read_revision", "get");
 const PATCH_REVISION: RequestKind = revision_request_kind("patch_revision", "patch");
 const DELETE_REVISION: RequestKind = revision_request_kind("delete_revision", "delete");
@@ -238,7 +238,7 @@ fn event_object(note: &EventNote, now: Timestamp) -> Value {
         "apiVersion": "events.k8s.io/v1",
         "kind": "Event",
         "metadata": {
-            // Of trailing characters the API server lets only a dash stand (`maskTrailingDash` in
+            // The API server accepts a dash as the last character (`maskTrailingDash` in
             // `k8s.io/apimachinery/pkg/api/validation/generic.go`).
             "generateName": format!("{}-", regarding.name),
             "namespace": namespace,

@@ -21,7 +21,7 @@ const WEBHOOK: &str = "validate-sidecarset.leadsman.io";
 /// Half of it is for the answer, and half of that for another look at what the set is judged beside.
 const TIMEOUT_SECONDS: u8 = 2;
 
-/// What sets are judged beside.
+/// The state that sets are judged beside.
 pub(super) struct SetReview {
     feed: WebhookFeed<Snapshot>,
 }

@@ -164,7 +164,7 @@ fn webhook_spec(call: &ScopeCall) -> WebhookSpec {
     }
 }
 
-/// What pods are reviewed by.
+/// The state that pods are reviewed by.
 struct Injectable {
     snapshot: Arc<Snapshot>,
     remarks: RemarkCounters,
@@ -219,7 +219,7 @@ impl Reviewer for SidecarInjector {
     }
 }
 
-/// What sets say that does not take effect in new pods, counted by reason.
+/// The remarks of sets that do not take effect in new pods, counted by reason.
 #[derive(Clone)]
 struct RemarkCounters(Counters<1>);
 
