@@ -59,7 +59,7 @@ fn marker_document(crd: &CustomResourceDefinition) -> Value {
     make_list_map(schema_at(schema, "spec.probes"), &["name"]);
     make_list_map(schema_at(schema, "spec.probes[].markerPolicy"), &["state"]);
     make_list_map(schema_at(schema, "status.conditions"), &["type"]);
-    // As in OpenKruise's CRD; the type itself has a default.
+    // OpenKruise's CRD requires it too; the type itself has a default.
     schema_at(schema, "status").insert("required".into(), json!(["observedGeneration"]));
     add_rules(schema, rules::marker());
     document

@@ -16,7 +16,7 @@ use serde_json::value::RawValue;
 pub enum Guarded<K> {
     /// The object.
     Decoded(Box<K>),
-    /// Only its metadata could be decoded.
+    /// The metadata alone could be decoded.
     Undecodable {
         /// Metadata, name and namespace at least.
         metadata: Box<ObjectMeta>,

@@ -37,10 +37,10 @@ pub const ANNOTATIONS_BYTES: usize = 256 * 1024;
 /// Bytes of a pod as JSON, with what sets add to it. etcd takes requests of 1.5 MiB (`--max-request-bytes`), and needs room for
 /// what the API server and the kubelet add later: defaults, `managedFields`, the status.
 pub const POD_BYTES: usize = 1280 * 1024;
-/// What is kept of a pod's metadata and spec, in bytes. A pod of which more would be kept counts as undecodable. Usual pods have
-/// one to four KiB.
+/// The most that is kept of a pod's metadata and spec, in bytes. A pod of which more would be kept
+/// counts as undecodable. Usual pods have one to four KiB.
 pub const KEPT_POD_BYTES: usize = 64 * 1024;
-/// What a text costs beyond its length where it is kept.
+/// The cost of a text beyond its length where it is kept.
 pub const KEPT_TEXT_BYTES: usize = 32;
 /// Bytes of the note of an event (`NoteLengthLimit` in `pkg/apis/core/validation/events.go`).
 pub const EVENT_NOTE_BYTES: usize = 1024;
@@ -84,11 +84,10 @@ pub const FIELD_PATH: usize = "metadata.annotations['']".len() + QUALIFIED_NAME;
 pub const PATCHES: usize = 16;
 /// Annotations of one entry of a set's `patchPodMetadata`, at most.
 pub const PATCH_KEYS: usize = 32;
-/// Terms of a priority strategy, and of a scatter strategy, at most.
+/// Maximum terms of a priority strategy, and of a scatter strategy.
 pub const TERMS: usize = 32;
 
-/// Fields of a pod's containers that have one of a few words, wherever they stand in a container (`pkg/apis/core/types.go`). An
-/// empty one has its default.
+/// Enum-valued fields of containers, at any depth (`pkg/apis/core/types.go`). An empty one has its default.
 pub const POD_WORDS: &[(&str, &[&str])] = &[
     ("imagePullPolicy", &["Always", "IfNotPresent", "Never"]),
     (

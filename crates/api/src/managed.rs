@@ -26,7 +26,7 @@ pub struct FieldOwner {
     /// The subresource that it wrote to; empty for the object itself.
     #[serde(deserialize_with = "null_as_default")]
     pub subresource: String,
-    /// When it last wrote one of its fields.
+    /// The time at which it last wrote one of its fields.
     pub time: Option<Time>,
     /// The fields that it owns.
     #[serde(rename = "fieldsV1")]

@@ -131,7 +131,7 @@ fn selector() -> Vec<CelRule> {
     rules
 }
 
-/// What holds for every selector; `empty` is said of one that selects nothing.
+/// The rules of every selector; `empty` is said of one that selects nothing.
 fn selector_rules(selector: &str, empty: &str) -> Vec<CelRule> {
     let at = |field: &str| format!("{selector}.{field}");
     let (labels, expression, values) = (
@@ -160,7 +160,7 @@ fn selector_rules(selector: &str, empty: &str) -> Vec<CelRule> {
         ),
         rule(
             expression.clone(),
-            // As Kubernetes checks selectors (`ValidateLabelSelectorRequirement`,
+            // Kubernetes checks selectors so (`ValidateLabelSelectorRequirement`,
             // `k8s.io/apimachinery/pkg/apis/meta/v1/validation/validation.go`).
             "!(self.operator in ['In', 'NotIn']) || has(self.values) && self.values.size() > 0",
             "In and NotIn need at least one value",
@@ -419,7 +419,7 @@ fn http() -> Vec<CelRule> {
         ),
         rule(
             "spec.probes[].probe.httpGet.httpHeaders[].value",
-            // It would begin another header (RFC 9110, 5.5).
+            // A line break would begin another header (RFC 9110, 5.5).
             r"!self.matches(r'[\r\n]')",
             "must not have a line break",
         ),

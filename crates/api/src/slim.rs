@@ -29,9 +29,9 @@ pub struct Pod {
     /// Name, namespace, uid, resourceVersion, generation, creationTimestamp and deletionTimestamp; all other fields are
     /// empty.
     pub identity: ObjectMeta,
-    /// Its labels.
+    /// The labels.
     pub labels: Pairs,
-    /// Its annotations.
+    /// The annotations.
     pub annotations: Pairs,
     /// The uid of the workload that controls it.
     pub controller: Option<String>,
@@ -43,7 +43,7 @@ pub struct Pod {
     pub status: PodStatus,
 }
 
-/// What is read of a pod's spec.
+/// The part of a pod's spec that is read.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PodSpec {
@@ -51,26 +51,26 @@ pub struct PodSpec {
     pub node_name: Option<String>,
     /// How long its containers may take to end, in seconds.
     pub termination_grace_period_seconds: Option<i64>,
-    /// Its containers.
+    /// The containers.
     #[serde(default, deserialize_with = "null_as_default")]
     pub containers: Vec<Container>,
-    /// Its init containers; the restartable ones are sidecars.
+    /// The init containers; the restartable ones are sidecars.
     #[serde(default, deserialize_with = "null_as_default")]
     pub init_containers: Vec<Container>,
 }
 
-/// What is read of a container.
+/// The part of a container that is read.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Container {
-    /// Its name.
+    /// The container's name.
     pub name: String,
-    /// Its image.
+    /// The container's image.
     #[serde(default)]
     pub image: String,
-    /// When its image is pulled.
+    /// The policy that says when the image is pulled.
     pub image_pull_policy: Option<String>,
-    /// Its ports, by which a probe's port name is resolved.
+    /// The container's ports, by which a probe's port name is resolved.
     #[serde(default, deserialize_with = "null_as_default")]
     pub ports: Vec<ContainerPort>,
     /// Whether it has a startup probe, whose content does not matter.
@@ -79,13 +79,13 @@ pub struct Container {
     pub restart_policy: Option<String>,
 }
 
-/// What is read of a container's port.
+/// The part of a container's port that is read.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ContainerPort {
-    /// Its name.
+    /// The port's name.
     pub name: Option<String>,
-    /// Its number.
+    /// The port's number.
     pub container_port: i32,
 }
 
@@ -99,7 +99,7 @@ impl<'de> Deserialize<'de> for Present {
     }
 }
 
-/// What is read of a pod's status.
+/// The part of a pod's status that is read.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PodStatus {
@@ -119,36 +119,36 @@ pub struct PodStatus {
     pub init_container_statuses: Vec<ContainerStatus>,
 }
 
-/// What is read of a pod's condition.
+/// The part of a pod's condition that is read.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PodCondition {
-    /// Its type.
+    /// The condition's type.
     #[serde(rename = "type")]
     pub type_: String,
     /// `True`, `False` or `Unknown`.
     pub status: String,
     /// A message for people.
     pub message: Option<String>,
-    /// When the status last changed.
+    /// The time at which the status last changed.
     pub last_transition_time: Option<Time>,
-    /// When it was last probed.
+    /// The time at which it was last probed.
     pub last_probe_time: Option<Time>,
 }
 
-/// What is read of a container's status.
+/// The part of a container's status that is read.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ContainerStatus {
     /// The container.
     pub name: String,
-    /// Its id, as `runtime://id`.
+    /// The container's id, as `runtime://id`.
     #[serde(rename = "containerID")]
     pub container_id: Option<String>,
     /// The name of its image, as the runtime has it.
     #[serde(default)]
     pub image: String,
-    /// Its image, with a digest.
+    /// The container's image, with a digest.
     #[serde(default, rename = "imageID")]
     pub image_id: String,
     /// Whether it is ready.
@@ -159,12 +159,12 @@ pub struct ContainerStatus {
     pub restart_count: i32,
     /// Whether its startup probe has passed, true without one.
     pub started: Option<bool>,
-    /// Its current state.
+    /// The container's current state.
     #[serde(default)]
     pub state: ContainerState,
 }
 
-/// What is read of a container's state.
+/// The part of a container's state that is read.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 pub struct ContainerState {
     /// `None` while it waits, and after it has terminated.
@@ -175,18 +175,18 @@ pub struct ContainerState {
     pub terminated: Option<ContainerStateReason>,
 }
 
-/// What is read of a container that does not run.
+/// The part that is read of the state of a container that does not run.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 pub struct ContainerStateReason {
-    /// In one word, such as `CrashLoopBackOff` or `Completed`.
+    /// The reason in one word, such as `CrashLoopBackOff` or `Completed`.
     pub reason: Option<String>,
 }
 
-/// What is read of a running container.
+/// The part that is read of the state of a running container.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ContainerStateRunning {
-    /// When it was started, in whole seconds.
+    /// The time at which it was started, in whole seconds.
     pub started_at: Option<Time>,
 }
 
@@ -196,7 +196,7 @@ pub struct ContainerStateRunning {
 pub struct Node {
     /// Name, uid and resourceVersion; all other fields are empty.
     pub identity: ObjectMeta,
-    /// Its labels.
+    /// The labels.
     pub labels: Pairs,
 }
 
@@ -206,7 +206,7 @@ pub struct Node {
 pub struct Namespace {
     /// Name, uid and resourceVersion; all other fields are empty.
     pub identity: ObjectMeta,
-    /// Its labels.
+    /// The labels.
     pub labels: Pairs,
 }
 
@@ -293,7 +293,8 @@ impl PodWire {
         let names = containers().map(|one| one.name.len() + one.image.len());
         let ports = containers().flat_map(|one| &one.ports);
         let ports = ports.map(|port| port.name.as_ref().map_or(0, String::len));
-        // Which marks are ours is kept too, and a client may write any managedFields. Ours are of applies on the status.
+        // The keys that say which marks are ours are kept too, and a client may write any
+        // managedFields. Ours are of applies on the status.
         let owners = self.metadata.managed_fields.iter();
         let owners = owners.filter(|one| one.operation == "Apply" && one.subresource == "status");
         let owned = owners.flat_map(|one| {

@@ -36,7 +36,8 @@ where
     serde_json::from_value(probe).map_err(D::Error::custom)
 }
 
-/// What is read of an object's metadata. `ObjectMeta` itself would parse managedFields into trees of values.
+/// The part of an object's metadata that is read. `ObjectMeta` itself would parse managedFields
+/// into trees of values.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct ObjectMetadata {

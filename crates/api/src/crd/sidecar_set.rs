@@ -252,8 +252,8 @@ fn set_bounds(schema: &mut SchemaObject) {
     }
 }
 
-/// Those that `OpenKruise`'s webhook writes into a set, whatever the set (`SetDefaultsSidecarSetV1beta1`,
-/// `apis/apps/defaults`).
+/// The defaults that `OpenKruise`'s webhook writes into a set, whatever the set
+/// (`SetDefaultsSidecarSetV1beta1`, `apis/apps/defaults`).
 fn defaults() -> Vec<(&'static str, Value)> {
     vec![
         (

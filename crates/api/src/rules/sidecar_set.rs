@@ -23,7 +23,7 @@ pub(crate) fn sidecar_set() -> Vec<CelRule> {
     let empty = "must not be empty: name a label in matchLabels or matchExpressions";
     let selectors = SELECTORS.map(|selector| selector_rules(selector, empty));
     let mut rules: Vec<_> = selectors.into_iter().flatten().collect();
-    // In a list of selectors this rule would cost too much; there it is a pattern of the schema.
+    // The rule would cost too much in a list of selectors; there it is a pattern of the schema.
     rules.retain(|rule| rule.path != WEIGHT_VALUES);
     rules.extend(pods());
     rules.extend(containers(
@@ -73,7 +73,7 @@ fn pods() -> Vec<CelRule> {
     ]
 }
 
-/// What holds for each item of a list of containers.
+/// The rules of each item of a list of containers.
 fn containers(container: &'static str, upgrade_types: &[&str]) -> Vec<CelRule> {
     let at = |field: &str| format!("{container}.{field}");
     let is_hot = "has(self.upgradeType) && self.upgradeType == 'HotUpgrade'";
@@ -135,7 +135,8 @@ fn resources_policy(policy: &str) -> [CelRule; 3] {
         ),
         string_rule(
             format!("{policy}.targetContainersNameRegex"),
-            // What is no regular expression is an error of the evaluation, which refuses the set.
+            // A text that is no regular expression is an error of the evaluation, which refuses the
+            // set.
             "self != '' && ''.matches(self) in [true, false]",
             "must be a regular expression (RE2), and not empty: .* matches every name",
         ),

@@ -10,7 +10,7 @@ use crate::wire::{metadata, null_as_default};
 /// A `ConfigMap` of texts.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 pub struct ConfigMap {
-    /// Its metadata without `managedFields`.
+    /// The metadata without `managedFields`.
     #[serde(rename = "metadata", deserialize_with = "metadata")]
     pub identity: ObjectMeta,
     /// The texts by key.

@@ -12,11 +12,11 @@ use serde::Deserialize;
 pub struct CustomResourceDefinition {
     /// Name, uid and resourceVersion; all other fields are empty.
     pub identity: ObjectMeta,
-    /// Its versions, served or not.
+    /// The versions, served or not.
     pub versions: Vec<CrdVersion>,
 }
 
-/// What is read of a CRD's version.
+/// The part of a CRD's version that is read.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct CrdVersion {
@@ -26,7 +26,7 @@ pub struct CrdVersion {
     pub schema: CrdValidation,
 }
 
-/// What is read of the validation of a version's objects.
+/// The part that is read of the validation of a version's objects.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct CrdValidation {
@@ -35,7 +35,7 @@ pub struct CrdValidation {
     pub object: StructuralSchema,
 }
 
-/// What is read of a structural schema: the fields that it keeps.
+/// The part of a structural schema that is read: the fields that it keeps.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct StructuralSchema {

@@ -9,13 +9,13 @@ use crate::wire::metadata;
 /// A `ControllerRevision`: what a workload was.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 pub struct ControllerRevision {
-    /// Its metadata without `managedFields`.
+    /// The metadata without `managedFields`.
     #[serde(rename = "metadata", deserialize_with = "metadata")]
     pub identity: ObjectMeta,
     /// The highest is that of the newest.
     #[serde(default)]
     pub revision: i64,
-    /// What the workload was.
+    /// The workload's earlier content.
     #[serde(default)]
     pub data: Value,
 }
