@@ -138,6 +138,31 @@ pub enum WatchPhase {
 
 /// Lists and watches the target. The stream never ends; dropping it ends the request in flight. `read_object` reads what the
 /// watch delivers, as `K` is deserialized from a list. `random` spreads retries and the ends of watches.
+///
+/// ```no_run
+/// # async fn follow(server: leadsman_process::ApiServer, random: fastrand::Rng) {
+/// use std::pin::pin;
+///
+/// use futures::StreamExt as _;
+/// use k8s_openapi::api::core::v1::ConfigMap;
+/// use leadsman_process::list::ListTarget;
+/// use leadsman_process::watcher::{WatchEvent, list_and_watch};
+///
+/// let target = ListTarget::in_namespace::<ConfigMap>("default");
+/// let read_object = |text: &str| serde_json::from_str(text);
+/// let mut events = pin!(list_and_watch::<ConfigMap>(server, target, read_object, random));
+/// while let Some(event) = events.next().await {
+///     match event {
+///         WatchEvent::ListItem(it) | WatchEvent::Changed(it) => println!("{:?}", it.metadata.name),
+///         WatchEvent::Deleted(it) => println!("{:?} is gone", it.metadata.name),
+///         // The watch retries by itself; say why nothing comes.
+///         WatchEvent::Failed(failure) => println!("{}", failure.explain_failure("configmaps")),
+///         WatchEvent::ListStarted | WatchEvent::ListPage(_) | WatchEvent::ListComplete(_) => {}
+///         WatchEvent::Following => println!("up to date from here on"),
+///     }
+/// }
+/// # }
+/// ```
 pub fn list_and_watch<K>(
     server: ApiServer,
     target: ListTarget,
