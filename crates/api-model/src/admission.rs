@@ -13,7 +13,7 @@ use crate::resource::Resource;
 use crate::selector::selects;
 use crate::status::Failure;
 
-/// Who answers the calls of webhooks.
+/// The side that answers the calls of webhooks.
 pub trait Admission: Send + Sync {
     /// Sends a review, and waits for the answer. An error is a connection that failed.
     fn call(&self, call: WebhookCall) -> BoxFuture<'static, Result<(StatusCode, Vec<u8>), String>>;
@@ -33,11 +33,11 @@ pub struct WebhookCall {
     pub path: String,
     /// An `AdmissionReview`.
     pub body: Vec<u8>,
-    /// After this time the call has failed.
+    /// The time after which the call has failed.
     pub timeout: Duration,
 }
 
-/// What an expression of `matchConditions` is about.
+/// The variables of an expression of `matchConditions`.
 #[derive(Clone, Debug)]
 pub struct Variables {
     /// The object as it would be stored; null for a deletion.
@@ -55,7 +55,7 @@ pub(crate) struct InForce {
     pub(crate) namespace_labels: Map<String, Value>,
 }
 
-/// What is reviewed.
+/// The change that is reviewed.
 pub(crate) struct Review<'a> {
     pub(crate) resource: &'a Resource,
     pub(crate) subresource: Option<&'a str>,
@@ -80,7 +80,7 @@ impl Review<'_> {
         for webhook in &in_force.webhooks {
             let before = object.clone();
             let called = self.call(admission, in_force, webhook, &mut object).await?;
-            // Those before are asked again about what a later one has changed.
+            // Webhooks before are asked again about what a later one has changed.
             if object != before {
                 for (_, is_due) in &mut again {
                     *is_due = true;

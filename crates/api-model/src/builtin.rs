@@ -8,7 +8,7 @@ use crate::resource::{Generation, Resource};
 use crate::schema::{MergedList, Schema};
 use crate::status::Cause;
 
-/// Of each list of containers.
+/// The fields of each list of containers.
 const CONTAINER: &[(&str, &[&str], Option<&str>)] = &[
     ("", &["name"], Some("name")),
     ("[].env", &["name"], Some("name")),
@@ -169,7 +169,7 @@ fn secrets() -> Resource {
     with_maps(secrets, &["data"])
 }
 
-/// With maps of the root.
+/// Adds maps of the root.
 fn with_maps(mut resource: Resource, maps: &[&str]) -> Resource {
     for map in maps {
         let schema = Schema {
@@ -254,7 +254,7 @@ fn normalize_container(container: &mut Value) {
     }
 }
 
-/// What admission plugins set (`DefaultTolerationSeconds`, `Priority`).
+/// Sets what admission plugins set (`DefaultTolerationSeconds`, `Priority`).
 fn admit_pod(pod: &mut Value) {
     let tolerations = ["not-ready", "unreachable"].map(|taint| {
         json!({
@@ -308,8 +308,8 @@ fn fill_in(map: &mut Map<String, Value>, defaults: &Value) {
     }
 }
 
-/// Of a pod's spec only images may change, and a few fields that nobody here writes (`ValidatePodUpdate`,
-/// `pkg/apis/core/validation/validation.go`).
+/// Checks that only images of a pod's spec change, and a few fields that nobody here writes
+/// (`ValidatePodUpdate`, `pkg/apis/core/validation/validation.go`).
 fn validate_pod(new: &Value, old: Option<&Value>, subresource: Option<&str>) -> Vec<Cause> {
     const MAY: &str = "spec: Forbidden: pod updates may not change fields other than `spec.containers[*].image`,\
         `spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing tolerations),\
@@ -379,7 +379,8 @@ fn without_images(spec: &Value) -> Value {
 /// Texts of which an empty one is not written.
 const TEXTS: [&str; 2] = ["message", "reason"];
 
-/// What Go drops of a struct when it writes it: null, and texts, lists and maps that are empty.
+/// Drops what Go drops of a struct when it writes it: null, and texts, lists and maps that are
+/// empty.
 pub(crate) fn drop_empty(value: &mut Value) {
     match value {
         Value::Object(map) => {

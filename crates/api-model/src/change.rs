@@ -103,7 +103,7 @@ impl Connection {
         let reset = resource.reset_fields(call.subresource.as_deref());
         let by = self.ownership(resource, call, &reset, true);
         if managers.is_empty() {
-            // What is there belongs to somebody all the same (`skipnonapplied.go`).
+            // Fields that exist belong to somebody all the same (`skipnonapplied.go`).
             let mut before = self.ownership(resource, call, &reset, false);
             before.manager.name = String::from("before-first-apply");
             managers.note_update(&without_managers(&empty_object(resource)).0, &live, &before);
@@ -144,7 +144,8 @@ impl Connection {
         sent: Option<&Value>,
     ) {
         let (live, stored) = without_managers(old);
-        // Who sends none keeps those that are stored, and who sends an empty list resets them (`fieldmanager.go`).
+        // A client that sends none keeps those that are stored, and one that sends an empty list
+        // resets them (`fieldmanager.go`).
         let is_reset = sent
             .and_then(Value::as_array)
             .is_some_and(|sent| match &sent[..] {
@@ -181,7 +182,7 @@ pub(crate) fn empty_object(resource: &Resource) -> Value {
     live
 }
 
-/// What the API server makes of JSON when it reads it.
+/// Changes JSON as the API server does when it reads it.
 pub(crate) fn decode(resource: &Resource, object: &mut Value) {
     if resource.is_custom {
         if let Some(metadata) = object.get_mut("metadata") {

@@ -42,7 +42,7 @@ impl ApiServer {
     }
 }
 
-/// Who exists: uids with the keys of their objects.
+/// The uids of all objects, with their keys.
 fn uids(store: &Store) -> BTreeMap<String, Key> {
     let objects = store.objects.iter();
     let uids = objects.filter_map(|(key, object)| {

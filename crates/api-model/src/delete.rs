@@ -24,11 +24,11 @@ pub(crate) struct DeleteOptions {
     propagation: Option<String>,
 }
 
-/// What a deletion has done.
+/// The outcome of a deletion.
 pub(crate) enum Deletion {
     /// The object is gone. Its last state, with the version of the deletion.
     Gone(Arc<Object>),
-    /// It waits for its kubelet or its finalizers.
+    /// The object waits for its kubelet or its finalizers.
     Pending(Arc<Object>),
 }
 

@@ -63,7 +63,7 @@ impl FieldSet {
         self.subtract(other, false)
     }
 
-    /// Without what is below a field of the other set, too.
+    /// Returns the set without the fields of the other one, and without what is below them.
     pub(crate) fn recursive_difference(&self, other: &Self) -> Self {
         self.subtract(other, true)
     }
@@ -85,7 +85,8 @@ impl FieldSet {
         }
     }
 
-    /// With the structs above its fields (`EnsureNamedFieldsAreMembers`, `fieldpath/set.go`).
+    /// Returns the set with the structs above its fields (`EnsureNamedFieldsAreMembers`,
+    /// `fieldpath/set.go`).
     pub(crate) fn with_structs(&self, schema: &Schema) -> Self {
         let mut with = Self {
             members: self.members.clone(),
@@ -217,7 +218,7 @@ fn readable_element(element: &str) -> String {
     }
 }
 
-/// What of two objects differs (`typed/compare.go`).
+/// The difference of two objects (`typed/compare.go`).
 #[derive(Debug, Default)]
 pub(crate) struct Comparison {
     pub(crate) removed: FieldSet,
@@ -233,7 +234,7 @@ impl Comparison {
         comparison
     }
 
-    /// Without these fields and what is below them.
+    /// Leaves out these fields and what is below them.
     pub(crate) fn exclude(&mut self, fields: &FieldSet) {
         for set in [&mut self.removed, &mut self.modified, &mut self.added] {
             *set = set.recursive_difference(fields);

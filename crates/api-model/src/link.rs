@@ -7,13 +7,14 @@ use hyper::body::Bytes;
 
 /// The way from one client to its API server.
 pub trait Link: Send + Sync {
-    /// What becomes of a request.
+    /// Decides on the fate of a request.
     fn fate(&self, request: &RequestFacts) -> Fate {
         let _ = request;
         Fate::Pass
     }
 
-    /// What has become of a request that arrived. Not called for one whose client is gone meanwhile.
+    /// Tells the outcome of a request that arrived. Not called for one whose client is gone
+    /// meanwhile.
     fn answered(&self, request: &RequestFacts, outcome: &Answered) {
         let _ = (request, outcome);
     }
@@ -36,7 +37,7 @@ pub trait Link: Send + Sync {
         false
     }
 
-    /// What becomes of an event of a watch.
+    /// Decides on the fate of an event of a watch.
     fn event_fate(&self, resource: &str, version: u64) -> EventFate {
         let _ = (resource, version);
         EventFate::Deliver
@@ -49,7 +50,7 @@ pub struct FaultlessLink;
 
 impl Link for FaultlessLink {}
 
-/// What a [`Link`] is told of a request.
+/// The facts of a request that a [`Link`] decides by.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RequestFacts {
     /// How many requests of all clients came before.
@@ -58,7 +59,7 @@ pub struct RequestFacts {
     pub user: String,
     /// `get`, `list`, `watch`, `create`, `update`, `patch`, `delete` or `deletecollection`.
     pub verb: &'static str,
-    /// Of a patch: `apply`, `merge`, `strategic` or `json`; else empty.
+    /// The kind of a patch: `apply`, `merge`, `strategic` or `json`; else empty.
     pub patch: &'static str,
     /// The API group; empty for the core group.
     pub group: String,
@@ -81,7 +82,7 @@ impl RequestFacts {
     }
 }
 
-/// What has become of a request that arrived.
+/// The outcome of a request that arrived.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answered {
     /// The code of the answer, also of one that never reaches the client.
@@ -90,28 +91,28 @@ pub struct Answered {
     pub changed: Option<u64>,
     /// Why it failed; empty for a success.
     pub reason: String,
-    /// What the link did to it.
+    /// The fate that the link chose.
     pub fate: Fate,
 }
 
-/// What becomes of a request.
+/// The fate of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// It is carried out and answered at once.
+    /// The request is carried out and answered at once.
     Pass,
-    /// It arrives later, also if the client has given it up meanwhile.
+    /// The request arrives later, even if the client has given it up meanwhile.
     Delay(Duration),
-    /// It is carried out at once and answered later.
+    /// The request is carried out at once and answered later.
     DelayReply(Duration),
-    /// It never arrives: the client sees a broken connection.
+    /// The request never arrives: the client sees a broken connection.
     LoseRequest,
-    /// It never arrives, and no answer ever comes.
+    /// The request never arrives, and no answer ever comes.
     HangRequest,
-    /// It is carried out, and the client sees a broken connection.
+    /// The request is carried out, and the client sees a broken connection.
     LoseReply,
-    /// It is carried out, and no answer ever comes.
+    /// The request is carried out, and no answer ever comes.
     HangReply,
-    /// It is refused with this code, and `Retry-After` in seconds.
+    /// The request is refused with this code, and `Retry-After` in seconds.
     Refuse(StatusCode, Option<u32>),
     /// The client is gone: neither this request nor any later one arrives, and nothing is answered.
     CrashBefore,
@@ -119,12 +120,12 @@ pub enum Fate {
     CrashAfter,
 }
 
-/// What becomes of an event of a watch.
+/// The fate of an event of a watch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EventFate {
-    /// It is delivered at once.
+    /// The event is delivered at once.
     Deliver,
-    /// It is delivered later, and so are those after it.
+    /// The event is delivered later, and so are those after it.
     Delay(Duration),
     /// The watch ends before it, as when its time is over.
     CloseStream,

@@ -9,7 +9,7 @@ use crate::fields::{Comparison, FieldSet, merge_values, remove_fields};
 use crate::schema::Schema;
 use crate::status::Failure;
 
-/// Who writes, and how.
+/// The identity of a writer, and the way in which it writes.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Manager {
     pub(crate) name: String,
@@ -34,11 +34,11 @@ pub(crate) struct Ownership<'a> {
     /// Fields that the endpoint does not write, so that nobody gets them by it.
     pub(crate) reset: &'a FieldSet,
     pub(crate) manager: Manager,
-    /// As `metadata.managedFields` has it.
+    /// The time, as `metadata.managedFields` has it.
     pub(crate) now: Value,
 }
 
-/// What identifies an object, and is nobody's (`stripmeta.go`).
+/// The fields that identify an object, and are nobody's (`stripmeta.go`).
 const UNOWNED: [&str; 10] = [
     "apiVersion",
     "kind",
@@ -73,7 +73,7 @@ impl Managers {
         Self(entries.collect())
     }
 
-    /// In the order of `sortEncodedManagedFields`. None if nothing is owned.
+    /// Writes them in the order of `sortEncodedManagedFields`. `None` if nothing is owned.
     pub(crate) fn to_value(&self) -> Option<Value> {
         let mut entries: Vec<_> = self.0.iter().collect();
         entries.sort_by_key(|(manager, owned)| {
@@ -184,7 +184,8 @@ impl Managers {
             own.set = own.set.difference(&FieldSet::of_paths(UNOWNED));
         }
         self.0.retain(|_, owned| !owned.set.is_empty());
-        // Who owns more without a change has the time of before, if there is one (`managedfieldsupdater.go`).
+        // A manager that owns more without a change has the time of before, if there is one
+        // (`managedfieldsupdater.go`).
         if new != *live
             && let Some(own) = self.0.get_mut(&by.manager)
         {
@@ -220,7 +221,7 @@ impl Managers {
         }
         let all = set_of(merged);
         let pruned = remove_fields(merged, &all.difference(&kept), schema).unwrap_or_default();
-        // Only what was in the last apply goes.
+        // Fields that were in the last apply go, and no others.
         let gone = all.difference(&set_of(&pruned)).intersection(&last);
         remove_fields(merged, &gone, schema).unwrap_or_default()
     }

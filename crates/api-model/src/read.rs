@@ -82,7 +82,8 @@ impl Connection {
         )))
     }
 
-    /// Which state a list shows, and which part of it (`resourceVersionMatch`, Kubernetes API concepts).
+    /// Reads which state a list shows, and which part of it (`resourceVersionMatch`, Kubernetes API
+    /// concepts).
     fn read_page_terms(&self, store: &Store, call: &Call) -> Result<PageTerms, Failure> {
         let limit = call.number("limit")?.filter(|limit| *limit > 0);
         let asked = call.number("resourceVersion")?;

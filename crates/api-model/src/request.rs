@@ -18,7 +18,7 @@ pub(crate) const MERGE: &str = "application/merge-patch+json";
 pub(crate) const STRATEGIC: &str = "application/strategic-merge-patch+json";
 pub(crate) const JSON: &str = "application/json-patch+json";
 
-/// What a request asks for.
+/// The call that a request makes.
 #[derive(Clone, Debug)]
 pub(crate) struct Call {
     pub(crate) user: String,
@@ -38,7 +38,7 @@ pub(crate) struct Call {
 }
 
 impl Call {
-    /// None if the path is not that of a resource.
+    /// Reads a call. `None` if the path is not that of a resource.
     pub(crate) fn read(user: &str, parts: &Parts) -> Option<Self> {
         let path = percent_decode_str(parts.uri.path()).decode_utf8().ok()?;
         let steps: Vec<&str> = path.trim_matches('/').split('/').collect();

@@ -21,9 +21,9 @@ pub struct Resource {
     pub group: String,
     /// The version.
     pub version: String,
-    /// As paths name it.
+    /// The plural that paths have.
     pub plural: String,
-    /// As objects name it.
+    /// The kind that objects have.
     pub kind: String,
     /// Whether its objects are in namespaces.
     pub namespaced: bool,
@@ -31,21 +31,22 @@ pub struct Resource {
     pub has_status: bool,
     /// Whether a CRD defines it.
     pub is_custom: bool,
-    /// Which changes `metadata.generation` counts.
+    /// The changes that `metadata.generation` counts.
     pub generation: Generation,
     /// Whether a PUT without a resourceVersion is let through (`AllowUnconditionalUpdate` of the kind's strategy).
     pub unconditional_update: bool,
     /// Whether a PUT creates what does not exist (`AllowCreateOnUpdate`).
     pub create_on_update: bool,
-    /// What is known of its fields.
+    /// The known fields.
     pub schema: Schema,
     /// Fills in and cleans what is decoded, beyond what the schema says.
     pub normalize: fn(&mut Value),
-    /// What admission plugins set in an object that is created or updated, and is nobody's field.
+    /// Sets what admission plugins set in an object that is created or updated, and is nobody's
+    /// field.
     pub admit: fn(&mut Value),
-    /// What is set when an object is created, and is nobody's field.
+    /// Sets what is set when an object is created, and is nobody's field.
     pub complete: fn(&mut Value),
-    /// Which objects are refused.
+    /// Refuses objects.
     pub validate: Validate,
     /// An object of the kind without content, as Go encodes it.
     pub skeleton: Value,
@@ -53,12 +54,12 @@ pub struct Resource {
     pub returns_deleted: bool,
 }
 
-/// Which changes `metadata.generation` counts.
+/// The changes that `metadata.generation` counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Generation {
-    /// There is none.
+    /// The kind has no generation.
     Absent,
-    /// Those of this field.
+    /// Changes of this field count.
     OfField(&'static str),
     /// All but those of `metadata`; nor those of `status` where it is a subresource.
     OfContent,
@@ -114,7 +115,7 @@ impl Resource {
         Self::from_crd_version(crd, stored["name"].as_str()?)
     }
 
-    /// With lists that are merged, and fields that have one owner.
+    /// Adds lists that are merged, and fields that have one owner.
     pub(crate) fn with_fields(mut self, lists: &[MergedList], atomic: &[&str]) -> Self {
         self.schema = Schema::builtin(lists, atomic);
         self
@@ -153,7 +154,8 @@ impl Resource {
         }
     }
 
-    /// What the endpoint does not write comes from the stored object (`PrepareForUpdate` of the kinds' strategies).
+    /// Takes what the endpoint does not write from the stored object (`PrepareForUpdate` of the
+    /// kinds' strategies).
     pub(crate) fn keep_unwritten(&self, new: &mut Value, old: &Value, subresource: Option<&str>) {
         match subresource {
             None if self.has_status => copy_field(new, old, "status"),

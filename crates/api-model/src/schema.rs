@@ -12,9 +12,9 @@ use serde_json::{Map, Value};
 pub struct Schema {
     /// Fields that are declared.
     pub(crate) fields: BTreeMap<String, Schema>,
-    /// Of all other keys of a map.
+    /// The schema of all other keys of a map.
     pub(crate) additional: Option<Box<Schema>>,
-    /// Of the items of a list.
+    /// The schema of the items of a list.
     pub(crate) items: Option<Box<Schema>>,
     /// The fields by which items of an associative list are told apart (`x-kubernetes-list-map-keys`).
     pub(crate) keys: Vec<String>,
@@ -24,13 +24,13 @@ pub struct Schema {
     pub(crate) is_atomic: bool,
     /// Whether fields that are not declared are kept.
     pub(crate) keeps_unknown: bool,
-    /// What is filled in where the field is missing.
+    /// The value that is filled in where the field is missing.
     pub(crate) default: Option<Value>,
     /// The field by which a strategic merge patch finds items (`patchMergeKey`). Empty for a list of scalars that is merged.
     pub(crate) merge_key: Option<&'static str>,
 }
 
-/// Of what no schema says anything.
+/// The schema of a value that no schema describes.
 static UNKNOWN: Schema = Schema {
     fields: BTreeMap::new(),
     additional: None,

@@ -21,7 +21,7 @@ const FIELDS: [(&str, &[&str]); 4] = [
     ("secrets", &["type"]),
 ];
 
-/// What restricts a list or a watch.
+/// The restriction of a list or a watch.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ObjectSelection {
     labels: Vec<Requirement>,

@@ -118,7 +118,7 @@ impl ApiServer {
     pub fn objects(&self, name: &str) -> Vec<Arc<Value>> {
         let store = self.store();
         let resources = store.resources.iter();
-        // By kind: a harness asks often, and there may be many objects of other kinds.
+        // The kind comes first: a harness asks often, and there may be many objects of other kinds.
         let is_named: Vec<_> = resources
             .map(|resource| resource.plural == name || resource.full_name() == name)
             .collect();

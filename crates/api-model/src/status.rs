@@ -14,7 +14,7 @@ pub(crate) struct Failure {
     pub(crate) details: Option<Value>,
 }
 
-/// What an object is called in failures.
+/// The name of an object in failures.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Named<'a> {
     pub(crate) resource: &'a Resource,
@@ -94,7 +94,7 @@ pub struct Cause {
     pub reason: &'static str,
     /// The field, as `spec.containers[0].name`.
     pub field: String,
-    /// What is wrong with it.
+    /// The message that says what is wrong.
     pub message: String,
 }
 

@@ -52,7 +52,7 @@ pub(crate) fn version_of(value: &Value) -> u64 {
         .unwrap_or_default()
 }
 
-/// Where an object is: the place of its kind among those that are served, namespace, name.
+/// The place of an object: that of its kind among those that are served, namespace, name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Key {
     pub(crate) kind: usize,
@@ -65,13 +65,13 @@ pub(crate) struct Key {
 pub struct Change {
     /// The version that it made.
     pub version: u64,
-    /// When it was made.
+    /// The time at which it was made.
     pub time: Timestamp,
     /// The number of the request that made it. None if it was made by [`ApiServer::collect_garbage`].
     ///
     /// [`ApiServer::collect_garbage`]: crate::ApiServer::collect_garbage
     pub request: Option<u64>,
-    /// Who made it.
+    /// The user who made it.
     pub user: String,
     /// `create`, `update`, `patch`, `apply` or `delete`.
     pub verb: &'static str,
@@ -94,7 +94,7 @@ pub struct Change {
     pub(crate) deleted: Option<Arc<Object>>,
 }
 
-/// Who changes an object, and by what.
+/// The author of a change, and its way.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Author<'a> {
     pub(crate) user: &'a str,

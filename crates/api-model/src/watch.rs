@@ -50,7 +50,7 @@ enum Next {
     Event(Bytes, u64),
     /// Nothing before another change.
     Caught,
-    /// There are changes that the replica does not have yet.
+    /// The replica lacks changes that exist.
     Behind,
     Ended,
 }
@@ -182,7 +182,8 @@ impl WatchStream {
             (None, Some(new), _) => Some(event("ADDED", new)),
             (Some(_), Some(new), _) => Some(event("MODIFIED", new)),
             (Some(_), None, Some(deleted)) => Some(event("DELETED", deleted)),
-            // What it was when it was still selected, with the version of the change (`watch_cache.go`).
+            // The object is sent as it was when it was still selected, with the version of the
+            // change (`watch_cache.go`).
             (Some(old), None, None) => {
                 let mut last = (*old.value).clone();
                 last["metadata"]["resourceVersion"] = json!(change.version.to_string());
@@ -259,7 +260,8 @@ fn event(kind: &str, object: &Object, wants_metadata: bool) -> Bytes {
     }
 }
 
-/// As Go's encoder writes it (`WatchEvent` in `k8s.io/apimachinery/pkg/apis/meta/v1/watch.go`).
+/// A line as Go's encoder writes it (`WatchEvent` in
+/// `k8s.io/apimachinery/pkg/apis/meta/v1/watch.go`).
 fn line(kind: &str, object: &Bytes) -> Bytes {
     let parts = [
         &b"{\"type\":\""[..],
