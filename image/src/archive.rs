@@ -19,7 +19,7 @@ use crate::program::Architecture;
 pub struct Image {
     /// The full name of its repository, as containerd keeps it: `docker.io/library/leadsman`.
     pub repository: String,
-    /// Its tag.
+    /// The image's tag.
     pub tag: String,
     /// The architecture of its programs, which run on Linux.
     pub architecture: Architecture,
@@ -27,7 +27,7 @@ pub struct Image {
     pub created: jiff::Timestamp,
     /// How a container of it is run.
     pub config: Config,
-    /// Its files.
+    /// The image's files.
     pub layer: Layer,
     /// How hard to compress, from 0 (not at all) to 9.
     pub compression: u32,
@@ -46,7 +46,7 @@ pub struct Config {
     pub labels: BTreeMap<String, String>,
 }
 
-/// What an archive consists of. Each blob is a file named by its digest.
+/// A part of an archive. Each blob is a file named by its digest.
 struct Blob {
     digest: String,
     content: Vec<u8>,

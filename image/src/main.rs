@@ -27,7 +27,7 @@ struct Arguments {
     /// A program, linked statically, which keeps its name in the image; may be given several times
     #[arg(long = "program", value_name = "FILE", required = true)]
     programs: Vec<PathBuf>,
-    /// Where to write the archive
+    /// File to write the archive to
     #[arg(long, value_name = "FILE")]
     output: PathBuf,
     /// The time of the image and its files, in seconds since 1970

@@ -29,7 +29,7 @@ pub enum ProgramError {
     /// An architecture that there is no name for here.
     #[error("it is for ELF machine {0}; there are images for amd64 (62) and arm64 (183) only")]
     Machine(u16),
-    /// It needs a dynamic linker, which an image from scratch has not.
+    /// The program needs a dynamic linker, which an image from scratch has not.
     #[error(
         "it is linked dynamically, and the image has no dynamic linker; link it with `-C target-feature=+crt-static`"
     )]
@@ -50,7 +50,7 @@ impl StaticProgram {
         })
     }
 
-    /// What it was built for.
+    /// The architecture that it was built for.
     pub fn architecture(&self) -> Architecture {
         self.architecture
     }
