@@ -23,7 +23,7 @@ pub struct PodState {
     pub progress: Progress,
     /// Whether it is ready.
     pub readiness: PodReadiness,
-    /// Whether the set has upgraded it before, to whatever it was then, and what it found.
+    /// The set's last upgrade of this pod, and whether the pod was ready before it.
     pub last_upgrade: LastUpgrade,
     /// Whether the set's update strategy selects it.
     pub is_selected: bool,

@@ -5,7 +5,7 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 /// A number of pods, or a share of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Amount {
-    /// So many.
+    /// An absolute number of pods.
     Number(u32),
     /// So many of a hundred.
     Percent(u32),

@@ -29,15 +29,15 @@ pub enum Form {
 /// A field of a structure.
 #[derive(Clone, Copy, Debug)]
 pub struct Field {
-    /// Its name in JSON.
+    /// The field's name in JSON.
     pub name: &'static str,
-    /// Its type.
+    /// The field's type.
     pub form: Form,
-    /// When it is written.
+    /// The condition for writing it.
     pub presence: Presence,
 }
 
-/// When a field is written.
+/// The condition for writing a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Presence {
     /// Unless it has the zero value of its type (`omitempty`).
@@ -97,9 +97,9 @@ pub enum GoValue {
 /// The order in which the fields of structures are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FieldOrder {
-    /// As declared: a value of the type itself was written.
+    /// The order of the declaration: a value of the type itself was written.
     Declared,
-    /// By name: the value was read into maps first.
+    /// The order of the names: the value was read into maps first.
     Sorted,
 }
 

@@ -19,7 +19,7 @@ pub fn safe_encode(text: &str) -> String {
 pub fn sha256_of(text: &str) -> String {
     let digest = Sha256::digest(text);
     let digits = digest.iter().flat_map(|byte| [byte >> 4, byte & 0xf]);
-    // In hexadecimal before it is encoded, as `hash` of `OpenKruise` has it
+    // Hexadecimal before it is encoded, as in `hash` of `OpenKruise`
     // (`pkg/control/sidecarcontrol/hash.go`).
     let hex = digits.filter_map(|digit| char::from_digit(digit.into(), 16));
     safe_encode(&hex.collect::<String>())

@@ -38,7 +38,7 @@ impl<'a> Reference<'a> {
         let is_registry =
             |first: &str| first.contains(['.', ':']) || first == "localhost" || first.is_empty();
         let (registry, path) = match name.split_once('/') {
-            // Its former name (`legacyDefaultDomain`, `normalize.go`).
+            // The former name of the registry (`legacyDefaultDomain`, `normalize.go`).
             Some(("index.docker.io", path)) => (DEFAULT_REGISTRY, path),
             Some((first, path)) if is_registry(first) => (first, path),
             _ => (DEFAULT_REGISTRY, name),

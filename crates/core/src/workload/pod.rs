@@ -15,15 +15,15 @@ use crate::cluster::{Interner, Interners, ObjectName, SortedMap};
 pub struct ObservedPod {
     /// Namespace and name.
     pub name: Arc<ObjectName>,
-    /// Its uid.
+    /// The pod's uid.
     pub uid: Arc<str>,
-    /// Its resourceVersion, as it was written.
+    /// The pod's resourceVersion, as it was written.
     pub resource_version: Option<Arc<str>>,
-    /// Its labels.
+    /// The pod's labels.
     pub labels: Arc<SortedMap<Arc<str>>>,
-    /// Its annotations.
+    /// The pod's annotations.
     pub annotations: SortedMap<Arc<str>>,
-    /// When it was created.
+    /// The time of its creation.
     pub created: Option<Timestamp>,
     /// Whether it is bound to a node.
     pub is_scheduled: bool,
@@ -31,13 +31,14 @@ pub struct ObservedPod {
     pub grace_period: Duration,
     /// Whether it has begun to terminate.
     pub is_terminating: bool,
-    /// Its phase.
+    /// The pod's phase.
     pub phase: PodPhase,
-    /// Since when it is ready, by its condition; None if it is not.
+    /// The time since which it is ready, by its condition; `None` if it is not.
     pub ready: Option<ReadySince>,
-    /// Since when it is not ready, by its condition; None if it is, or if the condition does not say.
+    /// The time since which it is not ready, by its condition; `None` if it is, or if the condition
+    /// does not say.
     pub unready_since: Option<Timestamp>,
-    /// Its containers, then its init containers.
+    /// The containers, then the init containers.
     pub containers: Box<[ObservedContainer]>,
     /// Whether each container, init containers apart, has a status.
     pub has_all_statuses: bool,
@@ -48,7 +49,7 @@ pub struct ObservedPod {
 pub enum PodPhase {
     /// Some container has not been started yet.
     Pending,
-    /// None of the others.
+    /// Any other phase.
     Unknown,
     /// All containers have been started.
     Running,
@@ -56,21 +57,21 @@ pub enum PodPhase {
     Ended,
 }
 
-/// Since when a pod is ready; None if its condition does not say.
+/// The time since which a pod is ready; `None` if its condition does not say.
 pub type ReadySince = Option<Timestamp>;
 
 /// A container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ObservedContainer {
-    /// Its name.
+    /// The container's name.
     pub name: Arc<str>,
     /// The image that it is to have.
     pub image: Arc<str>,
-    /// When the image is pulled.
+    /// The policy that says when the image is pulled.
     pub pull_policy: Option<Arc<str>>,
     /// Whether it is an init container.
     pub is_init: bool,
-    /// Its status; None while the kubelet has not written one.
+    /// The container's status; `None` while the kubelet has not written one.
     pub status: Option<ObservedStatus>,
 }
 
@@ -83,9 +84,9 @@ pub struct ObservedStatus {
     pub restarts: i32,
     /// The name of its image, as the runtime has it.
     pub image: Arc<str>,
-    /// Its image, with a digest.
+    /// The container's image, with a digest.
     pub image_id: Arc<str>,
-    /// Its id, by [`short_container_id`].
+    /// The container's id, by [`short_container_id`].
     pub container_id: Option<Arc<str>>,
     /// Whether it runs, and since when.
     pub running: Option<Option<Timestamp>>,
@@ -230,7 +231,7 @@ impl ObservedPod {
 /// `cri-tools`).
 const SHORT_ID: usize = 13;
 
-/// What is kept of a container's id, and written with each upgrade of each pod. Ids of all
+/// The part of a container's id that is kept, and written with each upgrade of each pod. Ids of all
 /// runtimes are long and hexadecimal; any other is kept whole.
 pub fn short_container_id(id: &str) -> &str {
     let digits = id.rsplit_once("://").map_or(id, |(_, digits)| digits);
@@ -239,7 +240,7 @@ pub fn short_container_id(id: &str) -> &str {
     if is_usual { &digits[..SHORT_ID] } else { id }
 }
 
-/// As Kubernetes has it by default (`DefaultTerminationGracePeriodSeconds` in `k8s.io/api/core/v1`).
+/// The default is Kubernetes' (`DefaultTerminationGracePeriodSeconds` in `k8s.io/api/core/v1`).
 fn grace_period(seconds: Option<i64>) -> Duration {
     const DEFAULT: u64 = 30;
     let seconds = seconds.and_then(|seconds| u64::try_from(seconds).ok());

@@ -8,14 +8,15 @@ use leadsman_api::sidecar_set::PriorityStrategy;
 
 use crate::cluster::{FieldErrors, Selector, names};
 
-/// Which pods come first.
+/// The pods that come first.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Priority {
-    /// None.
+    /// No pod comes first.
     None,
-    /// Those with the higher sum of weights.
+    /// Pods with the higher sum of weights.
     Weights(Vec<(Selector, i64)>),
-    /// Those with the higher number in the first of these labels that they have; before them those that have none.
+    /// Pods with the higher number in the first of these labels that they have; before them those
+    /// that have none.
     Order(Vec<Arc<str>>),
 }
 
@@ -84,7 +85,7 @@ impl Priority {
                 let mut values = (0..).zip(keys.iter().map(|key| label(key)));
                 values
                     .find_map(|(level, value)| Some((level, Reverse(last_number(value?)))))
-                    // Before all others, as `getPodOrderPriority` has it
+                    // Pods without one come before all others, as in `getPodOrderPriority`
                     // (`pkg/util/updatesort/priority_sort.go` of `OpenKruise`).
                     .unwrap_or((-1, Reverse(0)))
             }

@@ -10,7 +10,7 @@ use serde_json::Value;
 /// An amount.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Quantity {
-    /// In billionths, which is the finest that Kubernetes keeps.
+    /// The value in billionths, which is the finest that Kubernetes keeps.
     nanos: i128,
     format: QuantityFormat,
     /// The text as it was written, where Go keeps it; and the power of ten down to which it has digits.
@@ -135,7 +135,7 @@ impl Quantity {
         // Tens of the exponent of two, as Go estimates how many digits are left.
         let digits = parts.whole.len().max(1) + usize::try_from(power * 3).ok()? + 1;
         let is_fast = parts.fraction.is_empty() && digits <= 15;
-        // There is no binary suffix for less than one, so Go writes it in decimal.
+        // Binary suffixes for less than one do not exist, so Go writes it in decimal.
         let format = if nanos > 0 && nanos < NANOS {
             QuantityFormat::DecimalSi
         } else {
@@ -189,7 +189,7 @@ impl Quantity {
         self
     }
 
-    /// In billionths.
+    /// The value in billionths.
     pub fn nanos(&self) -> i128 {
         self.nanos
     }

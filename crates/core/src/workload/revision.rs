@@ -22,13 +22,13 @@ const MOST_COLLISIONS: i32 = 100;
 pub struct Revision {
     /// Name of its `ControllerRevision`.
     pub name: Arc<str>,
-    /// Its number; the highest is that of the newest.
+    /// The revision's number; the highest is that of the newest.
     pub number: i64,
-    /// What it is a revision of, as text: equal texts are equal revisions.
+    /// The content that it is a revision of, as text: equal texts are equal revisions.
     pub data: Arc<str>,
 }
 
-/// What is to be done so that the newest revision has given data.
+/// The step by which the newest revision gets given data.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RevisionChange {
     /// Nothing: the newest has it.
@@ -37,7 +37,7 @@ pub enum RevisionChange {
     Renumber(i64),
     /// A revision is created.
     Create {
-        /// Its number.
+        /// The new revision's number.
         number: i64,
         /// The hash in its name.
         hash: String,
@@ -47,18 +47,18 @@ pub enum RevisionChange {
 /// The newest revision, and how it comes to be.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Newest {
-    /// Its name.
+    /// The revision's name.
     pub name: Arc<str>,
     /// How many names were taken by other data.
     pub collisions: i32,
-    /// What is to be done.
+    /// The step to take.
     pub change: RevisionChange,
 }
 
 /// The hash in the name of a revision.
 pub fn revision_hash(data: &str, collisions: i32) -> String {
-    // As text, as `HashControllerRevision` adds its probe: the name has to be the one that
-    // `OpenKruise` would give.
+    // The count is hashed as text, as `HashControllerRevision` adds its probe: the name has to be
+    // the one that `OpenKruise` would give.
     let count = collisions.to_string();
     safe_encode(&fnv1_32(data.bytes().chain(count.bytes())).to_string())
 }
@@ -74,7 +74,7 @@ pub fn newest(workload: &str, data: &str, known: &[Revision], collisions: i32) -
     let highest = known.iter().map(|revision| revision.number).max();
     // Whoever may write revisions may give one the highest number that there is.
     let next = highest.unwrap_or(0).saturating_add(1);
-    // Of two with the same data the higher counts.
+    // The higher of two with the same data counts.
     let equal = known.iter().filter(|revision| *revision.data == *data);
     if let Some(equal) = equal.max_by_key(|revision| (revision.number, &revision.name)) {
         return Newest {

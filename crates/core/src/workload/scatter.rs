@@ -12,7 +12,7 @@ use std::sync::Arc;
 pub struct ScatterLabel {
     /// Key of their label.
     pub key: Arc<str>,
-    /// Its value; None for each value that pods have.
+    /// The label's value; `None` for each value that pods have.
     pub value: Option<Arc<str>>,
 }
 
@@ -42,7 +42,7 @@ pub struct LabelCounts(BTreeMap<LabelPair, LabelCount>);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct LabelCount {
     all: usize,
-    /// Those that can be upgraded.
+    /// The number of pods that can be upgraded.
     candidates: usize,
 }
 
@@ -95,7 +95,7 @@ impl LabelCounts {
                 }
             }
         }
-        // One, or all but one, have no other place.
+        // One labelled pod, or one unlabelled, leaves nothing to spread.
         spreads.retain(|spread| spread.candidates.0 > 1 && spread.candidates.1 > 1);
         spreads.sort_by_key(|spread| Reverse(spread.candidates.0));
         Spreads(spreads)
@@ -135,13 +135,13 @@ impl Spreads {
 #[derive(Debug)]
 struct Spread {
     label: LabelPair,
-    /// Those that are not upgraded too.
+    /// The numbers of all pods, those that are not upgraded included.
     total: (usize, usize),
     candidates: (usize, usize),
 }
 
 impl Spread {
-    /// As [`Spreads::apply`] does it for all labels.
+    /// Spreads one label, as [`Spreads::apply`] does it for all.
     fn apply<T>(&self, first: Vec<T>, has_label: impl Fn(&T) -> bool) -> Vec<T> {
         let (matched, others): (Vec<_>, Vec<_>) = first.into_iter().partition(has_label);
         let mut spread = Vec::with_capacity(matched.len() + others.len());
@@ -185,7 +185,7 @@ impl ScatterGroups {
         Self {
             count,
             matched: matched / count,
-            // To the nearest: too few in a group would pile up at the end.
+            // Rounded to the nearest: too few in a group would pile up at the end.
             others: (2 * others + count) / (2 * count),
             others_ahead: 0,
         }
@@ -194,7 +194,7 @@ impl ScatterGroups {
     /// Groups as dense as the pods of the whole workload, if those that are upgraded are less so.
     fn by_density(total: (usize, usize), upgraded: (usize, usize)) -> Self {
         let groups = Self::new(upgraded.0, upgraded.1);
-        // Products in place of quotients, which whole numbers would round.
+        // Cross-multiplied: integer division would round.
         if total.1 * upgraded.0 >= upgraded.1 * total.0 {
             return groups;
         }

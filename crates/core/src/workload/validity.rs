@@ -25,7 +25,7 @@ pub fn check_pod_part<T: DeserializeOwned>(
     fields: &'static [Field],
     report: &mut FieldErrors<'_>,
 ) {
-    // For the types of its fields alone: one that `T` does not know is no error.
+    // The types of its fields alone are checked: one that `T` does not know is no error.
     let read = T::deserialize(object).map(drop);
     report.check(read.map_err(|error| format!("has a field of another type: {error}")));
     for field in fields.iter().filter(|field| field.name != "name") {
@@ -92,7 +92,7 @@ fn add(report: &mut FieldErrors<'_>, message: &str) {
     report.add(format!("{message}: {REFUSED}"));
 }
 
-/// What becomes of pods with such a container or volume.
+/// The fate of pods with such a container or volume.
 pub const REFUSED: &str = "the API server refuses every pod that gets it";
 
 fn is_given(object: &JsonObject, field: &str) -> bool {

@@ -53,9 +53,8 @@ struct PodRecord {
 }
 
 impl PodRecord {
-    /// When the verdict changed from which marks follow that are due by a new plan: one that this plan has and the last one
-    /// had not, or that of marks which were due already. The first plan with a marker tells nothing of when its marks
-    /// became due.
+    /// The start of the mark latency: the newest transition that this plan adds, or the one already
+    /// waiting. `None` on the first plan, whose marks may have been due for any time.
     fn verdict_since(&self, last_transition: Option<Timestamp>) -> Option<Timestamp> {
         let was_matched = !self.contributions.of_pod.is_empty();
         let is_new = was_matched && last_transition > self.last_transition;

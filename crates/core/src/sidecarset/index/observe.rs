@@ -70,8 +70,9 @@ impl Index {
         }
     }
 
-    /// etcd was restored: no replica ever comes as far as a version of before. Each has seen the objects of the list, and
-    /// need not come as far as the list, which another replica may have read earlier.
+    /// etcd was restored: stored versions above the list's can never be reached. Lower every
+    /// requirement to what is known now: each replica has seen the objects of the list, and need not
+    /// come as far as the list itself, which another one may have read earlier.
     fn forget_later_versions(&mut self, kind: WatchedKind) {
         if kind == WatchedKind::Configuration {
             let version = self.whitelist_version.unwrap_or_default();

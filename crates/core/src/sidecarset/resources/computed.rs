@@ -35,7 +35,7 @@ pub enum ResourceRemark {
         /// A container without a limit.
         target: String,
     },
-    /// A limit that is none: the kubelet takes 0 for that.
+    /// The kubelet treats a limit of 0 as unlimited.
     #[error("no limit of {resource}: {expression:?} is {value} for this pod")]
     NoLimit {
         /// Of this resource.
@@ -258,7 +258,7 @@ impl ResourceRemark {
 }
 
 impl ComputedResources {
-    /// Gives them to a container.
+    /// Writes the computed resources into a container.
     pub fn write(self, container: &mut JsonObject) {
         for (list, amounts) in [("limits", self.limits), ("requests", self.requests)] {
             if amounts.is_empty() {

@@ -24,7 +24,8 @@ const FIELD_PATHS: [&str; 9] = [
     "status.podIP",
     "status.podIPs",
 ];
-/// What old manifests have for `spec.nodeName` (`ConvertDownwardAPIFieldLabel`, `pkg/apis/core/pods/helpers.go`).
+/// The name that old manifests have for `spec.nodeName` (`ConvertDownwardAPIFieldLabel`,
+/// `pkg/apis/core/pods/helpers.go`).
 const FORMER_NODE_NAME: &str = "spec.host";
 /// Resources of a container that need no domain (`IsStandardContainerResourceName`, `pkg/apis/core/helper/helpers.go`).
 const RESOURCES: [&str; 3] = ["cpu", "memory", "ephemeral-storage"];

@@ -34,8 +34,8 @@ const LONGEST_TOKEN: i64 = 1 << 32;
 
 /// Checks a volume.
 pub fn check_volume(volume: &JsonObject, report: &mut FieldErrors<'_>) {
-    // None is right: the API server makes such a volume an emptyDir (`SetDefaults_Volume`,
-    // `pkg/apis/core/v1/defaults.go`).
+    // A volume without a source is right: the API server makes it an emptyDir
+    // (`SetDefaults_Volume`, `pkg/apis/core/v1/defaults.go`).
     let sources = VOLUME.iter().filter(|field| field.name != "name");
     if sources.filter(|field| is_given(volume, field.name)).count() > 1 {
         add(report, "has more than one source");
