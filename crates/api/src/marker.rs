@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::wire::{null_as_default, whole_probe};
 
-/// Which pods are probed, how, and what is written on them.
+/// The pods that are probed, how, and what is written on them.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[kube(
     group = "apps.kruise.io",

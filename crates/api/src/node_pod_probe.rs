@@ -131,10 +131,10 @@ pub struct ContainerProbeState {
     pub name: String,
     /// `Succeeded`, `Failed` or `Unknown`.
     pub state: String,
-    /// When a probe last ran; refreshed every ten minutes while the verdict holds.
+    /// The time at which a probe last ran; refreshed every ten minutes while the verdict holds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_probe_time: Option<Time>,
-    /// When the verdict last changed.
+    /// The time at which the verdict last changed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_transition_time: Option<Time>,
     /// The output of the probe, or why it failed.

@@ -35,7 +35,7 @@ pub struct SidecarContainer {
 pub struct ContainerUpgradeStrategy {
     /// `ColdUpgrade`: its container is restarted with the new image. `HotUpgrade`: a second container takes over.
     pub upgrade_type: Option<String>,
-    /// With `HotUpgrade`, the image of the container that waits.
+    /// The image of the container that waits, with `HotUpgrade`.
     pub hot_upgrade_empty_image: Option<String>,
 }
 
@@ -53,15 +53,15 @@ pub struct SharePolicy {
 pub struct TransferEnvVar {
     /// The container's name.
     pub source_container_name: Option<String>,
-    /// Where the pod says which container; goes before the name.
+    /// The place where the pod says which container; goes before the name.
     pub source_container_name_from: Option<SourceContainerName>,
     /// A variable.
     pub env_name: Option<String>,
-    /// More variables.
+    /// The names of further variables.
     pub env_names: Option<Vec<String>>,
 }
 
-/// Where the pod says which container.
+/// The place where the pod says which container.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SourceContainerName {
@@ -73,7 +73,7 @@ pub struct SourceContainerName {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ResourcesPolicy {
-    /// What several containers have together: the `sum`, or the `max`imum.
+    /// How the resources of several containers are combined: the `sum`, or the `max`imum.
     pub target_containers_mode: Option<String>,
     /// The containers, native sidecars among them, whose names match this regular expression (RE2) somewhere: `^app$` is
     /// one container. Those that a set injects do not count.

@@ -17,7 +17,7 @@ use crate::wire::null_as_default;
 /// fields of later versions of Kubernetes.
 pub type PassedOn = serde_json::Map<String, serde_json::Value>;
 
-/// Which pods get which containers, and how those are upgraded.
+/// The pods that get containers, which containers they get, and how those are upgraded.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[kube(
     group = "apps.kruise.io",
@@ -76,7 +76,7 @@ pub struct SidecarSetSpec {
         skip_serializing_if = "Vec::is_empty"
     )]
     pub patch_pod_metadata: Vec<PatchPodMetadata>,
-    /// What new pods get.
+    /// The parts of the set that new pods get.
     #[serde(default, deserialize_with = "null_as_default")]
     pub injection_strategy: InjectionStrategy,
     /// How pods are upgraded that were injected before.
@@ -101,12 +101,12 @@ pub struct PatchPodMetadata {
         skip_serializing_if = "BTreeMap::is_empty"
     )]
     pub annotations: BTreeMap<String, String>,
-    /// What becomes of annotations that a pod has: `Retain`, `Overwrite` or `MergePatchJson`.
+    /// The way to treat annotations that a pod has: `Retain`, `Overwrite` or `MergePatchJson`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub patch_policy: Option<String>,
 }
 
-/// What new pods get.
+/// The parts of the set that new pods get.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct InjectionStrategy {
@@ -126,13 +126,14 @@ pub struct InjectionStrategy {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct InjectRevision {
-    /// Its custom version.
+    /// The custom version of the revision.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub custom_version: Option<String>,
     /// The name of its `ControllerRevision`, which is looked at first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub revision_name: Option<String>,
-    /// Which new pods get it: `Always` all, `Partial` as many as the partition of the update strategy says.
+    /// The new pods that get it: `Always` all, `Partial` as many as the partition of the update
+    /// strategy says.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub policy: Option<String>,
 }
@@ -160,10 +161,10 @@ pub struct UpdateStrategy {
     /// Number or percentage of pods that may be unavailable.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_unavailable: Option<IntOrString>,
-    /// Which pods come first.
+    /// The pods that come first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub priority_strategy: Option<PriorityStrategy>,
-    /// Which pods are spread evenly over the roll-out.
+    /// The pods that are spread evenly over the roll-out.
     #[serde(
         default,
         deserialize_with = "null_as_default",
@@ -172,7 +173,7 @@ pub struct UpdateStrategy {
     pub scatter_strategy: Vec<ScatterTerm>,
 }
 
-/// Which pods come first: by weights, or by a number in a label.
+/// The pods that come first: by weights, or by a number in a label.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct PriorityStrategy {
@@ -196,7 +197,7 @@ pub struct PriorityStrategy {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct OrderTerm {
-    /// Its key.
+    /// The key of the label.
     pub ordered_key: String,
 }
 
@@ -204,7 +205,7 @@ pub struct OrderTerm {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct WeightTerm {
-    /// From 0 to 100.
+    /// The weight, from 0 to 100.
     pub weight: i32,
     /// Label query over the pods.
     #[serde(deserialize_with = "null_as_default")]
@@ -216,7 +217,7 @@ pub struct WeightTerm {
 pub struct ScatterTerm {
     /// Key of their label.
     pub key: String,
-    /// Its value; `*` for each value that pods have.
+    /// The value of the label; `*` for each value that pods have.
     pub value: String,
 }
 
@@ -245,7 +246,7 @@ pub struct SidecarSetStatus {
     /// How many names of revisions were taken.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub collision_count: Option<i32>,
-    /// From which generation on new pods are injected. `OpenKruise` has no such field.
+    /// The generation from which on new pods are injected. `OpenKruise` has no such field.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub in_force: Option<InForce>,
     /// The condition `Ready`, whose message says what is wrong.
@@ -257,13 +258,13 @@ pub struct SidecarSetStatus {
     pub conditions: Vec<Condition>,
 }
 
-/// From which generation on new pods are injected.
+/// The generation from which on new pods are injected.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct InForce {
     /// The generation that every replica injects. New pods may still be injected as an earlier one says until this is
     /// that of the set.
     pub generation: i64,
-    /// Since when pods that the set selects are injected, in whichever generation.
+    /// The time since which pods that the set selects are injected, in whichever generation.
     pub since: Time,
 }
 

@@ -6,7 +6,7 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
     CustomResourceDefinition, JSONSchemaProps, JSONSchemaPropsOrArray,
 };
 
-/// Of an `int32`, which needs no saying.
+/// The maximum of every `int32`, which needs no saying.
 const LARGEST: f64 = 2_147_483_647.0;
 
 const BEGINNING: &str = "\
@@ -94,7 +94,7 @@ fn kind(field: &JSONSchemaProps) -> String {
     }
 }
 
-/// What a field is, its bounds, and the messages of its rules. Those of a list's items are the list's own where the items are
+/// The type of a field, its bounds, and the messages of its rules. Those of a list's items are the list's own where the items are
 /// no objects.
 fn is(field: &JSONSchemaProps, item: Option<&JSONSchemaProps>) -> String {
     let description = field.description.as_deref().unwrap_or_default();
