@@ -2,6 +2,7 @@
 
 mod circles;
 pub(crate) mod deny;
+mod fragments;
 mod layers;
 mod orphans;
 mod selects;
@@ -34,6 +35,7 @@ const CHECKS: &[Check] = &[
     ("orphans", || orphans::check(&cargo::metadata()?)),
     ("circles", circles::check),
     ("selects", selects::check),
+    ("fragments", fragments::check),
     ("rules", rules::findings),
     ("versions", versions::check),
     ("clippy", clippy),
