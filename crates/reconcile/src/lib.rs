@@ -58,7 +58,7 @@ pub use plan::{Plan, Purpose, Write, WriteId};
 pub use reconciler::Reconciler;
 pub use refusal::Refusal;
 pub use round_robin::{RoundRobin, TurnQueue};
-pub use store::{Assumption, Change, Store, Stored};
+pub use store::{Assumption, Change, ObjectChange, Store, Stored};
 pub use time::{Now, whole_seconds};
 pub use timers::Timers;
 pub use watches::{CompleteList, Watches};

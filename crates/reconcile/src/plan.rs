@@ -82,7 +82,18 @@ impl<F: Feature> Write<F> {
         self
     }
 
-    /// Says what the object, of a kind `K`, is like once the write has been carried out.
+    /// Says what the write makes of its object, of a kind `K`.
+    pub fn assuming_changed<K>(
+        &mut self,
+        change: impl Fn(&F::Stored) -> F::Stored + Clone + Send + Sync + 'static,
+    ) -> &mut Self
+    where
+        F: Watch<K>,
+    {
+        self.assuming::<K>(move || Assumption::Changed(Box::new(change.clone())))
+    }
+
+    /// Says what the write does to its object, of a kind `K`.
     pub fn assuming<K>(
         &mut self,
         assume: impl Fn() -> Assumption<F::Stored> + Send + Sync + 'static,

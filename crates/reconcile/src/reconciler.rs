@@ -366,12 +366,11 @@ impl<F: Feature> Reconciler<F> {
             Outcome::NotDone | Outcome::Done { has_reply: true }
         );
         sent.is_done = matches!(outcome, Outcome::Done { .. });
-        match &sent.write.effect {
-            Some(effect) if is_shown => (effect.store)(&mut self.world).end_asked(&id.name),
-            Some(effect) => (effect.store)(&mut self.world).await_event(&id.name),
-            None => {}
+        let effect = sent.write.effect.as_ref();
+        if is_shown && let Some(effect) = effect {
+            (effect.store)(&mut self.world).end_asked(&id.name);
         }
-        if is_shown || sent.write.effect.is_none() {
+        if is_shown || effect.is_none() {
             self.sent.remove(id);
         }
     }

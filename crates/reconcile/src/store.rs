@@ -25,14 +25,12 @@ pub trait Stored: Send + Sync + 'static {
     /// Passes on the words under which [`Store::find`] has it: the uid of its owner, the name of its node.
     fn words(&self, _found: &mut dyn FnMut(&str)) {}
 
-    /// Whether nothing that a feature reads differs from an earlier state of the object. Then no key has to run.
-    fn is_same(&self, _earlier: &Self) -> bool {
-        false
-    }
+    /// Whether nothing that a feature reads differs from another state of the object: no key has to run then, and what a write
+    /// does is done.
+    fn is_same(&self, other: &Self) -> bool;
 }
 
 /// The objects of a kind.
-#[derive(Debug)]
 pub struct Store<K> {
     objects: BTreeMap<Arc<ObjectName>, (ResourceVersion, Arc<K>)>,
     by_word: BTreeSet<(Arc<str>, Arc<ObjectName>)>,
@@ -42,24 +40,38 @@ pub struct Store<K> {
 }
 
 /// What this process has asked the API server to do with an object, and no event has shown yet.
-#[derive(Debug)]
 struct Asked<K> {
     assumption: Assumption<K>,
-    /// The version that was known when it was asked.
-    known: ResourceVersion,
-    /// Whether the answer is still awaited. No version ends it before: another client may have made that.
-    is_under_way: bool,
+    /// The object as it is if the write is carried out on what is known by now.
+    assumed: Option<Arc<K>>,
+    /// The object that was known when it was asked.
+    uid: Option<String>,
     /// When it is given up, on the monotonic clock.
     until: Duration,
 }
 
-/// The state of an object once a write has been carried out.
-#[derive(Debug)]
+/// What a write does to an object.
 pub enum Assumption<K> {
-    /// The object is as it is here. A created one has no uid yet.
-    Object(Arc<K>),
-    /// The object is gone.
+    /// It makes this of what is there. Others may change the object while the write is under way, so this is done again with
+    /// each state that is observed.
+    Changed(ObjectChange<K>),
+    /// It makes the object, which has no uid yet.
+    Created(Arc<K>),
+    /// It takes the object away.
     Gone,
+}
+
+/// A change of an object's state.
+pub type ObjectChange<K> = Box<dyn Fn(&K) -> K + Send + Sync>;
+
+impl<K> Assumption<K> {
+    fn apply(&self, observed: Option<&Arc<K>>) -> Option<Arc<K>> {
+        match self {
+            Self::Changed(change) => observed.map(|object| Arc::new(change(object))),
+            Self::Created(object) => Some(observed.unwrap_or(object).clone()),
+            Self::Gone => None,
+        }
+    }
 }
 
 /// A change of an object. Both states are absent if it exists and cannot be decoded.
@@ -93,9 +105,8 @@ impl<K: Stored> Store<K> {
 
     /// The object as it is if what was asked has been carried out.
     pub fn assumed(&self, name: &ObjectName) -> Option<&Arc<K>> {
-        match self.asked.get(name).map(|asked| &asked.assumption) {
-            Some(Assumption::Object(object)) => Some(object),
-            Some(Assumption::Gone) => None,
+        match self.asked.get(name) {
+            Some(asked) => asked.assumed.as_ref(),
             None => self.observed(name),
         }
     }
@@ -177,7 +188,6 @@ impl<K: Stored> Store<K> {
             return None;
         }
         self.undecodable.remove(&name);
-        self.end_asked_before(&name, version);
         let (name, before) = match self.objects.remove_entry(&name) {
             Some((name, (_, before))) => (name, Some(before)),
             None => (Arc::new(name), None),
@@ -188,6 +198,7 @@ impl<K: Stored> Store<K> {
         object.words(&mut |word| {
             self.by_word.insert((word.into(), name.clone()));
         });
+        self.correct_asked(&name, Some(&object));
         self.objects.insert(name.clone(), (version, object.clone()));
         let is_same = before
             .as_ref()
@@ -270,7 +281,7 @@ impl<K: Stored> Store<K> {
         now: Duration,
     ) -> Option<Change<K>> {
         self.watches.note_deletion((), name, version, now);
-        self.end_asked_before(name, version);
+        self.correct_asked(name, None);
         let was_undecodable = self.undecodable.remove(name);
         let Some((name, (_, before))) = self.objects.remove_entry(name) else {
             return was_undecodable.then(|| Change {
@@ -301,22 +312,44 @@ impl<K: Stored> Store<K> {
         now: Duration,
     ) -> Duration {
         let until = now.saturating_add(ASKED);
-        let known = self.version(name).unwrap_or_default();
+        let observed = self.observed(name);
         let asked = Asked {
+            assumed: assumption.apply(observed),
+            uid: observed.map(|object| object.uid().to_owned()),
             assumption,
-            known,
-            is_under_way: true,
             until,
         };
         self.asked.insert(Arc::new(name.clone()), asked);
         until
     }
 
-    /// Ends what is assumed of an object when an event shows a version that the write, or somebody after it, has made.
-    fn end_asked_before(&mut self, name: &ObjectName, version: ResourceVersion) {
-        let is_shown = |asked: &Asked<K>| !asked.is_under_way && version.is_newer_than(asked.known);
-        if self.asked.get(name).is_some_and(is_shown) {
-            self.asked.remove(name);
+    /// Ends what is assumed of an object if this state of it shows the outcome, and assumes it of this state otherwise.
+    fn correct_asked(&mut self, name: &ObjectName, observed: Option<&Arc<K>>) {
+        if let Some(asked) = self.asked.get_mut(name) {
+            if asked.is_shown_by(observed.map(|object| &**object)) {
+                self.asked.remove(name);
+            } else {
+                asked.assumed = asked.assumption.apply(observed);
+            }
+        }
+    }
+}
+
+impl<K: Stored> Asked<K> {
+    /// Whether a state shows that the write was carried out, or never will be. A newer version alone does not: another client
+    /// may have made it before.
+    fn is_shown_by(&self, observed: Option<&K>) -> bool {
+        let Some(object) = observed else {
+            // The watch may not have come as far as a creation.
+            return !matches!(self.assumption, Assumption::Created(_));
+        };
+        if self.uid.as_deref() != Some(object.uid()) {
+            return true;
+        }
+        match &self.assumption {
+            Assumption::Changed(change) => change(object).is_same(object),
+            Assumption::Created(_) => true,
+            Assumption::Gone => false,
         }
     }
 }
@@ -329,9 +362,6 @@ pub(crate) trait AskedObjects {
     /// Ends what is assumed of an object: it is known what became of the write.
     fn end_asked(&mut self, name: &ObjectName);
 
-    /// The answer was lost, or shows no object: what is assumed ends by the next event, unless one has come already.
-    fn await_event(&mut self, name: &ObjectName);
-
     /// Ends what is assumed of an object for too long.
     fn expire_asked(&mut self, name: &ObjectName, now: Duration);
 }
@@ -343,18 +373,6 @@ impl<K: Stored> AskedObjects for Store<K> {
 
     fn end_asked(&mut self, name: &ObjectName) {
         self.asked.remove(name);
-    }
-
-    fn await_event(&mut self, name: &ObjectName) {
-        let version = self.version(name);
-        let Some(asked) = self.asked.get_mut(name) else {
-            return;
-        };
-        asked.is_under_way = false;
-        let is_gone = version.is_none() && asked.known != ResourceVersion::UNKNOWN;
-        if is_gone || version.is_some_and(|version| version.is_later_than(asked.known)) {
-            self.asked.remove(name);
-        }
     }
 
     fn expire_asked(&mut self, name: &ObjectName, now: Duration) {

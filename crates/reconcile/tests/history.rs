@@ -30,6 +30,8 @@ fn step() -> impl Strategy<Value = Step> {
         2 => pod.clone().prop_map(|pod| Step::DeletePod { pod }),
         2 => (pod.clone(), colour).prop_map(|(pod, colour)| Step::Scratch { pod, colour }),
         6 => pod.prop_map(|pod| Step::Dry { pod }),
+        2 => pod_number().prop_map(|pod| Step::Touch { pod }),
+        4 => (any::<bool>(), 1..4_usize).prop_map(|(pods, events)| Step::WatchAndSend { pods, events }),
         8 => (any::<bool>(), 1..4_usize).prop_map(|(pods, events)| Step::Watch { pods, events }),
         2 => any::<bool>().prop_map(|pods| Step::List { pods }),
         1 => any::<bool>().prop_map(|pods| Step::TakeListBeside { pods }),
@@ -39,6 +41,10 @@ fn step() -> impl Strategy<Value = Step> {
         8 => answer().prop_map(Step::Answer),
         6 => (0..3_000_u64).prop_map(|millis| Step::Wait { millis }),
     ]
+}
+
+fn pod_number() -> impl Strategy<Value = usize> {
+    0..3_usize
 }
 
 fn answer() -> impl Strategy<Value = Answer> {

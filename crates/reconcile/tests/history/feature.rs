@@ -5,8 +5,8 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::{ConfigMap, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use leadsman_reconcile::{
-    Assumption, Change, Class, Feature, Key, ObjectName, Plan, ResourceVersion, RightScope, Store,
-    Stored, Watch, WriteKind, WriteVerb,
+    Change, Class, Feature, Key, ObjectName, Plan, ResourceVersion, RightScope, Store, Stored,
+    Watch, WriteKind, WriteVerb,
 };
 use serde_json::json;
 
@@ -138,12 +138,11 @@ impl Feature for Painting {
                 continue;
             }
             let patch = json!({"metadata": {"uid": pod.uid, "labels": {"colour": wanted}}});
-            let painted = Arc::new(Painted {
-                colour: wanted.clone(),
-                ..(***pod).clone()
-            });
             plan.patch(&PAINT, pod.name.clone(), patch)
-                .assuming::<Pod>(move || Assumption::Object(painted.clone()));
+                .assuming_changed::<Pod>(move |pod| Painted {
+                    colour: wanted.clone(),
+                    ..pod.clone()
+                });
             return;
         }
     }

@@ -43,6 +43,15 @@ pub(crate) enum Step {
         pods: bool,
         events: usize,
     },
+    /// The watch shows some events, and what was queued is sent before any key has run.
+    WatchAndSend {
+        pods: bool,
+        events: usize,
+    },
+    /// Another client changes what nobody reads.
+    Touch {
+        pod: usize,
+    },
     /// The watch of a kind begins again with a list.
     List {
         pods: bool,
@@ -81,6 +90,7 @@ struct Object {
     colour: Option<String>,
     dry: Option<String>,
     from: Option<String>,
+    touched: u64,
     /// Whether it is wet because of a write of ours.
     wet_by_us: bool,
 }
@@ -156,6 +166,13 @@ impl Play {
                 self.change((true, PODS[*pod]), dry, false);
             }
             Step::Watch { pods, events } => self.watch(*pods, *events),
+            Step::WatchAndSend { pods, events } => {
+                self.watch(*pods, *events);
+                self.send();
+            }
+            Step::Touch { pod } => {
+                self.change((true, PODS[*pod]), |pod| pod.touched += 1, false);
+            }
             Step::List { pods } => self.list(*pods),
             Step::TakeListBeside { pods } => {
                 self.beside = Some((*pods, self.version, self.objects.clone()));
@@ -375,23 +392,29 @@ impl Play {
             self.reconciler.run_keys(now);
             let effects = self.reconciler.take_effects(now);
             self.dirty.extend(effects.dirty);
-            self.dirty.append(&mut self.retried);
-            for id in std::mem::take(&mut self.dirty) {
-                if self.under_way.contains_key(&id) {
-                    self.dirty.insert(id);
-                } else if let Some(write) = self.reconciler.take_due(&id, now) {
-                    let metadata = &write.body()["metadata"];
-                    let text = |value: &serde_json::Value| value.as_str().map(str::to_owned);
-                    let painted = (
-                        text(&metadata["uid"]).unwrap(),
-                        text(&metadata["labels"]["colour"]),
-                    );
-                    self.written += 1;
-                    self.under_way.insert(id, painted);
-                }
-            }
+            self.send();
             if effects.deadline.is_none_or(|deadline| deadline > self.now) {
                 break;
+            }
+        }
+        // Sent again with the next step.
+        self.dirty.append(&mut self.retried);
+    }
+
+    fn send(&mut self) {
+        let now = self.time();
+        for id in std::mem::take(&mut self.dirty) {
+            if self.under_way.contains_key(&id) {
+                self.dirty.insert(id);
+            } else if let Some(write) = self.reconciler.take_due(&id, now) {
+                let metadata = &write.body()["metadata"];
+                let text = |value: &serde_json::Value| value.as_str().map(str::to_owned);
+                let painted = (
+                    text(&metadata["uid"]).unwrap(),
+                    text(&metadata["labels"]["colour"]),
+                );
+                self.written += 1;
+                self.under_way.insert(id, painted);
             }
         }
     }
