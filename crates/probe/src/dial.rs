@@ -6,12 +6,9 @@
 use std::future::Future;
 use std::net::SocketAddr;
 
-use leadsman_core::podprobe::CannotProbe;
 use nix::errno::Errno;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
-
-use crate::socket::EarlyEnd;
 
 /// Opens connections to a pod.
 pub trait Dial {
@@ -34,16 +31,6 @@ pub enum DialError {
     /// The connection could not be tried: that says nothing about the pod.
     #[error("{0}")]
     Local(String),
-}
-
-impl DialError {
-    /// The end of the run that needed the connection.
-    pub(crate) fn into_early_end(self, address: SocketAddr) -> EarlyEnd {
-        match self {
-            Self::Refused(reason) => EarlyEnd::Failed(format!("connecting to {address}: {reason}")),
-            Self::Local(reason) => EarlyEnd::Cannot(CannotProbe::Local(reason)),
-        }
-    }
 }
 
 /// TCP to the address itself.

@@ -19,7 +19,7 @@ use std::time::Duration;
 use leadsman_core::podprobe::{CannotProbe, Outcome};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 
-use crate::dial::Dial;
+use crate::dial::{Dial, DialError};
 use crate::message::truncate_message;
 
 /// How long a target may take to close its side of a connection.
@@ -53,7 +53,12 @@ pub(crate) async fn connect_within<D: Dial>(
     address: SocketAddr,
 ) -> Result<D::Stream, EarlyEnd> {
     let dialled = dialer.dial(address).await;
-    dialled.map_err(|error| error.into_early_end(address))
+    dialled.map_err(|error| match error {
+        DialError::Refused(reason) => {
+            EarlyEnd::Failed(format!("connecting to {address}: {reason}"))
+        }
+        DialError::Local(reason) => EarlyEnd::Cannot(CannotProbe::Local(reason)),
+    })
 }
 
 /// The message for a connection that was not accepted in time.

@@ -10,8 +10,6 @@ use http::header::USER_AGENT;
 use kube::config::{InferConfigError, KubeConfigOptions, Kubeconfig, KubeconfigError};
 use kube::{Client, Config};
 
-use crate::Component;
-
 /// Deadline for a new connection to the API server.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Deadline for the next bytes of a reply.
@@ -21,6 +19,31 @@ const _: () = assert!(
     READ_TIMEOUT.as_secs() > crate::watcher::TIMEOUT_SECONDS.end as u64,
     "only a dead connection meets the deadline: the API server ends each watch before it"
 );
+
+/// Which process this is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Component {
+    /// `leadsman manager`, one or more in a cluster.
+    Manager,
+    /// `leadsman-agent`, one on each node.
+    Agent,
+    /// `leadsman preflight`, which checks a cluster and exits.
+    Preflight,
+    /// `kubectl leadsman`, which answers one question and exits.
+    Kubectl,
+}
+
+impl Component {
+    /// The name, as in the user agent.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Manager => "manager",
+            Self::Agent => "agent",
+            Self::Preflight => "preflight",
+            Self::Kubectl => "kubectl",
+        }
+    }
+}
 
 /// Flags of the client.
 #[derive(Clone, Debug, Default, clap::Args)]

@@ -42,8 +42,9 @@ pub mod shutdown;
 pub mod watcher;
 
 pub use backoff::Backoff;
+pub use client::Component;
 pub use metrics::Metrics;
-pub use process::{Args, Component, Process, RunError, exit_status, run_process};
+pub use process::{Args, Process, RunError, exit_status, run_process};
 pub use random::RandomSource;
 pub use readiness::{Readiness, ReadinessCheck};
 pub use server::ApiServer;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use tokio_util::sync::CancellationToken;
 
-use crate::client::{self, ClientError};
+use crate::client::{self, ClientError, Component};
 use crate::descriptors::raise_descriptor_limit;
 use crate::logs::{self, LogError};
 use crate::metrics::Metrics;

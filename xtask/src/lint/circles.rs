@@ -13,7 +13,16 @@ use super::{Findings, orphans};
 use crate::cargo;
 
 /// The crates that are checked.
-const CRATES: &[&str] = &["crates/core"];
+const CRATES: &[&str] = &[
+    "admission",
+    "agent",
+    "api",
+    "core",
+    "cri",
+    "lease",
+    "probe",
+    "process",
+];
 
 type Module = Vec<String>;
 
@@ -30,9 +39,10 @@ pub(super) fn check() -> Result<Findings> {
     let mut findings = Vec::new();
     for package in CRATES {
         let mut all = Crate::default();
-        let root = cargo::root().join(package).join("src/lib.rs");
-        all.read(&root, Module::new())?;
-        findings.extend(all.circles());
+        let root = cargo::root().join("crates").join(package);
+        all.read(&root.join("src/lib.rs"), Module::new())?;
+        let circles = all.circles().into_iter();
+        findings.extend(circles.map(|circle| format!("{package}: {circle}")));
     }
     Ok(findings)
 }
