@@ -10,9 +10,10 @@ use k8s_openapi::api::admissionregistration::v1::{
 };
 use leadsman_lease::Leadership;
 use leadsman_process::serve::BindAddress;
+use leadsman_process::watch;
 use leadsman_process::{ApiServer, Process, RandomSource, ReadinessCheck};
 use tokio::net::TcpListener;
-use tokio::sync::{oneshot, watch};
+use tokio::sync::oneshot;
 use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 

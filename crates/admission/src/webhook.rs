@@ -12,8 +12,8 @@ use k8s_openapi::api::admissionregistration::v1::{MatchCondition, RuleWithOperat
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{
     LabelSelector, Status, StatusCause, StatusDetails,
 };
+use leadsman_process::watch;
 use serde::{Deserialize, Serialize};
-use tokio::sync::watch;
 use tokio::time::Instant;
 
 use leadsman_lease::Leadership;

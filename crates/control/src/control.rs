@@ -7,9 +7,9 @@ use std::pin::pin;
 
 use futures::{Stream, StreamExt, stream};
 use leadsman_lease::Leadership;
+use leadsman_process::watch;
 use leadsman_process::{Process, Readiness, clock};
 use tokio::sync::mpsc::{Sender, channel};
-use tokio::sync::watch;
 use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 

@@ -19,7 +19,6 @@ use leadsman_process::{ApiServer, RandomSource, clock};
 use leadsman_reconcile::{Class, Effects, Now, Refusal};
 use prometheus_client::metrics::gauge::Gauge;
 use tokio::sync::mpsc::Receiver;
-use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 

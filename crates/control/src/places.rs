@@ -9,7 +9,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use tokio::sync::watch;
+use leadsman_process::watch;
 
 /// The places, shared by the loops of all features.
 pub(crate) struct SharedPlaces {

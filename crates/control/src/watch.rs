@@ -59,7 +59,7 @@ pub(crate) struct WatchesByType(Vec<((TypeId, Selection), Box<dyn Spawn>)>);
 pub(crate) struct WatchContext {
     pub(crate) server: ApiServer,
     pub(crate) own_namespace: Arc<str>,
-    pub(crate) leadership: tokio::sync::watch::Receiver<Leadership>,
+    pub(crate) leadership: leadsman_process::watch::Receiver<Leadership>,
     pub(crate) readiness: Readiness,
     pub(crate) metrics: ControlMetrics,
     pub(crate) random: RandomSource,

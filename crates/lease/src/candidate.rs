@@ -11,8 +11,8 @@ use kube::api::{GetParams, PostParams};
 use kube::core::Request;
 use kube::core::request::Error as BuildError;
 use leadsman_process::reply::{Disposition, RetryCause, Verb};
+use leadsman_process::watch;
 use leadsman_process::{ApiServer, ReadinessCheck, clock};
-use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::elector::{Elector, ElectorAction, LeaseReply, LeaseRequest};

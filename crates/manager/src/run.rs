@@ -7,7 +7,6 @@ use leadsman_control::{Control, ControlError, FeatureRights, Rules, rights_of_fe
 use leadsman_core::podprobe::Config;
 use leadsman_lease::{Leadership, Shutdown};
 use leadsman_process::{Component, Process, RunError};
-use tokio::sync::watch;
 use tokio::task::JoinError;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use tokio::sync::watch;
+use crate::watch;
 use tokio::time::Instant;
 
 use crate::reply::{Disposition, RetryCause};

@@ -13,8 +13,8 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use leadsman_process::clock;
+use leadsman_process::watch;
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, InotifyEvent};
-use tokio::sync::watch;
 
 use super::publish::Publisher;
 use super::{CaBundle, Certificate, CertificateError, Pem};

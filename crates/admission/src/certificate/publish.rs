@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use leadsman_process::ReadinessCheck;
+use leadsman_process::watch;
 use rustls::sign::CertifiedKey;
-use tokio::sync::watch;
 
 use super::{CaBundle, Certificate};
 use crate::metrics::AdmissionMetrics;

@@ -14,9 +14,9 @@ use kube::{Resource, ResourceExt};
 use leadsman_lease::Leadership;
 use leadsman_process::list::ListTarget;
 use leadsman_process::reply::{Disposition, RetryCause, Verb};
+use leadsman_process::watch;
 use leadsman_process::watcher::{ObjectEvent, ObjectState, watch_object};
 use leadsman_process::{ApiServer, clock};
-use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::publish::Publisher;

@@ -7,8 +7,8 @@ use kube::core::Request;
 use kube::core::request::Error as BuildError;
 use leadsman_lease::Leadership;
 use leadsman_process::reply::{Disposition, RetryCause, Verb};
+use leadsman_process::watch;
 use leadsman_process::{ApiServer, clock};
-use tokio::sync::watch;
 
 use super::repair::{DEADLINE, delete_request};
 use super::{CONFIGURATION, WebhookConfiguration, is_ours};

@@ -12,10 +12,10 @@ use kube::core::request::Error as BuildError;
 use leadsman_lease::Leadership;
 use leadsman_process::list::ListTarget;
 use leadsman_process::reply::{Disposition, Verb};
+use leadsman_process::watch;
 use leadsman_process::watcher::{ObjectEvent, ObjectState, watch_object};
 use leadsman_process::{ApiServer, ReadinessCheck, clock};
 use serde_json::Value;
-use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::{

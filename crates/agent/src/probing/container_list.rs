@@ -11,7 +11,8 @@ use leadsman_core::podprobe::node::{
 };
 use leadsman_cri::{CurrentContainer, CurrentContainers, Error, PodLabels, View};
 use leadsman_process::clock;
-use tokio::sync::{mpsc, watch};
+use leadsman_process::watch;
+use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 
 use crate::health::Health;

@@ -10,7 +10,7 @@ use leadsman_core::podprobe::node::{LoopLag, ProbeRun, RunId};
 use leadsman_core::podprobe::{CannotProbe, Outcome};
 use leadsman_probe::{EXEC_SLACK, Exec, ProbeTarget, TimeLimit};
 use leadsman_process::clock;
-use tokio::sync::watch;
+use leadsman_process::watch;
 use tokio::task::{AbortHandle, Id, JoinError, JoinSet};
 use tokio::time::Instant;
 

@@ -11,8 +11,8 @@ use futures::stream::unfold;
 use http::{Method, Request, Response};
 use kube::Client;
 use kube::client::Body;
+use leadsman_process::watch;
 use serde_json::{Value, json};
-use tokio::sync::watch;
 use tokio::time::sleep;
 
 /// The objects of one namespace, and what was asked.

@@ -12,9 +12,9 @@ use futures::future::BoxFuture;
 use kube::Client;
 use leadsman_lease::Leadership;
 use leadsman_process::reply::{error_chain, judge_watch_error};
+use leadsman_process::watch;
 use leadsman_process::{ApiServer, Metrics, ReadinessCheck, clock};
 use prometheus_client::metrics::gauge::Gauge;
-use tokio::sync::watch;
 use tokio::time::timeout;
 
 use super::LEASE;

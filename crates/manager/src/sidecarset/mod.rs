@@ -17,7 +17,7 @@ use leadsman_core::cluster::Now;
 use leadsman_core::sidecarset::event::{Event, WatchedKind, WriteTarget};
 use leadsman_core::sidecarset::index::{Config, Index};
 use leadsman_process::Metrics;
-use tokio::sync::watch;
+use leadsman_process::watch;
 
 use self::metrics::SetMetrics;
 use self::review::SetReview;
