@@ -58,6 +58,8 @@ pub(crate) enum RequestFault {
     Pass,
     /// It comes late.
     Late(Duration),
+    /// Its reply does.
+    LateReply(Duration),
     /// It is not carried out, and the connection breaks.
     RequestLost,
     /// It is carried out, and the connection breaks.
@@ -182,7 +184,11 @@ impl Faults {
         let (by, until) = state.slow;
         if now < until {
             let by = by.mul_f64(state.rng.f64());
-            return RequestFault::Late(by);
+            return if state.rng.bool() {
+                RequestFault::Late(by)
+            } else {
+                RequestFault::LateReply(by)
+            };
         }
         RequestFault::Pass
     }

@@ -264,6 +264,14 @@ impl GroundState {
         of_name.max_by_key(|one| one.attempt)
     }
 
+    /// Whether a verdict may follow from a container: any of its commands answered this, or it has ended.
+    pub(crate) fn follows(&self, id: &str, succeeded: bool) -> bool {
+        let mut runs = self.runs.iter();
+        let container = self.containers.get(id);
+        container.is_some_and(|one| one.ended.is_some() && !succeeded)
+            || runs.any(|run| run.container == id && run.succeeded == succeeded)
+    }
+
     /// Whether a command answered this in a container of the pod that ran at some time since then. A container that has ended
     /// has failed.
     pub(crate) fn was_true(

@@ -3,6 +3,7 @@
 mod roll_out;
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use leadsman_api::PodProbeMarker;
@@ -68,6 +69,7 @@ impl Invariants {
         match resource {
             "podprobemarkers" => self.note_claims(change.after.as_deref()),
             "leases" => self.note_candidate(change),
+            "nodepodprobes" => self.check_verdicts(change),
             "sidecarsets" => self.roll_outs.note_set(change),
             _ => {}
         }
@@ -191,6 +193,34 @@ impl Invariants {
                 "only the leader writes",
                 format_args!("{user}: {verb} {resource} {name}, while the leader is {leader:?}"),
             );
+        }
+    }
+
+    /// A verdict follows from a run in the container that it names, or from its end.
+    fn check_verdicts(&self, change: &Change) {
+        let states = |object: &Option<Arc<Value>>| -> Vec<Value> {
+            let pods = object
+                .iter()
+                .filter_map(|it| it["status"]["podProbeStatuses"].as_array());
+            let states = pods
+                .flatten()
+                .filter_map(|pod| pod["probeStates"].as_array());
+            states.flatten().cloned().collect()
+        };
+        let known = states(&change.before);
+        for state in states(&change.after) {
+            let is_positive = match state["state"].as_str() {
+                Some("Succeeded") => true,
+                Some("Failed") => false,
+                _ => continue,
+            };
+            let Some(id) = state["containerID"].as_str() else {
+                continue;
+            };
+            if !known.contains(&state) && !self.ground.lock().follows(id, is_positive) {
+                self.story
+                    .violate("a verdict is of the container that it names", state);
+            }
         }
     }
 

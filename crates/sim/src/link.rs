@@ -56,6 +56,7 @@ impl Link for FaultyLink {
         match verdict {
             RequestFault::Pass => Fate::Pass,
             RequestFault::Late(by) => Fate::Delay(by),
+            RequestFault::LateReply(by) => Fate::DelayReply(by),
             RequestFault::RequestLost => Fate::LoseRequest,
             RequestFault::ReplyLost => Fate::LoseReply,
             RequestFault::ReplyHangs => Fate::HangReply,

@@ -95,6 +95,8 @@ pub(crate) enum Meddling {
     Relabel,
     /// Puts the label `app` back.
     RelabelBack,
+    /// Removes a label that a marker may govern whenever it is there, for a while.
+    Fight(usize),
 }
 
 /// The edit of a set of sidecars.
@@ -413,6 +415,7 @@ impl Draw<'_> {
                     Meddling::SetOther,
                     Meddling::Relabel,
                     Meddling::RelabelBack,
+                    Meddling::Fight(key),
                 ]),
             },
         }
@@ -440,7 +443,11 @@ impl Draw<'_> {
 
     fn fault(&mut self) -> Option<Action> {
         let process = self.process();
-        let for_ms = self.rng.u64(500..12_000);
+        // Some outlast a Lease, so that another replica leads while they go on.
+        let for_ms = match self.rng.u8(..3) {
+            0 => self.rng.u64(12_000..45_000),
+            _ => self.rng.u64(500..12_000),
+        };
         let class = self.one_of(&[
             FaultClass::Stale,
             FaultClass::Watches,
@@ -471,7 +478,7 @@ impl Draw<'_> {
                         "sidecarsets",
                     ])
                     .to_owned(),
-                by_ms: self.rng.u64(100..6000),
+                by_ms: self.rng.u64(100..=for_ms),
                 for_ms,
             },
             FaultClass::Watches if self.rng.u8(..4) == 0 => Action::Compact,
@@ -516,6 +523,7 @@ impl Draw<'_> {
             },
             5 => Action::Delay {
                 process,
+                // What a former leader has on its way arrives, and nothing in a request could tell: a limit of leadsman.
                 by_ms: self.rng.u64(50..3000),
                 for_ms,
             },

@@ -20,6 +20,10 @@ pub(crate) const WORKLOADS: [(&str, &[&str]); 2] = [("a", &["main", "extra"]), (
 pub(crate) const IMAGES: [&str; 4] = ["side:1", "side:2", "side:3", "side:broken"];
 /// The sidecars of the sets.
 pub(crate) const SIDECARS: [&str; 2] = ["log", "mesh"];
+/// For how long a client fights over a label.
+const FIGHT: Duration = Duration::from_secs(20);
+/// Each of two replicas begins with a second's distance, and doubles it; another value of the label begins without.
+const MOST_FOUGHT: usize = 20;
 /// The values of `app` that the markers select by.
 const SELECTED: [&[&str]; 3] = [&["a"], &["a", "b"], &["b"]];
 /// Likewise of sets.
@@ -134,6 +138,9 @@ pub(crate) struct Tenants {
     is_busy: bool,
     /// Whether the templates of pods have no annotation.
     has_bare_pods: bool,
+    /// The label of a pod that a client keeps removing, until when, and how often it has.
+    fight: Option<(String, String, Duration)>,
+    fought: usize,
 }
 
 impl Tenants {
@@ -156,7 +163,36 @@ impl Tenants {
             tick: 0,
             is_busy: true,
             has_bare_pods,
+            fight: None,
+            fought: 0,
         }
+    }
+
+    /// Begins to remove a label of a pod whenever it is there.
+    pub(crate) fn fight(&mut self, pod: &Value, key: usize) {
+        let until = self.ground.elapsed() + FIGHT;
+        self.fight = Some((text(pod, "name").to_owned(), label_key(key), until));
+        self.fought = 0;
+    }
+
+    /// Removes what is fought over; returns whether that was more often than leadsman may have put it back.
+    pub(crate) async fn go_on_fighting(&mut self, pods: &[Arc<Value>]) -> bool {
+        let now = self.ground.elapsed();
+        self.fight = self.fight.take().filter(|(_, _, until)| now < *until);
+        let Some((name, key, _)) = &self.fight else {
+            return false;
+        };
+        let mut pods = pods.iter().filter(|pod| text(pod, "name") == name);
+        let Some(pod) = pods.find(|pod| !pod["metadata"]["labels"][key].is_null()) else {
+            return false;
+        };
+        let body = json!({"metadata": {"labels": {key: null}}});
+        let _gone = self
+            .meddler
+            .patch(&pod_path(pod), PatchKind::Merge, &body)
+            .await;
+        self.fought += 1;
+        self.fought == MOST_FOUGHT
     }
 
     /// Sets the number of a workload's pods.
@@ -195,7 +231,7 @@ impl Tenants {
                     let _gone = self.rest.delete(&pod_path(last), false).await;
                 }
             } else if active.len() < wanted && nodes.contains(&true) && self.is_due(app) {
-                self.create_pod(workload, nodes);
+                self.create_pod(workload, nodes, &own);
             }
         }
         self.control_agents(pods, nodes).await;
@@ -248,13 +284,21 @@ impl Tenants {
         is_due
     }
 
-    fn create_pod(&mut self, workload: usize, nodes: &[bool]) {
+    /// The pods of the second workload have the names of those before them, as a StatefulSet's.
+    fn create_pod(&mut self, workload: usize, nodes: &[bool], pods: &[&Arc<Value>]) {
         let there: Vec<_> = (0..nodes.len()).filter(|node| nodes[*node]).collect();
         let Some(node) = there.get(self.made % there.len().max(1)) else {
             return;
         };
         self.made += 1;
         let (app, containers) = WORKLOADS[workload];
+        let name = |number: usize| format!("{app}-{number:02}");
+        let is_free = |number: &usize| pods.iter().all(|pod| text(pod, "name") != name(*number));
+        let number = if workload == 1 {
+            (0..=self.made).find(is_free).unwrap_or_default()
+        } else {
+            self.made
+        };
         let containers: Vec<_> = containers
             .iter()
             .map(|name| json!({"name": name, "image": "app:1"}))
@@ -263,7 +307,7 @@ impl Tenants {
             "apiVersion": "v1",
             "kind": "Pod",
             "metadata": {
-                "name": format!("{app}-{:02}", self.made),
+                "name": name(number),
                 "namespace": TENANT,
                 "labels": {"app": app, "workload": app},
             },
@@ -353,6 +397,7 @@ impl Tenants {
                 labels("app".to_owned(), json!(if own == "a" { "b" } else { "z" }))
             }
             Meddling::RelabelBack => labels("app".to_owned(), own),
+            Meddling::Fight(_) => return,
         };
         let is_status = matches!(with, Meddling::SetCondition(_));
         let path = pod_path(pod) + if is_status { "/status" } else { "" };

@@ -3,13 +3,18 @@
 
 use std::pin::Pin;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use http::StatusCode;
 use leadsman_admission::InProcessCaller;
 use leadsman_api_model::{Admission, Variables, WebhookCall};
 use serde_json::Value;
+use tokio::time::Instant;
 
 use crate::story::Story;
+
+/// A replica answers at once, or waits for what is newer: a third of the time that the API server has, or more.
+const OUTDATED: Duration = Duration::from_millis(500);
 
 type Answer = Result<(StatusCode, Vec<u8>), String>;
 
@@ -55,6 +60,7 @@ impl Admission for Webhooks {
         let story = self.story.clone();
         let path = format!("{}?timeout={}s", call.path, call.timeout.as_secs());
         Box::pin(async move {
+            let began = Instant::now();
             let answer = match caller {
                 Some(caller) => caller
                     .call(&path, call.body)
@@ -62,7 +68,9 @@ impl Admission for Webhooks {
                     .map_err(|error| error.to_string()),
                 None => Err("no endpoints available".to_owned()),
             };
-            if !matches!(answer, Ok((StatusCode::OK, _))) {
+            // A replica that waits in vain for what it was told to know answers without it, and counts that as outdated.
+            let is_late = began.elapsed() >= OUTDATED;
+            if is_late || !matches!(answer, Ok((StatusCode::OK, _))) {
                 story.note_failed_call();
             }
             let told = answer.as_ref().map(|(code, _)| code);

@@ -169,6 +169,11 @@ impl<'a> Simulation<'a> {
             self.kubelets[node].act(&pods, is_ready).await;
         }
         self.tenants.control(&pods, &self.nodes).await;
+        if self.tenants.go_on_fighting(&pods).await {
+            let what = "a label was put back each time that it was removed";
+            self.story
+                .violate("an undone write keeps its distance", what);
+        }
         if self.ticks.is_multiple_of(10) {
             self.server.collect_garbage();
         }

@@ -7,7 +7,7 @@ use serde_json::json;
 use super::Simulation;
 use crate::faults::Crash;
 use crate::kubelet::{node_name, text};
-use crate::plan::{Action, ProcessId};
+use crate::plan::{Action, Meddling, ProcessId};
 use crate::resources::{MARKERS, NODE_PATH, SETS, add_node};
 use crate::rest::{PatchKind, pod_path};
 use crate::tenants::{WORKLOADS, marker_name, set_name, sidecar_set};
@@ -106,6 +106,9 @@ impl Simulation<'_> {
             Action::Meddle { pod, with } => {
                 if let Some(pod) = self.pod(pod) {
                     self.tenants.meddle(&pod, with).await;
+                    if let Meddling::Fight(key) = with {
+                        self.tenants.fight(&pod, key);
+                    }
                 }
             }
             _ => {}
