@@ -20,6 +20,7 @@
 //! | `serve` | `/healthz`, `/readyz`, `/metrics` |
 //! | `server` | requests to the API server, each with a deadline |
 //! | `shutdown` | signals, and a shutdown within the grace period |
+//! | `watch` | a channel of the latest value, whose receivers are woken in order |
 //! | `watcher` | a list and the changes after it, through every outage |
 //! | `process` | the life of a process, put together from the others |
 #![doc(html_no_source)]
@@ -39,6 +40,7 @@ pub mod reply;
 pub mod serve;
 pub mod server;
 pub mod shutdown;
+pub mod watch;
 pub mod watcher;
 
 pub use backoff::Backoff;

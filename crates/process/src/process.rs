@@ -35,31 +35,6 @@ pub struct Args {
     pub shutdown: shutdown::Args,
 }
 
-/// The identity of this process.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Component {
-    /// `leadsman manager`, one or more in a cluster.
-    Manager,
-    /// `leadsman-agent`, one on each node.
-    Agent,
-    /// `leadsman preflight`, which checks a cluster and exits.
-    Preflight,
-    /// `kubectl leadsman`, which answers one question and exits.
-    Kubectl,
-}
-
-impl Component {
-    /// The name, as in the user agent.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Manager => "manager",
-            Self::Agent => "agent",
-            Self::Preflight => "preflight",
-            Self::Kubectl => "kubectl",
-        }
-    }
-}
-
 /// The environment of a process's work.
 #[derive(Clone)]
 pub struct Process {

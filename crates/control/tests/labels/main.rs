@@ -24,9 +24,9 @@ use leadsman_control::{
     RequestKind, RightScope, Rules, WatchedKinds, rights_of_feature,
 };
 use leadsman_lease::Leadership;
+use leadsman_process::watch;
 use leadsman_process::{ApiServer, Process, RandomSource, clock};
 use leadsman_reconcile::Now;
-use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
