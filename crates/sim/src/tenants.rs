@@ -175,6 +175,11 @@ impl Tenants {
         self.fought = 0;
     }
 
+    /// Ends the fight.
+    pub(crate) fn heal(&mut self) {
+        self.fight = None;
+    }
+
     /// Removes what is fought over; returns whether that was more often than leadsman may have put it back.
     pub(crate) async fn go_on_fighting(&mut self, pods: &[Arc<Value>]) -> bool {
         let now = self.ground.elapsed();

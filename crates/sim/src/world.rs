@@ -144,6 +144,7 @@ impl<'a> Simulation<'a> {
         self.story.tell("step", "all faults end");
         self.hosts.heal(&self.nodes);
         self.ground.lock().heal();
+        self.tenants.heal();
         let settled = self.settle(&webhooks).await;
         if settled.is_some() {
             self.keep_silent(&webhooks).await;
