@@ -17,9 +17,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use anyhow::{Context, Result, ensure};
 use futures::stream::{self, StreamExt, TryStreamExt};
+use leadsman_process::watch;
 use leadsman_testkit::audit::Request;
 use leadsman_tests::Link;
-use tokio::sync::watch;
 
 use self::flow::Flow;
 use self::seed::{chosen_flows, describe_flow};

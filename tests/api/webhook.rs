@@ -21,12 +21,12 @@ use leadsman_admission::{
 };
 use leadsman_api::{GROUP, SidecarSet};
 use leadsman_lease::Leadership;
+use leadsman_process::watch;
 use leadsman_process::{ApiServer, Component, Process, RandomSource, client, clock};
 use leadsman_testkit::ports::free_addresses;
 use leadsman_tests::{wait_for_answer, wait_for_object};
 use serde::Deserialize;
 use serde_json::{Value, json};
-use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;

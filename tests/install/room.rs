@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use anyhow::{Result, ensure};
 use futures::future::try_join_all;
+use leadsman_process::watch;
 use leadsman_testkit::Release;
 use leadsman_tests::History;
 use leadsman_tests::room::{is_main, role};
 use leadsman_tests::scene::merge;
 use serde_json::{Value, json};
-use tokio::sync::watch;
 
 /// A case's own namespace on the suite's cluster.
 pub(crate) type Room = leadsman_tests::Room<Release>;

@@ -15,7 +15,7 @@ use futures::{FutureExt, StreamExt};
 use leadsman_lease::Leadership;
 use leadsman_process::reply::{Disposition, RetryCause};
 use leadsman_process::shutdown::SHORTEST_GRACE_SECONDS;
-use leadsman_process::{ApiServer, RandomSource, clock};
+use leadsman_process::{ApiServer, RandomSource, clock, watch};
 use leadsman_reconcile::{Class, Effects, Now, Refusal};
 use prometheus_client::metrics::gauge::Gauge;
 use tokio::sync::mpsc::Receiver;

@@ -10,9 +10,9 @@ use kube::core::request::Error as BuildError;
 use leadsman_lease::Leadership;
 use leadsman_process::metrics::LatencyHistogram;
 use leadsman_process::reply::{Disposition, RetryCause, Verb};
+use leadsman_process::watch;
 use leadsman_process::{ApiServer, clock};
 use leadsman_reconcile::Refusal;
-use tokio::sync::watch;
 use tokio::time::Instant;
 
 use leadsman_reconcile::RightScope;

@@ -6,7 +6,7 @@ use leadsman_admission::{Admission, AdmissionError, Webhook, WebhookServing};
 use leadsman_control::{Control, ControlError, FeatureRights, Rules, rights_of_feature};
 use leadsman_core::podprobe::Config;
 use leadsman_lease::{Leadership, Shutdown};
-use leadsman_process::{Component, Process, RunError};
+use leadsman_process::{Component, Process, RunError, watch};
 use tokio::task::JoinError;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
