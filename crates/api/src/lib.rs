@@ -27,7 +27,7 @@ pub const AGENT_LABELS: [(&str, &str); 2] = [
     ("app.kubernetes.io/name", "leadsman"),
     ("app.kubernetes.io/component", "agent"),
 ];
-/// What helps where an API server does not know the kinds.
+/// The advice where an API server does not know the kinds.
 pub const INSTALL_CRDS: &str = "install leadsman's CRDs, by its Helm chart or `leadsman manifests`";
 /// The API group of all kinds.
 pub const GROUP: &str = "apps.kruise.io";

@@ -29,7 +29,7 @@ pub trait WatchedKinds: Feature {
 /// A feature with its reconciler.
 pub struct Reconciled<F: Feature>(Reconciler<F>);
 
-/// What is told to a reconciler.
+/// An event for a reconciler.
 pub enum ReconcilerEvent<F: Feature> {
     /// Something was seen of the cluster.
     Observed(ObserveInto<F>),

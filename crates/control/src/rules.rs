@@ -73,15 +73,15 @@ pub trait Observe<K>: Rules {
 /// Why a request was not carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unwritten {
-    /// Its object is gone or was replaced.
+    /// The object is gone or was replaced.
     Gone,
     /// The API server has said that it was not.
     NotDone,
-    /// It may have been: there was no answer, or none that says so.
+    /// The request may have been: no answer came, or none that says so.
     Unknown,
 }
 
-/// What a target must provide: a name for the log, and a key for maps.
+/// A target has a name for the log, and is a key of maps.
 pub trait Target: Clone + Debug + Display + Hash + Ord + Send + 'static {}
 
 impl<T: Clone + Debug + Display + Hash + Ord + Send + 'static> Target for T {}

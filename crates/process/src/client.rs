@@ -20,7 +20,7 @@ const _: () = assert!(
     "only a dead connection meets the deadline: the API server ends each watch before it"
 );
 
-/// Which process this is.
+/// The identity of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Component {
     /// `leadsman manager`, one or more in a cluster.

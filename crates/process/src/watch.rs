@@ -125,9 +125,9 @@ impl<T> Receiver<T> {
     /// The sender is gone, and its last value was seen.
     pub async fn changed(&mut self) -> Result<(), RecvError> {
         loop {
-            // It counts the changes from here on.
+            // This counts the changes from here on.
             let woken = self.waiting.notified();
-            // Without tokio's budget, whose end would read as "no change".
+            // The budget of tokio is left out: its end would read as "no change".
             if let Some(changed) = unconstrained(self.value.changed()).now_or_never() {
                 return changed;
             }

@@ -4,10 +4,10 @@
 //! that no status can show: that no marker matches, that a pod cannot be probed, that a verdict is due, that nobody
 //! writes, and what a failed probe's message means.
 
-use super::explanation::Cause;
+use super::explanation::{Cause, CauseReason};
 use super::failures::diagnose_failure;
 use super::{ManagerState, PodContext, reported_problem, words};
-use crate::cluster::{closed_list, nearest};
+use crate::cluster::nearest;
 use crate::podprobe::index::{InspectedFit, InspectedMarker, InspectedProbe};
 use crate::podprobe::marker::{Marker, MarkerProbe};
 use crate::podprobe::marks::Conflict;
@@ -307,86 +307,6 @@ impl PodContext<'_> {
 fn mentions_pod(message: &str, pod: &str) -> bool {
     let is_part = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '.';
     message.split(|c| !is_part(c)).any(|word| word == pod)
-}
-
-closed_list! {
-    /// A cause in one word. Those that a marker's status can show too have the same word there.
-    pub enum CauseReason {
-        /// The namespace has no marker.
-        NoMarker,
-        /// It has some, of which none selects the pod's labels.
-        NoMarkerMatches,
-        /// A marker of another namespace selects them.
-        OtherNamespace,
-        /// The pod is bound to no node yet.
-        NotScheduled,
-        /// Its init containers have not all ended.
-        NotInitialized,
-        /// It is being deleted.
-        BeingDeleted,
-        /// It has ended.
-        Ended,
-        /// The marker breaks a rule.
-        InvalidSpec,
-        /// The marker cannot be decoded.
-        Undecodable,
-        /// The marker's verdicts would change which pods it matches.
-        Cycle,
-        /// The pod has no container of that name.
-        ContainerNotFound,
-        /// The container has no port of that name.
-        PortNotFound,
-        /// The container does not run.
-        ContainerNotRunning,
-        /// Its startup probe has not passed.
-        StartupProbe,
-        /// The probe's initial delay has not ended.
-        InitialDelay,
-        /// There were not enough equal results in a row.
-        ThresholdNotReached,
-        /// A verdict was due.
-        NoVerdict,
-        /// The container has no such command.
-        CommandNotFound,
-        /// The command may not be run.
-        CommandNotExecutable,
-        /// The probe takes too long.
-        TimedOut,
-        /// Nothing listens there.
-        ConnectionRefused,
-        /// Another marker sets the same key.
-        Conflict,
-        /// Another client sets the same key, again and again.
-        Contested,
-        /// The pod's node does not exist.
-        NoNode,
-        /// The pod's node is virtual, and the gate for those is off.
-        VirtualNode,
-        /// The node has no agent.
-        NoAgent,
-        /// The agent has stopped reporting.
-        AgentSilent,
-        /// The agent's pod is not ready.
-        AgentNotReady,
-        /// The agent cannot make the run.
-        CannotProbe,
-        /// The pod has no address.
-        NoAddress,
-        /// The node has as many probes as it may, or the pod or its namespace as many markers.
-        TooManyProbes,
-        /// The API server refused a write.
-        Refused,
-        /// A virtual node's provider reports by conditions, and the probe has no type of one.
-        NoConditionType,
-        /// A virtual node's provider has not reported yet.
-        AwaitingProvider,
-        /// No manager leads.
-        ManagerDown,
-        /// The manager acts on no marker.
-        GateOff,
-        /// The write is due.
-        NotWrittenYet,
-    }
 }
 
 impl From<&Trouble> for CauseReason {

@@ -1,7 +1,6 @@
 //! What the message of a failed probe means, and what to do.
 
-use super::causes::CauseReason;
-use super::explanation::Cause;
+use super::explanation::{Cause, CauseReason};
 use crate::podprobe::marker::MarkerProbe;
 use crate::podprobe::probe::State;
 use crate::podprobe::template::HandlerTemplate;

@@ -48,7 +48,7 @@ use super::event::{Event, WatchedKind};
 use super::index::{Config, Index, InspectedFit, InspectedMarker};
 use crate::cluster::{Now, ObjectName, ResourceVersion, Source};
 
-pub use self::causes::CauseReason;
+pub use self::explanation::CauseReason;
 pub use self::explanation::{
     Cause, Explanation, MarkExplanation, MarkerExplanation, MarkerFit, Owner, ProbeExplanation,
     ShownVerdict, VerdictSource,

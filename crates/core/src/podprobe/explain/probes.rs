@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use leadsman_api::slim::Pod;
 
-use super::causes::CauseReason;
+use super::explanation::CauseReason;
 use super::explanation::{
     Cause, Explanation, MarkerFit, ProbeExplanation, ShownVerdict, VerdictSource,
 };

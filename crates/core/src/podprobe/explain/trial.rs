@@ -13,8 +13,8 @@ use leadsman_api::node_pod_probe::{ContainerProbeState, NodePodProbeSpec, PodPro
 use leadsman_api::{Guarded, NodePodProbe, PodProbeMarker, PodProbeMarkerStatus};
 use serde::Serialize;
 
-use super::causes::CauseReason;
 use super::explanation::Cause;
+use super::explanation::CauseReason;
 use super::{ObservedCluster, ObservedObjects, PodContext, words};
 use crate::cluster::{ObjectName, SelectorTerm, nearest, truncate};
 use crate::podprobe::index::{InspectedFit, InspectedMarker, InspectedProbe};

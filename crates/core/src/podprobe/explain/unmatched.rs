@@ -1,8 +1,8 @@
 //! Why no marker matches a pod.
 
 use super::PodContext;
-use super::causes::CauseReason;
 use super::explanation::Cause;
+use super::explanation::CauseReason;
 use crate::cluster::{SelectorTerm, edit_distance};
 use crate::podprobe::index::{InspectedFit, InspectedMarker};
 use crate::podprobe::pod::NoTarget;

@@ -5,8 +5,8 @@
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::causes::CauseReason;
 use super::explanation::Cause;
+use super::explanation::CauseReason;
 use super::{PodContext, words};
 use crate::podprobe::index::InspectedProbe;
 use crate::podprobe::marker::{Marker, MarkerProbe};
