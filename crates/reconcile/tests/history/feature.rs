@@ -125,11 +125,10 @@ impl Feature for Painting {
             .observed(&name)
             .and_then(|map| map.colour.clone());
         let pods: Vec<_> = world.pods.find(map).collect();
+        // One that was asked may be wet by now, whatever is known of it.
         let is_wet = |pod: &Painted| {
-            world
-                .pods
-                .assumed(&pod.name)
-                .is_some_and(|pod| pod.is_wet())
+            let assumed = world.pods.assumed(&pod.name);
+            world.pods.is_asked(&pod.name) || assumed.is_some_and(|pod| pod.is_wet())
         };
         for pod in pods.iter().filter(|pod| pod.colour != wanted) {
             let others = pods.iter().filter(|other| other.name != pod.name);
