@@ -156,7 +156,7 @@ pub enum WatchPhase {
 ///         WatchEvent::ListItem(it) | WatchEvent::Changed(it) => println!("{:?}", it.metadata.name),
 ///         WatchEvent::Deleted(it) => println!("{:?} is gone", it.metadata.name),
 ///         // The watch retries by itself; say why nothing comes.
-///         WatchEvent::Failed(failure) => println!("{}", failure.explain_failure("configmaps")),
+///         WatchEvent::Failed(failure) => println!("{}", failure.explain_failure("configmaps", "")),
 ///         WatchEvent::ListStarted | WatchEvent::ListPage(_) | WatchEvent::ListComplete(_) => {}
 ///         WatchEvent::Following => println!("up to date from here on"),
 ///     }
