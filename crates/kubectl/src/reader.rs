@@ -75,8 +75,8 @@ struct Name {
 struct List<T> {
     #[serde(default)]
     metadata: ListMeta,
-    #[serde(default = "Vec::new")]
-    items: Vec<T>,
+    /// Null where a list of metadata is empty (`asPartialObjectMetadataList` in `k8s.io/apiserver`'s `response.go`).
+    items: Option<Vec<T>>,
 }
 
 #[derive(Default, Deserialize)]
@@ -205,7 +205,7 @@ impl Reader {
     ) -> Option<Vec<String>> {
         let selection = ListSelection::names(namespace);
         let page = self.read_page::<NamedObject>(resource, &selection, None);
-        let names = page.await.ok()?.items.into_iter();
+        let names = page.await.ok()?.items.into_iter().flatten();
         Some(names.map(|object| object.metadata.name).collect())
     }
 
@@ -238,7 +238,7 @@ impl Reader {
         let mut token = None;
         loop {
             let page: List<T> = self.read_page(resource, selection, token).await?;
-            objects.extend(page.items.into_iter().filter_map(map));
+            objects.extend(page.items.into_iter().flatten().filter_map(map));
             token = page.metadata.token.filter(|token| !token.is_empty());
             if token.is_none() {
                 return Ok(objects);
