@@ -361,16 +361,20 @@ impl<F: Feature> Reconciler<F> {
             return;
         };
         self.keys.mark(sent.key.clone());
-        let is_shown = matches!(
-            outcome,
-            Outcome::NotDone | Outcome::Done { has_reply: true }
-        );
         sent.is_done = matches!(outcome, Outcome::Done { .. });
         let effect = sent.write.effect.as_ref();
-        if is_shown && let Some(effect) = effect {
-            (effect.store)(&mut self.world).end_asked(&id.name);
-        }
-        if is_shown || effect.is_none() {
+        let is_asked = effect.is_some_and(|effect| {
+            let store = (effect.store)(&mut self.world);
+            match outcome {
+                Outcome::Done { has_reply: true } => store.end_asked(&id.name),
+                Outcome::NotDone => store.end_attempt(&id.name),
+                Outcome::Done { has_reply: false } | Outcome::Unknown => {
+                    store.await_event(&id.name);
+                }
+            }
+            store.is_asked(&id.name)
+        });
+        if !is_asked {
             self.sent.remove(id);
         }
     }

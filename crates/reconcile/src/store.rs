@@ -46,6 +46,10 @@ struct Asked<K> {
     assumed: Option<Arc<K>>,
     /// The object that was known when it was asked.
     uid: Option<String>,
+    /// Whether the answer is awaited. A state that shows the outcome may be that of an earlier attempt then.
+    is_under_way: bool,
+    /// Whether an earlier attempt may have been carried out, whatever the answer to this one is.
+    is_repeated: bool,
     /// When it is given up, on the monotonic clock.
     until: Duration,
 }
@@ -261,14 +265,14 @@ impl<K: Stored> Store<K> {
             .filter(|(name, known)| is_gone(name, *known))
             .map(|(name, _)| name.clone())
             .collect();
-        self.forget_asked_before(list);
+        self.forget_asked_if_restored(list);
         gone.iter()
             .filter_map(|name| self.remove(name, version, now))
             .collect()
     }
 
-    /// A list that the watch begins with shows what was carried out before it.
-    fn forget_asked_before(&mut self, list: CompleteList) {
+    /// After a restore nothing is left of what was carried out.
+    fn forget_asked_if_restored(&mut self, list: CompleteList) {
         if list.is_restored() {
             self.asked.clear();
         }
@@ -317,6 +321,8 @@ impl<K: Stored> Store<K> {
             assumed: assumption.apply(observed),
             uid: observed.map(|object| object.uid().to_owned()),
             assumption,
+            is_under_way: true,
+            is_repeated: self.asked.contains_key(name),
             until,
         };
         self.asked.insert(Arc::new(name.clone()), asked);
@@ -326,7 +332,8 @@ impl<K: Stored> Store<K> {
     /// Ends what is assumed of an object if this state of it shows the outcome, and assumes it of this state otherwise.
     fn correct_asked(&mut self, name: &ObjectName, observed: Option<&Arc<K>>) {
         if let Some(asked) = self.asked.get_mut(name) {
-            if asked.is_shown_by(observed.map(|object| &**object)) {
+            let observed_object = observed.map(|object| &**object);
+            if !asked.is_under_way && asked.is_shown_by(observed_object) {
                 self.asked.remove(name);
             } else {
                 asked.assumed = asked.assumption.apply(observed);
@@ -362,6 +369,12 @@ pub(crate) trait AskedObjects {
     /// Ends what is assumed of an object: it is known what became of the write.
     fn end_asked(&mut self, name: &ObjectName);
 
+    /// The last attempt was not carried out: that ends what is assumed, unless an earlier one may have been.
+    fn end_attempt(&mut self, name: &ObjectName);
+
+    /// The answer was lost, or shows no object: what is assumed ends by a state that shows the outcome, unless it is known.
+    fn await_event(&mut self, name: &ObjectName);
+
     /// Ends what is assumed of an object for too long.
     fn expire_asked(&mut self, name: &ObjectName, now: Duration);
 }
@@ -373,6 +386,22 @@ impl<K: Stored> AskedObjects for Store<K> {
 
     fn end_asked(&mut self, name: &ObjectName) {
         self.asked.remove(name);
+    }
+
+    fn end_attempt(&mut self, name: &ObjectName) {
+        if self.asked.get(name).is_some_and(|asked| asked.is_repeated) {
+            self.await_event(name);
+        } else {
+            self.asked.remove(name);
+        }
+    }
+
+    fn await_event(&mut self, name: &ObjectName) {
+        let observed = self.observed(name).cloned();
+        if let Some(asked) = self.asked.get_mut(name) {
+            asked.is_under_way = false;
+        }
+        self.correct_asked(name, observed.as_ref());
     }
 
     fn expire_asked(&mut self, name: &ObjectName, now: Duration) {

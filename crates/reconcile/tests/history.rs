@@ -139,3 +139,56 @@ fn a_write_whose_fate_is_unknown_keeps_its_place_until_an_event_or_for_five_minu
     play.wait(Duration::from_secs(11));
     assert!(!play.is_asked(0));
 }
+
+/// A write is sent again after a lost reply. What the first attempt did, and what becomes of the second, says nothing of the
+/// other one.
+#[test]
+fn a_write_that_was_sent_twice_keeps_its_place_until_both_are_known() {
+    use Step::{CreatePod, NewTerm, Paint, Scratch, WatchAndSend};
+    let blue = COLOURS[1];
+    let events = |pods, events| WatchAndSend { pods, events };
+    let shown_by_the_first = [
+        Paint {
+            map: 0,
+            colour: blue,
+        },
+        CreatePod { pod: 2, map: 0 },
+        events(false, 1),
+        CreatePod { pod: 0, map: 0 },
+        events(true, 1),
+        Step::Answer(Answer::DoneAndLost),
+        Scratch {
+            pod: 2,
+            colour: None,
+        },
+        events(true, 3),
+    ];
+    let refused_the_second_time = [
+        CreatePod { pod: 1, map: 0 },
+        Scratch {
+            pod: 1,
+            colour: blue,
+        },
+        Step::Dry { pod: 1 },
+        events(true, 2),
+        CreatePod { pod: 0, map: 0 },
+        NewTerm,
+        Step::List { pods: true },
+        Paint {
+            map: 0,
+            colour: blue,
+        },
+        Step::Dry { pod: 1 },
+        events(false, 1),
+        events(true, 1),
+        Step::Answer(Answer::DoneAndLost),
+        Step::Answer(Answer::Conflict),
+    ];
+    for steps in [&shown_by_the_first[..], &refused_the_second_time] {
+        let mut play = Play::new();
+        for step in steps {
+            play.step(step);
+        }
+        play.heal();
+    }
+}
