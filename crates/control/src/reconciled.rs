@@ -103,9 +103,11 @@ impl<F: WatchedKinds> Rules for Reconciled<F> {
     fn due_request(&mut self, id: &WriteId, now: Now) -> Option<Request<Self::Event>> {
         let write = self.0.take_due(id, now)?;
         let kind = write.kind();
-        let is_deletion = kind.verb == WriteVerb::Delete;
-        let reply = decode_reply::<F>(kind).filter(|_| !is_deletion);
-        let read_back = kind.verb == WriteVerb::Create;
+        // Neither shows an object that exists.
+        let shows_none = matches!(kind.verb, WriteVerb::Delete | WriteVerb::DryRun);
+        let reply = decode_reply::<F>(kind).filter(|_| !shows_none);
+        // A name that the API server makes meets nothing.
+        let read_back = kind.verb == WriteVerb::Create && reply.is_some();
         let refused = id.clone();
         Some(Request {
             kind: request_kind(kind),
@@ -185,9 +187,14 @@ fn build_request<F: Feature>(write: &Write<F>) -> Result<HttpRequest<Vec<u8>>, B
             &PatchParams::apply(manager).force(),
             &Patch::Apply(write.body()),
         ),
-        WriteVerb::Create => {
+        WriteVerb::Create | WriteVerb::DryRun => {
             let body = write.body().to_string().into_bytes();
-            builder.create(&PostParams::default(), body)
+            let dry_run = kind.verb == WriteVerb::DryRun;
+            let params = PostParams {
+                dry_run,
+                ..PostParams::default()
+            };
+            builder.create(&params, body)
         }
         WriteVerb::Delete => {
             let uid = write.body().pointer("/preconditions/uid");

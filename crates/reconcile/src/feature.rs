@@ -14,6 +14,8 @@ use crate::store::{Change, Store, Stored};
 pub trait Feature: Sized + Send + 'static {
     /// The feature's name in logs.
     const NAME: &'static str;
+    /// The controller that its events name.
+    const EVENTS_FROM: &'static str = Self::NAME;
     /// The writes that it sends: the rights that it needs, and the labels by which they are counted.
     const WRITES: &'static [WriteKind];
     /// The classes of its writes.
@@ -98,6 +100,8 @@ pub enum WriteVerb {
     StrategicPatch,
     /// Changes it by a server-side apply of this field manager, forced.
     Apply(&'static str),
+    /// Asks what a creation would do (POST with `dryRun=All`), and creates nothing.
+    DryRun,
     /// Deletes it.
     Delete,
 }
@@ -106,7 +110,7 @@ impl WriteVerb {
     /// The verb of RBAC.
     pub fn right(self) -> &'static str {
         match self {
-            Self::Create => "create",
+            Self::Create | Self::DryRun => "create",
             Self::MergePatch | Self::StrategicPatch | Self::Apply(_) => "patch",
             Self::Delete => "delete",
         }

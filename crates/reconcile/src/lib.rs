@@ -11,6 +11,7 @@
 //! | `plan` | the writes that a feature wants for a key |
 //! | `writes` | what became of the writes of an object: under way, refused, undone |
 //! | `keys` | the keys that have to run, in turn by namespace, each at its own pace |
+//! | `notices` | what is told about objects: events of the API server |
 //! | `reconciler` | the machine that joins these |
 //! | `watches` | how far a watch has come, and which objects were deleted |
 //! | `object`, `time`, `timers`, `refusal`, `effects`, `round_robin` | their vocabulary |
@@ -40,6 +41,7 @@
 mod effects;
 mod feature;
 mod keys;
+mod notices;
 mod object;
 mod plan;
 mod reconciler;
@@ -53,6 +55,7 @@ mod writes;
 
 pub use effects::Effects;
 pub use feature::{After, Class, Feature, Key, RightScope, Watch, WriteKind, WriteVerb};
+pub use notices::{Notice, Regarding};
 pub use object::{ObjectName, ResourceVersion, Source};
 pub use plan::{Plan, Purpose, Write, WriteId};
 pub use reconciler::Reconciler;

@@ -4,10 +4,13 @@ use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::Duration;
 
+use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use crate::feature::{Feature, Watch, WriteKind, WriteVerb};
+use crate::notices::Notice;
 use crate::object::ObjectName;
+use crate::refusal::Refusal;
 use crate::store::{AskedObjects, Assumption};
 use crate::time::Now;
 use crate::writes::{Fate, Histories};
@@ -30,7 +33,7 @@ impl fmt::Display for WriteId {
 
 /// What a write is to achieve, without its times and versions. Writes of one identity and purpose are refused for the same
 /// reason, and undone by the same client.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Purpose(u64);
 
 impl Purpose {
@@ -48,7 +51,11 @@ pub struct Write<F: Feature> {
     pub(crate) purpose: Purpose,
     pub(crate) body: Value,
     pub(crate) effect: Option<Effect<F>>,
+    pub(crate) told_when_done: Option<Notice>,
+    pub(crate) told_when_refused: Option<RefusalNotice>,
 }
+
+type RefusalNotice = Box<dyn Fn(&Refusal) -> Notice + Send + Sync>;
 
 /// How a write changes the world once it is sent.
 pub(crate) struct Effect<F: Feature> {
@@ -61,6 +68,17 @@ pub(crate) struct Effect<F: Feature> {
 type BeginEffect<F> = Box<dyn Fn(&mut <F as Feature>::World, Now) -> Duration + Send + Sync>;
 
 impl<F: Feature> Write<F> {
+    pub(crate) fn new(id: WriteId, body: Value) -> Self {
+        Self {
+            id,
+            purpose: Purpose::of(body.to_string()),
+            body,
+            effect: None,
+            told_when_done: None,
+            told_when_refused: None,
+        }
+    }
+
     /// What it does.
     pub fn kind(&self) -> &'static WriteKind {
         &F::WRITES[self.id.kind]
@@ -79,6 +97,21 @@ impl<F: Feature> Write<F> {
     /// Says what the write is to achieve, where its body has times and versions beside that.
     pub fn with_purpose(&mut self, purpose: Purpose) -> &mut Self {
         self.purpose = purpose;
+        self
+    }
+
+    /// Tells people when the write was carried out.
+    pub fn tell_when_done(&mut self, notice: Notice) -> &mut Self {
+        self.told_when_done = Some(notice);
+        self
+    }
+
+    /// Tells people when the API server refuses the write.
+    pub fn tell_when_refused(
+        &mut self,
+        notice: impl Fn(&Refusal) -> Notice + Send + Sync + 'static,
+    ) -> &mut Self {
+        self.told_when_refused = Some(Box::new(notice));
         self
     }
 
@@ -116,6 +149,8 @@ pub struct Plan<'a, F: Feature> {
     pub(crate) histories: &'a Histories,
     pub(crate) writes: Vec<Write<F>>,
     pub(crate) wake_at: Option<Duration>,
+    pub(crate) wake_at_time: Option<Timestamp>,
+    pub(crate) notices: Vec<Notice>,
 }
 
 impl<F: Feature> Plan<'_, F> {
@@ -151,18 +186,38 @@ impl<F: Feature> Plan<'_, F> {
         self.wake_at = Some(self.wake_at.map_or(time, |before| before.min(time)));
     }
 
+    /// Runs the function again at this time of day, unless something else makes it run before. A clock that is set forward is
+    /// noticed within ten seconds.
+    pub fn wake_at_time(&mut self, time: Timestamp) {
+        self.wake_at_time = Some(self.wake_at_time.map_or(time, |before| before.min(time)));
+    }
+
+    /// Tells people of a state that stands: once when it begins, as long as each run of the key says so again.
+    pub fn tell(&mut self, notice: Notice) {
+        self.notices.push(notice);
+    }
+
+    /// What the API server says of an object that would be created: of each content once. Nothing before it has answered.
+    /// A refusal is asked for again after five minutes, since what refuses may be a webhook or a policy that changes.
+    pub fn judge(
+        &mut self,
+        kind: &WriteKind,
+        name: ObjectName,
+        object: Value,
+    ) -> Option<Result<(), &Refusal>> {
+        debug_assert_eq!(kind.verb, WriteVerb::DryRun);
+        let (histories, id) = (self.histories, Self::id(kind, name.clone()));
+        let purpose = self.write(kind, name, object).purpose;
+        histories.verdict(&id, purpose)
+    }
+
     /// What has become of the last write of an object, if it was refused or undone.
     pub fn fate(&self, kind: &WriteKind, name: &ObjectName) -> Option<Fate<'_>> {
         self.histories.fate(&Self::id(kind, name.clone()))
     }
 
     fn write(&mut self, kind: &WriteKind, name: ObjectName, body: Value) -> &mut Write<F> {
-        self.writes.push(Write {
-            id: Self::id(kind, name),
-            purpose: Purpose::of(body.to_string()),
-            body,
-            effect: None,
-        });
+        self.writes.push(Write::new(Self::id(kind, name), body));
         let last = self.writes.len() - 1;
         &mut self.writes[last]
     }

@@ -4,9 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use jiff::{SignedDuration, Timestamp};
+
 use crate::effects::Effects;
-use crate::feature::{Feature, Watch};
+use crate::feature::{Feature, Watch, WriteVerb};
 use crate::keys::KeyQueue;
+use crate::notices::{Notice, Notices};
 use crate::object::{ObjectName, ResourceVersion, Source};
 use crate::plan::{Plan, Write, WriteId};
 use crate::refusal::Refusal;
@@ -17,6 +20,8 @@ use crate::writes::Histories;
 
 /// How long keys run before events and replies are looked at again.
 const TURN: Duration = Duration::from_millis(2);
+/// How soon a clock that was set forward is noticed, while a key waits for a time of day.
+const CLOCK_LOOK: SignedDuration = SignedDuration::from_secs(10);
 
 /// A feature, its world, and the writes that it wants.
 pub struct Reconciler<F: Feature> {
@@ -33,6 +38,9 @@ pub struct Reconciler<F: Feature> {
     histories: Histories,
     timers: Timers<Timer<F::Key>>,
     wakes: BTreeMap<F::Key, Duration>,
+    times: Timers<F::Key, Timestamp>,
+    wakes_at_time: BTreeMap<F::Key, Timestamp>,
+    notices: Notices<F>,
     /// The writes that may be due.
     dirty: BTreeSet<WriteId>,
     is_writing: bool,
@@ -71,6 +79,9 @@ impl<F: Feature> Reconciler<F> {
             histories: Histories::default(),
             timers: Timers::default(),
             wakes: BTreeMap::new(),
+            times: Timers::default(),
+            wakes_at_time: BTreeMap::new(),
+            notices: Notices::default(),
             dirty: BTreeSet::new(),
             is_writing: false,
             clock,
@@ -144,6 +155,7 @@ impl<F: Feature> Reconciler<F> {
             }
         }
         self.keys.clear();
+        self.notices.clear();
         self.planned.clear();
         self.wanted.clear();
         self.mark_all();
@@ -176,6 +188,10 @@ impl<F: Feature> Reconciler<F> {
         while let Some(timer) = self.timers.pop_due(now.monotonic) {
             self.handle_timer(timer, now);
         }
+        while let Some(key) = self.times.pop_due(now.wall) {
+            self.wakes_at_time.remove(&key);
+            self.keys.mark(key);
+        }
         let begun = (self.clock)();
         let mut before = begun;
         while let Some(key) = self.keys.take_next(now.monotonic) {
@@ -197,8 +213,12 @@ impl<F: Feature> Reconciler<F> {
                 self.keys.mark(key);
             }
             Timer::Write(id) => {
-                self.histories.forget_past(&id, now.monotonic);
-                if self.wanted.contains_key(&id) {
+                let is_wanted = self.wanted.contains_key(&id);
+                // A verdict stands until another one takes its place.
+                if !(is_wanted && is_dry_run::<F>(&id)) {
+                    self.histories.forget_past(&id, now.monotonic);
+                }
+                if is_wanted {
                     self.dirty.insert(id);
                 }
             }
@@ -224,46 +244,72 @@ impl<F: Feature> Reconciler<F> {
             histories: &self.histories,
             writes: Vec::new(),
             wake_at: None,
+            wake_at_time: None,
+            notices: Vec::new(),
         };
         self.feature
             .reconcile(key, &self.world, &mut self.memory, &mut plan);
         let Plan {
-            writes, wake_at, ..
+            writes,
+            wake_at,
+            wake_at_time,
+            notices,
+            ..
         } = plan;
-        self.set_wake(key, wake_at);
-        for id in self.planned.remove(key).unwrap_or_default() {
-            if let Some(by_key) = self.wanted.get_mut(&id) {
+        self.set_wakes(key, wake_at, wake_at_time);
+        for notice in self.notices.take_standing(key, notices) {
+            self.tell(&notice, now);
+        }
+        let before = self.planned.remove(key).unwrap_or_default();
+        for id in &before {
+            if let Some(by_key) = self.wanted.get_mut(id) {
                 by_key.remove(key);
                 if by_key.is_empty() {
-                    self.wanted.remove(&id);
+                    self.wanted.remove(id);
                 }
             }
         }
-        if writes.is_empty() {
-            return;
-        }
-        let ids = writes.iter().map(|write| write.id.clone()).collect();
-        self.planned.insert(key.clone(), ids);
+        let ids: Vec<_> = writes.iter().map(|write| write.id.clone()).collect();
         for write in writes {
             let id = write.id.clone();
             self.dirty.insert(id.clone());
             let by_key = self.wanted.entry(id).or_default();
             by_key.insert(key.clone(), Arc::new(write));
         }
+        for id in before.iter().filter(|id| is_dry_run::<F>(id)) {
+            if !self.wanted.contains_key(id) {
+                self.histories.forget(id);
+            }
+        }
+        if !ids.is_empty() {
+            self.planned.insert(key.clone(), ids);
+        }
     }
 
-    fn set_wake(&mut self, key: &F::Key, at: Option<Duration>) {
+    fn tell(&mut self, notice: &Notice, now: Now) {
+        let id = self.notices.push(notice, now.wall, now.monotonic);
+        self.dirty.extend(id);
+    }
+
+    fn set_wakes(&mut self, key: &F::Key, at: Option<Duration>, at_time: Option<Timestamp>) {
         let mut set = self.wakes.remove(key);
         self.timers.reset(&mut set, at, || Timer::Wake(key.clone()));
-        if let Some(at) = set {
-            self.wakes.insert(key.clone(), at);
-        }
+        self.wakes.extend(set.map(|at| (key.clone(), at)));
+        let mut set = self.wakes_at_time.remove(key);
+        self.times.reset(&mut set, at_time, || key.clone());
+        self.wakes_at_time.extend(set.map(|at| (key.clone(), at)));
     }
 
     /// The writes that may be due since the last call, and when [`Reconciler::run_keys`] has something to do.
     pub fn take_effects(&mut self, now: Now) -> Effects<WriteId> {
         let keys = self.keys.deadline(now.monotonic);
-        let deadline = self.timers.deadline().into_iter().chain(keys).min();
+        let time = self.times.deadline().map(|time| {
+            let wait = time.duration_since(now.wall).min(CLOCK_LOOK);
+            now.monotonic
+                .saturating_add(wait.try_into().unwrap_or_default())
+        });
+        let deadlines = self.timers.deadline().into_iter().chain(keys).chain(time);
+        let deadline = deadlines.min();
         Effects {
             dirty: std::mem::take(&mut self.dirty).into_iter().collect(),
             deadline,
@@ -272,6 +318,9 @@ impl<F: Feature> Reconciler<F> {
 
     /// The write that is due for an identity, if there is one. It counts as sent.
     pub fn take_due(&mut self, id: &WriteId, now: Now) -> Option<Arc<Write<F>>> {
+        if self.notices.is_waiting(id) {
+            return self.notices.pop(id);
+        }
         if self.awaits_result(id) {
             return None;
         }
@@ -281,6 +330,11 @@ impl<F: Feature> Reconciler<F> {
         for (key, write) in by_key {
             if self.keys.is_marked(key) {
                 // What it plans is out of date; the next run says what is due.
+                continue;
+            }
+            if is_dry_run::<F>(id)
+                && let Some(Ok(())) = self.histories.verdict(id, write.purpose)
+            {
                 continue;
             }
             match self.histories.sends_at(id, write.purpose, now.monotonic) {
@@ -326,6 +380,13 @@ impl<F: Feature> Reconciler<F> {
         if let Some(at) = forget_at {
             self.timers.set(at, Timer::Write(id.clone()));
         }
+        let sent = self.sent.get(id).map(|sent| sent.write.clone());
+        if let Some(notice) = sent
+            .as_ref()
+            .and_then(|write| write.told_when_done.as_ref())
+        {
+            self.tell(notice, now);
+        }
         self.settle(id, Outcome::Done { has_reply });
     }
 
@@ -338,6 +399,13 @@ impl<F: Feature> Reconciler<F> {
 
     /// A write was refused for good.
     pub fn note_refused(&mut self, id: &WriteId, refusal: Refusal, now: Now) {
+        let sent = self.sent.get(id).map(|sent| sent.write.clone());
+        if let Some(tell) = sent
+            .as_ref()
+            .and_then(|write| write.told_when_refused.as_ref())
+        {
+            self.tell(&tell(&refusal), now);
+        }
         if let Some(at) = self.histories.end_refused(id, refusal, now.monotonic) {
             self.timers.set(at, Timer::Write(id.clone()));
         }
@@ -358,6 +426,10 @@ impl<F: Feature> Reconciler<F> {
     /// Corrects what was assumed of an object, and has the key run that wanted the write.
     fn settle(&mut self, id: &WriteId, outcome: Outcome) {
         let Some(sent) = self.sent.get_mut(id) else {
+            // It was a notice, and the next one about the object may be told.
+            if self.notices.is_waiting(id) {
+                self.dirty.insert(id.clone());
+            }
             return;
         };
         self.keys.mark(sent.key.clone());
@@ -378,6 +450,10 @@ impl<F: Feature> Reconciler<F> {
             self.sent.remove(id);
         }
     }
+}
+
+fn is_dry_run<F: Feature>(id: &WriteId) -> bool {
+    F::WRITES[id.kind].verb == WriteVerb::DryRun
 }
 
 /// What the answer to a write says.

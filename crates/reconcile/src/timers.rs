@@ -3,24 +3,19 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-/// Timers `T`, sorted by their time on the monotonic clock of [`Now`](crate::Now).
+/// Timers `T`, sorted by their time on the monotonic clock of [`Now`](crate::Now), or on another one (`C`).
 #[derive(Debug)]
-pub struct Timers<T>(BTreeSet<(Duration, T)>);
+pub struct Timers<T, C = Duration>(BTreeSet<(C, T)>);
 
-impl<T> Default for Timers<T> {
+impl<T, C> Default for Timers<T, C> {
     fn default() -> Self {
         Self(BTreeSet::new())
     }
 }
 
-impl<T: Ord> Timers<T> {
+impl<T: Ord, C: Copy + Ord> Timers<T, C> {
     /// Moves a timer from the time that it is `set` for to the `next`.
-    pub fn reset(
-        &mut self,
-        set: &mut Option<Duration>,
-        next: Option<Duration>,
-        timer: impl Fn() -> T,
-    ) {
+    pub fn reset(&mut self, set: &mut Option<C>, next: Option<C>, timer: impl Fn() -> T) {
         let before = std::mem::replace(set, next);
         if before == next {
             return;
@@ -32,12 +27,12 @@ impl<T: Ord> Timers<T> {
     }
 
     /// Sets a timer that is never moved.
-    pub fn set(&mut self, time: Duration, timer: T) {
+    pub fn set(&mut self, time: C, timer: T) {
         self.0.insert((time, timer));
     }
 
     /// Takes a timer out whose time has come.
-    pub fn pop_due(&mut self, now: Duration) -> Option<T> {
+    pub fn pop_due(&mut self, now: C) -> Option<T> {
         let (time, _) = self.0.first()?;
         if *time > now {
             return None;
@@ -46,7 +41,7 @@ impl<T: Ord> Timers<T> {
     }
 
     /// When the first one is due.
-    pub fn deadline(&self) -> Option<Duration> {
+    pub fn deadline(&self) -> Option<C> {
         self.0.first().map(|(time, _)| *time)
     }
 }

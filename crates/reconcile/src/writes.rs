@@ -128,6 +128,20 @@ impl Histories {
         Some(until)
     }
 
+    /// What the API server has said of a dry run with this purpose. A verdict stands as long as its identity is remembered, so
+    /// one that is asked for again is not over ([`Histories::forget_past`]).
+    pub(crate) fn verdict(&self, id: &WriteId, purpose: Purpose) -> Option<Result<(), &Refusal>> {
+        let history = self.0.get(id)?;
+        let refused = history
+            .refused
+            .iter()
+            .find(|refused| refused.purpose == purpose);
+        let accepted = history.done.is_some_and(|done| done.purpose == purpose);
+        refused
+            .map(|refused| Err(&refused.refusal))
+            .or(accepted.then_some(Ok(())))
+    }
+
     /// Forgets what is over.
     pub(crate) fn forget_past(&mut self, id: &WriteId, now: Duration) {
         let Some(history) = self.0.get_mut(id) else {
@@ -138,6 +152,11 @@ impl Histories {
         if history.under_way.is_none() && history.refused.is_empty() && history.done.is_none() {
             self.0.remove(id);
         }
+    }
+
+    /// Forgets an identity.
+    pub(crate) fn forget(&mut self, id: &WriteId) {
+        self.0.remove(id);
     }
 
     /// Forgets everything: another process may have written since.
