@@ -6,6 +6,7 @@
 //! |---|---|
 //! | `charts/leadsman/files/access/always.yaml` | `leadsman manifests --only=access` with all gates off, the namespace left open for Helm |
 //! | `charts/leadsman/files/access/GATE.yaml` | the objects that a gate adds |
+//! | `charts/leadsman/files/gates.yaml` | the gates, and whether each is on by default |
 //! | `charts/leadsman/files/access/webhooks.yaml` | those that each gate with webhooks adds |
 //! | `charts/leadsman/files/access/preflight.yaml` | the account of the preflight hook |
 //! | `charts/leadsman/Chart.yaml` | its versions: the workspace's |
@@ -31,13 +32,16 @@ pub(crate) struct Arguments {
 }
 
 /// Files of the chart, each with the setting of gates whose objects are in it, as far as they are in no file before: those of
-/// the webhooks stand apart from those of the gates that share them.
+/// the webhooks stand apart from those of the gates that share them. Each gate that is not named here has a file of its own.
 const GATES: [(&str, &str); 4] = [
     ("always", "PodProbeMarkerGate=false"),
     ("PodProbeMarkerGate", "PodProbeMarkerGate=true"),
     ("webhooks", "EnablePodProbeMarkerOnServerless=true"),
     ("SidecarSetGate", "SidecarSetGate=true"),
 ];
+
+/// The gate that adds no object.
+const NO_OBJECT: &str = "SidecarSetPatchPodMetadataDefaultsAllowed";
 
 const NOTE: &str = "# Written by `cargo xtask manifests`.\n";
 
@@ -133,8 +137,18 @@ fn chart_access(built: &[Executable]) -> Result<Vec<File>> {
         )
     };
     let mut files = Vec::new();
+    let gates = printed(built, &["--gates"])?;
+    files.push((
+        "charts/leadsman/files/gates.yaml".into(),
+        format!("{NOTE}{gates}"),
+    ));
+    let settings = GATES.map(|(name, setting)| (name.to_owned(), setting.to_owned()));
+    let names = gates.lines().filter_map(|line| line.split(':').next());
+    let is_named = |name: &str| GATES.iter().any(|(_, setting)| setting.starts_with(name));
+    let others = names.filter(|name| *name != NO_OBJECT && !is_named(name));
+    let others = others.map(|name| (name.to_owned(), format!("{name}=true")));
     let mut before = String::new();
-    for (name, setting) in GATES {
+    for (name, setting) in settings.into_iter().chain(others) {
         let gates = format!("--feature-gates={setting}");
         let access = printed(built, &[NAMESPACE, &gates, "--only=access"])?;
         let workloads = printed(built, &[NAMESPACE, &gates, "--only=workloads"])?;
@@ -144,7 +158,7 @@ fn chart_access(built: &[Executable]) -> Result<Vec<File>> {
         let all = documents(&access).into_iter().chain(services);
         let all: Vec<_> = all.collect();
         let added = all.iter().filter(|document| !known.contains(document));
-        files.push(file(name, &added.copied().collect::<Vec<_>>()));
+        files.push(file(&name, &added.copied().collect::<Vec<_>>()));
         before.push_str("---\n");
         before.push_str(&all.join("---\n"));
     }

@@ -28,8 +28,7 @@ The feature gates as JSON, each true or false. The manager reads the same text b
 (`Gates` in crates/manager/src/gates.rs).
 */}}
 {{- define "leadsman.gates" -}}
-{{- $gates := dict "PodProbeMarkerGate" true "EnablePodProbeMarkerOnServerless" false
-  "SidecarSetGate" false "SidecarSetPatchPodMetadataDefaultsAllowed" false -}}
+{{- $gates := .Files.Get "files/gates.yaml" | fromYaml -}}
 {{- $known := keys $gates | sortAlpha | join ", " -}}
 {{- range $setting := splitList "," .Values.featureGates -}}
   {{- $pair := splitn "=" 2 (nospace $setting) -}}

@@ -261,7 +261,7 @@ pub(crate) async fn observe_pods(
         futures::join!(read_markers(reader, namespace), known_nodes, install);
     Ok(ObservedObjects {
         config: install.config,
-        gate: install.gate,
+        gate: install.gates.pod_probe_marker,
         markers: markers?,
         pods,
         nodes,

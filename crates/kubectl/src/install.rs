@@ -9,7 +9,7 @@ use leadsman_core::podprobe::Config;
 use leadsman_core::podprobe::explain::{ManagerState, Unread};
 use leadsman_core::sidecarset::index as sidecarset;
 use leadsman_lease::record;
-use leadsman_manager::{LEASE, LEASE_NAMESPACE};
+use leadsman_manager::{Gates, LEASE, LEASE_NAMESPACE};
 use serde::de::DeserializeOwned;
 
 use jiff::{SignedDuration, Timestamp};
@@ -31,10 +31,8 @@ pub(crate) struct Install {
     /// The pods of the managers.
     pub(crate) managers: Result<Vec<Pod>, Unread>,
     pub(crate) config: Config,
-    /// Whether the manager acts on markers.
-    pub(crate) gate: bool,
-    /// Whether it acts on `SidecarSet`s; None if its flags are not known.
-    pub(crate) sidecar_set_gate: Option<bool>,
+    /// Its gates; the defaults, if its flags are not known.
+    pub(crate) gates: Gates,
     /// What it does with them.
     pub(crate) sidecar_sets: sidecarset::Config,
     /// Why the manager's flags are not known, and defaults are assumed.
@@ -83,12 +81,10 @@ impl Reader {
             agent_namespace: namespace,
             ..Config::default()
         };
-        let mut gate = true;
-        let mut sidecar_set_gate = None;
+        let mut gates = Gates::default();
         let assumed = match settings {
             Ok(Leadsman::Manager(args)) => {
-                gate = args.feature_gates.pod_probe_marker;
-                sidecar_set_gate = Some(args.feature_gates.sidecar_set);
+                gates = args.feature_gates;
                 sidecar_sets = sidecarset::Config {
                     namespace: sidecar_sets.namespace,
                     ..args.sidecar_set_config()
@@ -103,8 +99,7 @@ impl Reader {
             manager,
             managers,
             config,
-            gate,
-            sidecar_set_gate,
+            gates,
             sidecar_sets,
             assumed,
         }

@@ -151,9 +151,9 @@ impl FoundSetObjects {
             let install = reader.read_install(now).await;
             let namespace = install.config.agent_namespace.as_str();
             self.objects.config = install.sidecar_sets;
+            self.is_gate_off = install.assumed.is_none() && !install.gates.sidecar_set;
             let assumed = install.assumed.filter(|_| has_order);
             self.unread.extend(assumed.map(|Unread(why)| why));
-            self.is_gate_off = install.sidecar_set_gate == Some(false);
             if has_pin {
                 self.read_revisions(reader, namespace).await;
             }

@@ -8,6 +8,7 @@ use leadsman_core::sidecarset::render::{ContainerOrder, RenderOptions};
 use leadsman_core::sidecarset::set::FailurePolicy;
 
 use crate::gates::Gates;
+use crate::systems::SYSTEMS;
 
 /// Watches markers and pods, plans each node's probes, and marks pods by their verdicts.
 ///
@@ -31,13 +32,7 @@ pub struct Args {
         env = "LEADSMAN_FEATURE_GATES",
         value_name = "GATES",
         default_value = "",
-        help = "Features to switch on or off, as NAME=true,NAME=false. PodProbeMarkerGate (true): act on \
-                PodProbeMarkers; without it the manager leaves everything as it is. EnablePodProbeMarkerOnServerless \
-                (false): let the providers of virtual-kubelet nodes run the probes of their pods, and mark pods by what \
-                they report. SidecarSetGate (false): act on SidecarSets; not to be used beside an OpenKruise, which has no gate for \
-                them. SidecarSetPatchPodMetadataDefaultsAllowed (false): a SidecarSet to which no rule of the whitelist \
-                applies may patch any annotation. EnablePodProbeMarkerOnServerless and SidecarSetGate need what `leadsman \
-                manifests --feature-gates` prints"
+        help = gates_help()
     )]
     pub feature_gates: Gates,
     /// Namespace of the agents' pods and of this manager. The Lease leadsman-manager is in kube-system, so that of two
@@ -154,6 +149,22 @@ impl From<CompatibleWith> for Compatibility {
             CompatibleWith::Openkruise => Self::OpenKruise,
         }
     }
+}
+
+/// What each gate does.
+fn gates_help() -> String {
+    let systems = SYSTEMS
+        .iter()
+        .map(|system| format!(" {} (false): {}.", system.gate, system.about));
+    format!(
+        "Features to switch on or off, as NAME=true,NAME=false. PodProbeMarkerGate (true): act on PodProbeMarkers; without it \
+         the manager leaves everything as it is. EnablePodProbeMarkerOnServerless (false): let the providers of \
+         virtual-kubelet nodes run the probes of their pods, and mark pods by what they report. SidecarSetGate (false): act \
+         on SidecarSets. SidecarSetPatchPodMetadataDefaultsAllowed (false): a SidecarSet to which no rule of the whitelist \
+         applies may patch any annotation.{} A feature that is on needs what `leadsman manifests --feature-gates` prints; no \
+         other one than the first is to be used beside an OpenKruise, which has no gate for them",
+        systems.collect::<String>()
+    )
 }
 
 /// How `SidecarSet`s are injected: OpenKruise sorts init containers by name.

@@ -4,6 +4,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+use crate::systems::{ActiveSystems, SYSTEMS};
+
 const POD_PROBE_MARKER: &str = "PodProbeMarkerGate";
 const SERVERLESS: &str = "EnablePodProbeMarkerOnServerless";
 const SIDECAR_SET: &str = "SidecarSetGate";
@@ -25,17 +27,68 @@ pub struct Gates {
     /// `SidecarSetPatchPodMetadataDefaultsAllowed`: whether a `SidecarSet` may patch any annotation of its pods where no rule
     /// of the whitelist is for it.
     pub unlisted_metadata: bool,
+    /// The systems that each have a gate of their own.
+    pub systems: ActiveSystems,
 }
 
 impl Gates {
     /// Whether no feature is on.
     pub(crate) fn are_all_off(self) -> bool {
-        !self.pod_probe_marker && !self.sidecar_set
+        !self.pod_probe_marker && self.ungated().is_empty()
+    }
+
+    /// The kinds of the features that are on and for which `OpenKruise` has no gate, each with its gate here.
+    pub(crate) fn ungated(self) -> Ungated {
+        let sets = self.sidecar_set.then_some(("SidecarSet", SIDECAR_SET));
+        let systems = self.systems.iter().map(|system| (system.kind, system.gate));
+        Ungated(sets.into_iter().chain(systems).collect())
+    }
+
+    /// All gates, and whether each is on.
+    pub fn all(self) -> impl Iterator<Item = (&'static str, bool)> {
+        let systems = SYSTEMS.iter().map(move |system| {
+            let is_on = self.systems.iter().any(|on| on.gate == system.gate);
+            (system.gate, is_on)
+        });
+        [
+            (POD_PROBE_MARKER, self.pod_probe_marker),
+            (SERVERLESS, self.serverless),
+            (SIDECAR_SET, self.sidecar_set),
+            (UNLISTED_METADATA, self.unlisted_metadata),
+        ]
+        .into_iter()
+        .chain(systems)
     }
 
     /// Whether a feature that is on has webhooks.
     pub fn serve_webhooks(self) -> bool {
         self.serverless || self.sidecar_set
+    }
+}
+
+/// Kinds of objects that are acted on and for which `OpenKruise` has no gate, each with its gate here.
+pub(crate) struct Ungated(Vec<(&'static str, &'static str)>);
+
+impl Ungated {
+    /// Whether there is none.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The kinds, for people.
+    pub(crate) fn kinds(&self) -> String {
+        let kinds: Vec<_> = self.0.iter().map(|(kind, _)| format!("{kind}s")).collect();
+        kinds.join(" and ")
+    }
+
+    /// The setting that switches all of them off.
+    pub(crate) fn gates_off(&self) -> String {
+        let gates: Vec<_> = self
+            .0
+            .iter()
+            .map(|(_, gate)| format!("{gate}=false"))
+            .collect();
+        gates.join(",")
     }
 }
 
@@ -46,6 +99,7 @@ impl Default for Gates {
             serverless: false,
             sidecar_set: false,
             unlisted_metadata: false,
+            systems: ActiveSystems::default(),
         }
     }
 }
@@ -54,10 +108,7 @@ impl Default for Gates {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum GatesError {
     /// No such gate.
-    #[error(
-        "unknown feature gate {0:?}; the gates are {POD_PROBE_MARKER}, {SERVERLESS}, {SIDECAR_SET} and \
-         {UNLISTED_METADATA}"
-    )]
+    #[error("unknown feature gate {0:?}; the gates are {names}", names = gate_names())]
     Unknown(String),
     /// No `=`.
     #[error("{0:?} is not of the form NAME=true or NAME=false")]
@@ -72,6 +123,12 @@ pub enum GatesError {
     },
 }
 
+fn gate_names() -> String {
+    let gates = Gates::default();
+    let names: Vec<_> = gates.all().map(|(name, _)| name).collect();
+    names.join(", ")
+}
+
 impl FromStr for Gates {
     type Err = GatesError;
 
@@ -79,20 +136,23 @@ impl FromStr for Gates {
         let mut gates = Self::default();
         for setting in split_settings(text) {
             let (name, value) = setting.map_err(|text| GatesError::Malformed(text.to_owned()))?;
-            let gate = match name {
-                POD_PROBE_MARKER => &mut gates.pod_probe_marker,
-                SERVERLESS => &mut gates.serverless,
-                SIDECAR_SET => &mut gates.sidecar_set,
-                UNLISTED_METADATA => &mut gates.unlisted_metadata,
+            let is_on = parse_bool(value).ok_or_else(|| GatesError::NotBool {
+                name: name.to_owned(),
+                value: value.to_owned(),
+            });
+            match name {
+                POD_PROBE_MARKER => gates.pod_probe_marker = is_on?,
+                SERVERLESS => gates.serverless = is_on?,
+                SIDECAR_SET => gates.sidecar_set = is_on?,
+                UNLISTED_METADATA => gates.unlisted_metadata = is_on?,
                 // Kubernetes' components do the same (`unrecognized feature gate`,
                 // `k8s.io/component-base/featuregate/feature_gate.go`): a misspelt gate would
                 // silently stay at its default.
-                _ => return Err(GatesError::Unknown(name.to_owned())),
-            };
-            *gate = parse_bool(value).ok_or_else(|| GatesError::NotBool {
-                name: name.to_owned(),
-                value: value.to_owned(),
-            })?;
+                _ if SYSTEMS.iter().all(|system| system.gate != name) => {
+                    return Err(GatesError::Unknown(name.to_owned()));
+                }
+                _ => gates.systems.set(name, is_on?),
+            }
         }
         // These gates are parts of other features.
         gates.serverless &= gates.pod_probe_marker;
@@ -104,15 +164,7 @@ impl FromStr for Gates {
 /// Prints the gates that are not at their defaults, as the flag takes them.
 impl fmt::Display for Gates {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let named = |gates: &Self| {
-            [
-                (POD_PROBE_MARKER, gates.pod_probe_marker),
-                (SERVERLESS, gates.serverless),
-                (SIDECAR_SET, gates.sidecar_set),
-                (UNLISTED_METADATA, gates.unlisted_metadata),
-            ]
-        };
-        let pairs = named(self).into_iter().zip(named(&Self::default()));
+        let pairs = self.all().zip(Self::default().all());
         let changed = pairs.filter(|(gate, default)| gate != default);
         let settings = changed.map(|((name, on), _)| format!("{name}={on}"));
         f.write_str(&settings.collect::<Vec<_>>().join(","))

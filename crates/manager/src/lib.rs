@@ -10,6 +10,7 @@
 //! | `run` | the features, and leadership |
 //! | `podprobe` | `PodProbeMarker` as a feature: kinds, requests, its webhook |
 //! | `sidecarset` | `SidecarSet` as a feature: kinds, requests, its webhooks |
+//! | `systems` | the systems on the kernel, one row each |
 //! | `leader` | which of several managers writes |
 //! | `openkruise` | the guard against writing beside an `OpenKruise` manager |
 //! | `preflight` | the checks before the first start |
@@ -30,6 +31,7 @@ mod podprobe;
 pub mod preflight;
 mod run;
 mod sidecarset;
+mod systems;
 mod webhook_rights;
 
 pub use args::{Args, CompatibleWith, StandingRule};
@@ -38,4 +40,5 @@ pub use leader::{LEASE, LEASE_NAMESPACE, LEASE_RIGHTS};
 pub use leadsman_admission::WebhookServing;
 pub use leadsman_control::{FeatureRights, Right};
 pub use run::{ManagerError, feature_rights, run_features, run_manager};
+pub use systems::{ActiveSystems, SYSTEMS, System};
 pub use webhook_rights::{leftover_rights, webhook_rights};

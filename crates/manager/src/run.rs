@@ -51,7 +51,7 @@ pub fn run_manager(args: &Args) -> Result<(), RunError<ManagerError>> {
 }
 
 /// Adds the features whose gates are on, and returns their webhooks. A feature whose gate is off costs nothing. `over_sets`
-/// permits writes for `SidecarSet`s.
+/// permits writes for `SidecarSet`s, and for all else on which `OpenKruise` acts without a gate.
 fn add_features(
     control: &mut Control,
     args: &Args,
@@ -78,7 +78,10 @@ fn add_features(
         // A webhook changes what sets do as a write does, so it also waits until no OpenKruise acts on them.
         let of_sets = [injection, rules.review_webhook()];
         webhooks.extend(of_sets.map(|webhook| webhook.led_by(over_sets.clone())));
-        control.add_feature_with_events(rules, over_sets, barriers);
+        control.add_feature_with_events(rules, over_sets.clone(), barriers);
+    }
+    for system in args.feature_gates.systems.iter() {
+        (system.add)(control, args, over_sets.clone());
     }
     webhooks
 }
@@ -94,6 +97,9 @@ pub fn feature_rights(gates: Gates) -> Vec<(&'static str, FeatureRights)> {
             SidecarSetRules::NAME,
             rights_of_feature::<SidecarSetRules>(),
         ));
+    }
+    for system in gates.systems.iter() {
+        features.push((system.name, (system.rights)()));
     }
     features
 }

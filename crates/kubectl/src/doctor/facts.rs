@@ -107,7 +107,7 @@ pub(super) async fn read_health(reader: &Reader, install: Install) -> InstallHea
         reader.get_object::<MutatingWebhookConfiguration>(WEBHOOKS, None, CONFIGURATION),
     );
     let nodes = nodes.map(|nodes| nodes.into_iter().map(to_node_health).collect::<Vec<_>>());
-    let set_webhook = if install.sidecar_set_gate == Some(true) {
+    let set_webhook = if install.gates.sidecar_set {
         let read = reader.get_object(VALIDATING_WEBHOOKS, None, CONFIGURATION);
         Some(read.await)
     } else {
@@ -179,7 +179,7 @@ async fn read_reports(
     let survey = MarkerSurvey::of(&markers, &pods);
     let observed = ObservedObjects {
         config: install.config.clone(),
-        gate: install.gate,
+        gate: install.gates.pod_probe_marker,
         markers,
         pods,
         nodes: nodes.map_err(Clone::clone),

@@ -21,7 +21,6 @@ mod webhook;
 
 use std::process::ExitCode;
 
-use leadsman_manager::Gates;
 use leadsman_manager::preflight::{self, CheckResult, Finding, InstallPart, PreflightScope};
 
 use self::facts::{InstallHealth, read_health};
@@ -62,12 +61,7 @@ async fn examine(reader: &Reader) -> Report {
     let install = reader.read_install(reader.cluster_time().await).await;
     let scope = PreflightScope {
         namespace: install.config.agent_namespace.clone(),
-        gates: Gates {
-            pod_probe_marker: install.gate,
-            sidecar_set: install.sidecar_set_gate == Some(true),
-            serverless: install.config.serverless,
-            unlisted_metadata: install.sidecar_sets.allows_unlisted_metadata,
-        },
+        gates: install.gates,
         standing_rule: install.sidecar_sets.standing_rule,
         part: InstallPart::Person,
     };

@@ -34,7 +34,7 @@ impl InstallHealth {
     pub(super) fn check_managers(&self) -> Vec<Finding> {
         const PODS: &str = "manager-pods";
         let mut all = self.check_leader();
-        if !self.install.gate {
+        if !self.install.gates.pod_probe_marker {
             all.push(finding!("gate", Todo => "the manager runs with PodProbeMarkerGate=false: it acts on no marker";
                 "remove it from --feature-gates (chart: featureGates)"));
         }

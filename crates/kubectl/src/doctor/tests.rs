@@ -3,6 +3,7 @@
 use leadsman_core::podprobe::Config;
 use leadsman_core::podprobe::explain::{ManagerState, MarkerSummary, Unread};
 use leadsman_core::sidecarset::index as sidecarset;
+use leadsman_manager::Gates;
 use leadsman_manager::preflight::CheckResult;
 use rstest::rstest;
 use serde::de::DeserializeOwned;
@@ -49,8 +50,10 @@ fn healthy() -> InstallHealth {
                 serverless: true,
                 ..Config::default()
             },
-            gate: true,
-            sidecar_set_gate: Some(false),
+            gates: Gates {
+                serverless: true,
+                ..Gates::default()
+            },
             sidecar_sets: sidecarset::Config::default(),
             assumed: None,
         },
@@ -151,7 +154,7 @@ fn nothing_is_found_where_all_is_well() {
     it.install.manager = Ok(ManagerState::Expired("leadsman-system/m1_0".into(), "2026-01-01T00:50:00Z".parse().unwrap()));
 })]
 #[case::somebody_else_leads("leader", "test holds the Lease kube-system/leadsman-manager and is no manager", "delete lease", |it: &mut InstallHealth| it.install.manager = Ok(ManagerState::Leads("test".into())))]
-#[case::gate_off("gate", "PodProbeMarkerGate=false", "--feature-gates", |it: &mut InstallHealth| it.install.gate = false)]
+#[case::gate_off("gate", "PodProbeMarkerGate=false", "--feature-gates", |it: &mut InstallHealth| it.install.gates.pod_probe_marker = false)]
 #[case::manager_crashes("manager-pods", "m1 on node n1 is not Ready: CrashLoopBackOff: back-off 5m0s", "describe pod m1", |it: &mut InstallHealth| {
     it.install.managers = Ok(vec![crashing("m1")]);
 })]
@@ -257,7 +260,7 @@ fn what_cannot_be_read_is_no_problem_and_names_the_right(
 })]
 #[case::neither_markers_nor_sets("webhook", "without a valid PodProbeMarker or SidecarSet none is needed", |it: &mut InstallHealth| {
     it.webhook = Ok(None);
-    it.install.sidecar_set_gate = Some(true);
+    it.install.gates.sidecar_set = true;
 })]
 #[case::another_program("versions", "which may differ", |it: &mut InstallHealth| {
     it.install.managers = Ok(Vec::new());

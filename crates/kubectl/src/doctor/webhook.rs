@@ -27,7 +27,7 @@ const GATES: &str = "EnablePodProbeMarkerOnServerless or SidecarSetGate";
 
 impl InstallHealth {
     fn injects_pods(&self) -> bool {
-        self.install.sidecar_set_gate == Some(true)
+        self.install.gates.sidecar_set
     }
 
     pub(super) fn check_webhooks(&self) -> Vec<Finding> {

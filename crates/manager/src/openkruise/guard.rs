@@ -21,7 +21,7 @@ use super::LEASE;
 use super::gates::switch_off_command;
 use super::look::look_for_openkruise;
 use super::manager::{GateState, Look, OpenKruiseManager, OpenKruiseState};
-use crate::gates::Gates;
+use crate::gates::{Gates, Ungated};
 
 /// The deadline of a look.
 const DEADLINE: Duration = Duration::from_secs(10);
@@ -47,7 +47,7 @@ pub(crate) struct OpenKruiseGuard {
     reported: Option<String>,
     /// The passage for `PodProbeMarker`, on which `OpenKruise` acts unless its gate is off.
     markers: Passage,
-    /// The passage for `SidecarSet`, on which every `OpenKruise` acts: it has no gate for it.
+    /// The passage for `SidecarSet` and the systems on the kernel, on which every `OpenKruise` acts: it has no gate for them.
     sets: Passage,
 }
 
@@ -103,7 +103,8 @@ impl OpenKruiseGuard {
         self.markers.passed_on.subscribe()
     }
 
-    /// Leadership, as far as it is passed on to what acts on `SidecarSet`s.
+    /// Leadership, as far as it is passed on to what acts on `SidecarSet`s, and on other objects for which `OpenKruise` has no
+    /// gate.
     pub(crate) fn leadership_over_sets(&self) -> watch::Receiver<Leadership> {
         self.sets.passed_on.subscribe()
     }
@@ -217,7 +218,7 @@ impl OpenKruiseGuard {
     /// Whether a feature waits for an OpenKruise manager to stop before its first write of the term.
     fn is_withheld(&self, term: u64) -> bool {
         let of_markers = self.gates.pod_probe_marker && !self.markers.is_admitted(term);
-        of_markers || self.gates.sidecar_set && !self.sets.is_admitted(term)
+        of_markers || !self.gates.ungated().is_empty() && !self.sets.is_admitted(term)
     }
 
     /// The message that says what an operator has to know and to do, if anything.
@@ -227,9 +228,14 @@ impl OpenKruiseGuard {
                 conflict_message(holder, gate, self.markers.is_admitted(term)),
             ),
             OpenKruiseState::Active { holder, .. } | OpenKruiseState::GateOff { holder }
-                if self.gates.sidecar_set =>
+                if !self.gates.ungated().is_empty() =>
             {
-                Some(sets_conflict_message(holder, self.sets.is_admitted(term)))
+                let ours = self.gates.ungated();
+                Some(ungated_conflict_message(
+                    holder,
+                    &ours,
+                    self.sets.is_admitted(term),
+                ))
             }
             _ => None,
         }
@@ -326,16 +332,18 @@ fn conflict_message(holder: &str, gate: &GateState, writes: bool) -> String {
     }
 }
 
-/// Says that both act on `SidecarSet`s, and what to do about it.
-fn sets_conflict_message(holder: &str, writes: bool) -> String {
+/// Says that both act on kinds for which `OpenKruise` has no gate, and what to do about it.
+fn ungated_conflict_message(holder: &str, ours: &Ungated, writes: bool) -> String {
     let consequence = if writes {
         "so both act on them"
     } else {
         "so leadsman writes nothing for them"
     };
     format!(
-        "OpenKruise's manager {holder} holds the Lease {LEASE}: it acts on SidecarSets, for which it has no \
-         feature gate, {consequence}. Stop it, or run leadsman with SidecarSetGate=false"
+        "OpenKruise's manager {holder} holds the Lease {LEASE}: it acts on {}, for which it has no feature gate, {consequence}. \
+         Stop it, or run leadsman with {}",
+        ours.kinds(),
+        ours.gates_off()
     )
 }
 

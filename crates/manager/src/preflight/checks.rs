@@ -57,8 +57,8 @@ pub fn evaluate(facts: &ClusterFacts, scope: &PreflightScope) -> Vec<Finding> {
         all.extend(check_leader(&facts.leader, scope));
     }
     all.extend(check_openkruise(&facts.openkruise, scope.gates));
+    all.extend(check_ungated(&facts.openkruise, scope.gates));
     if scope.gates.sidecar_set {
-        all.extend(check_sidecar_sets(&facts.openkruise));
         all.extend(check_standing_rule(scope));
     }
     if let Some(install) = install {
@@ -257,17 +257,22 @@ fn openkruise_active_finding(check: &'static str, holder: &str, gate: &GateState
     }
 }
 
-/// An `OpenKruise` acts on `SidecarSet`s whatever its gates are. That its Lease cannot be read, [`check_openkruise`] says.
-fn check_sidecar_sets(seen: &OpenKruiseFacts) -> Option<Finding> {
+/// An `OpenKruise` acts on some kinds whatever its gates are. That its Lease cannot be read, [`check_openkruise`] says.
+fn check_ungated(seen: &OpenKruiseFacts, gates: Gates) -> Option<Finding> {
+    let ours = gates.ungated();
+    if ours.is_empty() {
+        return None;
+    }
     let (OpenKruiseState::GateOff { holder } | OpenKruiseState::Active { holder, .. }) =
         seen.manager.as_ref().ok()?
     else {
         return None;
     };
+    let (kinds, gates_off) = (ours.kinds(), ours.gates_off());
     Some(
-        finding!("openkruise-sidecarsets", Todo => "OpenKruise's manager {holder} acts on SidecarSets, for which it has no feature \
+        finding!("openkruise-ungated", Todo => "OpenKruise's manager {holder} acts on {kinds}, for which it has no feature \
             gate: leadsman writes nothing for them while that one runs";
-            "stop it, or install leadsman with SidecarSetGate=false"),
+            "stop it, or install leadsman with {gates_off}"),
     )
 }
 

@@ -248,9 +248,11 @@ async fn read_crds(client: &Client, gates: Gates) -> Vec<(String, Lookup<Option<
     let api: Api<CustomResourceDefinition> = Api::all(client.clone());
     let mut crds = Vec::new();
     let of_sets = gates.sidecar_set.then(leadsman_api::crd::sidecar_set_crd);
+    let of_systems = gates.systems.iter().flat_map(|system| (system.crds)());
     for ours in leadsman_api::crd::podprobe_crds()
         .into_iter()
         .chain(of_sets)
+        .chain(of_systems)
     {
         let name = ours.metadata.name.clone().unwrap_or_default();
         let theirs = lookup_reply(api.get_opt(&name)).await;

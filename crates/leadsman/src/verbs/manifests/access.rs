@@ -7,7 +7,7 @@ use std::iter;
 
 use leadsman_api::GROUP;
 use leadsman_manager::{
-    FeatureRights, Gates, LEASE, LEASE_NAMESPACE, LEASE_RIGHTS, Right, feature_rights,
+    FeatureRights, Gates, LEASE, LEASE_NAMESPACE, LEASE_RIGHTS, Right, System, feature_rights,
     leftover_rights, openkruise, preflight, webhook_rights,
 };
 use serde_json::{Value, json};
@@ -50,6 +50,10 @@ pub(super) fn access_objects(namespace: &str, gates: Gates, aggregate_to_edit: b
         objects.extend(policies::sets_policy(namespace));
         objects.extend(policies::revisions_policy(namespace));
         objects.extend(policies::validating_webhooks_policy(namespace));
+    }
+    for system in gates.systems.iter() {
+        objects.extend(roles_on_system(system));
+        objects.extend(policies::children_policy(system, namespace));
     }
     objects
 }
@@ -253,6 +257,17 @@ fn roles_on_sets() -> [Value; 2] {
     [
         role_of_people(SET_VIEWER, "sidecarsets", &READ, &["view"]),
         role_of_people(SET_EDITOR, "sidecarsets", &WRITE, &[]),
+    ]
+}
+
+/// The rights of people on the objects of a system, which make pods in their own namespace: those of the roles that may create
+/// Jobs and pods there.
+fn roles_on_system(system: &System) -> [Value; 2] {
+    let name = |of: &str| format!("leadsman-{}-{of}", system.name);
+    let resource = system.resource;
+    [
+        role_of_people(&name("viewer"), resource, &READ, &["view"]),
+        role_of_people(&name("editor"), resource, &WRITE, &["admin", "edit"]),
     ]
 }
 

@@ -8,10 +8,12 @@ mod access;
 mod policies;
 mod workloads;
 
+use std::collections::BTreeMap;
 use std::io::{self, Write as _};
 use std::process::ExitCode;
 
 use clap::ValueEnum;
+use leadsman_manager::Gates;
 use serde_json::{Value, json};
 
 use super::install::InstallArgs;
@@ -44,6 +46,9 @@ pub(crate) struct Args {
         default_values_t = [ManifestPart::Namespace, ManifestPart::Crds, ManifestPart::Access, ManifestPart::Workloads]
     )]
     only: Vec<ManifestPart>,
+    /// Print the gates instead, each with whether it is on by default: what the chart takes its gates from
+    #[arg(long, hide = true)]
+    gates: bool,
 }
 
 /// A part of an installation. Administrators can apply all but the workloads, and leave these to others.
@@ -85,6 +90,10 @@ pub(crate) fn run(args: &Args) -> ExitCode {
 }
 
 fn manifests_text(args: &Args) -> io::Result<String> {
+    if args.gates {
+        let gates: BTreeMap<_, _> = Gates::default().all().collect();
+        return to_yaml(&json!(gates));
+    }
     let mut parts = args.only.clone();
     // The parts are printed in the order in which one `kubectl apply` succeeds, whichever they were
     // named in.
@@ -102,6 +111,8 @@ fn manifests_text(args: &Args) -> io::Result<String> {
                 documents.extend(leadsman_api::PODPROBE_CRDS.map(str::to_owned));
                 let of_sets = gates.sidecar_set.then_some(leadsman_api::SIDECAR_SET_CRD);
                 documents.extend(of_sets.map(str::to_owned));
+                let of_systems = gates.systems.iter().flat_map(|system| system.crd_texts);
+                documents.extend(of_systems.map(|text| (*text).to_owned()));
                 continue;
             }
             ManifestPart::Access => {

@@ -1,8 +1,11 @@
 //! What a role cannot say: policies by which the API server itself restricts accounts of leadsman
 //! (`ValidatingAdmissionPolicy`, KEP-3488).
 
+use std::collections::BTreeSet;
+
 use leadsman_admission::{OWNER, SECRET, VALIDATING_OWNER};
 use leadsman_api::{GROUP, VERSION, limits};
+use leadsman_manager::{SYSTEMS, System};
 use serde_json::{Value, json};
 
 use super::{AGENT, MANAGER, object_labels};
@@ -22,7 +25,7 @@ pub(super) fn own_node_policy(namespace: &str) -> [Value; 2] {
     // A token that is bound to no node has none, and then no name is equal.
     let node = "request.userInfo.?extra[?'authentication.kubernetes.io/node-name'][0].orValue('')";
     let policy = AdmissionPolicy {
-        name: OWN_NODE,
+        name: OWN_NODE.to_owned(),
         account: AGENT,
         component: "agent",
         rule: json!({
@@ -51,7 +54,7 @@ pub(super) fn own_node_policy(namespace: &str) -> [Value; 2] {
 pub(super) fn pods_policy(namespace: &str) -> [Value; 2] {
     const MAY: &str = "the manager of leadsman may change of a pod what SidecarSets ask for: ";
     let policy = AdmissionPolicy {
-        name: PODS,
+        name: PODS.to_owned(),
         account: MANAGER,
         component: "manager",
         rule: json!({
@@ -98,7 +101,7 @@ pub(super) fn sets_policy(namespace: &str) -> [Value; 2] {
     const MAY: &str =
         "the manager of leadsman may change of a SidecarSet the annotations with its hashes: ";
     let policy = AdmissionPolicy {
-        name: SETS,
+        name: SETS.to_owned(),
         account: MANAGER,
         component: "manager",
         rule: json!({
@@ -143,7 +146,7 @@ pub(super) fn revisions_policy(namespace: &str) -> [Value; 2] {
          r.apiVersion.startsWith('{GROUP}/') && r.kind == 'SidecarSet' && r.?controller.orValue(false)))"
     );
     let policy = AdmissionPolicy {
-        name: REVISIONS,
+        name: REVISIONS.to_owned(),
         account: MANAGER,
         component: "manager",
         rule: json!({
@@ -169,6 +172,48 @@ pub(super) fn revisions_policy(namespace: &str) -> [Value; 2] {
     policy.to_objects(namespace)
 }
 
+/// The policy by which the manager creates and deletes, for a system, only what an object of that system controls: its rights on
+/// pods or Jobs would reach those of everybody. Objects of a system's own kind it deletes as the system says.
+pub(super) fn children_policy(system: &System, namespace: &str) -> [Value; 2] {
+    let kind = system.kind;
+    let may = format!("the manager of leadsman may create and delete what {kind}s control: ");
+    let own_deletions = SYSTEMS.iter().filter_map(|other| {
+        let is_met = other.own_deletion?;
+        let resource = other.resource;
+        Some(format!(
+            "request.operation == 'DELETE' && request.resource.resource == '{resource}' && {is_met}"
+        ))
+    });
+    let is_a_child = format!(
+        "[object, oldObject].all(o, o == null || o.metadata.?ownerReferences.orValue([]).exists(r, \
+         r.apiVersion.startsWith('{GROUP}/') && r.kind == '{kind}' && r.?controller.orValue(false)))"
+    );
+    let is_permitted: Vec<_> = std::iter::once(is_a_child).chain(own_deletions).collect();
+    let is_permitted = is_permitted.join(" || ");
+    let own = system.own_deletion.map(|_| (GROUP, system.resource));
+    let written = || system.children.iter().copied().chain(own);
+    let groups: BTreeSet<_> = written().map(|(group, _)| group).collect();
+    let resources: BTreeSet<_> = written().map(|(_, resource)| resource).collect();
+    let policy = AdmissionPolicy {
+        name: format!("{MANAGER}-{}", system.name),
+        account: MANAGER,
+        component: "manager",
+        rule: json!({
+            "apiGroups": groups,
+            "apiVersions": ["*"],
+            "operations": ["CREATE", "DELETE"],
+            "resources": resources,
+        }),
+        variables: Vec::new(),
+        validations: vec![forbid_unless(
+            &may,
+            &is_permitted,
+            "this one is of something else",
+        )],
+    };
+    policy.to_objects(namespace)
+}
+
 /// The policy by which the manager writes the Secret with the certificates of its webhooks alone: RBAC cannot restrict `create`
 /// to a name. Of another type it could be a token: the API server writes that of any account of the namespace into a Secret of
 /// type `kubernetes.io/service-account-token` (`TokensController`, `pkg/controller/serviceaccount/tokens_controller.go`). And an
@@ -185,7 +230,7 @@ pub(super) fn secrets_policy(namespace: &str) -> [Value; 2] {
         "request.namespace == '{namespace}' && object.metadata.?name.orValue('') == '{SECRET}'"
     );
     let policy = AdmissionPolicy {
-        name: SECRETS,
+        name: SECRETS.to_owned(),
         account: MANAGER,
         component: "manager",
         rule: json!({
@@ -275,7 +320,7 @@ fn webhooks_policy(
         forbid_unless(MAY, &expression, message)
     });
     let policy = AdmissionPolicy {
-        name,
+        name: name.to_owned(),
         account: MANAGER,
         component: "manager",
         rule: json!({
@@ -373,7 +418,7 @@ fn is_foreign() -> String {
 
 /// A policy for what one account asks of some objects.
 struct AdmissionPolicy {
-    name: &'static str,
+    name: String,
     account: &'static str,
     component: &'static str,
     /// The requests that it is about.

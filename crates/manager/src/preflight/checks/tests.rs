@@ -162,7 +162,7 @@ fn an_openkruise_is_in_the_way_of_sidecar_sets_whatever_its_gates() {
             ..scope(InstallPart::Manager)
         };
         let findings = evaluate(&facts, &scope).into_iter();
-        let of_sets = findings.filter(|finding| finding.check == "openkruise-sidecarsets");
+        let of_sets = findings.filter(|finding| finding.check == "openkruise-ungated");
         of_sets.map(|finding| finding.result).collect::<Vec<_>>()
     };
     let off = || OpenKruiseState::GateOff { holder: holder() };
