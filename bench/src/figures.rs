@@ -54,6 +54,20 @@ figures! {
     POD_WRITES_AFTER_FLOOR = "pod writes of a manager started after the floor", "requests", Exactly(0.0);
 }
 
+// `AdvancedCronJob` and `BroadcastJob`: `schedules` and `broadcast`.
+figures! {
+    CHILDREN = "Jobs", "requests";
+    SCHEDULE_STATUSES = "writes of schedules", "requests";
+    CHILDREN_TOOK = "from the first Job to the last", "s", TimesFloor(1.3);
+    CPU_A_CHILD = "manager CPU a Job", "ms";
+    IDLE_CPU = "CPU an hour", "s", AtMost(0.1);
+    BROADCAST_PODS = "pod writes", "requests";
+    BROADCAST_STATUSES = "status writes of the job", "requests";
+    MOST_STATUSES = "status writes at one each two seconds", "requests";
+    BROADCAST_TOOK = "every node has its pod", "s", TimesFloor(1.3);
+    CPU_A_NODE = "manager CPU a node", "ms", AtMost(1.0);
+}
+
 // What the webhook adds to the creation of a pod: `injection`.
 figures! {
     ADDED_MEDIAN = "added to a creation above an echo webhook, p50", "ms", AtMost(1.0);

@@ -90,6 +90,10 @@ enum What {
     RollOut,
     /// 100 pods a second beside 1, 10 and 100 `SidecarSet`s, and what the webhook adds
     Injection,
+    /// 1,000 `AdvancedCronJob`s due at once, and 10,000 that are not
+    Schedules,
+    /// A `BroadcastJob` on 500 and 5,000 nodes
+    Broadcast,
     /// Manager and agent starting again, with nothing to do and with something
     Restart,
     /// The rules alone: one event among 1,000 to 100,000 pods, bytes a pod
@@ -137,6 +141,8 @@ fn measure(what: What, scale: f64, only: &[Attack]) -> Result<Report> {
         What::Flips => cluster::flips::measure(scale),
         What::Injection => cluster::injection::measure(scale),
         What::RollOut => cluster::roll_out::measure(scale),
+        What::Schedules => cluster::jobs::schedules(scale),
+        What::Broadcast => cluster::jobs::broadcast(scale),
         What::Restart => {
             let mut report = Report::new("restart", scale, include_str!("../pages/restart.md"));
             cluster::restart::measure(scale, &mut report)?;

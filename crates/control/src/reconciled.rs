@@ -20,14 +20,18 @@ use crate::request::{DecodeReply, Request, RequestKind};
 use crate::resource::Watchable;
 use crate::rules::{Observation, Observe, Rules, Unwritten};
 
-/// The kinds of a feature: what it watches, and how the replies to its writes are read.
-pub trait WatchedKinds: Feature {
+/// The kinds of a feature: what it watches, and how the replies to its writes are read. Whoever adds a feature says this by a
+/// type of its own, as the feature may be of a crate that knows no API server.
+pub trait WatchedKinds: Sized + Send + 'static {
+    /// The feature.
+    type Feature: Feature;
+
     /// The kinds, each of which it [`Watch`]es.
     const KINDS: &'static [Kind<Reconciled<Self>>];
 }
 
 /// A feature with its reconciler.
-pub struct Reconciled<F: Feature>(Reconciler<F>);
+pub struct Reconciled<W: WatchedKinds>(Reconciler<W::Feature>);
 
 /// An event for a reconciler.
 pub enum ReconcilerEvent<F: Feature> {
@@ -41,9 +45,9 @@ pub enum ReconcilerEvent<F: Feature> {
 
 type ObserveInto<F> = Box<dyn FnOnce(&mut Reconciler<F>, Now) + Send>;
 
-impl<F: Feature> Reconciled<F> {
+impl<W: WatchedKinds> Reconciled<W> {
     /// A feature that has observed nothing yet.
-    pub fn new(feature: F) -> Self {
+    pub fn new(feature: W::Feature) -> Self {
         Self(Reconciler::new(feature, elapsed))
     }
 }
@@ -55,16 +59,24 @@ fn elapsed() -> Duration {
     now.saturating_duration_since(*START.get_or_init(|| now))
 }
 
-impl<F: WatchedKinds> Rules for Reconciled<F> {
-    const NAME: &'static str = F::NAME;
-    const KINDS: &'static [Kind<Self>] = F::KINDS;
-    const CLASSES: &'static [Class] = F::CLASSES;
+impl<W: WatchedKinds> Rules for Reconciled<W> {
+    const NAME: &'static str = W::Feature::NAME;
+    const KINDS: &'static [Kind<Self>] = W::KINDS;
+    const CLASSES: &'static [Class] = W::Feature::CLASSES;
 
-    type Event = ReconcilerEvent<F>;
+    type Event = ReconcilerEvent<W::Feature>;
     type Target = WriteId;
 
     fn requests() -> Vec<RequestKind> {
-        F::WRITES.iter().map(request_kind).collect()
+        let writes = || W::Feature::WRITES.iter();
+        let creations = writes().filter(|kind| decode_reply::<W>(kind).is_some());
+        let creations = creations.filter(|kind| kind.verb == WriteVerb::Create);
+        // What is in the way of a creation is read.
+        let reads = creations.map(|kind| RequestKind {
+            verb: "get",
+            ..request_kind(kind)
+        });
+        writes().map(request_kind).chain(reads).collect()
     }
 
     fn observe_event(&mut self, event: Self::Event, now: Now) -> Effects<WriteId> {
@@ -105,7 +117,7 @@ impl<F: WatchedKinds> Rules for Reconciled<F> {
         let kind = write.kind();
         // Neither shows an object that exists.
         let shows_none = matches!(kind.verb, WriteVerb::Delete | WriteVerb::DryRun);
-        let reply = decode_reply::<F>(kind).filter(|_| !shows_none);
+        let reply = decode_reply::<W>(kind).filter(|_| !shows_none);
         // A name that the API server makes meets nothing.
         let read_back = kind.verb == WriteVerb::Create && reply.is_some();
         let refused = id.clone();
@@ -121,7 +133,7 @@ impl<F: WatchedKinds> Rules for Reconciled<F> {
     }
 
     fn class_index(id: &WriteId) -> usize {
-        F::WRITES[id.kind].class
+        W::Feature::WRITES[id.kind].class
     }
 
     fn namespace(id: &WriteId) -> Option<&str> {
@@ -129,8 +141,11 @@ impl<F: WatchedKinds> Rules for Reconciled<F> {
     }
 }
 
-impl<K: Watchable, F: WatchedKinds + Watch<K>> Observe<K> for Reconciled<F> {
-    fn event_from_observation(observation: Observation<K>) -> ReconcilerEvent<F> {
+impl<K: Watchable, W: WatchedKinds> Observe<K> for Reconciled<W>
+where
+    W::Feature: Watch<K>,
+{
+    fn event_from_observation(observation: Observation<K>) -> ReconcilerEvent<W::Feature> {
         ReconcilerEvent::Observed(Box::new(move |reconciler, now| match observation {
             Observation::Object(object, source) => reconciler.observe_object(&object, source),
             Observation::Undecodable(metadata, _) => {
@@ -161,9 +176,11 @@ fn request_kind(kind: &WriteKind) -> RequestKind {
 }
 
 /// How to read the object in the reply to a write: as an object of the watched kind of that resource, if there is one.
-fn decode_reply<F: WatchedKinds>(written: &WriteKind) -> Option<DecodeReply<ReconcilerEvent<F>>> {
+fn decode_reply<W: WatchedKinds>(
+    written: &WriteKind,
+) -> Option<DecodeReply<ReconcilerEvent<W::Feature>>> {
     let plural = written.resource.split('/').next();
-    let kind = F::KINDS.iter().find(|kind| {
+    let kind = W::KINDS.iter().find(|kind| {
         let resource = kind.resource();
         resource.group == written.group && Some(&*resource.plural) == plural
     })?;
@@ -202,7 +219,9 @@ fn build_request<F: Feature>(write: &Write<F>) -> Result<HttpRequest<Vec<u8>>, B
                 uid: uid.and_then(|uid| uid.as_str()).map(str::to_owned),
                 resource_version: None,
             };
-            builder.delete(name, &DeleteParams::default().preconditions(preconditions))
+            // Without a word about what it owns, the pods of a Job would be orphaned (`DefaultGarbageCollectionPolicy`,
+            // `pkg/registry/batch/job/strategy.go`).
+            builder.delete(name, &DeleteParams::background().preconditions(preconditions))
         }
     }
 }

@@ -36,7 +36,11 @@ use self::copy_labels::{COLOUR, CopyLabels};
 /// The namespace that features run in.
 const NAMESPACE: &str = "leadsman-system";
 
-impl WatchedKinds for CopyLabels {
+struct LabelKinds;
+
+impl WatchedKinds for LabelKinds {
+    type Feature = CopyLabels;
+
     const KINDS: &'static [Kind<Reconciled<Self>>] = &[
         Kind::new::<ConfigMap>(500).relisted_on_takeover(),
         Kind::new::<Pod>(500),
@@ -175,7 +179,7 @@ fn colours(cluster: &Cluster) -> [String; 3] {
 async fn labels_are_copied_and_follow_their_config_map() {
     let cluster = shop();
     let running = run_features(&cluster, |control| {
-        control.add_feature(Reconciled::new(CopyLabels));
+        control.add_feature(Reconciled::<LabelKinds>::new(CopyLabels));
     });
     seconds(5).await;
     assert_eq!(colours(&cluster), ["red", "red", ""]);
@@ -202,7 +206,7 @@ async fn labels_are_copied_and_follow_their_config_map() {
 async fn nothing_is_listed_before_it_is_known_who_leads() {
     let cluster = shop();
     let running = run_features_as(Leadership::Unknown, &cluster, |control| {
-        control.add_feature(Reconciled::new(CopyLabels));
+        control.add_feature(Reconciled::<LabelKinds>::new(CopyLabels));
     });
     seconds(60).await;
     assert_eq!(cluster.count_requests("LIST"), 0);
@@ -217,7 +221,7 @@ async fn a_kind_that_is_missing_stops_the_features_that_need_it_and_no_other() {
     let cluster = shop();
     cluster.forget_resource("secrets");
     let running = run_features(&cluster, |control| {
-        control.add_feature(Reconciled::new(CopyLabels));
+        control.add_feature(Reconciled::<LabelKinds>::new(CopyLabels));
         control.add_feature(Greedy);
     });
     seconds(30).await;
@@ -235,8 +239,8 @@ async fn a_kind_that_is_missing_stops_the_features_that_need_it_and_no_other() {
 async fn a_kind_of_two_features_is_listed_and_watched_once() {
     let cluster = shop();
     let _running = run_features(&cluster, |control| {
-        control.add_feature(Reconciled::new(CopyLabels));
-        control.add_feature(Reconciled::new(CopyLabels));
+        control.add_feature(Reconciled::<LabelKinds>::new(CopyLabels));
+        control.add_feature(Reconciled::<LabelKinds>::new(CopyLabels));
     });
     seconds(5).await;
     assert_eq!(cluster.count_requests("LIST pods"), 1);
@@ -251,7 +255,7 @@ async fn ten_thousand_requests_of_one_feature_do_not_hold_up_another() {
     cluster.put_object("pods", "b", &[], None);
     let _running = run_features(&cluster, |control| {
         control.add_feature(Greedy);
-        control.add_feature(Reconciled::new(CopyLabels));
+        control.add_feature(Reconciled::<LabelKinds>::new(CopyLabels));
     });
     // Each request takes a tenth of a second: thirty-two at a time, ten thousand take half a minute.
     sleep(Duration::from_secs(2)).await;
@@ -275,7 +279,7 @@ async fn requests_that_hang_hold_up_no_other_feature() {
     cluster.hang_on_method("POST");
     let _running = run_features(&cluster, |control| {
         control.add_feature(Greedy);
-        control.add_feature(Reconciled::new(CopyLabels));
+        control.add_feature(Reconciled::<LabelKinds>::new(CopyLabels));
     });
     seconds(2).await;
     assert_eq!(colours(&cluster), ["red", "red", ""]);
@@ -406,7 +410,7 @@ async fn a_kind_may_be_observed_in_part_in_the_own_namespace() {
 
 #[test]
 fn rights_follow_from_kinds_and_requests() {
-    let rights = rights_of_feature::<Reconciled<CopyLabels>>();
+    let rights = rights_of_feature::<Reconciled<LabelKinds>>();
     assert!(rights.own_namespace.is_empty());
     let rights = rights.cluster.iter().map(|right| {
         assert!(right.group.is_empty() && right.name.is_empty());

@@ -40,18 +40,18 @@ pub struct System {
 impl System {
     /// Adds a feature on the kernel that has no flags.
     #[expect(dead_code, reason = "no system is there yet")]
-    fn add_feature<F: WatchedKinds + Default>(
+    fn add_feature<W: WatchedKinds<Feature: Default>>(
         control: &mut Control,
         _: &Args,
         leadership: watch::Receiver<Leadership>,
     ) {
-        control.add_feature_led_by(Reconciled::new(F::default()), leadership);
+        control.add_feature_led_by(Reconciled::<W>::new(W::Feature::default()), leadership);
     }
 
     /// The rights of a feature on the kernel.
     #[expect(dead_code, reason = "no system is there yet")]
-    fn feature_rights<F: WatchedKinds>() -> FeatureRights {
-        rights_of_feature::<Reconciled<F>>()
+    fn feature_rights<W: WatchedKinds>() -> FeatureRights {
+        rights_of_feature::<Reconciled<W>>()
     }
 }
 

@@ -1,0 +1,287 @@
+//! `bench schedules` and `bench broadcast`: `AdvancedCronJob`s that are due at once or have nothing to do, and a
+//! `BroadcastJob` on every node.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use jiff::tz::TimeZone;
+use jiff::{ToSpan as _, Unit};
+use kube::ResourceExt as _;
+use kube::core::DynamicObject;
+use leadsman_process::clock;
+use leadsman_tests::ObjectWatch;
+use serde_json::{Value, json};
+
+use super::api::{ApiRequest, CREATE, MERGE, NameAndLabels, PAGE, PODS, make_all};
+use super::stage::{Contender, Stage, Who, play_with};
+use super::{PATIENCE, QUIET, add_requests, world};
+use crate::figures;
+use crate::progress::{Step, wait};
+use crate::report::{Amount as _, Report};
+use crate::requests::{Requests, Since};
+use crate::share_of;
+
+const GATES: &str = "AdvancedCronJobGate=true,BroadcastJobGate=true";
+const NAMESPACE: &str = "jobs";
+const JOBS: &str = "/apis/batch/v1/namespaces/jobs/jobs";
+const SCHEDULES: &str = "/apis/apps.kruise.io/v1beta1/namespaces/jobs/advancedcronjobs";
+const BROADCASTS: &str = "/apis/apps.kruise.io/v1beta1/namespaces/jobs/broadcastjobs";
+/// Schedules that are due in the same second, and those that are not due for months.
+const DUE: usize = 1_000;
+const IDLE: usize = 10_000;
+const NODES: usize = 5_000;
+/// For so long a manager that has nothing to do is watched.
+const WATCHED: Duration = Duration::from_secs(60);
+/// Between two statuses of a job.
+const STATUS_SPACING: f64 = 2.0;
+
+/// Measures schedules.
+pub(crate) fn schedules(scale: f64) -> Result<Report> {
+    play_with(GATES, async |stage| {
+        let mut report = Report::new("schedules", scale, include_str!("../../pages/schedules.md"));
+        make_namespace(stage).await?;
+        due_at_once(stage, share_of(DUE, scale).max(2), &mut report).await?;
+        idle(stage, share_of(IDLE, scale).max(2), &mut report).await?;
+        Ok(report)
+    })
+}
+
+/// Measures a broadcast.
+pub(crate) fn broadcast(scale: f64) -> Result<Report> {
+    play_with(GATES, async |stage| {
+        let mut report = Report::new("broadcast", scale, include_str!("../../pages/broadcast.md"));
+        make_namespace(stage).await?;
+        for nodes in [
+            share_of(NODES, scale / 10.0).max(2),
+            share_of(NODES, scale).max(4),
+        ] {
+            on_nodes(stage, nodes, &mut report).await?;
+        }
+        Ok(report)
+    })
+}
+
+async fn make_namespace(stage: &Stage) -> Result<()> {
+    let body = json!({"metadata": {"name": NAMESPACE}});
+    let namespace = ApiRequest::new(CREATE, "/api/v1/namespaces", "bench", &body);
+    make_all(&stage.client, "making a namespace", vec![namespace]).await?;
+    Ok(())
+}
+
+fn pod_template(restarts: &str) -> Value {
+    json!({"spec": {
+        "restartPolicy": restarts,
+        "containers": [{"name": "work", "image": "example.com/work:1"}],
+    }})
+}
+
+fn schedule(name: &str, schedule: &str) -> ApiRequest {
+    let body = json!({
+        "apiVersion": "apps.kruise.io/v1beta1",
+        "kind": "AdvancedCronJob",
+        "metadata": {"name": name},
+        "spec": {
+            "schedule": schedule,
+            "timeZone": "UTC",
+            "template": {"jobTemplate": {"spec": {"template": pod_template("Never")}}},
+        },
+    });
+    ApiRequest::new(CREATE, SCHEDULES, "bench", &body)
+}
+
+/// The Jobs of schedules that are due in the same second, by the manager and by a loop that knows when.
+async fn due_at_once(stage: &Stage, count: usize, report: &mut Report) -> Result<()> {
+    let manager = stage.start(Who::Manager, None).await?;
+    manager.ready().await?;
+    // A minute that is far enough away for all of them to be there.
+    let due = clock::now().round(Unit::Minute)? + 2.minutes();
+    let at = due
+        .to_zoned(TimeZone::UTC)
+        .strftime("%-M %-H %-d %-m *")
+        .to_string();
+    let made = (0..count).map(|number| schedule(&format!("due-{number}"), &at));
+    make_all(
+        &stage.client,
+        "making schedules that are due at once",
+        made.collect(),
+    )
+    .await?;
+    ensure!(
+        clock::now() < due,
+        "making the schedules took too long for {at}"
+    );
+    let (since, before) = (Since::now(&stage.plane)?, manager.meter.cpu()?);
+    let ran = wait_for(stage, JOBS, count, &manager).await;
+    ran.context("each schedule has its Job")?;
+    wait("what else is written", QUIET).await;
+    let requests = stage.requests(since)?;
+    let cpu = manager.meter.cpu()?.saturating_sub(before);
+    manager.end().await?;
+    let jobs = (0..count).map(|number| {
+        let body = json!({
+            "apiVersion": "batch/v1",
+            "kind": "Job",
+            "metadata": {"name": format!("floor-{number}")},
+            "spec": {"template": pod_template("Never")},
+        });
+        ApiRequest::new(CREATE, JOBS, "bench", &body)
+    });
+    let mut floor = stage.start(Who::Sender(jobs.collect()), None).await?;
+    let since = Since::now(&stage.plane)?;
+    floor.send().await?;
+    let bare = stage.requests(since)?;
+    floor.end().await?;
+    let add = report.section(format!("{count} schedules due in one second"));
+    let kinds = [
+        (&figures::CHILDREN, "jobs", Some(count)),
+        (&figures::SCHEDULE_STATUSES, "advancedcronjobs", None),
+    ];
+    add_requests(add, &requests, &kinds);
+    add.compare(
+        &figures::CHILDREN_TOOK,
+        spread(&requests, "jobs"),
+        spread(&bare, "jobs"),
+    );
+    add.add(&figures::CPU_A_CHILD, cpu.div_f64(count.amount()));
+    Ok(())
+}
+
+/// From the first to the last write of a resource.
+fn spread(requests: &Requests, resource: &str) -> Duration {
+    let times = requests.write_times(resource);
+    let first = times.first().copied().unwrap_or_default();
+    requests.last_write(resource).saturating_sub(first)
+}
+
+/// A manager beside schedules that are not due, and one that starts beside them.
+async fn idle(stage: &Stage, count: usize, report: &mut Report) -> Result<()> {
+    let made = (0..count).map(|number| {
+        let (minute, hour) = (number % 60, number % 24);
+        // Half a year away, whichever day this is.
+        let month = (clock::now().to_zoned(TimeZone::UTC).month() + 5) % 12 + 1;
+        schedule(
+            &format!("idle-{number}"),
+            &format!("{minute} {hour} 1 {month} *"),
+        )
+    });
+    make_all(
+        &stage.client,
+        "making schedules that are not due",
+        made.collect(),
+    )
+    .await?;
+    let started = Since::now(&stage.plane)?;
+    let manager = stage.start(Who::Manager, None).await?;
+    let ready = manager.ready().await?;
+    wait("the manager's first look", QUIET).await;
+    let restart = stage.requests(started)?;
+    let (since, before) = (Since::now(&stage.plane)?, manager.meter.cpu()?);
+    wait("nothing to do", WATCHED).await;
+    let hour = Duration::from_hours(1).as_secs_f64() / WATCHED.as_secs_f64();
+    let cpu = manager.meter.cpu()?.saturating_sub(before).mul_f64(hour);
+    let requests = stage.requests(since)?;
+    let held = manager.meter.held()?;
+    manager.end().await?;
+    let add = report.section(format!("{count} schedules that are not due"));
+    add.add(&figures::NO_WRITES, requests.writes())
+        .note(requests.listed());
+    add.add(&figures::IDLE_CPU, cpu);
+    add.add(&figures::RSS, held.rss);
+    let add = report.section(format!("a manager that starts beside {count} schedules"));
+    add.add(&figures::NO_WRITES, restart.writes())
+        .note(restart.listed());
+    add.add(&figures::READY, ready);
+    Ok(())
+}
+
+async fn on_nodes(stage: &Stage, nodes: usize, report: &mut Report) -> Result<()> {
+    let name = format!("on-{nodes}");
+    let made = (0..nodes).map(|number| {
+        let node = format!("{name}-{number}");
+        let values = [("$node", &*node)];
+        let mut body = world::filled(include_str!("objects/node.json"), &values);
+        body["metadata"]["labels"]["broadcast"] = json!(name);
+        ApiRequest::new(CREATE, "/api/v1/nodes", "kubelet", &body)
+    });
+    make_all(&stage.client, "making nodes", made.collect()).await?;
+    let manager = stage.start(Who::Manager, None).await?;
+    manager.ready().await?;
+    wait("the manager's first look", QUIET).await;
+    let mut template = pod_template("Never");
+    template["spec"]["nodeSelector"] = json!({"broadcast": name});
+    let body = json!({
+        "apiVersion": "apps.kruise.io/v1beta1",
+        "kind": "BroadcastJob",
+        "metadata": {"name": name},
+        "spec": {"template": template},
+    });
+    let kubelets = stage.client.clone();
+    let mut pods = ObjectWatch::<NameAndLabels>::begin(&kubelets, PODS, PAGE).await?;
+    // Kubelets that are done at once, each pod once.
+    let kubelets = tokio::spawn(async move {
+        let mut seen = std::collections::HashSet::new();
+        loop {
+            let pod = pods.next().await;
+            let pod = pod.identity.name.unwrap_or_default();
+            if seen.insert(pod.clone()) {
+                let path = format!("/api/v1/namespaces/{NAMESPACE}/pods/{pod}/status");
+                let status = json!({"status": {"phase": "Succeeded"}});
+                let done = ApiRequest::new(MERGE, &path, "kubelet", &status);
+                let client = kubelets.clone();
+                tokio::spawn(async move { done.send(&client).await });
+            }
+        }
+    });
+    let (since, before) = (Since::now(&stage.plane)?, manager.meter.cpu()?);
+    let step = Step::begin(format!("a broadcast to {nodes} nodes"));
+    ApiRequest::new(CREATE, BROADCASTS, "bench", &body)
+        .send(&stage.client)
+        .await?;
+    let mut jobs = ObjectWatch::<DynamicObject>::begin(&stage.client, BROADCASTS, PAGE).await?;
+    let is_complete = |job: &DynamicObject| {
+        let status = &job.data["status"];
+        let is_done = job.name_any() == name
+            && status["phase"] == "completed"
+            && status["succeeded"] == nodes;
+        ensure!(is_done, "its status is {status}");
+        Ok(())
+    };
+    let complete = jobs.wait_until(&name, 1, PATIENCE, is_complete).await;
+    complete.with_context(|| manager.last_lines())?;
+    drop(step);
+    wait("what else is written", QUIET).await;
+    kubelets.abort();
+    let requests = stage.requests(since)?;
+    let cpu = manager.meter.cpu()?.saturating_sub(before);
+    let peak = manager.meter.held()?.peak;
+    manager.end().await?;
+    let floor = (0..nodes).map(|number| {
+        let body = json!({"metadata": {"name": format!("floor-{nodes}-{number}")}, "spec": template["spec"]});
+        ApiRequest::new(CREATE, "/api/v1/namespaces/jobs/pods", "bench", &body)
+    });
+    let mut floor = stage.start(Who::Sender(floor.collect()), None).await?;
+    let since = Since::now(&stage.plane)?;
+    floor.send().await?;
+    let bare = stage.requests(since)?;
+    floor.end().await?;
+    let add = report.section(format!("{nodes} nodes"));
+    let kinds = [
+        (&figures::BROADCAST_PODS, "pods", Some(nodes)),
+        (&figures::BROADCAST_STATUSES, "broadcastjobs", None),
+    ];
+    add_requests(add, &requests, &kinds);
+    let wall = requests.last_write("pods");
+    let most = (requests.last_write("broadcastjobs").as_secs_f64() / STATUS_SPACING).ceil() + 1.0;
+    add.add(&figures::MOST_STATUSES, most);
+    add.compare(&figures::BROADCAST_TOOK, wall, bare.last_write("pods"));
+    add.add(&figures::CPU_A_NODE, cpu.div_f64(nodes.amount()));
+    add.add(&figures::RSS_PEAK, peak);
+    Ok(())
+}
+
+/// Waits until so many objects are in a collection.
+async fn wait_for(stage: &Stage, path: &str, count: usize, manager: &Contender) -> Result<()> {
+    let mut objects = ObjectWatch::<DynamicObject>::begin(&stage.client, path, PAGE).await?;
+    let all = objects.wait_until(path, count, PATIENCE, |_| Ok(())).await;
+    all.with_context(|| manager.last_lines())
+}
