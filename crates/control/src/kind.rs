@@ -33,6 +33,8 @@ pub struct Kind<R: Rules> {
     pub(crate) page: u32,
     pub(crate) if_undecodable: &'static str,
     pub(crate) is_reviewed_by: bool,
+    /// Whether the API server may not serve it.
+    pub(crate) is_optional: bool,
     pub(crate) optional_fields: Option<OptionalFields>,
     pub(crate) fields_kept: fn(bool) -> R::Event,
     pub(crate) subscribe: SubscribeKind<R>,
@@ -48,7 +50,8 @@ pub(crate) type SubscribeKind<R> =
     fn(&mut WatchesByType, &Kind<R>, usize, &Sender<Arrival<<R as Rules>::Event>>);
 
 /// Lists a kind once more.
-pub(crate) type Relist<E> = fn(ApiServer, ListTarget, fastrand::Rng) -> BoxStream<'static, Vec<E>>;
+pub(crate) type Relist<E> =
+    fn(ApiServer, ListTarget, bool, fastrand::Rng) -> BoxStream<'static, Vec<E>>;
 
 impl<R: Rules> Kind<R> {
     /// A kind, listed and re-listed in pages of so many objects, and of fewer where they are large. A page is in memory twice, as
@@ -64,13 +67,14 @@ impl<R: Rules> Kind<R> {
             page,
             if_undecodable: "the last object that could be decoded counts. Correct the object or delete it",
             is_reviewed_by: false,
+            is_optional: false,
             optional_fields: None,
             fields_kept: |kept| R::event_from_observation(Observation::FieldsKept(kept)),
             subscribe: |watches, kind, index, sender| {
                 let subscription =
                     Subscription::<R>::new(index, kind.if_undecodable, sender.clone());
                 let on = (kind.selection, kind.page, kind.is_reviewed_by);
-                watches.subscribe::<K>(on, Box::new(subscription));
+                watches.subscribe::<K>(on, kind.is_optional, Box::new(subscription));
             },
             decode_reply: reconciled::decode_object::<K, R>,
             relist: None,
@@ -111,6 +115,13 @@ impl<R: Rules> Kind<R> {
     #[must_use]
     pub const fn reviewed_by(mut self) -> Self {
         self.is_reviewed_by = true;
+        self
+    }
+
+    /// The CRD of the kind belongs to another feature, and may not be there: then there are no objects.
+    #[must_use]
+    pub const fn if_served(mut self) -> Self {
+        self.is_optional = true;
         self
     }
 

@@ -35,24 +35,30 @@ pub(crate) fn relist_kinds<R: Rules>(
     let relisted = R::KINDS.iter().filter_map(|kind| {
         let pages = kind.relist?;
         let target = kind.list_target(own_namespace);
-        Some(pages(server.clone(), target, random.fork_rng()))
+        Some(pages(
+            server.clone(),
+            target,
+            kind.is_optional,
+            random.fork_rng(),
+        ))
     });
     let pages: Vec<_> = relisted.collect();
     // One after another: a page is in memory several times over while it is decoded.
     stream::iter(pages).flatten().boxed()
 }
 
-/// The pages of a kind, and with the last one that the list is complete.
+/// The pages of a kind, and with the last one that the list is complete. One that need not be served has none then.
 pub(crate) fn relist_pages<K: Watchable, R: Observe<K>>(
     server: ApiServer,
     target: ListTarget,
+    is_optional: bool,
     random: fastrand::Rng,
 ) -> BoxStream<'static, Vec<R::Event>> {
     let pages = unfold(Some(Listing::new(random)), move |listing| {
         let (server, target) = (server.clone(), target.clone());
         async move {
             let mut listing: Listing = listing?;
-            let page = listing.next_page::<K>(&server, &target).await;
+            let page = listing.next_page::<K>(&server, &target, is_optional).await;
             let mut observations = to_observations(page.objects);
             let next = if page.token.is_some() {
                 Some(Listing {
@@ -108,6 +114,7 @@ impl Listing {
         &mut self,
         server: &ApiServer,
         target: &ListTarget,
+        is_optional: bool,
     ) -> ListPage<Guarded<K>> {
         let mut failures = 0;
         loop {
@@ -119,6 +126,17 @@ impl Listing {
                     let names = page.objects.iter().map(Guarded::meta);
                     self.names.extend(names.map(ObjectName::of));
                     return page;
+                }
+                Err(Disposition::Retry {
+                    cause: RetryCause::NoSuchKind,
+                    ..
+                }) if is_optional => {
+                    self.start_over();
+                    return ListPage {
+                        objects: Vec::new(),
+                        token: None,
+                        version: String::new(),
+                    };
                 }
                 Err(failed) => failed,
             };

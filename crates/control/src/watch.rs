@@ -17,7 +17,7 @@ use kube::Resource as _;
 use leadsman_api::{Guarded, INSTALL_CRDS};
 use leadsman_lease::Leadership;
 use leadsman_process::list::ListTarget;
-use leadsman_process::reply::Disposition;
+use leadsman_process::reply::{Disposition, RetryCause};
 use leadsman_process::watcher::{WatchEvent, WatchFailure, list_and_watch};
 use leadsman_process::{ApiServer, RandomSource, Readiness, ReadinessCheck, clock};
 use leadsman_reconcile::{ObjectName, ResourceVersion, Source};
@@ -74,6 +74,7 @@ impl WatchesByType {
     pub(crate) fn subscribe<K: Watchable>(
         &mut self,
         (selection, page, is_reviewed_by): (Selection, u32, bool),
+        is_optional: bool,
         subscriber: Box<dyn Subscribe<K>>,
     ) {
         let key = (TypeId::of::<K>(), selection);
@@ -83,6 +84,7 @@ impl WatchesByType {
                 selection,
                 page,
                 is_reviewed_by,
+                is_optional,
                 fan_out: FanOut::default(),
             };
             self.0.push((key, Box::new(watch)));
@@ -94,6 +96,7 @@ impl WatchesByType {
         // A page is decoded in one piece for all subscribers, so the one that allows the least memory decides.
         watch.page = watch.page.min(page);
         watch.is_reviewed_by |= is_reviewed_by;
+        watch.is_optional &= is_optional;
         watch.fan_out.0.push(subscriber);
     }
 
@@ -109,6 +112,7 @@ struct KindWatch<K> {
     selection: Selection,
     page: u32,
     is_reviewed_by: bool,
+    is_optional: bool,
     fan_out: FanOut<K>,
 }
 
@@ -128,7 +132,8 @@ impl<K: Watchable> Spawn for KindWatch<K> {
         } else {
             readiness.add_own_check(resource.clone(), waiting)
         };
-        let reception = Reception::new(&resource, check);
+        let mut reception = Reception::new(&resource, check);
+        reception.is_optional = self.is_optional;
         let follower = Follower::new(&resource, self.fan_out, &context.metrics);
         tasks.spawn(async move {
             let objects = context.watch_once_led(target).await;
@@ -146,6 +151,11 @@ async fn follow_watch<K: Watchable>(
     let mut objects = pin!(objects);
     while let Some(event) = objects.next().await {
         reception.note_event(&event);
+        let event = if reception.is_unserved(&event) {
+            WatchEvent::ListComplete(String::new())
+        } else {
+            event
+        };
         if !follower.fan_out_event(event).await {
             return;
         }
@@ -265,6 +275,7 @@ struct Reception {
     resource: String,
     check: ReadinessCheck,
     is_receiving: bool,
+    is_optional: bool,
 }
 
 impl Reception {
@@ -274,7 +285,18 @@ impl Reception {
             check,
             // So that the first failure is logged at info.
             is_receiving: true,
+            is_optional: false,
         }
+    }
+
+    /// Whether the kind is not served, and need not be: then it is listed, and there is nothing.
+    fn is_unserved<K>(&self, event: &WatchEvent<K>) -> bool {
+        let WatchEvent::Failed(failure) = event else {
+            return false;
+        };
+        let cause = RetryCause::NoSuchKind;
+        let is_unknown = matches!(&failure.disposition, Disposition::Retry { cause: found, .. } if *found == cause);
+        self.is_optional && is_unknown
     }
 
     fn note_event<K>(&mut self, event: &WatchEvent<K>) {
@@ -283,6 +305,7 @@ impl Reception {
                 self.is_receiving = true;
                 self.check.set_ready();
             }
+            WatchEvent::Failed(_) if self.is_unserved(event) => self.check.set_ready(),
             WatchEvent::Failed(failure) => self.report_failure(failure),
             _ => {}
         }

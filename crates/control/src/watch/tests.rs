@@ -104,8 +104,14 @@ fn reception() -> Reception {
 /// Runs a watch over these items, each after so many seconds; returns the observations and, after each item and 1 s,
 /// what readiness says.
 async fn follow_items(items: Vec<(u64, Item)>) -> (Vec<String>, Vec<String>) {
+    follow_items_of(false, items).await
+}
+
+/// The same, of a kind that may not be served.
+async fn follow_items_of(is_optional: bool, items: Vec<(u64, Item)>) -> (Vec<String>, Vec<String>) {
     let readiness = Readiness::default();
-    let reception = reception_in(&readiness);
+    let mut reception = reception_in(&readiness);
+    reception.is_optional = is_optional;
     let (follower, lines) = follower(&[(0, usize::MAX)]);
     let texts = Lines::default();
     let script = stream::iter(items).then(|(seconds, item)| {
@@ -227,4 +233,33 @@ async fn readiness_holds_while_changes_are_received_and_at_no_other_time() {
         "[+] pods",
     ];
     assert_eq!(texts, expected);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_kind_that_need_not_be_served_has_no_objects_until_it_is() {
+    use WatchEvent::{Following, ListComplete, ListItem, ListPage, ListStarted};
+    let unserved = || failed(WatchPhase::Listing, RetryCause::NoSuchKind);
+    let items = vec![
+        (1, ListStarted),
+        (1, unserved()),
+        (1, ListStarted),
+        (1, ListPage("7".to_owned())),
+        (1, ListItem(object("a"))),
+        (1, ListComplete("7".to_owned())),
+        (1, Following),
+        // Its CRD is deleted.
+        (1, unserved()),
+        (1, failed(WatchPhase::Listing, RetryCause::NoAnswer)),
+        (1, ListStarted),
+    ];
+    let (events, texts) = follow_items_of(true, items).await;
+    let listed = "List(ResourceVersion(Some(7))) shop/a";
+    assert_eq!(events, ["Listed ", listed, "Listed shop/a", "Listed "]);
+    assert_eq!(texts[2], "[+] pods");
+    assert_eq!(texts[8], "[+] pods");
+    assert!(
+        texts[9].starts_with("[-] pods: cannot list"),
+        "{}",
+        texts[9]
+    );
 }
