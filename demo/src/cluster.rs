@@ -23,6 +23,9 @@ impl Deref for Demo {
     }
 }
 
+/// The features that are off by default.
+const GATES: &str = "SidecarSetGate=true,AdvancedCronJobGate=true,BroadcastJobGate=true";
+
 impl Demo {
     /// Raises the bed and installs leadsman as its README says.
     pub(crate) async fn raise() -> Result<Self> {
@@ -30,11 +33,9 @@ impl Demo {
         let release = Release::prepare(bed).await?;
         Tell::title(
             "leadsman on it: helm upgrade --install leadsman charts/leadsman --namespace leadsman-system --create-namespace \
-             --set featureGates=SidecarSetGate=true",
+             --set-literal featureGates=SidecarSetGate=true,AdvancedCronJobGate=true,BroadcastJobGate=true",
         );
-        release
-            .install(&json!({"featureGates": "SidecarSetGate=true"}))
-            .await?;
+        release.install(&json!({"featureGates": GATES})).await?;
         Ok(Self { release })
     }
 

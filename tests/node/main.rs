@@ -9,6 +9,7 @@ mod budgets;
 mod examples;
 mod explain;
 mod handlers;
+mod jobs;
 mod lifecycle;
 mod openkruise;
 mod sidecarset;
@@ -68,6 +69,8 @@ fn cases() -> Vec<Case<Cluster>> {
         case!(sidecarset::a_native_sidecar_is_upgraded_in_place),
         case!(sidecarset::a_hot_upgrade_hands_a_listening_socket_over_and_no_request_fails),
         case!(alone sidecarset::a_manager_killed_in_mid_roll_out_upgrades_each_pod_once),
+        case!(alone jobs::a_broadcast_runs_once_on_each_node_that_takes_pods),
+        case!(alone jobs::a_schedule_whose_jobs_are_removed_runs_each_time_once),
         case!(alone budgets::a_flip_costs_one_write_each),
         case!(alone budgets::restarts_of_agent_and_manager_write_nothing),
         case!(alone budgets::a_rolling_update_of_the_agent_writes_nothing),
@@ -80,8 +83,8 @@ fn cases() -> Vec<Case<Cluster>> {
     ]
 }
 
-/// Both systems run beside each other.
-const GATES: &str = "SidecarSetGate=true";
+/// All systems run beside each other.
+const GATES: &str = "SidecarSetGate=true,AdvancedCronJobGate=true,BroadcastJobGate=true";
 
 /// A node with leadsman on it, manager and agent running.
 async fn raise() -> Result<Cluster> {

@@ -6,6 +6,7 @@
 mod database;
 mod game;
 mod gate;
+mod jobs;
 mod sidecars;
 
 use std::fmt::Write as _;
@@ -69,7 +70,10 @@ async fn story(cluster: &Demo, tell: &Tell) -> Result<()> {
     game::play(cluster, tell)
         .await
         .context("the game servers")?;
-    sidecars::play(cluster, tell).await.context("the sidecars")
+    sidecars::play(cluster, tell)
+        .await
+        .context("the sidecars")?;
+    jobs::play(cluster, tell).await.context("the jobs")
 }
 
 /// Reports when the first pod has a mark.

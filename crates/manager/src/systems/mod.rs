@@ -29,6 +29,8 @@ pub struct System {
     pub resource: &'static str,
     /// The resources of which it creates objects, each one controlled by an object of its own: group and plural.
     pub children: &'static [(&'static str, &'static str)],
+    /// Whether it changes pods.
+    pub patches_pods: bool,
     /// When the manager deletes objects of the system's own, as a condition in CEL on `oldObject`. None if it never does.
     pub own_deletion: Option<&'static str>,
     /// The rights that its feature needs.

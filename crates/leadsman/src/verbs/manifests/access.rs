@@ -46,7 +46,7 @@ pub(super) fn access_objects(namespace: &str, gates: Gates, aggregate_to_edit: b
     }
     if gates.sidecar_set {
         objects.extend(roles_on_sets());
-        objects.extend(policies::pods_policy(namespace));
+        objects.extend(policies::pods_policy(policies::PODS, namespace));
         objects.extend(policies::sets_policy(namespace));
         objects.extend(policies::revisions_policy(namespace));
         objects.extend(policies::validating_webhooks_policy(namespace));
@@ -54,6 +54,10 @@ pub(super) fn access_objects(namespace: &str, gates: Gates, aggregate_to_edit: b
     for system in gates.systems.iter() {
         objects.extend(roles_on_system(system));
         objects.extend(policies::children_policy(system, namespace));
+        if system.patches_pods {
+            let name = format!("{MANAGER}-{}-pods", system.name);
+            objects.extend(policies::pods_policy(&name, namespace));
+        }
     }
     objects
 }

@@ -11,7 +11,8 @@ use serde_json::{Value, json};
 use super::{AGENT, MANAGER, object_labels};
 
 const OWN_NODE: &str = "leadsman-agent-own-node";
-const PODS: &str = "leadsman-manager-pods";
+/// The policy on pods that comes with `SidecarSet`.
+pub(super) const PODS: &str = "leadsman-manager-pods";
 const SETS: &str = "leadsman-manager-sidecarsets";
 const REVISIONS: &str = "leadsman-manager-revisions";
 const SECRETS: &str = "leadsman-manager-secrets";
@@ -51,10 +52,17 @@ pub(super) fn own_node_policy(namespace: &str) -> [Value; 2] {
 /// An injected container is known by a variable of its environment, which nobody can change in a pod; annotations the manager
 /// could write first. Of the rest of a pod's spec Kubernetes lets only what is named here be changed
 /// (`ValidatePodUpdate`, `pkg/apis/core/validation/validation.go`); a pod whose gates still hold it back, more.
-pub(super) fn pods_policy(namespace: &str) -> [Value; 2] {
+///
+/// The deadline is changed of pods of `BroadcastJob`s, which are ended by it. Each gate with such changes has this policy under a
+/// name of its own, since what one of them allows the other must not refuse.
+pub(super) fn pods_policy(name: &str, namespace: &str) -> [Value; 2] {
     const MAY: &str = "the manager of leadsman may change of a pod what SidecarSets ask for: ";
+    let ends = format!(
+        "object.spec.?activeDeadlineSeconds == oldObject.spec.?activeDeadlineSeconds || {}",
+        is_controlled_by("BroadcastJob")
+    );
     let policy = AdmissionPolicy {
-        name: PODS.to_owned(),
+        name: name.to_owned(),
         account: MANAGER,
         component: "manager",
         rule: json!({
@@ -80,6 +88,11 @@ pub(super) fn pods_policy(namespace: &str) -> [Value; 2] {
                 MAY,
                 &fields_unchanged("spec", SPEC),
                 "nothing else of a pod's spec may be changed",
+            ),
+            forbid_unless(
+                MAY,
+                &ends,
+                "nothing else of a pod's spec may be changed, and the deadline of a pod of a BroadcastJob alone",
             ),
             forbid_unless(
                 MAY,
@@ -141,10 +154,7 @@ pub(super) fn sets_policy(namespace: &str) -> [Value; 2] {
 /// reach those of `DaemonSet`s and `StatefulSet`s too, by which Kubernetes rolls back.
 pub(super) fn revisions_policy(namespace: &str) -> [Value; 2] {
     const MAY: &str = "the manager of leadsman may write ControllerRevisions of SidecarSets: ";
-    let of_a_set = format!(
-        "[object, oldObject].all(o, o == null || o.metadata.?ownerReferences.orValue([]).exists(r, \
-         r.apiVersion.startsWith('{GROUP}/') && r.kind == 'SidecarSet' && r.?controller.orValue(false)))"
-    );
+    let of_a_set = is_controlled_by("SidecarSet");
     let policy = AdmissionPolicy {
         name: REVISIONS.to_owned(),
         account: MANAGER,
@@ -184,10 +194,7 @@ pub(super) fn children_policy(system: &System, namespace: &str) -> [Value; 2] {
             "request.operation == 'DELETE' && request.resource.resource == '{resource}' && {is_met}"
         ))
     });
-    let is_a_child = format!(
-        "[object, oldObject].all(o, o == null || o.metadata.?ownerReferences.orValue([]).exists(r, \
-         r.apiVersion.startsWith('{GROUP}/') && r.kind == '{kind}' && r.?controller.orValue(false)))"
-    );
+    let is_a_child = is_controlled_by(kind);
     let is_permitted: Vec<_> = std::iter::once(is_a_child).chain(own_deletions).collect();
     let is_permitted = is_permitted.join(" || ");
     let own = system.own_deletion.map(|_| (GROUP, system.resource));
@@ -335,10 +342,9 @@ fn webhooks_policy(
     policy.to_objects(namespace)
 }
 
-/// The fields of a pod's spec that Kubernetes lets be changed beside images, and those of one with
+/// The fields of a pod's spec that Kubernetes lets be changed beside images and the deadline, and those of one with
 /// scheduling gates.
 const SPEC: &[&str] = &[
-    "activeDeadlineSeconds",
     "affinity",
     "nodeSelector",
     "schedulingGates",
@@ -346,6 +352,14 @@ const SPEC: &[&str] = &[
     "tolerations",
 ];
 const METADATA: &[&str] = &["finalizers", "labels", "ownerReferences"];
+
+/// CEL: the object, before and after, is controlled by an object of this kind of ours.
+fn is_controlled_by(kind: &str) -> String {
+    format!(
+        "[object, oldObject].all(o, o == null || o.metadata.?ownerReferences.orValue([]).exists(r, \
+         r.apiVersion.startsWith('{GROUP}/') && r.kind == '{kind}' && r.?controller.orValue(false)))"
+    )
+}
 
 fn forbid_unless(may: &str, expression: &str, message: &str) -> Value {
     // 403 instead of 422, the default: the object may be valid, and the account must not write it.
