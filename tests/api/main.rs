@@ -16,6 +16,7 @@ mod explain;
 mod fake_runtime;
 mod flows;
 mod inject;
+mod jobs;
 mod leadership;
 mod lifecycle;
 mod marks;
@@ -319,6 +320,8 @@ fn apart() -> Vec<Case<Installation>> {
         case!(apart leadership::after_an_outage_one_manager_writes_all),
         case!(apart leadership::a_leader_that_ends_hands_over_at_once),
         case!(apart deletion::clients_of_openkruise_find_the_finalizer),
+        case!(apart jobs::a_schedule_runs_its_jobs_once_across_a_restart),
+        case!(apart jobs::the_manager_creates_and_deletes_what_its_jobs_control),
         case!(apart stored_bytes::what_a_pod_prints_keeps_no_status_from_being_written),
     ]
 }

@@ -32,6 +32,7 @@ use tokio::time::Instant;
 
 pub(crate) use self::document::the_table_is_complete_and_documented;
 pub(crate) use self::people::people_have_rights_on_markers_by_their_roles;
+pub(crate) use self::pods::client_of;
 pub(crate) use self::started::Started;
 
 use self::account::{User, user, wait_until_granted};

@@ -150,7 +150,7 @@ async fn refusal(pods: &Api<Pod>, patch: &Value) -> Result<String> {
     }
 }
 
-pub(super) async fn client_of(kubeconfig: &std::path::Path) -> Result<Client> {
+pub(crate) async fn client_of(kubeconfig: &std::path::Path) -> Result<Client> {
     let kubeconfig = kube::config::Kubeconfig::read_from(kubeconfig)?;
     let options = kube::config::KubeConfigOptions::default();
     let config = kube::Config::from_custom_kubeconfig(kubeconfig, &options).await?;
