@@ -221,7 +221,10 @@ fn build_request<F: Feature>(write: &Write<F>) -> Result<HttpRequest<Vec<u8>>, B
             };
             // Without a word about what it owns, the pods of a Job would be orphaned (`DefaultGarbageCollectionPolicy`,
             // `pkg/registry/batch/job/strategy.go`).
-            builder.delete(name, &DeleteParams::background().preconditions(preconditions))
+            builder.delete(
+                name,
+                &DeleteParams::background().preconditions(preconditions),
+            )
         }
     }
 }
