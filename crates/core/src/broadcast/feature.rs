@@ -300,8 +300,8 @@ fn tell_what_stands(
     }
     for pod in &survey.surplus {
         let node = pod.node.as_deref().unwrap_or_default();
-        let note = format!("Duplicated pod {} found on same node {node}", pod.name.name);
-        plan.tell(warning("DuplicatePodCreatedOnSameNode", note));
+        let text = format!("Duplicated pod {} found on same node {node}", pod.name.name);
+        plan.tell(warning("DuplicatePodCreatedOnSameNode", text));
     }
     let has_pods = survey.running > 0 || survey.count_succeeded() + survey.failed.len() > 0;
     if is_edited && has_pods {
@@ -312,8 +312,8 @@ fn tell_what_stands(
     if let Some(pod) = waiting {
         let (name, node) = (&pod.name.name, pod.node.as_deref().unwrap_or_default());
         let why = pod.unschedulable.as_deref().unwrap_or_default();
-        let note = format!("pod {name} for node {node} cannot be scheduled: {why}");
-        plan.tell(warning("Unschedulable", note));
+        let text = format!("pod {name} for node {node} cannot be scheduled: {why}");
+        plan.tell(warning("Unschedulable", text));
     }
 }
 

@@ -152,7 +152,7 @@ impl Cluster {
         self.put(kind, name, object);
     }
 
-    pub(super) fn edit_job(&mut self, spec: Value) {
+    pub(super) fn edit_job(&mut self, spec: &Value) {
         self.patch(Kind::Job, JOB, &json!({"spec": spec}));
     }
 

@@ -54,6 +54,10 @@ fn a_pod_a_node_and_a_status_each_two_seconds_are_written() {
 
 /// The time of a run, with all pods running: what an event of a pod costs at most, since a job runs five times a second at
 /// most (`REST` of the kernel).
+#[expect(
+    clippy::disallowed_methods,
+    reason = "what a run costs is the time of this machine"
+)]
 fn time_of_run(count: usize) -> Duration {
     let mut cluster = with_nodes(count);
     cluster.create_job(json!({}));

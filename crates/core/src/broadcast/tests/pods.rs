@@ -103,7 +103,7 @@ fn as_many_pods_run_at_a_time_as_parallelism_says(
 #[test]
 fn a_lower_parallelism_stops_no_pod() {
     let mut cluster = Cluster::with_job(json!({}));
-    cluster.edit_job(json!({"parallelism": 1}));
+    cluster.edit_job(&json!({"parallelism": 1}));
     cluster.settle();
     assert_eq!(cluster.status().1, [3, 0, 0, 3]);
 }
@@ -252,7 +252,7 @@ fn a_pod_that_openkruise_has_created_stands_for_its_node() {
         cluster.create(Kind::Pod, name, pod);
     }
     cluster.settle();
-    cluster.edit_job(json!({"paused": null}));
+    cluster.edit_job(&json!({"paused": null}));
     cluster.settle();
     assert_eq!(cluster.nodes_with_pods(), ["n1", "n2", "n3"]);
     succeed(&mut cluster, &["n1", "n2", "n3"]);
@@ -288,7 +288,7 @@ fn a_foreign_pod_of_the_name_is_left_alone_and_waited_for() {
     let foreign = json!({"metadata": {"name": name, "namespace": "b"}});
     cluster.create(Kind::Pod, &name, foreign);
     // It is met by the creation, before the watch has shown it.
-    cluster.edit_job(json!({"paused": null}));
+    cluster.edit_job(&json!({"paused": null}));
     cluster.watch(Kind::Job, 1);
     cluster.turn();
     cluster.settle();
@@ -343,12 +343,12 @@ fn a_refused_pod_counts_nowhere_and_is_tried_again_when_another_one_has_ended() 
 #[test]
 fn while_it_is_paused_no_pod_is_created_and_nothing_ends() {
     let mut cluster = Cluster::with_job(json!({"parallelism": 2}));
-    cluster.edit_job(json!({"paused": true}));
+    cluster.edit_job(&json!({"paused": true}));
     succeed(&mut cluster, &["n1"]);
     assert_eq!(cluster.status(), ("paused".to_owned(), [1, 1, 0, 3]));
     fail(&mut cluster, "n2");
     assert_eq!(cluster.status(), ("paused".to_owned(), [0, 1, 1, 3]));
-    cluster.edit_job(json!({"paused": false}));
+    cluster.edit_job(&json!({"paused": false}));
     cluster.settle();
     assert_eq!(cluster.status().0, "failed");
 }

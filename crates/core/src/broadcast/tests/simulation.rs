@@ -97,8 +97,8 @@ fn play(cluster: &mut Cluster, step: &Step) {
         Step::Report(node, phase, restarts) => cluster.report(node, phase, *restarts),
         Step::DeletePod(node) => cluster.delete_pod(node),
         Step::Collect(node) => cluster.collect(node),
-        Step::Pause(on) => cluster.edit_job(json!({"paused": on})),
-        Step::Parallelism(number) => cluster.edit_job(json!({"parallelism": number})),
+        Step::Pause(on) => cluster.edit_job(&json!({"paused": on})),
+        Step::Parallelism(number) => cluster.edit_job(&json!({"parallelism": number})),
         Step::Watch(kind, events) => cluster.watch(*kind, *events),
         Step::WatchAndSend(kind, events) => {
             cluster.watch(*kind, *events);
@@ -114,11 +114,11 @@ fn play(cluster: &mut Cluster, step: &Step) {
 
 /// Ends all faults, and lets each pod run to its end.
 fn heal(cluster: &mut Cluster) {
-    cluster.edit_job(json!({"paused": true}));
+    cluster.edit_job(&json!({"paused": true}));
     cluster.settle();
     cluster.wait(Duration::from_mins(6));
     cluster.settle();
-    cluster.edit_job(json!({"paused": false}));
+    cluster.edit_job(&json!({"paused": false}));
     for node in NODES {
         cluster.patch(
             Kind::Node,
