@@ -4,6 +4,7 @@
 //! semantic rules in CEL (module `rules`), since one error of the schema hides all those of CEL. Defaults of a marker's
 //! absent fields are filled in by the manager: they depend on its flags. Those of a set do not, and stand in its schema.
 
+mod broadcast_job;
 mod sidecar_set;
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
@@ -11,7 +12,7 @@ use kube::CustomResourceExt;
 use serde_json::{Map, Value, json};
 
 use crate::rules::CelRule;
-use crate::{NodePodProbe, PodProbeMarker, SidecarSet, limits, rules};
+use crate::{BroadcastJob, NodePodProbe, PodProbeMarker, SidecarSet, limits, rules};
 
 /// An object of JSON, such as a schema is.
 type SchemaObject = Map<String, Value>;
@@ -29,12 +30,21 @@ pub fn sidecar_set_crd() -> CustomResourceDefinition {
     typed(sidecar_set::document(&SidecarSet::crd()))
 }
 
+/// The CRD of jobs on each node, likewise.
+pub fn broadcast_job_crd() -> CustomResourceDefinition {
+    typed(broadcast_job::document(&BroadcastJob::crd()))
+}
+
 /// All CRDs as YAML, each with its file's name; those that a gate adds are in its folder.
 pub fn render() -> Vec<(String, String)> {
     let documents = [
         ("", marker_document(&PodProbeMarker::crd())),
         ("", node_pod_probe_document(&NodePodProbe::crd())),
         ("SidecarSetGate/", sidecar_set::document(&SidecarSet::crd())),
+        (
+            "BroadcastJobGate/",
+            broadcast_job::document(&BroadcastJob::crd()),
+        ),
     ];
     let files = documents.map(|(folder, document)| {
         let plural = document["spec"]["names"]["plural"].as_str();
@@ -63,6 +73,55 @@ fn marker_document(crd: &CustomResourceDefinition) -> Value {
     schema_at(schema, "status").insert("required".into(), json!(["observedGeneration"]));
     add_rules(schema, rules::marker());
     document
+}
+
+/// Serves one schema in both versions of `OpenKruise`, which needs no conversion.
+fn serve_versions(document: &mut Value, stored: &str, columns: &Value) {
+    let versions = ["v1alpha1", "v1beta1"].map(|name| {
+        let mut version = document["spec"]["versions"][0].clone();
+        version["name"] = json!(name);
+        version["storage"] = json!(name == stored);
+        version["additionalPrinterColumns"] = columns.clone();
+        version
+    });
+    document["spec"]["versions"] = json!(versions);
+    document["spec"]["conversion"] = json!({"strategy": "None"});
+}
+
+/// A column of `kubectl get` with a count in the status.
+fn count_column(name: &str, field: &str, description: &str) -> Value {
+    json!({
+        "name": name,
+        "type": "integer",
+        "jsonPath": format!(".status.{field}"),
+        "description": description,
+    })
+}
+
+/// Bounds the name of objects that have it in a label of others. The API server requires a domain's name.
+fn bound_name(schema: &mut SchemaObject) {
+    let name = json!({"type": "string", "maxLength": limits::LABEL, "pattern": "^[^.]*$"});
+    let metadata = json!({"type": "object", "properties": {"name": name}});
+    let properties = schema.get_mut("properties");
+    let properties = properties.and_then(Value::as_object_mut);
+    properties
+        .expect("an object has properties")
+        .insert("metadata".into(), metadata);
+}
+
+/// Bounds a number. The API server ignores `format: int32`
+/// (`k8s.io/apiextensions-apiserver/pkg/apiserver/validation/formats.go`).
+fn bound_number(schema: &mut SchemaObject, path: &str, least: i64, most: i64) {
+    let number = schema_at(schema, path);
+    number.insert("minimum".into(), json!(least));
+    number.insert("maximum".into(), json!(most));
+}
+
+fn object(value: Value) -> SchemaObject {
+    let Value::Object(object) = value else {
+        unreachable!("it is written as an object")
+    };
+    object
 }
 
 fn add_rules(schema: &mut SchemaObject, rules: Vec<CelRule>) {

@@ -3,12 +3,14 @@
 //! Names are matched by regular expressions and not by CEL's `format` library: it came with Kubernetes 1.31, and an API
 //! server accepts what came with its own version only in stored CRDs, not in new ones.
 
+mod broadcast_job;
 mod sidecar_set;
 
 use std::borrow::Cow;
 
 use serde_json::{Value, json};
 
+pub(crate) use self::broadcast_job::broadcast_job;
 pub(crate) use self::sidecar_set::{SELECTORS, WEIGHT_VALUES, sidecar_set};
 use crate::limits;
 
@@ -482,6 +484,17 @@ fn port_name() -> String {
 /// CEL: the whole of `subject` matches a regular expression.
 fn full_match(subject: &str, expression: &str) -> String {
     format!("{subject}.matches(r'^{expression}$')")
+}
+
+/// A rule for a string that is one of a few, or empty.
+fn enumeration(path: String, values: &[&str]) -> CelRule {
+    let named: Vec<_> = values
+        .iter()
+        .copied()
+        .filter(|value| !value.is_empty())
+        .collect();
+    let message = format!("must be one of {}", named.join(", "));
+    string_rule(path, one_of("self", values), message)
 }
 
 fn one_of(subject: &str, values: &[&str]) -> String {

@@ -49,6 +49,12 @@ pub struct Pod {
 pub struct PodSpec {
     /// The node it is bound to.
     pub node_name: Option<String>,
+    /// The node that it is for, while it is not bound: the one that its required affinity names, as a controller with a pod a
+    /// node writes it (`GetTargetNodeName`, `pkg/controller/daemon/util/daemonset_util.go`).
+    #[serde(rename = "affinity", default, deserialize_with = "pinned_node")]
+    pub pinned_node: Option<String>,
+    /// The seconds from its start after which the kubelet ends it.
+    pub active_deadline_seconds: Option<i64>,
     /// How long its containers may take to end, in seconds.
     pub termination_grace_period_seconds: Option<i64>,
     /// The containers.
@@ -190,14 +196,33 @@ pub struct ContainerStateRunning {
     pub started_at: Option<Time>,
 }
 
-/// A node: its name and its labels.
+/// A node: its name, its labels, and what decides which pods it takes.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
-#[serde(from = "LabelledWire")]
+#[serde(from = "NodeWire")]
 pub struct Node {
     /// Name, uid and resourceVersion; all other fields are empty.
     pub identity: ObjectMeta,
     /// The labels.
     pub labels: Pairs,
+    /// What keeps pods away that do not tolerate it.
+    pub taints: Vec<Taint>,
+    /// Whether it is cordoned.
+    pub unschedulable: bool,
+    /// The amounts of resources that its pods may request together.
+    pub allocatable: Pairs,
+}
+
+/// The part of a node's taint that is read.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct Taint {
+    /// The taint's key.
+    pub key: String,
+    /// The taint's value.
+    #[serde(deserialize_with = "null_as_default")]
+    pub value: String,
+    /// `NoSchedule`, `PreferNoSchedule` or `NoExecute`.
+    pub effect: String,
 }
 
 /// A namespace: its name and its labels.
@@ -246,6 +271,77 @@ struct OwnerReference {
     #[serde(default)]
     uid: String,
     controller: Option<bool>,
+}
+
+/// Reads the node that a pod's affinity names: of all terms only the first, which such a controller writes alone.
+fn pinned_node<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
+    #[derive(Default, Deserialize)]
+    #[serde(rename_all = "camelCase", default)]
+    struct Affinity {
+        node_affinity: Option<NodeAffinity>,
+    }
+    #[derive(Default, Deserialize)]
+    #[serde(default)]
+    struct NodeAffinity {
+        #[serde(rename = "requiredDuringSchedulingIgnoredDuringExecution")]
+        required: Option<Required>,
+    }
+    #[derive(Default, Deserialize)]
+    #[serde(rename_all = "camelCase", default)]
+    struct Required {
+        #[serde(deserialize_with = "null_as_default")]
+        node_selector_terms: Vec<Term>,
+    }
+    #[derive(Default, Deserialize)]
+    #[serde(rename_all = "camelCase", default)]
+    struct Term {
+        #[serde(deserialize_with = "null_as_default")]
+        match_fields: Vec<FieldRequirement>,
+    }
+    #[derive(Default, Deserialize)]
+    #[serde(default)]
+    struct FieldRequirement {
+        key: String,
+        operator: String,
+        #[serde(deserialize_with = "null_as_default")]
+        values: Vec<String>,
+    }
+    let affinity = Option::<Affinity>::deserialize(deserializer)?;
+    let required = affinity.and_then(|it| it.node_affinity?.required);
+    let mut terms = required
+        .map_or_else(Vec::new, |it| it.node_selector_terms)
+        .into_iter();
+    let mut fields = terms
+        .next()
+        .map_or_else(Vec::new, |it| it.match_fields)
+        .into_iter();
+    let name = fields.find(|it| it.key == "metadata.name" && it.operator == "In");
+    Ok(name.and_then(|it| it.values.into_iter().next()))
+}
+
+#[derive(Deserialize)]
+struct NodeWire {
+    metadata: LabelledMetadata,
+    #[serde(default)]
+    spec: NodeSpec,
+    #[serde(default)]
+    status: NodeStatus,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct NodeSpec {
+    #[serde(deserialize_with = "null_as_default")]
+    taints: Vec<Taint>,
+    #[serde(deserialize_with = "null_as_default")]
+    unschedulable: bool,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct NodeStatus {
+    #[serde(deserialize_with = "pairs")]
+    allocatable: Pairs,
 }
 
 #[derive(Deserialize)]
@@ -305,8 +401,10 @@ impl PodWire {
             ];
             owned.into_iter().flatten().map(String::len)
         });
+        let pinned = self.spec.pinned_node.iter().map(String::len);
         let texts = labels
             .chain(annotations)
+            .chain(pinned)
             .chain(names)
             .chain(ports)
             .chain(owned);
@@ -326,6 +424,8 @@ impl TryFrom<PodWire> for Pod {
         owners.retain(|owner| !owner.is_empty());
         let mut references = metadata.owner_references.into_iter();
         let controller = references.find(|owner| owner.controller == Some(true));
+        let mut spec = wire.spec;
+        spec.pinned_node = spec.pinned_node.filter(|_| spec.node_name.is_none());
         Ok(Self {
             identity: ObjectMeta {
                 name: metadata.name,
@@ -341,34 +441,40 @@ impl TryFrom<PodWire> for Pod {
             annotations: metadata.annotations,
             controller: controller.map(|owner| owner.uid),
             owners,
-            spec: wire.spec,
+            spec,
             status: wire.status,
         })
     }
 }
 
-impl LabelledWire {
+impl LabelledMetadata {
     fn split(self) -> (ObjectMeta, Pairs) {
         let identity = ObjectMeta {
-            name: self.metadata.name,
-            uid: self.metadata.uid,
-            resource_version: self.metadata.resource_version,
+            name: self.name,
+            uid: self.uid,
+            resource_version: self.resource_version,
             ..ObjectMeta::default()
         };
-        (identity, self.metadata.labels)
+        (identity, self.labels)
     }
 }
 
-impl From<LabelledWire> for Node {
-    fn from(wire: LabelledWire) -> Self {
-        let (identity, labels) = wire.split();
-        Self { identity, labels }
+impl From<NodeWire> for Node {
+    fn from(wire: NodeWire) -> Self {
+        let (identity, labels) = wire.metadata.split();
+        Self {
+            identity,
+            labels,
+            taints: wire.spec.taints,
+            unschedulable: wire.spec.unschedulable,
+            allocatable: wire.status.allocatable,
+        }
     }
 }
 
 impl From<LabelledWire> for Namespace {
     fn from(wire: LabelledWire) -> Self {
-        let (identity, labels) = wire.split();
+        let (identity, labels) = wire.metadata.split();
         Self { identity, labels }
     }
 }

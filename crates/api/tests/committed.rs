@@ -13,7 +13,7 @@ fn crds_are_up_to_date() {
             "run: cargo run -p leadsman-api --example crds"
         );
     }
-    let folders = [folder.clone(), folder.join("SidecarSetGate")];
+    let folders = ["", "SidecarSetGate", "BroadcastJobGate"].map(|gate| folder.join(gate));
     let files = folders
         .iter()
         .flat_map(|folder| std::fs::read_dir(folder).unwrap());

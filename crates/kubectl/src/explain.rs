@@ -18,11 +18,13 @@ use crate::output::{self, Colors, OutputFormat};
 use crate::reader::{ListSelection, Reader};
 use crate::recent_runs::{Agents, known_uids};
 use crate::report::{Report, Text, bad, bold, good, line, print_report};
-use crate::resources::{ApiResource, MARKERS, NODE_POD_PROBES, NODES, SIDECAR_SETS};
+use crate::resources::{
+    ApiResource, BROADCAST_JOBS, MARKERS, NODE_POD_PROBES, NODES, SIDECAR_SETS,
+};
 use crate::sidecars::{self, ExplainedSidecars, GroupedSidecars};
 use crate::targets::{PodSelection, PodsOf, TargetState, parse_target};
 use crate::text::after_colon;
-use crate::{VerbError, completion};
+use crate::{VerbError, broadcast_jobs, completion};
 
 /// Up to so many nodes are read one by one, more of them as a list.
 const FEW_NODES: usize = 8;
@@ -34,7 +36,7 @@ const FEW_NODES: usize = 8;
 )]
 pub struct Args {
     /// pod/NAME, deployment/NAME, statefulset/NAME, daemonset/NAME, replicaset/NAME, job/NAME, cronjob/NAME, cloneset/NAME,
-    /// podprobemarker/NAME or sidecarset/NAME; a NAME alone is a pod's
+    /// podprobemarker/NAME, sidecarset/NAME or broadcastjob/NAME; a NAME alone is a pod's
     #[arg(value_name = "TYPE/NAME", num_args = 0..=2, required_unless_present = "selector", add = ArgValueCompleter::new(completion::complete_targets))]
     target: Vec<String>,
     /// Explain the pods that this label selector matches
@@ -84,6 +86,10 @@ pub(crate) async fn run(args: &Args) -> Result<(), VerbError> {
     let target = parse_target(&words, args.selector.as_deref())?;
     let (reader, namespace) = args.connection.connect_reader().await?;
     let set = match target {
+        PodsOf::Workload(BROADCAST_JOBS, _, name) => {
+            let job = broadcast_jobs::explain(&reader, &namespace, name).await?;
+            return print_report(args.output, reader.cluster_time().await, &job);
+        }
         PodsOf::Workload(SIDECAR_SETS, _, name) => Some(name),
         _ => None,
     };

@@ -13,6 +13,7 @@
 //! | `install` | who leads, with which settings |
 //! | `explain`, `status`, `history`, `top`, `doctor`, `trial` (`try`), `inject`, `drift` | the verbs |
 //! | `sidecars` | what a pod has to do with `SidecarSet`s, for `explain` |
+//! | `broadcast_jobs` | which nodes have no pod of a `BroadcastJob`, for `explain` |
 //! | `sidecar_sets` | the `SidecarSet`s of a cluster or of files, and what their injection follows from |
 //! | `targets` | what a verb is asked about, and its pods |
 //! | `report` | the answer of a verb in all its forms: lines, tables, styles |
@@ -21,6 +22,7 @@
 //! | `completion` | values for the shell |
 #![doc(html_no_source)]
 
+mod broadcast_jobs;
 mod cluster_clock;
 mod completion;
 mod connection;

@@ -39,6 +39,7 @@ pub(crate) const NAMESPACES: ApiResource = core_resource("namespaces");
 pub(crate) const EVENTS: ApiResource = core_resource("events");
 pub(crate) const MARKERS: ApiResource = kruise_resource("podprobemarkers");
 pub(crate) const SIDECAR_SETS: ApiResource = kruise_resource("sidecarsets");
+pub(crate) const BROADCAST_JOBS: ApiResource = kruise_resource("broadcastjobs");
 pub(crate) const CONFIG_MAPS: ApiResource = core_resource("configmaps");
 pub(crate) const CONTROLLER_REVISIONS: ApiResource = apps_resource("controllerrevisions");
 pub(crate) const NODE_POD_PROBES: ApiResource = kruise_resource("nodepodprobes");
@@ -80,6 +81,7 @@ pub(crate) const KINDS: &[(ApiResource, &[&str])] = &[
     (CLONE_SETS, &["cloneset", "clonesets", "clone"]),
     (MARKERS, &["podprobemarker", "podprobemarkers"]),
     (SIDECAR_SETS, &["sidecarset", "sidecarsets"]),
+    (BROADCAST_JOBS, &["broadcastjob", "broadcastjobs", "bcj"]),
 ];
 
 impl ApiResource {

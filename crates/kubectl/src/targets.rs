@@ -2,6 +2,7 @@
 //! `SidecarSet` by its selector, or those of a selector. For what does not exist, the name that may have been meant.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
+use leadsman_api::broadcast_job;
 use leadsman_api::slim::Pod;
 use leadsman_core::cluster::nearest;
 use leadsman_core::podprobe::explain::{Unread, format_selector};
@@ -11,7 +12,7 @@ use serde_json::Value;
 use crate::VerbError;
 use crate::reader::{ListSelection, Reader};
 use crate::resources::{
-    ApiResource, CRON_JOBS, JOBS, KINDS, MARKERS, NAMESPACES, PODS, SIDECAR_SETS,
+    ApiResource, BROADCAST_JOBS, CRON_JOBS, JOBS, KINDS, MARKERS, NAMESPACES, PODS, SIDECAR_SETS,
 };
 
 /// By which a Job's pods are known since Kubernetes 1.27 (`JobNameLabel`, `k8s.io/api/batch/v1`).
@@ -131,6 +132,9 @@ impl<'a> PodsOf<'a> {
             PodsOf::Workload(CRON_JOBS, kind, name) => {
                 let jobs = read_job_names(reader, kind, name, namespace).await?;
                 selection.labels = Some(format!("{JOB_NAME_LABEL} in ({})", jobs.join(",")));
+            }
+            PodsOf::Workload(BROADCAST_JOBS, _, name) => {
+                selection.labels = Some(format!("{}={name}", broadcast_job::JOB_NAME_LABEL));
             }
             PodsOf::Workload(resource, kind, name) => {
                 let own = namespace.filter(|_| resource.is_namespaced());

@@ -171,14 +171,14 @@ impl<F: Feature> Plan<'_, F> {
     }
 
     /// Wants an object of a kind `K` deleted, if it is the one of this uid.
-    pub fn delete<K>(&mut self, kind: &WriteKind, name: ObjectName, uid: &str)
+    pub fn delete<K>(&mut self, kind: &WriteKind, name: ObjectName, uid: &str) -> &mut Write<F>
     where
         F: Watch<K>,
     {
         debug_assert_eq!(kind.verb, WriteVerb::Delete);
         let options = json!({"preconditions": {"uid": uid}});
         self.write(kind, name, options)
-            .assuming::<K>(|| Assumption::Gone);
+            .assuming::<K>(|| Assumption::Gone)
     }
 
     /// Runs the function again at this time of the monotonic clock, unless something else makes it run before.

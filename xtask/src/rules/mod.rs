@@ -18,7 +18,11 @@ use self::scan::Named;
 use crate::{cargo, sources};
 
 /// Where the rules are listed, from the workspace's folder.
-const REFERENCES: [&str; 2] = ["docs/reference.md", "docs/reference/sidecarset.md"];
+const REFERENCES: [&str; 3] = [
+    "docs/reference.md",
+    "docs/reference/broadcastjob.md",
+    "docs/reference/sidecarset.md",
+];
 /// Files that list the cases of a black-box suite: their functions have no test attribute.
 const SUITES: [&str; 3] = ["tests/api", "tests/node", "tests/install"];
 

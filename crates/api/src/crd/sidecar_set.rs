@@ -13,8 +13,9 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 use serde_json::{Value, json};
 
 use super::{
-    SchemaObject, add_rules, complete_selector, document_of, make_list_map, schema, schema_at,
-    set_keywords, set_selector_maxima,
+    SchemaObject, add_rules, bound_name, bound_number, complete_selector, count_column,
+    document_of, make_list_map, object, schema, schema_at, serve_versions, set_keywords,
+    set_selector_maxima,
 };
 use crate::{limits, rules};
 
@@ -24,38 +25,18 @@ use crate::{limits, rules};
 /// v1beta1 of `OpenKruise` has no such field, and the API server would drop it: the set would select pods of all
 /// namespaces. And CRDs before 1.9 have no v1beta1, so objects that were stored in it could not be read.
 const STORED: &str = crate::VERSION;
-const SERVED: [&str; 2] = [STORED, "v1beta1"];
 
 pub(super) fn document(crd: &CustomResourceDefinition) -> Value {
     let mut document = document_of(crd);
     complete(schema(&mut document));
-    let versions = SERVED.map(|name| {
-        let mut version = document["spec"]["versions"][0].clone();
-        version["name"] = json!(name);
-        version["storage"] = json!(name == STORED);
-        version["additionalPrinterColumns"] = columns();
-        version
-    });
-    document["spec"]["versions"] = json!(versions);
-    document["spec"]["conversion"] = json!({"strategy": "None"});
-    document
-}
-
-fn columns() -> Value {
-    let count = |name: &str, field: &str, description: &str| {
-        json!({
-            "name": name,
-            "type": "integer",
-            "jsonPath": format!(".status.{field}"),
-            "description": description,
-        })
-    };
-    json!([
-        count("MATCHED", "matchedPods", "Pods that were injected and match."),
-        count("UPDATED", "updatedPods", "Matched pods whose containers are those of the spec."),
-        count("READY", "readyPods", "Matched pods that are ready."),
+    let columns = json!([
+        count_column("MATCHED", "matchedPods", "Pods that were injected and match."),
+        count_column("UPDATED", "updatedPods", "Matched pods whose containers are those of the spec."),
+        count_column("READY", "readyPods", "Matched pods that are ready."),
         {"name": "AGE", "type": "date", "jsonPath": ".metadata.creationTimestamp"},
-    ])
+    ]);
+    serve_versions(&mut document, STORED, &columns);
+    document
 }
 
 fn complete(schema: &mut SchemaObject) {
@@ -88,14 +69,8 @@ fn complete(schema: &mut SchemaObject) {
     for (path, value) in defaults() {
         schema_at(schema, path).insert("default".into(), value);
     }
-    // A longer name is no value of a label, which a set's revisions have. The API server requires a domain's name.
-    let name = json!({"type": "string", "maxLength": limits::LABEL, "pattern": "^[^.]*$"});
-    let metadata = json!({"type": "object", "properties": {"name": name}});
-    let properties = schema.get_mut("properties");
-    let properties = properties.and_then(Value::as_object_mut);
-    properties
-        .expect("a set has properties")
-        .insert("metadata".into(), metadata);
+    // A longer name is no value of a label, which a set's revisions have.
+    bound_name(schema);
     add_rules(schema, rules::sidecar_set());
 }
 
@@ -231,25 +206,16 @@ fn any_object() -> SchemaObject {
     object(json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true}))
 }
 
-fn object(value: Value) -> SchemaObject {
-    let Value::Object(object) = value else {
-        unreachable!("it is written as an object")
-    };
-    object
-}
-
-/// Numbers that the types can hold: the API server ignores `format: int32`
-/// (`k8s.io/apiextensions-apiserver/pkg/apiserver/validation/formats.go`).
+/// Numbers that the types can hold.
 fn set_bounds(schema: &mut SchemaObject) {
     let weight = "spec.updateStrategy.priorityStrategy.weightPriority[].weight";
-    for (path, least, most) in [
-        (weight, 0, 100),
-        ("spec.revisionHistoryLimit", i32::MIN, i32::MAX),
-    ] {
-        let number = schema_at(schema, path);
-        number.insert("minimum".into(), json!(least));
-        number.insert("maximum".into(), json!(most));
-    }
+    bound_number(schema, weight, 0, 100);
+    bound_number(
+        schema,
+        "spec.revisionHistoryLimit",
+        i32::MIN.into(),
+        i32::MAX.into(),
+    );
 }
 
 /// The defaults that `OpenKruise`'s webhook writes into a set, whatever the set

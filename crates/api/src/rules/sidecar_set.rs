@@ -2,7 +2,7 @@
 //! whatever an annotation of the set says.
 
 use super::{
-    CelRule, DNS_LABEL, LABEL_VALUE, QUALIFIED, VALUE, full_match, keys_rule, one_of,
+    CelRule, DNS_LABEL, LABEL_VALUE, QUALIFIED, VALUE, enumeration, full_match, keys_rule, one_of,
     qualified_name, rule, selector_rules, string_rule, unreserved_key,
 };
 use crate::limits;
@@ -150,17 +150,6 @@ fn resources_policy(policy: &str) -> [CelRule; 3] {
 
 const LABEL: &str = "must be a DNS label: 1 to 63 lower-case letters, digits and '-', beginning and ending with a letter or \
                      digit";
-
-/// A rule for a string that is one of a few, or empty.
-fn enumeration(path: String, values: &[&str]) -> CelRule {
-    let named: Vec<_> = values
-        .iter()
-        .copied()
-        .filter(|value| !value.is_empty())
-        .collect();
-    let message = format!("must be one of {}", named.join(", "));
-    string_rule(path, one_of("self", values), message)
-}
 
 /// No two containers of a pod have one name. Within a list the keys of its items see to that.
 fn names() -> Vec<CelRule> {

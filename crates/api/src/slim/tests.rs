@@ -34,7 +34,7 @@ pub(super) fn sample() -> Value {
             ],
         },
         "spec": {
-            "nodeName": "node-1", "restartPolicy": "Always", "terminationGracePeriodSeconds": 30,
+            "nodeName": "node-1", "restartPolicy": "Always", "terminationGracePeriodSeconds": 30, "activeDeadlineSeconds": 600,
             "containers": [{
                 "name": "main", "image": "game", "imagePullPolicy": "Always", "env": [{ "name": "A", "value": "b" }],
                 "ports": [{ "name": "http", "containerPort": 8080, "protocol": "TCP" }, { "containerPort": 9 }],
@@ -131,6 +131,8 @@ fn through_the_whole(text: &str) -> Pod {
             .map(|owner| owner.uid),
         owners: owners.filter(|owner| !owner.is_empty()).collect(),
         spec: PodSpec {
+            pinned_node: None,
+            active_deadline_seconds: spec.active_deadline_seconds,
             node_name: spec.node_name,
             termination_grace_period_seconds: spec.termination_grace_period_seconds,
             containers: spec.containers.into_iter().map(container).collect(),
@@ -212,6 +214,61 @@ fn a_slim_node_has_name_and_labels() {
     );
     assert_eq!(node.meta().name.as_deref(), Some("n"));
     assert_eq!(node.meta().resource_version.as_deref(), Some("7"));
+}
+
+// BCJ-3
+#[test]
+fn a_slim_node_has_what_decides_which_pods_it_takes() {
+    let text = r#"{"metadata": {"name": "n"}, "spec": {"unschedulable": true, "taints": [
+            {"key": "a", "effect": "NoSchedule", "timeAdded": "2026-01-02T03:04:05Z"}, {"key": "b", "value": "c", "effect": "NoExecute"}]},
+        "status": {"capacity": {"cpu": "4"}, "allocatable": {"cpu": "3920m", "pods": "110"}}}"#;
+    let node: Node = serde_json::from_str(text).unwrap();
+    let taint = |key: &str, value: &str, effect: &str| Taint {
+        key: key.to_owned(),
+        value: value.to_owned(),
+        effect: effect.to_owned(),
+    };
+    assert_eq!(
+        node.taints,
+        [taint("a", "", "NoSchedule"), taint("b", "c", "NoExecute")]
+    );
+    assert!(node.unschedulable);
+    let allocatable = [("cpu", "3920m"), ("pods", "110")];
+    assert_eq!(
+        node.allocatable,
+        allocatable.map(|(key, value)| (key.to_owned(), value.to_owned()))
+    );
+    let bare: Node = serde_json::from_str(
+        r#"{"metadata": {"name": "n"}, "spec": {"taints": null}, "status": {}}"#,
+    )
+    .unwrap();
+    assert!(bare.taints.is_empty() && !bare.unschedulable && bare.allocatable.is_empty());
+}
+
+// BCJ-8
+#[test]
+fn the_node_that_a_pod_is_pinned_to_is_kept_until_it_is_bound() {
+    let affinity = |fields: Value| json!({"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{"matchFields": fields}]}}});
+    let name =
+        |operator: &str| json!([{"key": "metadata.name", "operator": operator, "values": ["n1"]}]);
+    for (affinity, node, pinned) in [
+        (affinity(name("In")), Value::Null, Some("n1")),
+        (affinity(name("In")), json!("n1"), None),
+        (affinity(name("NotIn")), Value::Null, None),
+        (affinity(Value::Null), Value::Null, None),
+        (json!({"podAntiAffinity": {}}), Value::Null, None),
+        (
+            json!({"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": null}}),
+            Value::Null,
+            None,
+        ),
+        (Value::Null, Value::Null, None),
+    ] {
+        let pod =
+            json!({"metadata": {"name": "a"}, "spec": {"affinity": affinity, "nodeName": node}});
+        let pod: Pod = serde_json::from_value(pod).unwrap();
+        assert_eq!(pod.spec.pinned_node.as_deref(), pinned, "{affinity}");
+    }
 }
 
 /// Field sets that are nearly right.

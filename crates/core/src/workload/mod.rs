@@ -16,6 +16,7 @@
 //! | `image` | names of images |
 //! | `hash` | hashes as names, labels and annotations contain them |
 //! | `pod` | a pod that may be upgraded in place, and its place in the order of an upgrade |
+//! | `node_fit` | the nodes that a pod fits |
 //! | `amount` | a number of pods, or a share of them |
 //! | `priority`, `scatter` | which pods come first in a roll-out, and which are spread over it |
 //! | `revision` | `ControllerRevision`s: data, names, numbers, and which of them are kept |
@@ -26,6 +27,7 @@ pub mod defaults;
 pub mod go_json;
 pub mod hash;
 pub mod image;
+pub mod node_fit;
 pub mod object;
 pub mod pod;
 pub mod priority;

@@ -204,6 +204,7 @@ fn to_slim_node(node: &NodeHealth) -> slim::Node {
             ..ObjectMeta::default()
         },
         labels: node.labels.clone(),
+        ..slim::Node::default()
     }
 }
 

@@ -1,0 +1,124 @@
+//! Which nodes have no pod of a `BroadcastJob`, and why.
+
+use leadsman_api::BroadcastJob;
+use leadsman_api::broadcast_job::JOB_NAME_LABEL;
+use leadsman_api::slim::{Node, Pod};
+use leadsman_core::broadcast::{JobExplanation, explain_job};
+
+use crate::VerbError;
+use crate::reader::{ListSelection, Reader};
+use crate::report::{Report, Text, bold, line};
+use crate::resources::{BROADCAST_JOBS, NODES, PODS};
+
+/// So many nodes of a reason are named, unless all are asked for.
+const FEW_NODES: usize = 5;
+
+/// Reads a job, its pods and all nodes, and explains it.
+pub(crate) async fn explain(
+    reader: &Reader,
+    namespace: &str,
+    name: &str,
+) -> Result<JobExplanation, VerbError> {
+    let job: BroadcastJob = reader
+        .require(BROADCAST_JOBS, "broadcastjob", name, Some(namespace))
+        .await?;
+    let of_job = ListSelection {
+        labels: Some(format!("{JOB_NAME_LABEL}={name}")),
+        ..ListSelection::of(Some(namespace), 500)
+    };
+    let all = ListSelection::of(None, 500);
+    let (pods, nodes) = futures::join!(
+        reader.list_objects::<Pod>(PODS, &of_job),
+        reader.list_objects::<Node>(NODES, &all),
+    );
+    Ok(explain_job(job, pods?, nodes?))
+}
+
+impl Report for JobExplanation {
+    fn add_text(&self, text: &mut Text) {
+        let [active, succeeded, failed, desired] = self.counts;
+        let phase = if self.phase.is_empty() {
+            "not seen yet"
+        } else {
+            &self.phase
+        };
+        let name = bold(format_args!("broadcastjob {}", self.name));
+        line!(text, 0 => "{name}: {phase}, of {desired} nodes {succeeded} succeeded, {failed} failed, {active} active");
+        for (reason, nodes) in &self.nodes_without_pod {
+            let named = if text.is_wide {
+                nodes.len()
+            } else {
+                FEW_NODES.min(nodes.len())
+            };
+            let more = match nodes.len() - named {
+                0 => String::new(),
+                more => format!(" and {more} more"),
+            };
+            line!(text, 2 => "{} without a pod: {reason}", nodes.len());
+            line!(text, 4 => "{}{more}", nodes[..named].join(", "));
+        }
+        for (pod, why) in &self.unschedulable {
+            line!(text, 2 => "pod {pod} is not scheduled: {why}");
+        }
+    }
+
+    fn names(&self) -> Vec<String> {
+        vec![format!("broadcastjob/{}", self.name)]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::reader::FakeServer;
+    use crate::report::plain_text;
+
+    // BCD-8
+    #[tokio::test]
+    async fn nodes_without_a_pod_are_told_with_the_reason() {
+        let node = |name: &str, spec: serde_json::Value| json!({"metadata": {"name": name}, "spec": spec, "status": {"allocatable": {"cpu": "4", "pods": "110"}}});
+        let template = json!({"spec": {"restartPolicy": "Never", "containers": [{"name": "c", "image": "i"}]}});
+        let job = json!({"apiVersion": "apps.kruise.io/v1alpha1", "kind": "BroadcastJob",
+            "metadata": {"name": "j", "namespace": "ns", "uid": "u"}, "spec": {"template": template, "parallelism": 1},
+            "status": {"phase": "running", "active": 1, "succeeded": 0, "failed": 0, "desired": 2}});
+        let pod = json!({"metadata": {"name": "j-x", "namespace": "ns",
+                "labels": {"broadcastjob-name": "j", "broadcastjob-controller-uid": "u"},
+                "ownerReferences": [{"uid": "u", "controller": true}]}, "spec": {"nodeName": "n1"},
+            "status": {"conditions": [{"type": "PodScheduled", "status": "False", "message": "no ports"}]}});
+        let taints = json!({"taints": [{"key": "gpu", "effect": "NoSchedule"}]});
+        let nodes = [
+            node("n1", json!({})),
+            node("n2", taints),
+            node("n3", json!({"unschedulable": true})),
+            node("n4", json!({})),
+        ];
+        let server = FakeServer::new([
+            (
+                "/apis/apps.kruise.io/v1alpha1/namespaces/ns/broadcastjobs/j",
+                job,
+            ),
+            (
+                "/api/v1/namespaces/ns/pods",
+                json!({"metadata": {}, "items": [pod]}),
+            ),
+            ("/api/v1/nodes", json!({"metadata": {}, "items": nodes})),
+        ]);
+        let explained = explain(&server.reader(), "ns", "j").await.unwrap();
+        let expected = "\
+broadcastjob j: running, of 2 nodes 0 succeeded, 0 failed, 1 active
+  1 without a pod: it is cordoned
+    n3
+  1 without a pod: its turn comes later: 1 pods may run at a time (spec.parallelism)
+    n4
+  1 without a pod: taint gpu:NoSchedule is not tolerated
+    n2
+  pod j-x is not scheduled: no ports
+";
+        assert_eq!(
+            plain_text(&explained, false, "2026-01-01T01:00:00Z"),
+            expected
+        );
+    }
+}
