@@ -171,14 +171,14 @@ impl<F: Feature> Plan<'_, F> {
     }
 
     /// Wants an object of a kind `K` deleted, if it is the one of this uid.
-    pub fn delete<K>(&mut self, kind: &WriteKind, name: ObjectName, uid: &str)
+    pub fn delete<K>(&mut self, kind: &WriteKind, name: ObjectName, uid: &str) -> &mut Write<F>
     where
         F: Watch<K>,
     {
         debug_assert_eq!(kind.verb, WriteVerb::Delete);
         let options = json!({"preconditions": {"uid": uid}});
         self.write(kind, name, options)
-            .assuming::<K>(|| Assumption::Gone);
+            .assuming::<K>(|| Assumption::Gone)
     }
 
     /// Runs the function again at this time of the monotonic clock, unless something else makes it run before.
@@ -214,6 +214,12 @@ impl<F: Feature> Plan<'_, F> {
     /// What has become of the last write of an object, if it was refused or undone.
     pub fn fate(&self, kind: &WriteKind, name: &ObjectName) -> Option<Fate<'_>> {
         self.histories.fate(&Self::id(kind, name.clone()))
+    }
+
+    /// Whether the answer to the last attempt at a write was lost: what it has made may be there, or gone again. It is said to
+    /// the runs between that attempt and the next one. Only of a write that has an effect ([`Write::assuming`]).
+    pub fn is_fate_unknown(&self, kind: &WriteKind, name: &ObjectName) -> bool {
+        self.histories.is_unknown(&Self::id(kind, name.clone()))
     }
 
     fn write(&mut self, kind: &WriteKind, name: ObjectName, body: Value) -> &mut Write<F> {
