@@ -4,6 +4,7 @@
 //! semantic rules in CEL (module `rules`), since one error of the schema hides all those of CEL. Defaults of a marker's
 //! absent fields are filled in by the manager: they depend on its flags. Those of a set do not, and stand in its schema.
 
+mod advanced_cron_job;
 mod sidecar_set;
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
@@ -11,7 +12,7 @@ use kube::CustomResourceExt;
 use serde_json::{Map, Value, json};
 
 use crate::rules::CelRule;
-use crate::{NodePodProbe, PodProbeMarker, SidecarSet, limits, rules};
+use crate::{AdvancedCronJob, NodePodProbe, PodProbeMarker, SidecarSet, limits, rules};
 
 /// An object of JSON, such as a schema is.
 type SchemaObject = Map<String, Value>;
@@ -29,12 +30,21 @@ pub fn sidecar_set_crd() -> CustomResourceDefinition {
     typed(sidecar_set::document(&SidecarSet::crd()))
 }
 
+/// The CRD of cron jobs, likewise.
+pub fn advanced_cron_job_crd() -> CustomResourceDefinition {
+    typed(advanced_cron_job::document(&AdvancedCronJob::crd()))
+}
+
 /// All CRDs as YAML, each with its file's name; those that a gate adds are in its folder.
 pub fn render() -> Vec<(String, String)> {
     let documents = [
         ("", marker_document(&PodProbeMarker::crd())),
         ("", node_pod_probe_document(&NodePodProbe::crd())),
         ("SidecarSetGate/", sidecar_set::document(&SidecarSet::crd())),
+        (
+            "AdvancedCronJobGate/",
+            advanced_cron_job::document(&AdvancedCronJob::crd()),
+        ),
     ];
     let files = documents.map(|(folder, document)| {
         let plural = document["spec"]["names"]["plural"].as_str();
@@ -211,6 +221,14 @@ fn set_maxima(schema: &mut SchemaObject) {
         };
         timing.insert("maximum".into(), json!(most));
     }
+}
+
+/// An object that is passed on as it is.
+fn any_object() -> SchemaObject {
+    let any = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
+    any.as_object()
+        .cloned()
+        .expect("it is written as an object")
 }
 
 fn set_keywords(schema: &mut SchemaObject, keywords: &[(&str, &str, usize)]) {

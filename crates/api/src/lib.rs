@@ -3,6 +3,7 @@
 //! The CRDs are made from these types. Their meaning is parsed and decided in `leadsman-core`.
 #![doc(html_no_source)]
 
+pub mod advanced_cron_job;
 pub mod crd;
 pub mod guarded;
 pub mod limits;
@@ -15,6 +16,7 @@ pub mod sidecar_set;
 pub mod slim;
 mod wire;
 
+pub use advanced_cron_job::{AdvancedCronJob, AdvancedCronJobSpec, AdvancedCronJobStatus};
 pub use guarded::Guarded;
 pub use marker::{PodProbeMarker, PodProbeMarkerSpec, PodProbeMarkerStatus};
 pub use node_pod_probe::{NodePodProbe, NodePodProbeSpec, NodePodProbeStatus};
@@ -40,6 +42,10 @@ pub const PODPROBE_CRDS: [&str; 2] = [
 /// The CRD of sets of sidecars, likewise.
 pub const SIDECAR_SET_CRD: &str = include_str!(
     "../../../charts/leadsman/files/crds/SidecarSetGate/apps.kruise.io_sidecarsets.yaml"
+);
+/// The CRD of cron jobs, likewise.
+pub const ADVANCED_CRON_JOB_CRD: &str = include_str!(
+    "../../../charts/leadsman/files/crds/AdvancedCronJobGate/apps.kruise.io_advancedcronjobs.yaml"
 );
 /// The version of markers and `NodePodProbe`s, and that in which sets of sidecars are stored.
 pub const VERSION: &str = "v1alpha1";

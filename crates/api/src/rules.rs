@@ -3,12 +3,14 @@
 //! Names are matched by regular expressions and not by CEL's `format` library: it came with Kubernetes 1.31, and an API
 //! server accepts what came with its own version only in stored CRDs, not in new ones.
 
+mod advanced_cron_job;
 mod sidecar_set;
 
 use std::borrow::Cow;
 
 use serde_json::{Value, json};
 
+pub(crate) use self::advanced_cron_job::{RUN_TEMPLATES, advanced_cron_job};
 pub(crate) use self::sidecar_set::{SELECTORS, WEIGHT_VALUES, sidecar_set};
 use crate::limits;
 

@@ -13,8 +13,8 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 use serde_json::{Value, json};
 
 use super::{
-    SchemaObject, add_rules, complete_selector, document_of, make_list_map, schema, schema_at,
-    set_keywords, set_selector_maxima,
+    SchemaObject, add_rules, any_object, complete_selector, document_of, make_list_map, schema,
+    schema_at, set_keywords, set_selector_maxima,
 };
 use crate::{limits, rules};
 
@@ -225,10 +225,6 @@ fn restrict(field: &str, schema: &mut SchemaObject) {
         let words: Vec<_> = std::iter::once(&"").chain(*words).collect();
         schema.insert("enum".into(), json!(words));
     }
-}
-
-fn any_object() -> SchemaObject {
-    object(json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true}))
 }
 
 fn object(value: Value) -> SchemaObject {
