@@ -8,8 +8,10 @@ use leadsman_process::watch;
 
 use crate::args::Args;
 
+mod cron;
+
 /// All systems, in the order in which they are added.
-pub static SYSTEMS: &[System] = &[];
+pub static SYSTEMS: &[System] = &[cron::SYSTEM];
 
 /// A system that its gate switches on: a feature on the kernel, which has no webhook.
 pub struct System {
@@ -51,7 +53,6 @@ impl System {
     }
 
     /// The rights of a feature on the kernel.
-    #[expect(dead_code, reason = "no system is there yet")]
     fn feature_rights<W: WatchedKinds>() -> FeatureRights {
         rights_of_feature::<Reconciled<W>>()
     }
