@@ -222,8 +222,8 @@ impl Unit {
     }
 
     fn parse_end(&self, text: &str) -> Result<u32, String> {
-        let mut names = (self.least..).zip(self.names);
-        let named = names.find(|(_, name)| name.eq_ignore_ascii_case(text));
+        let mut numbered = (self.least..).zip(self.names);
+        let named = numbered.find(|(_, name)| name.eq_ignore_ascii_case(text));
         named.map_or_else(|| parse_number(text), |(number, _)| Ok(number))
     }
 }

@@ -34,6 +34,7 @@ pub(super) struct Look<'a> {
 }
 
 /// What becomes of the announcement in the status.
+#[derive(Clone, Copy)]
 enum Announcement {
     Stays,
     /// This run is about to be made.

@@ -121,7 +121,7 @@ fn a_time_whose_run_is_gone_is_not_run_again(
         Step::Switch { done: true },
     ]);
     edit(&mut play, |job| {
-        job.spec.starting_deadline_seconds = Some(100)
+        job.spec.starting_deadline_seconds = Some(100);
     });
     assert!(play.runs.is_empty() && play.last() == Some(1_800_000_000));
     play.wait(58);
@@ -460,7 +460,7 @@ fn a_clock_that_is_set_runs_nothing_twice_and_tells_what_it_skips() {
 fn a_cron_job_that_is_being_deleted_runs_nothing() {
     let mut play = play(KINDS[0], json!({}));
     edit(&mut play, |job| {
-        job.metadata.deletion_timestamp = job.metadata.creation_timestamp.clone()
+        job.metadata.deletion_timestamp = job.metadata.creation_timestamp.clone();
     });
     play.wait(100);
     assert!(play.runs.is_empty());

@@ -129,6 +129,10 @@ pub(super) struct Play {
 }
 
 /// A cron job with this spec, whose runs are those of a kind.
+#[expect(
+    clippy::needless_pass_by_value,
+    reason = "a spec is written where it is given"
+)]
 pub(super) fn cron_job(name: &str, kind: RunKind, spec: Value) -> AdvancedCronJob {
     let template = match kind {
         RunKind::Job => {
