@@ -4,6 +4,7 @@
 //! semantic rules in CEL (module `rules`), since one error of the schema hides all those of CEL. Defaults of a marker's
 //! absent fields are filled in by the manager: they depend on its flags. Those of a set do not, and stand in its schema.
 
+mod advanced_cron_job;
 mod broadcast_job;
 mod sidecar_set;
 
@@ -12,7 +13,9 @@ use kube::CustomResourceExt;
 use serde_json::{Map, Value, json};
 
 use crate::rules::CelRule;
-use crate::{BroadcastJob, NodePodProbe, PodProbeMarker, SidecarSet, limits, rules};
+use crate::{
+    AdvancedCronJob, BroadcastJob, NodePodProbe, PodProbeMarker, SidecarSet, limits, rules,
+};
 
 /// An object of JSON, such as a schema is.
 type SchemaObject = Map<String, Value>;
@@ -35,6 +38,11 @@ pub fn broadcast_job_crd() -> CustomResourceDefinition {
     typed(broadcast_job::document(&BroadcastJob::crd()))
 }
 
+/// The CRD of cron jobs, likewise.
+pub fn advanced_cron_job_crd() -> CustomResourceDefinition {
+    typed(advanced_cron_job::document(&AdvancedCronJob::crd()))
+}
+
 /// All CRDs as YAML, each with its file's name; those that a gate adds are in its folder.
 pub fn render() -> Vec<(String, String)> {
     let documents = [
@@ -44,6 +52,10 @@ pub fn render() -> Vec<(String, String)> {
         (
             "BroadcastJobGate/",
             broadcast_job::document(&BroadcastJob::crd()),
+        ),
+        (
+            "AdvancedCronJobGate/",
+            advanced_cron_job::document(&AdvancedCronJob::crd()),
         ),
     ];
     let files = documents.map(|(folder, document)| {
@@ -270,6 +282,11 @@ fn set_maxima(schema: &mut SchemaObject) {
         };
         timing.insert("maximum".into(), json!(most));
     }
+}
+
+/// An object that is passed on as it is.
+fn any_object() -> SchemaObject {
+    object(json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true}))
 }
 
 fn set_keywords(schema: &mut SchemaObject, keywords: &[(&str, &str, usize)]) {

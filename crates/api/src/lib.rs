@@ -3,6 +3,7 @@
 //! The CRDs are made from these types. Their meaning is parsed and decided in `leadsman-core`.
 #![doc(html_no_source)]
 
+pub mod advanced_cron_job;
 pub mod broadcast_job;
 pub mod crd;
 pub mod guarded;
@@ -16,6 +17,7 @@ pub mod sidecar_set;
 pub mod slim;
 mod wire;
 
+pub use advanced_cron_job::{AdvancedCronJob, AdvancedCronJobSpec, AdvancedCronJobStatus};
 pub use broadcast_job::{BroadcastJob, BroadcastJobSpec, BroadcastJobStatus};
 pub use guarded::Guarded;
 pub use marker::{PodProbeMarker, PodProbeMarkerSpec, PodProbeMarkerStatus};
@@ -46,6 +48,10 @@ pub const SIDECAR_SET_CRD: &str = include_str!(
 /// The CRD of jobs on each node, likewise.
 pub const BROADCAST_JOB_CRD: &str = include_str!(
     "../../../charts/leadsman/files/crds/BroadcastJobGate/apps.kruise.io_broadcastjobs.yaml"
+);
+/// The CRD of cron jobs, likewise.
+pub const ADVANCED_CRON_JOB_CRD: &str = include_str!(
+    "../../../charts/leadsman/files/crds/AdvancedCronJobGate/apps.kruise.io_advancedcronjobs.yaml"
 );
 /// The version of markers and `NodePodProbe`s, and that in which sets of sidecars are stored.
 pub const VERSION: &str = "v1alpha1";

@@ -1,4 +1,4 @@
-//! Limits and reserved names of markers and sets of sidecars, which the CRDs (as schema and CEL) and the parser of `leadsman-core` enforce alike.
+//! Limits and reserved names of markers, sets of sidecars and cron jobs, which the CRDs (as schema and CEL) and the parser of `leadsman-core` enforce alike.
 
 /// Probes of one marker, at most.
 pub const PROBES: usize = 32;
@@ -152,6 +152,14 @@ pub const RESERVED_PREFIXES: &[&str] = &[
     "versionalt.sidecarset.kruise.io/",
     "lifecycle.apps.kruise.io/",
 ];
+
+/// Characters of the name of a cron job. Its runs have eleven more, and their pods have their names as a label
+/// (`DNS1035LabelMaxLength`, `pkg/apis/batch/validation/validation.go`).
+pub const CRON_JOB_NAME: usize = LABEL - 11;
+/// Characters of a schedule.
+pub const SCHEDULE: usize = 1024;
+/// Runs in the status of a cron job, at most: the latest ones.
+pub const ACTIVE_RUNS: usize = 128;
 
 const _: () = assert!(COMMAND_WORDS <= COMMAND_CHARS);
 const _: () = assert!(HEADER_NAME + HEADER_VALUE <= HEADERS_BYTES);

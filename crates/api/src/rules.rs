@@ -3,6 +3,7 @@
 //! Names are matched by regular expressions and not by CEL's `format` library: it came with Kubernetes 1.31, and an API
 //! server accepts what came with its own version only in stored CRDs, not in new ones.
 
+mod advanced_cron_job;
 mod broadcast_job;
 mod sidecar_set;
 
@@ -10,6 +11,7 @@ use std::borrow::Cow;
 
 use serde_json::{Value, json};
 
+pub(crate) use self::advanced_cron_job::{RUN_TEMPLATES, advanced_cron_job};
 pub(crate) use self::broadcast_job::broadcast_job;
 pub(crate) use self::sidecar_set::{SELECTORS, WEIGHT_VALUES, sidecar_set};
 use crate::limits;

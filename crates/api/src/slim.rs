@@ -10,6 +10,7 @@ use serde::{Deserialize, Deserializer};
 
 use self::config_map::ConfigMap;
 use self::revision::ControllerRevision;
+use self::run::{BroadcastJobRun, Job};
 use crate::limits;
 pub use crate::managed::{FieldOwner, Owned};
 use crate::wire::{null_as_default, pairs};
@@ -17,6 +18,7 @@ use crate::wire::{null_as_default, pairs};
 pub mod config_map;
 pub mod crd;
 pub mod revision;
+pub mod run;
 
 /// Labels or annotations, in the order of the wire.
 pub type Pairs = Vec<(String, String)>;
@@ -481,6 +483,9 @@ impl From<LabelledWire> for Namespace {
 
 macro_rules! resource {
     ($kind:ident, $name:literal, $group:literal, $plural:literal, $scope:ident) => {
+        resource!($kind, $name, $group, "v1", $plural, $scope, identity);
+    };
+    ($kind:ident, $name:literal, $group:literal, $version:literal, $plural:literal, $scope:ident, $($identity:tt)+) => {
         impl kube::Resource for $kind {
             type DynamicType = ();
             type Scope = kube::core::$scope;
@@ -491,16 +496,16 @@ macro_rules! resource {
                 $group.into()
             }
             fn version((): &()) -> Cow<'_, str> {
-                "v1".into()
+                $version.into()
             }
             fn plural((): &()) -> Cow<'_, str> {
                 $plural.into()
             }
             fn meta(&self) -> &ObjectMeta {
-                &self.identity
+                &self.$($identity)+
             }
             fn meta_mut(&mut self) -> &mut ObjectMeta {
-                &mut self.identity
+                &mut self.$($identity)+
             }
         }
     };
@@ -527,6 +532,24 @@ resource!(
     "apps",
     "controllerrevisions",
     NamespaceResourceScope
+);
+resource!(
+    Job,
+    "Job",
+    "batch",
+    "v1",
+    "jobs",
+    NamespaceResourceScope,
+    0.identity
+);
+resource!(
+    BroadcastJobRun,
+    "BroadcastJob",
+    "apps.kruise.io",
+    "v1beta1",
+    "broadcastjobs",
+    NamespaceResourceScope,
+    0.identity
 );
 
 #[cfg(test)]

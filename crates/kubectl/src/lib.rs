@@ -11,7 +11,7 @@
 //! | `exec` | a command in a container, through the API server |
 //! | `recent_runs` | the recent runs that a node's agent keeps |
 //! | `install` | who leads, with which settings |
-//! | `explain`, `status`, `history`, `top`, `doctor`, `trial` (`try`), `inject`, `drift` | the verbs |
+//! | `explain`, `status`, `history`, `top`, `doctor`, `trial` (`try`), `inject`, `drift`, `next` | the verbs |
 //! | `sidecars` | what a pod has to do with `SidecarSet`s, for `explain` |
 //! | `broadcast_jobs` | which nodes have no pod of a `BroadcastJob`, for `explain` |
 //! | `sidecar_sets` | the `SidecarSet`s of a cluster or of files, and what their injection follows from |
@@ -33,6 +33,7 @@ mod explain;
 mod history;
 mod inject;
 mod install;
+mod next;
 mod output;
 mod reader;
 mod recent_runs;
@@ -54,6 +55,7 @@ pub use drift::Args as DriftArgs;
 pub use explain::Args as ExplainArgs;
 pub use history::Args as HistoryArgs;
 pub use inject::Args as InjectArgs;
+pub use next::Args as NextArgs;
 pub use status::Args as StatusArgs;
 pub use top::Args as TopArgs;
 pub use trial::Args as TryArgs;
@@ -86,6 +88,11 @@ pub fn drift(args: &DriftArgs) -> ExitCode {
 /// Says what pods would get from `SidecarSet`s.
 pub fn inject(args: &InjectArgs) -> ExitCode {
     run(args.colors, inject::run(args))
+}
+
+/// Shows when a schedule runs.
+pub fn next(args: &NextArgs) -> ExitCode {
+    run(args.colors, next::run(args))
 }
 
 /// Says what markers would do. (`try` is a keyword.)

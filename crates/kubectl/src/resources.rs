@@ -40,6 +40,10 @@ pub(crate) const EVENTS: ApiResource = core_resource("events");
 pub(crate) const MARKERS: ApiResource = kruise_resource("podprobemarkers");
 pub(crate) const SIDECAR_SETS: ApiResource = kruise_resource("sidecarsets");
 pub(crate) const BROADCAST_JOBS: ApiResource = kruise_resource("broadcastjobs");
+pub(crate) const ADVANCED_CRON_JOBS: ApiResource = ApiResource {
+    version: "v1beta1",
+    ..kruise_resource("advancedcronjobs")
+};
 pub(crate) const CONFIG_MAPS: ApiResource = core_resource("configmaps");
 pub(crate) const CONTROLLER_REVISIONS: ApiResource = apps_resource("controllerrevisions");
 pub(crate) const NODE_POD_PROBES: ApiResource = kruise_resource("nodepodprobes");

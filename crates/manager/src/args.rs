@@ -1,6 +1,7 @@
 //! The manager's flags.
 
 use clap::ValueEnum;
+use jiff::tz::TimeZone;
 use leadsman_core::podprobe::Compatibility;
 use leadsman_core::sidecarset::condition::WhenWritten;
 use leadsman_core::sidecarset::index as sidecarset;
@@ -72,6 +73,15 @@ pub struct Args {
         value_delimiter = ','
     )]
     pub sidecarset_protected_namespaces: Vec<String>,
+    /// Time zone of AdvancedCronJobs that name none, as Europe/Berlin. OpenKruise's is that of its image
+    #[arg(
+        long,
+        env = "LEADSMAN_DEFAULT_TIME_ZONE",
+        value_name = "ZONE",
+        default_value = "UTC",
+        value_parser = leadsman_core::cron::find_zone
+    )]
+    pub default_time_zone: TimeZone,
     /// Write even if an OpenKruise manager acts on the same objects: each then undoes what the other writes
     #[arg(long, env = "LEADSMAN_IGNORE_OPENKRUISE")]
     pub ignore_openkruise: bool,

@@ -25,7 +25,7 @@ pub trait Feature: Sized + Send + 'static {
     type Key: Key;
     /// The stores of the kinds that it watches.
     type World: Default + Send;
-    /// What no object shows. It is lost with the process, so nothing may depend on it for good.
+    /// What no object shows. It is lost with the process, and when another one has led, so nothing may depend on it for good.
     type Memory: Default + Send;
 
     /// All keys: each runs when this process begins to write.

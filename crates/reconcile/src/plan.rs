@@ -216,6 +216,12 @@ impl<F: Feature> Plan<'_, F> {
         self.histories.fate(&Self::id(kind, name.clone()))
     }
 
+    /// Whether the answer to the last attempt at a write was lost: what it has made may be there, or gone again. It is said to
+    /// the runs between that attempt and the next one. Only of a write that has an effect ([`Write::assuming`]).
+    pub fn is_fate_unknown(&self, kind: &WriteKind, name: &ObjectName) -> bool {
+        self.histories.is_unknown(&Self::id(kind, name.clone()))
+    }
+
     fn write(&mut self, kind: &WriteKind, name: ObjectName, body: Value) -> &mut Write<F> {
         self.writes.push(Write::new(Self::id(kind, name), body));
         let last = self.writes.len() - 1;

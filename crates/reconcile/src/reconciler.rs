@@ -148,6 +148,7 @@ impl<F: Feature> Reconciler<F> {
     /// This process writes from now on: every key runs, since another process may have written meanwhile.
     pub fn begin_term(&mut self) {
         self.is_writing = true;
+        self.memory = F::Memory::default();
         self.histories.clear();
         for (id, sent) in std::mem::take(&mut self.sent) {
             if let Some(effect) = &sent.write.effect {
@@ -223,6 +224,7 @@ impl<F: Feature> Reconciler<F> {
                 }
             }
             Timer::Asked(id, key) => {
+                self.histories.forget_unknown(&id, now.monotonic);
                 if let Some(sent) = self.sent.get(&id)
                     && let Some(effect) = &sent.write.effect
                 {
@@ -415,6 +417,10 @@ impl<F: Feature> Reconciler<F> {
     /// A write was not carried out for now, or it is not known whether it was.
     pub fn note_failed(&mut self, id: &WriteId, is_surely_not_done: bool) {
         self.histories.end(id);
+        let sent = self.sent.get(id);
+        if !is_surely_not_done && sent.is_some_and(|sent| sent.write.effect.is_some()) {
+            self.histories.set_unknown(id);
+        }
         let outcome = if is_surely_not_done {
             Outcome::NotDone
         } else {

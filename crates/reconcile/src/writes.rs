@@ -36,6 +36,8 @@ pub(crate) struct Histories(BTreeMap<WriteId, History>);
 #[derive(Debug, Default)]
 struct History {
     under_way: Option<Purpose>,
+    /// Whether the answer to the last attempt was lost.
+    is_unknown: bool,
     refused: Vec<Refused>,
     done: Option<Done>,
 }
@@ -80,12 +82,30 @@ impl Histories {
 
     /// Records that a write is sent.
     pub(crate) fn begin(&mut self, id: &WriteId, purpose: Purpose) {
-        self.0.entry(id.clone()).or_default().under_way = Some(purpose);
+        let history = self.0.entry(id.clone()).or_default();
+        history.under_way = Some(purpose);
+        history.is_unknown = false;
     }
 
     /// Records that nothing of this identity is under way.
     pub(crate) fn end(&mut self, id: &WriteId) -> Option<Purpose> {
         self.0.get_mut(id)?.under_way.take()
+    }
+
+    /// Records that it is not known what became of the last attempt; [`Histories::forget_unknown`] ends it.
+    pub(crate) fn set_unknown(&mut self, id: &WriteId) {
+        self.0.entry(id.clone()).or_default().is_unknown = true;
+    }
+
+    pub(crate) fn forget_unknown(&mut self, id: &WriteId, now: Duration) {
+        if let Some(history) = self.0.get_mut(id) {
+            history.is_unknown = false;
+        }
+        self.forget_past(id, now);
+    }
+
+    pub(crate) fn is_unknown(&self, id: &WriteId) -> bool {
+        self.0.get(id).is_some_and(|history| history.is_unknown)
     }
 
     /// Records that the write under way was carried out. Returns when that may be forgotten.
@@ -149,7 +169,8 @@ impl Histories {
         };
         history.refused.retain(|refused| refused.until > now);
         history.done = history.done.filter(|done| !done.is_quiet(now));
-        if history.under_way.is_none() && history.refused.is_empty() && history.done.is_none() {
+        let is_over = history.under_way.is_none() && !history.is_unknown;
+        if is_over && history.refused.is_empty() && history.done.is_none() {
             self.0.remove(id);
         }
     }

@@ -13,7 +13,7 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 use serde_json::{Value, json};
 
 use super::{
-    SchemaObject, add_rules, bound_name, bound_number, complete_selector, count_column,
+    SchemaObject, add_rules, any_object, bound_name, bound_number, complete_selector, count_column,
     document_of, make_list_map, object, schema, schema_at, serve_versions, set_keywords,
     set_selector_maxima,
 };
@@ -200,10 +200,6 @@ fn restrict(field: &str, schema: &mut SchemaObject) {
         let words: Vec<_> = std::iter::once(&"").chain(*words).collect();
         schema.insert("enum".into(), json!(words));
     }
-}
-
-fn any_object() -> SchemaObject {
-    object(json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true}))
 }
 
 /// Numbers that the types can hold.

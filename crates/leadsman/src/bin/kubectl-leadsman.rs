@@ -66,6 +66,12 @@ enum Command {
     /// The answer has each field in which a pod differs from what it would be if it were created now, and says whether an
     /// upgrade in place changes the field. It covers all namespaces, unless -n names one. Nothing is written.
     Drift(leadsman_kubectl::DriftArgs),
+    /// Show when a schedule runs next, and why an AdvancedCronJob runs nothing
+    ///
+    /// The answer has the next times in UTC and as the clocks of the time zone show them, the times that were missed, and what
+    /// keeps runs from beginning. With --schedule or -f no cluster is asked. The exit status is 1 if a schedule has no next
+    /// time. Nothing is written.
+    Next(leadsman_kubectl::NextArgs),
 }
 
 const ABOUT: &str = "Says why pods have their marks and sidecars, or lack them, and what to do";
@@ -100,6 +106,7 @@ fn main() -> ExitCode {
         Command::Top(args) => leadsman_kubectl::top(&args),
         Command::Drift(args) => leadsman_kubectl::drift(&args),
         Command::Inject(args) => leadsman_kubectl::inject(&args),
+        Command::Next(args) => leadsman_kubectl::next(&args),
         Command::Try(args) => leadsman_kubectl::try_markers(&args),
         Command::Doctor(args) => leadsman_kubectl::doctor(&args),
     }

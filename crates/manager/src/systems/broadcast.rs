@@ -17,6 +17,7 @@ pub(super) const SYSTEM: System = System {
     kind: "BroadcastJob",
     resource: "broadcastjobs",
     children: &[("", "pods")],
+    patches_pods: true,
     own_deletion: Some("has(oldObject.status) && has(oldObject.status.completionTime)"),
     rights: System::feature_rights::<BroadcastJobKinds>,
     add: System::add_feature::<BroadcastJobKinds>,

@@ -9,9 +9,10 @@ use leadsman_process::watch;
 use crate::args::Args;
 
 mod broadcast;
+mod cron;
 
 /// All systems, in the order in which they are added.
-pub static SYSTEMS: &[System] = &[broadcast::SYSTEM];
+pub static SYSTEMS: &[System] = &[cron::SYSTEM, broadcast::SYSTEM];
 
 /// A system that its gate switches on: a feature on the kernel, which has no webhook.
 pub struct System {

