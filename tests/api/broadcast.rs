@@ -158,7 +158,9 @@ pub(crate) async fn a_job_over_all_nodes_runs_to_its_end(_shared: Arc<Installati
         "apiVersion": "apps.kruise.io/v1beta1", "kind": "BroadcastJob", "metadata": {"name": "ok"},
         "spec": {
             "template": {"metadata": {"labels": {"app": "x"}},
-                "spec": {"restartPolicy": "Never", "containers": [{"name": "c", "image": "busybox:1"}]}},
+                // The API server taints new nodes as not ready (`TaintNodesByCondition`), and nobody makes these ready.
+                "spec": {"restartPolicy": "Never", "tolerations": [{"operator": "Exists"}],
+                    "containers": [{"name": "c", "image": "busybox:1"}]}},
             "failurePolicy": {"type": "Continue"}, "parallelism": 2,
         },
     }))?;
