@@ -1,6 +1,6 @@
 //! What a job costs: requests, and time.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::json;
 
@@ -54,24 +54,27 @@ fn a_pod_a_node_and_a_status_each_two_seconds_are_written() {
 
 /// The time of a run, with all pods running: what an event of a pod costs at most, since a job runs five times a second at
 /// most (`REST` of the kernel).
-#[expect(
-    clippy::disallowed_methods,
-    reason = "what a run costs is the time of this machine"
-)]
 fn time_of_run(count: usize) -> Duration {
     let mut cluster = with_nodes(count);
     cluster.create_job(json!({}));
     while cluster.nodes_with_pod_count() < count {
         cluster.step();
     }
-    // The shortest of some: whatever else the machine does comes on top.
-    let run = |cluster: &mut Cluster| {
+    // As many nodes in all as there are with fewer runs of more of them.
+    let runs = 4 * NODES / count;
+    let before = cpu_time();
+    for _ in 0..runs {
         cluster.reconciler.begin_term();
-        let begun = Instant::now();
         cluster.reconciler.run_keys(cluster.time());
-        begun.elapsed()
-    };
-    (0..9).map(|_| run(&mut cluster)).min().unwrap()
+    }
+    (cpu_time() - before) / u32::try_from(runs).unwrap()
+}
+
+/// How long this thread has run, which other processes do not lengthen (`Documentation/scheduler/sched-stats.rst`).
+fn cpu_time() -> Duration {
+    let stat = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap();
+    let nanos = stat.split(' ').next().unwrap();
+    Duration::from_nanos(nanos.parse().unwrap())
 }
 
 #[test]
@@ -82,7 +85,7 @@ fn a_run_costs_time_in_proportion_to_the_nodes() {
         NODES / 10
     );
     assert!(
-        many < few * 30,
+        many < few * 60,
         "{few:?} with {} nodes, {many:?} with {NODES}",
         NODES / 10
     );
