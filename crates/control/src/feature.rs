@@ -128,6 +128,8 @@ impl<R: Rules> Feature<R> {
                     self.deadline = None;
                     let effects = self.rules.deadline_passed(self.rules_time());
                     self.apply_effects(effects);
+                    // Before the next event, which may put out of date what has just been planned.
+                    self.begin_writes();
                 }
                 Some(answered) = self.in_flight.next() => self.end_write(answered),
                 received = arrivals.recv_many(&mut batch, BATCH) => {
