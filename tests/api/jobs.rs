@@ -75,14 +75,10 @@ pub(crate) async fn a_schedule_runs_its_jobs_once_across_a_restart(
     installation.start_manager_with(&[CRON]).await?;
     let all = some(4).await?;
     for job in &all {
-        let scheduled = job.annotations().get("apps.kruise.io/scheduled-at");
-        let scheduled: jiff::Timestamp = scheduled.context("no time stands on it")?.parse()?;
-        let name = format!("often-{}", scheduled.as_second());
-        ensure!(
-            job.name_any() == name,
-            "{} is of {scheduled}",
-            job.name_any()
-        );
+        let time = job.annotations().get("apps.kruise.io/scheduled-at");
+        let time: jiff::Timestamp = time.context("no time stands on it")?.parse()?;
+        let name = format!("often-{}", time.as_second());
+        ensure!(job.name_any() == name, "{} is of {time}", job.name_any());
         ensure!(
             job.labels().get("app").is_some_and(|app| app == "report"),
             "{:?}",

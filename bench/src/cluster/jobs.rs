@@ -31,7 +31,7 @@ const DUE: usize = 1_000;
 const IDLE: usize = 10_000;
 const NODES: usize = 5_000;
 /// For so long a manager that has nothing to do is watched.
-const WATCHED: Duration = Duration::from_secs(60);
+const WATCHED: Duration = Duration::from_mins(1);
 /// Between two statuses of a job.
 const STATUS_SPACING: f64 = 2.0;
 

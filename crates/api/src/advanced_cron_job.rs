@@ -33,7 +33,7 @@ pub struct AdvancedCronJobSpec {
     /// How late a run may begin, in seconds. Without it a missed run begins however late it is; with zero none ever begins.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub starting_deadline_seconds: Option<i64>,
-    /// What happens at a time at which an earlier run has not ended: `Allow` runs both, `Forbid` waits for the end of the earlier
+    /// The policy for a time at which an earlier run has not ended: `Allow` runs both, `Forbid` waits for the end of the earlier
     /// one, `Replace` deletes the earlier one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub concurrency_policy: Option<String>,
@@ -46,12 +46,12 @@ pub struct AdvancedCronJobSpec {
     /// Number of runs that are kept after they have failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failed_jobs_history_limit: Option<i32>,
-    /// What runs: exactly one template.
+    /// The template of what runs: exactly one.
     #[serde(default, deserialize_with = "null_as_default")]
     pub template: CronJobTemplate,
 }
 
-/// What runs.
+/// The template of what runs.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct CronJobTemplate {
@@ -72,7 +72,7 @@ pub struct RunTemplate {
     /// Labels and annotations of the object.
     #[serde(default, deserialize_with = "null_as_default")]
     pub metadata: RunMetadata,
-    /// Its spec.
+    /// The spec of the object.
     #[serde(default, deserialize_with = "null_as_default")]
     pub spec: PassedOn,
 }

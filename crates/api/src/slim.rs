@@ -206,7 +206,7 @@ pub struct Node {
     pub identity: ObjectMeta,
     /// The labels.
     pub labels: Pairs,
-    /// What keeps pods away that do not tolerate it.
+    /// The taints, which keep pods away that do not tolerate them.
     pub taints: Vec<Taint>,
     /// Whether it is cordoned.
     pub unschedulable: bool,

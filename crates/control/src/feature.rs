@@ -128,7 +128,7 @@ impl<R: Rules> Feature<R> {
                     self.deadline = None;
                     let effects = self.rules.deadline_passed(self.rules_time());
                     self.apply_effects(effects);
-                    // Before the next event, which may put out of date what has just been planned.
+                    // The next event may put out of date what has just been planned.
                     self.begin_writes();
                 }
                 Some(answered) = self.in_flight.next() => self.end_write(answered),

@@ -80,7 +80,7 @@ impl<W: WatchedKinds> Rules for Reconciled<W> {
         let writes = || W::Feature::WRITES.iter();
         let creations = writes().filter(|kind| decode_reply::<W>(kind).is_some());
         let creations = creations.filter(|kind| kind.verb == WriteVerb::Create);
-        // What is in the way of a creation is read.
+        // A creation reads the object that is in its way.
         let reads = creations.map(|kind| RequestKind {
             verb: "get",
             ..request_kind(kind)
@@ -232,7 +232,7 @@ fn build_request<F: Feature>(write: &Write<F>) -> Result<HttpRequest<Vec<u8>>, B
                 uid: text("/preconditions/uid"),
                 resource_version: text("/preconditions/resourceVersion"),
             };
-            // Without a word about what it owns, the pods of a Job would be orphaned (`DefaultGarbageCollectionPolicy`,
+            // The pods of a Job would be orphaned by a deletion that says nothing of them (`DefaultGarbageCollectionPolicy`,
             // `pkg/registry/batch/job/strategy.go`).
             builder.delete(
                 name,

@@ -73,9 +73,10 @@ pub struct Args {
         value_delimiter = ','
     )]
     pub sidecarset_protected_namespaces: Vec<String>,
-    /// Time zone of AdvancedCronJobs that name none, as Europe/Berlin. OpenKruise's is that of its image
+    /// Time zone of `AdvancedCronJob`s that name none.
     #[arg(
         long,
+        help = "Time zone of AdvancedCronJobs that name none, as Europe/Berlin. OpenKruise's is that of its image",
         env = "LEADSMAN_DEFAULT_TIME_ZONE",
         value_name = "ZONE",
         default_value = "UTC",

@@ -55,7 +55,7 @@ pub fn run_manager(args: &Args) -> Result<(), RunError<ManagerError>> {
 fn add_features(
     control: &mut Control,
     args: &Args,
-    over_sets: watch::Receiver<Leadership>,
+    over_sets: &watch::Receiver<Leadership>,
     metrics: &leadsman_process::Metrics,
 ) -> Vec<Webhook> {
     let mut webhooks = Vec::new();
@@ -146,7 +146,7 @@ pub async fn run_features(
     let webhooks = add_features(
         &mut control,
         args,
-        guard.leadership_over_sets(),
+        &guard.leadership_over_sets(),
         &process.metrics,
     );
     let namespace = &args.namespace;
@@ -271,7 +271,7 @@ mod tests {
             let process = Process::new(server, RandomSource::from_seed(7), "host");
             let mut control = Control::new(&process, leadership.subscribe(), "leadsman-system");
             let metrics = leadsman_process::Metrics::default();
-            add_features(&mut control, &args, leadership.subscribe(), &metrics);
+            add_features(&mut control, &args, &leadership.subscribe(), &metrics);
             let _running = tokio::spawn(control.run());
             tokio::time::sleep(Duration::from_secs(1)).await;
             let watches = KINDS.map(|kind| cluster.count_requests(&format!("WATCH {kind} ")));

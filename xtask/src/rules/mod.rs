@@ -18,8 +18,9 @@ use self::scan::Named;
 use crate::{cargo, sources};
 
 /// Where the rules are listed, from the workspace's folder.
-const REFERENCES: [&str; 3] = [
+const REFERENCES: [&str; 4] = [
     "docs/reference.md",
+    "docs/reference/advancedcronjob.md",
     "docs/reference/broadcastjob.md",
     "docs/reference/sidecarset.md",
 ];

@@ -9,9 +9,10 @@ use leadsman_api::slim::{Node, Pod};
 use leadsman_reconcile::{ObjectName, Reconciler, Source};
 use serde::Serialize;
 
-use super::feature::{BroadcastJobs, World};
+use super::feature::World;
 use super::job::{Job, node_hash};
 use super::survey::Survey;
+use super::writes::BroadcastJobs;
 
 /// A job, and the nodes that have no pod of it.
 #[derive(Debug, PartialEq, Serialize)]

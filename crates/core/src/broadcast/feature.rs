@@ -8,7 +8,7 @@ use leadsman_api::broadcast_job::BroadcastJobStatus;
 use leadsman_api::slim::{Node, Pod};
 use leadsman_reconcile::{
     Assumption, Change, Class, Fate, Feature, Key, Notice, ObjectName, Plan, Purpose, Regarding,
-    RightScope, Store, Watch, WriteKind, WriteVerb,
+    Store, Watch, WriteKind,
 };
 use serde_json::{Value, json};
 
@@ -17,67 +17,15 @@ use super::memory::Memory;
 use super::pod::{JobPod, PodPhase, new_pod};
 use super::survey::{KnownNode, Survey};
 use super::verdict::{Verdict, notice, number, status};
+use super::writes::{
+    BroadcastJobs, CREATE_POD, DELETE_JOB, DELETE_POD, RECORD, STATUS, STOP_POD, TELL,
+};
 
 /// Writes on pods that a run plans, at most; with those on the job they are 64 at most.
 const MOST: usize = 60;
 /// Refused creations of a job beside which no further node is tried. What refuses so many, as a quota does, refuses all, and
 /// each creation is tried again by itself after a while.
 const REFUSED: usize = 10;
-
-const PODS: usize = 0;
-const STATUSES: usize = 1;
-const JOBS: usize = 2;
-const EVENTS: usize = 3;
-
-const CREATE_POD: WriteKind = of_pods("broadcastjob_create_pod", WriteVerb::Create);
-const DELETE_POD: WriteKind = of_pods("broadcastjob_delete_pod", WriteVerb::Delete);
-/// Ends a pod that would be restarted for ever, and leaves it as failed.
-const STOP_POD: WriteKind = of_pods("broadcastjob_stop_pod", WriteVerb::MergePatch);
-const STATUS: WriteKind = WriteKind {
-    resource: "broadcastjobs/status",
-    class: STATUSES,
-    ..of_jobs("broadcastjob_status", WriteVerb::MergePatch)
-};
-pub(super) const RECORD: WriteKind = of_jobs("broadcastjob_record", WriteVerb::MergePatch);
-const DELETE_JOB: WriteKind = of_jobs("broadcastjob_delete", WriteVerb::Delete);
-
-const TELL: WriteKind = WriteKind {
-    label: "broadcastjob_event",
-    group: "events.k8s.io",
-    version: "v1",
-    resource: "events",
-    verb: WriteVerb::Create,
-    scope: RightScope::Cluster,
-    class: EVENTS,
-};
-
-const fn of_pods(label: &'static str, verb: WriteVerb) -> WriteKind {
-    WriteKind {
-        label,
-        group: "",
-        version: "v1",
-        resource: "pods",
-        verb,
-        scope: RightScope::Cluster,
-        class: PODS,
-    }
-}
-
-const fn of_jobs(label: &'static str, verb: WriteVerb) -> WriteKind {
-    WriteKind {
-        label,
-        group: leadsman_api::GROUP,
-        version: "v1beta1",
-        resource: "broadcastjobs",
-        verb,
-        scope: RightScope::Cluster,
-        class: JOBS,
-    }
-}
-
-/// The feature `BroadcastJob`.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct BroadcastJobs;
 
 /// What it knows of the cluster.
 #[derive(Default)]

@@ -13,9 +13,9 @@ use std::time::Duration;
 use leadsman_reconcile::{ObjectName, Plan, Purpose};
 use serde_json::{Value, json};
 
-use super::feature::{BroadcastJobs, RECORD};
 use super::job::{ACKNOWLEDGED, Job, JobSpec, NodeHashes, OnFailure, SUCCEEDED};
 use super::survey::Survey;
+use super::writes::{BroadcastJobs, RECORD};
 
 /// How long a success is known to this process alone, at most.
 const RECORDED_WITHIN: Duration = Duration::from_secs(10);

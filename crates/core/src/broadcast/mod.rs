@@ -8,6 +8,7 @@
 //! | module | holds |
 //! |---|---|
 //! | `feature` | what a change affects, and the writes that are wanted for a job |
+//! | `writes` | the kinds of writes |
 //! | `job` | a job as the rules read it |
 //! | `pod` | the pods of jobs: what is read of one, and what a new one is |
 //! | `survey` | what there is of a job, each node counted once |
@@ -22,13 +23,15 @@ mod memory;
 mod pod;
 mod survey;
 mod verdict;
+mod writes;
 
 pub use explain::{JobExplanation, explain_job};
-pub use feature::{BroadcastJobs, JobKey, World};
+pub use feature::{JobKey, World};
 pub use job::{ACKNOWLEDGED, End, Job, JobSpec, SUCCEEDED, node_hash};
 pub use memory::Memory;
 pub use pod::JobPod;
 pub use survey::KnownNode;
+pub use writes::BroadcastJobs;
 
 #[cfg(test)]
 mod tests;

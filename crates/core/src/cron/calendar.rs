@@ -4,7 +4,7 @@ use jiff::civil::{Date, DateTime};
 use jiff::tz::TimeZone;
 use jiff::{SignedDuration, Timestamp};
 
-use super::schedule::ScheduleError;
+use super::schedule_error::ScheduleError;
 
 /// A schedule that has no time within so many years has none.
 const YEARS: i16 = 5;

@@ -11,7 +11,8 @@ use leadsman_api::slim::run;
 use leadsman_api::{AdvancedCronJob, AdvancedCronJobStatus};
 use leadsman_reconcile::{ObjectName, ResourceVersion, Stored};
 
-use super::schedule::{Schedule, ScheduleError};
+use super::schedule::Schedule;
+use super::schedule_error::ScheduleError;
 use crate::workload::hash::sha256_of;
 
 /// The annotation of a run that has its time.

@@ -3,10 +3,12 @@
 //! | module | holds |
 //! |---|---|
 //! | `schedule` | the grammar of schedules, the next time and the missed ones |
+//! | `schedule_error` | the reasons why a schedule cannot be read |
 //! | `calendar` | the five fields of a schedule |
 //! | `zone` | the database of time zones |
 //! | `cron_job` | a cron job and its runs, as they are read from the wire |
-//! | `feature` | the kinds that are watched, the writes, and what makes a cron job run anew |
+//! | `world` | the objects that are known, and the writes |
+//! | `feature` | what makes a cron job run anew |
 //! | `reconcile` | what a cron job wants: a run, fewer old runs, another status |
 //! | `notices` | the events |
 //!
@@ -24,6 +26,8 @@ pub mod feature;
 mod notices;
 mod reconcile;
 pub mod schedule;
+pub mod schedule_error;
+pub mod world;
 mod zone;
 
 pub use self::zone::{UnknownTimeZone, find_zone, zone_database_version};

@@ -13,11 +13,12 @@ use leadsman_reconcile::{
 use serde_json::{Value, json};
 
 use super::cron_job::{CronJob, Run, RunKind, RunOutcome, SCHEDULED_AT};
-use super::feature::{
+use super::schedule::Schedule;
+use super::schedule_error::ScheduleError;
+use super::world::{
     CREATE_BROADCAST_JOB, CREATE_JOB, Cron, DELETE_BROADCAST_JOB, DELETE_JOB, Remembered, STATUS,
     World,
 };
-use super::schedule::{Schedule, ScheduleError};
 
 /// A cron job and its runs at a time.
 pub(super) struct Look<'a> {

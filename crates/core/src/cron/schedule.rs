@@ -6,7 +6,8 @@ use jiff::{SignedDuration, Timestamp};
 use leadsman_reconcile::whole_seconds;
 
 use super::calendar::Calendar;
-use super::zone::{UnknownTimeZone, find_zone};
+use super::schedule_error::ScheduleError;
+use super::zone::find_zone;
 
 /// Missed runs are counted up to this number.
 pub const MOST_COUNTED: usize = 1_000;
@@ -27,54 +28,6 @@ pub struct Missed {
     pub latest: Timestamp,
     /// Their number; beyond [`MOST_COUNTED`] there are at least as many.
     pub count: usize,
-}
-
-/// Why a schedule cannot be read.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ScheduleError {
-    /// Not the five fields.
-    #[error(
-        "the schedule {schedule:?} has {found} fields instead of 5: minute, hour, day of month, month, day of week"
-    )]
-    Fields {
-        /// The schedule.
-        schedule: String,
-        /// The number of its fields.
-        found: usize,
-    },
-    /// A field says nothing that its unit can be.
-    #[error("the {unit} {text:?} of the schedule {problem}")]
-    Field {
-        /// The unit of the field.
-        unit: &'static str,
-        /// The item of the field.
-        text: String,
-        /// What is wrong with it.
-        problem: String,
-    },
-    /// A word with `@` that is none of those that are known.
-    #[error(
-        "the schedule {0:?} is none of @yearly, @annually, @monthly, @weekly, @daily, @midnight, @hourly and \"@every \" with a \
-         duration, without blanks around it"
-    )]
-    Descriptor(String),
-    /// The duration of `@every` is none of Go.
-    #[error(
-        "the duration {0:?} is not a positive one such as 90s, 1h30m or 1.5h; there are h, m, s, ms, us and ns"
-    )]
-    Duration(String),
-    /// A zone that nothing follows.
-    #[error("the schedule {0:?} ends after its time zone: a blank and the times are missing")]
-    ZoneAlone(String),
-    /// No day has this date.
-    #[error("the schedule {0:?} never fires: no day of the calendar matches it")]
-    NeverFires(String),
-    /// Two zones.
-    #[error("the schedule {0:?} has \"TZ\" in it beside the field timeZone: remove one of them")]
-    TwoZones(String),
-    /// A zone that is not known.
-    #[error(transparent)]
-    Zone(#[from] UnknownTimeZone),
 }
 
 const DESCRIPTORS: [(&str, &str); 7] = [

@@ -3,7 +3,7 @@
 use leadsman_api::AdvancedCronJob;
 use leadsman_api::slim::run::{BroadcastJobRun, Job};
 use leadsman_control::{Kind, OptionalFields, Reconciled, WatchedKinds};
-use leadsman_core::cron::feature::Cron;
+use leadsman_core::cron::world::Cron;
 
 use super::System;
 

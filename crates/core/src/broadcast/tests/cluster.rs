@@ -14,9 +14,9 @@ use leadsman_reconcile::{
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use super::super::feature::BroadcastJobs;
 use super::super::job::node_hash;
 use super::super::pod::PodPhase;
+use super::super::writes::BroadcastJobs;
 use super::super::{ACKNOWLEDGED, SUCCEEDED};
 
 pub(super) const JOB: &str = "ok";

@@ -67,7 +67,7 @@ fn time_of_run(count: usize) -> Duration {
         cluster.reconciler.begin_term();
         cluster.reconciler.run_keys(cluster.time());
     }
-    (cpu_time() - before) / u32::try_from(runs).unwrap()
+    cpu_time().saturating_sub(before) / u32::try_from(runs).unwrap()
 }
 
 /// How long this thread has run, which other processes do not lengthen (`Documentation/scheduler/sched-stats.rst`).

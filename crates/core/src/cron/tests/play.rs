@@ -17,7 +17,7 @@ use leadsman_reconcile::{
 use serde_json::{Value, json};
 
 use crate::cron::cron_job::RunKind;
-use crate::cron::feature::Cron;
+use crate::cron::world::Cron;
 
 pub(super) const NAME: &str = "a";
 pub(super) const UID: &str = "cron-job";

@@ -216,7 +216,7 @@ fn the_next_times_are_those_of_the_library() {
                     time = found.unwrap_or(time);
                 }
             }
-            // ACD-10
+            // Those that we refuse, and the original takes.
             Err(_) => assert!(
                 ["*-9", "?-3", "@every -5m", ",,", " 30 2 ", " 31 4,"]
                     .iter()
