@@ -93,11 +93,6 @@ impl<F: Feature> Reconciler<F> {
         &self.world
     }
 
-    /// What no object shows.
-    pub fn memory(&self) -> &F::Memory {
-        &self.memory
-    }
-
     /// The state of an object was seen.
     pub fn observe_object<K>(&mut self, object: &Arc<K>, source: Source)
     where
@@ -105,7 +100,7 @@ impl<F: Feature> Reconciler<F> {
     {
         let object = self.feature.read(object);
         let change = F::store(&mut self.world).observe(object, source);
-        self.note_changes(change.as_slice());
+        self.mark_affected(change.as_slice());
     }
 
     /// An object exists and cannot be decoded.
@@ -114,7 +109,7 @@ impl<F: Feature> Reconciler<F> {
         F: Watch<K>,
     {
         let change = F::store(&mut self.world).observe_undecodable(name);
-        self.note_changes(change.as_slice());
+        self.mark_affected(change.as_slice());
     }
 
     /// The watch shows a deletion, with its version.
@@ -123,7 +118,7 @@ impl<F: Feature> Reconciler<F> {
         F: Watch<K>,
     {
         let change = F::store(&mut self.world).observe_deletion(name, version, now.monotonic);
-        self.note_changes(change.as_slice());
+        self.mark_affected(change.as_slice());
     }
 
     /// A list is complete. One beside the watch may be ahead of it or behind it.
@@ -138,7 +133,7 @@ impl<F: Feature> Reconciler<F> {
     {
         let store = F::store(&mut self.world);
         let changes = store.observe_list(names, version, is_beside_watch, now.monotonic);
-        self.note_changes(&changes);
+        self.mark_affected(&changes);
     }
 
     /// Whether the API server keeps the optional fields of a kind is known, so that everything may have to be written anew.
@@ -175,29 +170,13 @@ impl<F: Feature> Reconciler<F> {
         }
     }
 
-    /// Takes in something that this process itself knows, and passes on the keys whose function reads it.
-    pub fn update_world(&mut self, update: impl FnOnce(&mut F::World, &mut dyn FnMut(F::Key))) {
-        let (keys, is_writing) = (&mut self.keys, self.is_writing);
-        update(&mut self.world, &mut |key| {
-            if is_writing {
-                keys.mark(key);
-            }
-        });
-    }
-
-    /// Has the feature pass on what others in this process answer by. Called after each event.
-    pub fn publish(&mut self) {
-        self.feature.publish(&mut self.world, &self.memory);
-    }
-
-    fn note_changes<K>(&mut self, changes: &[Change<F::Stored>])
+    fn mark_affected<K>(&mut self, changes: &[Change<F::Stored>])
     where
         F: Watch<K>,
     {
-        for change in changes {
-            self.feature.note_change(change, &mut self.world);
-            // Everything runs when this process begins to write.
-            if self.is_writing {
+        // Everything runs when this process begins to write.
+        if self.is_writing {
+            for change in changes {
                 let keys = &mut self.keys;
                 self.feature
                     .find_affected(change, &self.world, &mut |key| keys.mark(key));
@@ -269,7 +248,6 @@ impl<F: Feature> Reconciler<F> {
             wake_at: None,
             wake_at_time: None,
             notices: Vec::new(),
-            marked: Vec::new(),
         };
         self.feature
             .reconcile(key, &self.world, &mut self.memory, &mut plan);
@@ -278,13 +256,9 @@ impl<F: Feature> Reconciler<F> {
             wake_at,
             wake_at_time,
             notices,
-            marked,
             ..
         } = plan;
         self.set_wakes(key, wake_at, wake_at_time);
-        for marked in marked {
-            self.keys.mark(marked);
-        }
         for notice in self.notices.take_standing(key, notices) {
             self.tell(&notice, now);
         }
@@ -342,12 +316,6 @@ impl<F: Feature> Reconciler<F> {
             dirty: std::mem::take(&mut self.dirty).into_iter().collect(),
             deadline,
         }
-    }
-
-    /// All writes that are wanted, also those that are under way or rest. An identity that several keys want comes once for each.
-    pub fn wanted(&self) -> impl Iterator<Item = &Write<F>> {
-        let wanted = self.wanted.values().flat_map(BTreeMap::values);
-        wanted.map(|write| &**write)
     }
 
     /// The write that is due for an identity, if there is one. It counts as sent.

@@ -16,11 +16,6 @@ pub trait Stored: Send + Sync + 'static {
     /// Its name.
     fn name(&self) -> ObjectName;
 
-    /// The same, which the store keeps. A feature that shares it has it in memory once.
-    fn shared_name(&self) -> Arc<ObjectName> {
-        Arc::new(self.name())
-    }
-
     /// Its uid.
     fn uid(&self) -> &str;
 
@@ -30,12 +25,6 @@ pub trait Stored: Send + Sync + 'static {
     /// Passes on the words under which [`Store::find`] has it: the uid of its owner, the name of its node.
     fn words(&self, _found: &mut dyn FnMut(&str)) {}
 
-    /// Whether no list and no watch of the kind shows it, as they are restricted to objects with a label that it lacks. It is
-    /// known from the reply to a creation that it was in the way of.
-    fn is_hidden(&self) -> bool {
-        false
-    }
-
     /// Whether nothing that a feature reads differs from another state of the object: no key has to run then, and what a write
     /// does is done.
     fn is_same(&self, other: &Self) -> bool;
@@ -44,12 +33,10 @@ pub trait Stored: Send + Sync + 'static {
 /// The objects of a kind.
 pub struct Store<K> {
     objects: BTreeMap<Arc<ObjectName>, (ResourceVersion, Arc<K>)>,
-    /// The objects themselves, so that going through those of a word looks none of them up.
-    by_word: BTreeMap<(Arc<str>, Arc<ObjectName>), Arc<K>>,
+    by_word: BTreeSet<(Arc<str>, Arc<ObjectName>)>,
     undecodable: BTreeSet<ObjectName>,
     asked: BTreeMap<Arc<ObjectName>, Asked<K>>,
     watches: Watches<()>,
-    is_listed: bool,
 }
 
 /// What this process has asked the API server to do with an object, and no event has shown yet.
@@ -106,26 +93,15 @@ impl<K> Default for Store<K> {
     fn default() -> Self {
         Self {
             objects: BTreeMap::new(),
-            by_word: BTreeMap::new(),
+            by_word: BTreeSet::new(),
             undecodable: BTreeSet::new(),
             asked: BTreeMap::new(),
             watches: Watches::default(),
-            is_listed: false,
         }
     }
 }
 
 impl<K: Stored> Store<K> {
-    /// Whether a list has been completed, so that what is not here does not exist.
-    pub fn is_listed(&self) -> bool {
-        self.is_listed
-    }
-
-    /// The version up to which all objects are known.
-    pub fn known_until(&self) -> ResourceVersion {
-        self.watches.known_until(())
-    }
-
     /// The object as events show it.
     pub fn observed(&self, name: &ObjectName) -> Option<&Arc<K>> {
         self.objects.get(name).map(|(_, object)| object)
@@ -170,14 +146,15 @@ impl<K: Stored> Store<K> {
 
     /// The objects that have a word ([`Stored::words`]) as events show them, by name.
     pub fn find<'a>(&'a self, word: &str) -> impl Iterator<Item = &'a Arc<K>> + use<'a, K> {
-        self.entries_of_word(word).map(|(_, object)| object)
+        let names = self.names_of_word(word);
+        names.filter_map(|name| self.observed(name))
     }
 
     /// The objects that have a word if what was asked has been carried out: created ones are there, and deleted ones are
     /// not.
     pub fn find_assumed<'a>(&'a self, word: &'a str) -> impl Iterator<Item = &'a Arc<K>> {
-        let kept = self.entries_of_word(word);
-        let kept = kept.filter_map(|(name, _)| self.assumed(name));
+        let kept = self.names_of_word(word);
+        let kept = kept.filter_map(|name| self.assumed(name));
         let asked = self
             .asked
             .keys()
@@ -191,10 +168,10 @@ impl<K: Stored> Store<K> {
         self.undecodable.iter()
     }
 
-    fn entries_of_word<'a>(
+    fn names_of_word<'a>(
         &'a self,
         word: &str,
-    ) -> impl Iterator<Item = (&'a Arc<ObjectName>, &'a Arc<K>)> + use<'a, K> {
+    ) -> impl Iterator<Item = &'a Arc<ObjectName>> + use<'a, K> {
         let word: Arc<str> = word.into();
         let first = Arc::new(ObjectName {
             namespace: String::new(),
@@ -202,8 +179,8 @@ impl<K: Stored> Store<K> {
         });
         let found = self.by_word.range((word.clone(), first)..);
         found
-            .take_while(move |((known, _), _)| *known == word)
-            .map(|((_, name), object)| (name, object))
+            .take_while(move |(known, _)| *known == word)
+            .map(|(_, name)| name)
     }
 
     /// Takes in a state. None if it shows nothing new.
@@ -211,19 +188,20 @@ impl<K: Stored> Store<K> {
         let (name, version) = (object.name(), object.version());
         self.watches.observe((), source, version);
         let known = self.version(&name);
-        let is_found = source == Source::Reply && known.is_none() && object.is_hidden();
-        if !is_found && self.watches.is_stale(source, (), &name, version, known) {
+        if self.watches.is_stale(source, (), &name, version, known) {
             return None;
         }
         self.undecodable.remove(&name);
         let (name, before) = match self.objects.remove_entry(&name) {
             Some((name, (_, before))) => (name, Some(before)),
-            None => (object.shared_name(), None),
+            None => (Arc::new(name), None),
         };
         if let Some(before) = &before {
             self.forget_words(&name, before);
         }
-        object.words(&mut |word| self.insert_word(word, &name, &object));
+        object.words(&mut |word| {
+            self.by_word.insert((word.into(), name.clone()));
+        });
         self.correct_asked(&name, Some(&object));
         self.objects.insert(name.clone(), (version, object.clone()));
         let is_same = before
@@ -270,7 +248,6 @@ impl<K: Stored> Store<K> {
         is_beside_watch: bool,
         now: Duration,
     ) -> Vec<Change<K>> {
-        self.is_listed = true;
         let list = if is_beside_watch {
             self.watches.complete_list_beside_watch((), version)
         } else {
@@ -323,18 +300,6 @@ impl<K: Stored> Store<K> {
             before: Some(before),
             now: None,
         })
-    }
-
-    fn insert_word(&mut self, word: &str, name: &Arc<ObjectName>, object: &Arc<K>) {
-        let mut entry: (Arc<str>, _) = (word.into(), name.clone());
-        // Many objects have the same word, which is kept once.
-        let before = self.by_word.range(..&entry).next_back();
-        let after = self.by_word.range(&entry..).next();
-        let mut neighbours = before.into_iter().chain(after);
-        if let Some(((known, _), _)) = neighbours.find(|((known, _), _)| **known == *word) {
-            entry.0 = known.clone();
-        }
-        self.by_word.insert(entry, object.clone());
     }
 
     fn forget_words(&mut self, name: &Arc<ObjectName>, object: &K) {
