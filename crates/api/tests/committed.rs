@@ -13,15 +13,17 @@ fn crds_are_up_to_date() {
             "run: cargo run -p leadsman-api --example crds"
         );
     }
-    let folders = ["", "SidecarSetGate", "BroadcastJobGate"].map(|gate| folder.join(gate));
-    let files = folders
-        .iter()
-        .flat_map(|folder| std::fs::read_dir(folder).unwrap());
-    let files = files.map(|file| file.unwrap());
-    let files = files.filter(|file| file.file_type().unwrap().is_file());
+    // Each gate that adds CRDs has a folder.
+    let entries = std::fs::read_dir(&folder).unwrap();
+    let entries: Vec<_> = entries.map(|entry| entry.unwrap().path()).collect();
+    let folders = entries.iter().filter(|entry| entry.is_dir());
+    let in_folders = folders.flat_map(|folder| std::fs::read_dir(folder).unwrap());
+    let in_folders = in_folders.map(|entry| entry.unwrap().path());
+    let files = entries.iter().cloned().chain(in_folders);
+    let files = files.filter(|file| file.is_file());
     assert_eq!(
         files
-            .filter(|file| file.file_name() != "kustomization.yaml")
+            .filter(|file| !file.ends_with("kustomization.yaml"))
             .count(),
         rendered.len(),
         "a file in {} is no CRD of ours",
