@@ -300,7 +300,7 @@ mod tests {
     #[case(&["sidecarset/log-agent"], None, "sidecarsets log-agent")]
     #[case(&["podprobemarker", "m"], None, "podprobemarkers m")]
     #[case(&[], Some("app=x"), "app=x")]
-    #[case(&["dployment/web"], None, "dployment cannot be explained, only pod, deployment, statefulset, daemonset, replicaset, job, cronjob, cloneset, podprobemarker, sidecarset or a selector (-l); did you mean deployment/web?")]
+    #[case(&["dployment/web"], None, "dployment cannot be explained, only pod, deployment, statefulset, daemonset, replicaset, job, cronjob, cloneset, podprobemarker, sidecarset, broadcastjob or a selector (-l); did you mean deployment/web?")]
     fn a_target_is_written_as_for_kubectl(
         #[case] words: &[&str],
         #[case] selector: Option<&str>,
