@@ -10,7 +10,7 @@ use kube::api::{
 };
 use kube::{Api, Client, Error};
 use leadsman_api::BroadcastJob;
-use leadsman_api::crd::broadcast_job_crd;
+use leadsman_api::crd::{advanced_cron_job_crd, broadcast_job_crd};
 use leadsman_tests::{Scene, wait_for_answer, wait_for_object};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -53,21 +53,24 @@ const REFUSED: [&str; 15] = [
 /// The cases that the API server judges when a pod is created.
 const JUDGED_LATER: [&str; 2] = ["empty image", "bad label"];
 
-/// Has the API server serve the kind, which only its gate installs.
-pub(crate) async fn serve_broadcast_jobs(client: &Client) -> Result<()> {
+/// Has the API server serve the kinds of jobs, which only their gates install.
+pub(crate) async fn serve_jobs(client: &Client) -> Result<()> {
     let crds: Api<CustomResourceDefinition> = Api::all(client.clone());
-    let crd = serde_json::to_value(broadcast_job_crd())?;
-    let name = "broadcastjobs.apps.kruise.io";
-    let apply = PatchParams::apply("tests").force();
-    crds.patch(name, &apply, &Patch::Apply(crd)).await?;
-    wait_until_served(&crds, name).await
+    for crd in [broadcast_job_crd(), advanced_cron_job_crd()] {
+        let name = crd.metadata.name.clone().unwrap_or_default();
+        let apply = PatchParams::apply("tests").force();
+        let crd = serde_json::to_value(crd)?;
+        crds.patch(&name, &apply, &Patch::Apply(crd)).await?;
+        wait_until_served(&crds, &name).await?;
+    }
+    Ok(())
 }
 
 // BCJ-1, BCJ-23, BCD-9, BCD-18, BCD-20, BCD-21
 pub(crate) async fn the_api_server_takes_and_refuses_what_was_recorded(
     installation: Arc<Installation>,
 ) -> Result<()> {
-    serve_broadcast_jobs(&installation.client).await?;
+    serve_jobs(&installation.client).await?;
     let scene = Scene::new(&installation.client, "v").await?;
     let dry_run = PostParams {
         dry_run: true,
@@ -135,7 +138,7 @@ pub(crate) async fn a_job_over_all_nodes_runs_to_its_end(_shared: Arc<Installati
     const NODES: [&str; 3] = ["n1", "n2", "n3"];
     let _place = PLACES.acquire().await?;
     let installation = Installation::raise_idle().await?;
-    serve_broadcast_jobs(&installation.client).await?;
+    serve_jobs(&installation.client).await?;
     installation
         .apply_manifests(&[GATE, "--only=access"], &["--force-conflicts"])
         .await?;

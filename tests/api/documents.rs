@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use tokio::process::Command;
 
 use crate::Installation;
-use crate::broadcast::serve_broadcast_jobs;
+use crate::broadcast::serve_jobs;
 use crate::inject::serve_sidecar_sets;
 use crate::stage::PLACES;
 
@@ -443,7 +443,7 @@ pub(crate) async fn the_api_server_takes_every_manifest_of_the_pages(
         );
     }
     serve_sidecar_sets(&installation.client).await?;
-    serve_broadcast_jobs(&installation.client).await?;
+    serve_jobs(&installation.client).await?;
     ensure!(manifests.len() > 10, "{} manifests", manifests.len());
     let mut problems = Vec::new();
     for (place, manifest) in &manifests {
