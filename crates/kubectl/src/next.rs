@@ -30,11 +30,11 @@ use crate::trial::documents;
     after_help = "Examples:\n  kubectl leadsman next nightly-report\n  kubectl leadsman next -f cronjob.yaml --count 10\n  kubectl leadsman next --schedule '30 2 * * *' --time-zone Europe/Berlin --since 2027-03-27T00:00:00Z"
 )]
 pub struct Args {
-    /// Name of an AdvancedCronJob
-    #[arg(required_unless_present_any = ["schedule", "file"], conflicts_with_all = ["schedule", "file"])]
+    /// Name of an `AdvancedCronJob`.
+    #[arg(help = "Name of an AdvancedCronJob", required_unless_present_any = ["schedule", "file"], conflicts_with_all = ["schedule", "file"])]
     name: Option<String>,
-    /// File with AdvancedCronJobs; - for standard input
-    #[arg(short = 'f', long = "filename", value_name = "FILE", value_hint = ValueHint::FilePath, conflicts_with = "schedule")]
+    /// File with `AdvancedCronJob`s.
+    #[arg(help = "File with AdvancedCronJobs; - for standard input", short = 'f', long = "filename", value_name = "FILE", value_hint = ValueHint::FilePath, conflicts_with = "schedule")]
     file: Option<PathBuf>,
     /// Schedule, as spec.schedule has it
     #[arg(long, value_name = "SCHEDULE")]

@@ -162,7 +162,7 @@ impl From<CompatibleWith> for Compatibility {
     }
 }
 
-/// What each gate does.
+/// The help of the gates: what each one does.
 fn gates_help() -> String {
     let systems = SYSTEMS
         .iter()

@@ -18,7 +18,7 @@ use crate::cluster::Operator;
 /// Amounts of resources by name, in billionths.
 type Resources = BTreeMap<String, i128>;
 
-/// What decides which pods a node takes.
+/// The facts that decide which pods a node takes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeFacts {
     name: String,
@@ -51,7 +51,7 @@ impl NodeFacts {
     }
 }
 
-/// What a pod requires of its node.
+/// The requirements that a pod has of its node.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct NodeRequirements {
     selector: BTreeMap<String, String>,
@@ -63,7 +63,7 @@ pub struct NodeRequirements {
 
 #[derive(Clone, Debug, PartialEq)]
 struct Requirement {
-    /// None for the node's name.
+    /// The key; none for the node's name.
     label: Option<String>,
     test: Test,
 }
@@ -179,7 +179,7 @@ impl NodeRequirements {
         lacking.map(|(name, _)| Misfit::Resource(name))
     }
 
-    /// As `Toleration.ToleratesTaint` (`k8s.io/api/core/v1/toleration.go`).
+    /// The same as `Toleration.ToleratesTaint` (`k8s.io/api/core/v1/toleration.go`).
     fn tolerates(&self, taint: &Taint) -> bool {
         let is_any = |wanted: Option<&str>, actual: &str| {
             wanted.is_none_or(|wanted| wanted.is_empty() || wanted == actual)
@@ -262,7 +262,7 @@ fn read_term(term: &NodeSelectorTerm) -> Vec<Requirement> {
         .collect()
 }
 
-/// What a pod requests, as the scheduler counts it (`PodRequests`, `k8s.io/component-helpers/resource/helpers.go`), and one of
+/// The requests of a pod, as the scheduler counts it (`PodRequests`, `k8s.io/component-helpers/resource/helpers.go`), and one of
 /// the pods that a node may have.
 fn pod_requests(pod: &JsonObject) -> Resources {
     let mut running = Resources::new();
@@ -282,7 +282,7 @@ fn pod_requests(pod: &JsonObject) -> Resources {
         raise(&mut starting, &own);
     }
     raise(&mut running, &starting);
-    // Those of the pod as a whole replace those of its containers.
+    // The requests of the pod as a whole replace those of its containers.
     running.extend(container_requests(pod));
     if let Some(overhead) = object::inner(pod, "overhead") {
         add(&mut running, &amounts(overhead));

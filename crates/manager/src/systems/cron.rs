@@ -7,7 +7,7 @@ use leadsman_core::cron::world::Cron;
 
 use super::System;
 
-/// Its row.
+/// The row of `AdvancedCronJob`.
 pub(super) const SYSTEM: System = System {
     name: "cron",
     gate: "AdvancedCronJobGate",
@@ -51,7 +51,7 @@ impl WatchedKinds for CronKinds {
         Kind::new::<Job>(250)
             .relisted_on_takeover()
             .if_undecodable("it does not count as a run. Correct the job or delete it"),
-        // Its CRD comes with the gate of another system.
+        // The CRD comes with the gate of another system.
         Kind::new::<BroadcastJobRun>(250)
             .if_served()
             .relisted_on_takeover()

@@ -16,13 +16,13 @@ pub static SYSTEMS: &[System] = &[cron::SYSTEM, broadcast::SYSTEM];
 
 /// A system that its gate switches on: a feature on the kernel, which has no webhook.
 pub struct System {
-    /// Its name in the names of roles and policies, and in logs.
+    /// The name that stands in the names of roles and policies, and in logs.
     pub name: &'static str,
-    /// Its gate, which is off unless it is switched on.
+    /// The gate, which is off unless it is switched on.
     pub gate: &'static str,
-    /// What it does, for the help of the gates.
+    /// The description, for the help of the gates.
     pub about: &'static str,
-    /// Its CRDs.
+    /// The CRDs.
     pub crds: fn() -> Vec<CustomResourceDefinition>,
     /// The same as text, as they are committed.
     pub crd_texts: &'static [&'static str],
@@ -34,7 +34,7 @@ pub struct System {
     pub children: &'static [(&'static str, &'static str)],
     /// Whether it changes pods.
     pub patches_pods: bool,
-    /// When the manager deletes objects of the system's own, as a condition in CEL on `oldObject`. None if it never does.
+    /// The state in which the manager deletes objects of the system's own, as a condition in CEL on `oldObject`. None if it never does.
     pub own_deletion: Option<&'static str>,
     /// The rights that its feature needs.
     pub rights: fn() -> FeatureRights,
@@ -65,7 +65,7 @@ pub struct ActiveSystems(u32);
 const _: () = assert!(SYSTEMS.len() <= 32);
 
 impl ActiveSystems {
-    /// Those that are on, in the order of [`SYSTEMS`].
+    /// The systems that are on, in the order of [`SYSTEMS`].
     pub fn iter(self) -> impl Iterator<Item = &'static System> {
         let numbered = SYSTEMS.iter().enumerate();
         let on = numbered.filter(move |(number, _)| self.0 & 1 << number != 0);
