@@ -203,6 +203,12 @@ async fn wait_for_message(room: &Room, pod: &str, words: &str) -> Result<()> {
     .await
 }
 
+/// The schemas that are followed for a feature.
+const SCHEMAS: [&str; 2] = [
+    "list customresourcedefinitions",
+    "watch customresourcedefinitions",
+];
+
 // PPM-11, PRB-11, DEF-8
 pub(crate) async fn restarts_of_agent_and_manager_write_nothing(
     cluster: Arc<Cluster>,
@@ -228,15 +234,13 @@ pub(crate) async fn restarts_of_agent_and_manager_write_nothing(
         "a manager stopped and started",
         manager_anew,
         [
+            // Those of SidecarSets and AdvancedCronJobs.
             budget::and_again(
-                budget::manager_reads(100, 1),
-                // That of SidecarSets.
-                &[
-                    "list customresourcedefinitions",
-                    "watch customresourcedefinitions",
-                ],
+                budget::and_again(budget::manager_reads(100, 1), &SCHEMAS),
+                &SCHEMAS,
             ),
             budget::sidecar_set_reads(),
+            budget::job_reads(),
         ]
         .concat(),
     )

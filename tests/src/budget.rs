@@ -119,6 +119,19 @@ pub fn sidecar_set_reads() -> Vec<Row> {
     ]
 }
 
+/// What a manager that acts on jobs reads at its start beside that: each kind once, and `BroadcastJob`s once more for the
+/// schedules of which they may be runs; then followed by one watch.
+pub fn job_reads() -> Vec<Row> {
+    vec![
+        manager("list advancedcronjobs", 1),
+        manager("watch advancedcronjobs", 1),
+        manager("list jobs", 1),
+        manager("watch jobs", 1),
+        manager("list broadcastjobs", 2),
+        manager("watch broadcastjobs", 2),
+    ]
+}
+
 /// The same, with one more of each of these.
 pub fn and_again(mut rows: Vec<Row>, what: &[&str]) -> Vec<Row> {
     for row in rows.iter_mut().filter(|row| what.contains(&row.what)) {

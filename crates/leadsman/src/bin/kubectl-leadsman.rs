@@ -66,7 +66,7 @@ enum Command {
     /// The answer has each field in which a pod differs from what it would be if it were created now, and says whether an
     /// upgrade in place changes the field. It covers all namespaces, unless -n names one. Nothing is written.
     Drift(leadsman_kubectl::DriftArgs),
-    /// Show when a schedule runs next, and why an AdvancedCronJob runs nothing
+    /// Show when a schedule runs next, and why nothing runs
     ///
     /// The answer has the next times in UTC and as the clocks of the time zone show them, the times that were missed, and what
     /// keeps runs from beginning. With --schedule or -f no cluster is asked. The exit status is 1 if a schedule has no next
