@@ -17,12 +17,12 @@ use super::{MARKERS, Serverless, annotation, create, wait_for_injection};
 use crate::Installation;
 use crate::marks::idle;
 
-/// Creations a second, and in a block.
+/// Creations a second, for a second at a time.
 const RATE: u32 = 100;
 /// Blocks of each kind, by turns, so that what else the machine does meets all kinds alike.
 const BLOCKS: usize = 10;
-/// More than an optimised manager adds to an idle machine, by far: a loaded one is not to fail the case.
-const MEDIAN_WITHIN: Duration = Duration::from_millis(5);
+/// More than a manager adds by far, and less than what makes all pods wait: a timer, a delayed acknowledgement, a lock.
+const ADDED_WITHIN: Duration = Duration::from_millis(5);
 /// The floor's configuration.
 const ECHO: &str = "echo";
 
@@ -44,35 +44,29 @@ pub(crate) async fn a_creation_waits_little_for_the_webhook(_: Arc<Installation>
     let mut blocks = [Vec::new(), Vec::new(), Vec::new()];
     for _ in 0..BLOCKS {
         for ((_, scene), blocks) in scenes.iter().zip(&mut blocks) {
-            blocks.push(block(scene).await?);
+            blocks.extend(block(scene).await?);
         }
     }
-    for ((name, _), blocks) in scenes.iter().zip(&blocks) {
-        let (quietest, all) = (quietest(blocks), Quantiles::of(blocks.concat()));
-        eprintln!(
-            "a pod's creation, {RATE} a second, {name}: {all}; p50 of the quietest second {quietest:.2?}"
-        );
+    let quantiles = blocks.map(Quantiles::of);
+    for ((name, _), quantiles) in scenes.iter().zip(&quantiles) {
+        eprintln!("a pod's creation, {RATE} a second, {name}: {quantiles}");
     }
-    // Of the seconds of each kind the one in which the machine did least else.
-    let [_, echo, ours] = blocks.each_ref().map(|blocks| quietest(blocks));
-    let added = ours.saturating_sub(echo);
+    // Of a loaded machine most creations wait for the processor, and the median says how loaded it is; `cargo xtask bench
+    // injection` has the medians of an idle one. What leadsman makes pods wait for, the quickest wait for too.
+    let [_, echo, ours] = quantiles;
+    let added = ours.quick.saturating_sub(echo.quick);
     ensure!(
-        added <= MEDIAN_WITHIN,
-        "the median pod waits {added:?} longer than for an echo"
+        added <= ADDED_WITHIN,
+        "of the pods the quickest tenth waits {added:?} longer than for an echo"
     );
     bed.installation.end().await;
     Ok(())
 }
 
-fn quietest(blocks: &[Vec<Duration>]) -> Duration {
-    let medians = blocks
-        .iter()
-        .map(|block| Quantiles::of(block.clone()).median);
-    medians.min().unwrap_or_default()
-}
-
 struct Quantiles {
     count: usize,
+    /// A tenth takes no longer.
+    quick: Duration,
     median: Duration,
     tail: Duration,
 }
@@ -83,6 +77,7 @@ impl Quantiles {
         let count = latencies.len();
         Self {
             count,
+            quick: latencies[count / 10],
             median: latencies[count / 2],
             tail: latencies[count * 99 / 100],
         }
@@ -93,10 +88,14 @@ impl fmt::Display for Quantiles {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
             count,
+            quick,
             median,
             tail,
         } = self;
-        write!(f, "p50 {median:.2?}, p99 {tail:.2?} of {count}")
+        write!(
+            f,
+            "p10 {quick:.2?}, p50 {median:.2?}, p99 {tail:.2?} of {count}"
+        )
     }
 }
 
