@@ -18,7 +18,7 @@ use leadsman_api::{Guarded, INSTALL_CRDS};
 use leadsman_lease::Leadership;
 use leadsman_process::list::ListTarget;
 use leadsman_process::reply::{Disposition, RetryCause};
-use leadsman_process::watcher::{WatchEvent, WatchFailure, list_and_watch};
+use leadsman_process::watcher::{WatchEvent, WatchFailure, WatchPhase, list_and_watch};
 use leadsman_process::{ApiServer, RandomSource, Readiness, ReadinessCheck, clock};
 use leadsman_reconcile::{ObjectName, ResourceVersion, Source};
 use prometheus_client::metrics::counter::Counter;
@@ -296,7 +296,8 @@ impl Reception {
         };
         let cause = RetryCause::NoSuchKind;
         let is_unknown = matches!(&failure.disposition, Disposition::Retry { cause: found, .. } if *found == cause);
-        self.is_optional && is_unknown
+        // A watch that is refused is followed by a list.
+        self.is_optional && is_unknown && failure.phase == WatchPhase::Listing
     }
 
     fn note_event<K>(&mut self, event: &WatchEvent<K>) {

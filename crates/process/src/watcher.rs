@@ -547,8 +547,11 @@ where
         };
         self.state = match &disposition {
             Disposition::Retry { cause, .. } => match cause {
-                // Whether the version or the token is to blame is not known, and a new list needs neither.
-                RetryCause::InternalError | RetryCause::Conflict => WatchState::Unlisted,
+                // Whether the version or the token is to blame is not known, and a new list needs neither. A kind that is served
+                // again may be another one.
+                RetryCause::InternalError | RetryCause::Conflict | RetryCause::NoSuchKind => {
+                    WatchState::Unlisted
+                }
                 _ => retry,
             },
             _ => WatchState::Unlisted,

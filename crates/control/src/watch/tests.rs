@@ -247,6 +247,8 @@ async fn a_kind_that_need_not_be_served_has_no_objects_until_it_is() {
         (1, ListItem(object("a"))),
         (1, ListComplete("7".to_owned())),
         (1, Following),
+        // A watch that is not answered as it should be says nothing of what there is.
+        (1, failed(WatchPhase::Watching, RetryCause::NoSuchKind)),
         // Its CRD is deleted.
         (1, unserved()),
         (1, failed(WatchPhase::Listing, RetryCause::NoAnswer)),
@@ -256,10 +258,10 @@ async fn a_kind_that_need_not_be_served_has_no_objects_until_it_is() {
     let listed = "List(ResourceVersion(Some(7))) shop/a";
     assert_eq!(events, ["Listed ", listed, "Listed shop/a", "Listed "]);
     assert_eq!(texts[2], "[+] pods");
-    assert_eq!(texts[8], "[+] pods");
+    assert_eq!(texts[9], "[+] pods");
     assert!(
-        texts[9].starts_with("[-] pods: cannot list"),
+        texts[10].starts_with("[-] pods: cannot list"),
         "{}",
-        texts[9]
+        texts[10]
     );
 }
