@@ -214,7 +214,8 @@ fn build_request<F: Feature>(write: &Write<F>) -> Result<HttpRequest<Vec<u8>>, B
             builder.create(&params, body)
         }
         WriteVerb::Delete => {
-            let uid = write.body().pointer("/preconditions/uid");
+            let body = write.body();
+            let uid = body.pointer("/preconditions/uid");
             let preconditions = Preconditions {
                 uid: uid.and_then(|uid| uid.as_str()).map(str::to_owned),
                 resource_version: None,

@@ -1,5 +1,6 @@
 //! The writes that a feature wants for a key.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::Duration;
@@ -49,10 +50,16 @@ impl Purpose {
 pub struct Write<F: Feature> {
     pub(crate) id: WriteId,
     pub(crate) purpose: Purpose,
-    pub(crate) body: Value,
+    body: Body,
     pub(crate) effect: Option<Effect<F>>,
     pub(crate) told_when_done: Option<Notice>,
     pub(crate) told_when_refused: Option<RefusalNotice>,
+}
+
+/// The body of a write. An object that is made of a template is built when it is sent: many may wait.
+enum Body {
+    Ready(Value),
+    Built(Box<dyn Fn() -> Value + Send + Sync>),
 }
 
 type RefusalNotice = Box<dyn Fn(&Refusal) -> Notice + Send + Sync>;
@@ -69,9 +76,14 @@ type BeginEffect<F> = Box<dyn Fn(&mut <F as Feature>::World, Now) -> Duration + 
 
 impl<F: Feature> Write<F> {
     pub(crate) fn new(id: WriteId, body: Value) -> Self {
+        let purpose = Purpose::of(body.to_string());
+        Self::of_body(id, purpose, Body::Ready(body))
+    }
+
+    fn of_body(id: WriteId, purpose: Purpose, body: Body) -> Self {
         Self {
             id,
-            purpose: Purpose::of(body.to_string()),
+            purpose,
             body,
             effect: None,
             told_when_done: None,
@@ -90,8 +102,11 @@ impl<F: Feature> Write<F> {
     }
 
     /// The body of its request.
-    pub fn body(&self) -> &Value {
-        &self.body
+    pub fn body(&self) -> Cow<'_, Value> {
+        match &self.body {
+            Body::Ready(body) => Cow::Borrowed(body),
+            Body::Built(build) => Cow::Owned(build()),
+        }
     }
 
     /// Says what the write is to achieve, where its body has times and versions beside that.
@@ -164,10 +179,18 @@ impl<F: Feature> Plan<'_, F> {
         self.write(kind, name, body)
     }
 
-    /// Wants an object created. Its name is computed, so that what is created twice meets itself.
-    pub fn create(&mut self, kind: &WriteKind, name: ObjectName, object: Value) -> &mut Write<F> {
-        debug_assert_eq!(kind.verb, WriteVerb::Create);
-        self.write(kind, name, object)
+    /// Wants an object created. Its name is computed, so that what is created twice meets itself. The object is built when the
+    /// write is sent; the purpose is what its content follows from.
+    pub fn create(
+        &mut self,
+        kind: &WriteKind,
+        name: ObjectName,
+        purpose: Purpose,
+        build: impl Fn() -> Value + Send + Sync + 'static,
+    ) -> &mut Write<F> {
+        debug_assert!(matches!(kind.verb, WriteVerb::Create | WriteVerb::DryRun));
+        let (id, body) = (Self::id(kind, name), Body::Built(Box::new(build)));
+        self.push(Write::of_body(id, purpose, body))
     }
 
     /// Wants an object of a kind `K` deleted, if it is the one of this uid.
@@ -197,17 +220,18 @@ impl<F: Feature> Plan<'_, F> {
         self.notices.push(notice);
     }
 
-    /// What the API server says of an object that would be created: of each content once. Nothing before it has answered.
+    /// What the API server says of an object that would be created: of each purpose once. Nothing before it has answered.
     /// A refusal is asked for again after five minutes, since what refuses may be a webhook or a policy that changes.
     pub fn judge(
         &mut self,
         kind: &WriteKind,
         name: ObjectName,
-        object: Value,
+        purpose: Purpose,
+        build: impl Fn() -> Value + Send + Sync + 'static,
     ) -> Option<Result<(), &Refusal>> {
         debug_assert_eq!(kind.verb, WriteVerb::DryRun);
         let (histories, id) = (self.histories, Self::id(kind, name.clone()));
-        let purpose = self.write(kind, name, object).purpose;
+        self.create(kind, name, purpose, build);
         histories.verdict(&id, purpose)
     }
 
@@ -223,7 +247,11 @@ impl<F: Feature> Plan<'_, F> {
     }
 
     fn write(&mut self, kind: &WriteKind, name: ObjectName, body: Value) -> &mut Write<F> {
-        self.writes.push(Write::new(Self::id(kind, name), body));
+        self.push(Write::new(Self::id(kind, name), body))
+    }
+
+    fn push(&mut self, write: Write<F>) -> &mut Write<F> {
+        self.writes.push(write);
         let last = self.writes.len() - 1;
         &mut self.writes[last]
     }

@@ -132,8 +132,13 @@ impl<F: Feature> Reconciler<F> {
         F: Watch<K>,
     {
         let store = F::store(&mut self.world);
+        let was_served = store.is_served();
         let changes = store.observe_list(names, version, is_beside_watch, now.monotonic);
+        let is_as_before = store.is_served() == was_served;
         self.mark_affected(&changes);
+        if !is_as_before {
+            self.mark_all();
+        }
     }
 
     /// Whether the API server keeps the optional fields of a kind is known, so that everything may have to be written anew.

@@ -37,6 +37,7 @@ pub struct Store<K> {
     undecodable: BTreeSet<ObjectName>,
     asked: BTreeMap<Arc<ObjectName>, Asked<K>>,
     watches: Watches<()>,
+    is_unserved: bool,
 }
 
 /// What this process has asked the API server to do with an object, and no event has shown yet.
@@ -97,6 +98,7 @@ impl<K> Default for Store<K> {
             undecodable: BTreeSet::new(),
             asked: BTreeMap::new(),
             watches: Watches::default(),
+            is_unserved: false,
         }
     }
 }
@@ -144,37 +146,67 @@ impl<K: Stored> Store<K> {
             .map(|(_, (_, object))| object)
     }
 
-    /// The objects that have a word ([`Stored::words`]) as events show them, by name.
+    /// The objects of all namespaces that have a word ([`Stored::words`]) as events show them, by name.
     pub fn find<'a>(&'a self, word: &str) -> impl Iterator<Item = &'a Arc<K>> + use<'a, K> {
-        let names = self.names_of_word(word);
+        let names = self.names_of_word("", word);
         names.filter_map(|name| self.observed(name))
     }
 
-    /// The objects that have a word if what was asked has been carried out: created ones are there, and deleted ones are
-    /// not.
-    pub fn find_assumed<'a>(&'a self, word: &'a str) -> impl Iterator<Item = &'a Arc<K>> {
-        let kept = self.names_of_word(word);
+    /// The objects of a namespace that have a word as events show them, by name: an owner has what it owns in its own namespace,
+    /// and anybody may write its uid into an object of another one.
+    pub fn find_in<'a, 'n>(
+        &'a self,
+        namespace: &'n str,
+        word: &str,
+    ) -> impl Iterator<Item = &'a Arc<K>> + use<'a, 'n, K> {
+        let names = self.names_in(namespace, word);
+        names.filter_map(|name| self.observed(name))
+    }
+
+    /// The same if what was asked has been carried out: created ones are there, and deleted ones are not.
+    pub fn find_assumed_in<'a>(
+        &'a self,
+        namespace: &'a str,
+        word: &'a str,
+    ) -> impl Iterator<Item = &'a Arc<K>> {
+        let kept = self.names_in(namespace, word);
         let kept = kept.filter_map(|name| self.assumed(name));
         let asked = self
             .asked
             .keys()
-            .filter(|name| !self.objects.contains_key(*name));
+            .filter(move |name| name.namespace == namespace && !self.objects.contains_key(*name));
         let created = asked.filter_map(|name| self.assumed(name));
         kept.chain(created.filter(move |object| has_word(&***object, word)))
     }
 
     /// The objects that exist and could never be decoded. What may belong to them is better left alone.
-    pub fn undecodable(&self) -> impl Iterator<Item = &ObjectName> {
-        self.undecodable.iter()
+    pub fn undecodable(&self) -> &BTreeSet<ObjectName> {
+        &self.undecodable
     }
 
+    /// Whether the API server has the kind. What was known of a kind that is served no longer stays.
+    pub fn is_served(&self) -> bool {
+        !self.is_unserved
+    }
+
+    fn names_in<'a, 'n>(
+        &'a self,
+        namespace: &'n str,
+        word: &str,
+    ) -> impl Iterator<Item = &'a Arc<ObjectName>> + use<'a, 'n, K> {
+        self.names_of_word(namespace, word)
+            .take_while(move |name| name.namespace == namespace)
+    }
+
+    /// The names under a word, from a namespace on.
     fn names_of_word<'a>(
         &'a self,
+        namespace: &str,
         word: &str,
     ) -> impl Iterator<Item = &'a Arc<ObjectName>> + use<'a, K> {
         let word: Arc<str> = word.into();
         let first = Arc::new(ObjectName {
-            namespace: String::new(),
+            namespace: namespace.to_owned(),
             name: String::new(),
         });
         let found = self.by_word.range((word.clone(), first)..);
@@ -240,7 +272,8 @@ impl<K: Stored> Store<K> {
         self.remove(name, version, now)
     }
 
-    /// Takes in that a list is complete: what it does not name did not exist at its version. Returns what is gone.
+    /// Takes in that a list is complete: what it does not name did not exist at its version. Returns what is gone. A list of
+    /// nothing, of no version, says that the kind is not served.
     pub(crate) fn observe_list(
         &mut self,
         names: &BTreeSet<ObjectName>,
@@ -248,6 +281,10 @@ impl<K: Stored> Store<K> {
         is_beside_watch: bool,
         now: Duration,
     ) -> Vec<Change<K>> {
+        self.is_unserved = version == ResourceVersion::UNKNOWN && names.is_empty();
+        if self.is_unserved {
+            return Vec::new();
+        }
         let list = if is_beside_watch {
             self.watches.complete_list_beside_watch((), version)
         } else {

@@ -50,8 +50,8 @@ fn a_pod_gets_the_colour_of_the_config_map_that_it_names() {
     let due = reconciler.take_effects(now).dirty;
     let write = reconciler.take_due(&due[0], now).expect("a write is due");
     assert_eq!(
-        write.body(),
-        &json!({"metadata": {"labels": {COLOUR: "red"}}})
+        *write.body(),
+        json!({"metadata": {"labels": {COLOUR: "red"}}})
     );
     assert!(
         reconciler.take_due(&due[0], now).is_none(),

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::ConfigMap;
 use leadsman_reconcile::{
-    Change, Class, Feature, Key, Notice, Now, ObjectName, Plan, Reconciler, Refusal, Regarding,
-    ResourceVersion, RightScope, Source, Store, Stored, Watch, Write, WriteId, WriteKind,
-    WriteVerb,
+    Change, Class, Feature, Key, Notice, Now, ObjectName, Plan, Purpose, Reconciler, Refusal,
+    Regarding, ResourceVersion, RightScope, Source, Store, Stored, Watch, Write, WriteId,
+    WriteKind, WriteVerb,
 };
 use serde_json::json;
 
@@ -137,7 +137,9 @@ impl Feature for Bells {
             plan.tell(bell.notice("Stands", state));
         }
         if let Some(pod) = bell.says("pod") {
-            let verdict = plan.judge(&JUDGE, name(), json!({"spec": pod}));
+            let purpose = Purpose::of(pod);
+            let pod = json!({"spec": pod});
+            let verdict = plan.judge(&JUDGE, name(), purpose, move || pod.clone());
             let note = verdict.map(|verdict| match verdict {
                 Ok(()) => "accepted".to_owned(),
                 Err(refusal) => refusal.clone().into_reason(),
@@ -387,7 +389,7 @@ fn nothing_of_an_object_is_due_before_the_watch_shows_its_deletion() {
     let mut tower = Tower::new();
     tower.show(&[("gone", "yes")]);
     let (id, write) = tower.due().remove(0);
-    assert_eq!(write.body(), &json!({"preconditions": {"uid": "u"}}));
+    assert_eq!(*write.body(), json!({"preconditions": {"uid": "u"}}));
     tower.bells.note_done(&id, false, tower.now);
     tower.pass(100);
     assert!(tower.labels().is_empty());
