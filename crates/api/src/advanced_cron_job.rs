@@ -7,6 +7,7 @@ use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::Verbatim;
 use crate::sidecar_set::PassedOn;
 use crate::wire::null_as_default;
 
@@ -67,18 +68,19 @@ pub struct CronJobTemplate {
 }
 
 /// An object that is made of this, as it is: a type of its own would drop the fields of later versions of Kubernetes.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 pub struct RunTemplate {
     /// Labels and annotations of the object.
     #[serde(default, deserialize_with = "null_as_default")]
     pub metadata: RunMetadata,
     /// The spec of the object.
     #[serde(default, deserialize_with = "null_as_default")]
-    pub spec: PassedOn,
+    #[schemars(with = "PassedOn")]
+    pub spec: Verbatim,
 }
 
 /// The metadata of what runs.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 pub struct RunMetadata {
     /// Labels.
     #[serde(

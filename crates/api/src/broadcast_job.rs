@@ -6,6 +6,7 @@ use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::Verbatim;
 use crate::sidecar_set::PassedOn;
 use crate::wire::null_as_default;
 
@@ -29,7 +30,8 @@ pub const JOB_UID_LABEL: &str = "broadcastjob-controller-uid";
 pub struct BroadcastJobSpec {
     /// The pod that runs on each node whose labels, taints and resources it fits. Later pods follow an edit, earlier ones stay.
     #[serde(default, deserialize_with = "null_as_default")]
-    pub template: PassedOn,
+    #[schemars(with = "PassedOn")]
+    pub template: Verbatim,
     /// Number or percentage of nodes on which it runs at a time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parallelism: Option<IntOrString>,

@@ -15,6 +15,7 @@ mod rules;
 pub mod sidecar_container;
 pub mod sidecar_set;
 pub mod slim;
+pub mod verbatim;
 mod wire;
 
 pub use advanced_cron_job::{AdvancedCronJob, AdvancedCronJobSpec, AdvancedCronJobStatus};
@@ -23,6 +24,7 @@ pub use guarded::Guarded;
 pub use marker::{PodProbeMarker, PodProbeMarkerSpec, PodProbeMarkerStatus};
 pub use node_pod_probe::{NodePodProbe, NodePodProbeSpec, NodePodProbeStatus};
 pub use sidecar_set::{SidecarSet, SidecarSetSpec, SidecarSetStatus};
+pub use verbatim::Verbatim;
 
 /// The namespace of managers and agents where no flag names one.
 pub const DEFAULT_NAMESPACE: &str = "leadsman-system";
