@@ -207,7 +207,7 @@ impl ScheduleReport {
 
     fn add_problems(&mut self, job: &CronJob) {
         let spec = &job.wire.spec;
-        if let Err(error) = job.template() {
+        if let Err(error) = &job.template {
             self.problems.push(error.to_string());
         }
         if spec.paused {

@@ -50,7 +50,7 @@ pub fn explain_job(job: BroadcastJob, pods: Vec<Pod>, nodes: Vec<Node>) -> JobEx
 fn explain_in(job: &Job, world: &World) -> JobExplanation {
     let survey = Survey::take(job, &world.pods, &world.nodes, &job.succeeded);
     let mut nodes_without_pod = BTreeMap::<_, Vec<_>>::new();
-    let pods = world.pods.find(&job.uid);
+    let pods = world.pods.find_in(&job.name.namespace, &job.uid);
     let with_pod: BTreeSet<_> = pods.filter_map(|pod| pod.node.as_deref()).collect();
     for (node, known) in world.nodes.iter() {
         let node = &*node.name;

@@ -12,7 +12,7 @@ use leadsman_reconcile::{
 };
 use serde_json::{Value, json};
 
-use super::job::{End, Job, OnFailure, UNFINISHED, node_hash};
+use super::job::{End, Job, OnFailure, UNFINISHED, node_hash, word_of_pods};
 use super::memory::Memory;
 use super::pod::{JobPod, PodPhase, new_pod};
 use super::survey::{KnownNode, Survey};
@@ -164,7 +164,7 @@ fn delete_pod(job: &Job, pod: &JobPod, plan: &mut Plan<'_, BroadcastJobs>) {
 fn clean_up(job: &Job, end: End, world: &World, plan: &mut Plan<'_, BroadcastJobs>) {
     let mut active = 0;
     if end == End::Failed {
-        let pods = world.pods.find(&job.uid);
+        let pods = world.pods.find_in(&job.name.namespace, &job.uid);
         for pod in pods.filter(|pod| pod.phase == PodPhase::Active && !pod.is_going) {
             active += 1;
             if active <= MOST {
@@ -206,7 +206,7 @@ fn carry_on(job: &Job, world: &World, memory: &mut Memory, plan: &mut Plan<'_, B
     }
     let mut room = MOST;
     tell_what_stands(job, &survey, memory.is_edited(), plan);
-    for pod in survey.surplus.iter().take(room) {
+    for pod in survey.surplus.iter().chain(&survey.orphaned).take(room) {
         delete_pod(job, pod, plan);
         room -= 1;
     }
@@ -297,10 +297,10 @@ fn create_pods(
             break;
         }
         let name = job.pod_name(&node_hash(&job.uid, node));
-        if world.pods.assumed(&name).is_some() {
+        if world.pods.assumed(&name).is_some() || world.pods.undecodable().contains(&name) {
             // Its end makes the job run.
             let note = format!(
-                "pod {} is not the job's, and has the name of its pod for node {node}",
+                "pod {} is not the job's or cannot be decoded, and has the name of its pod for node {node}",
                 name.name
             );
             plan.tell(job.notice(true, "PodNameTaken", note));
@@ -317,9 +317,11 @@ fn create_pods(
         let created = Arc::new(JobPod::new(job, name.clone(), node));
         let note = format!("Created pod: {}", name.name);
         let refused = job.notice(true, "FailedCreate", String::new());
-        plan.create(&CREATE_POD, name.clone(), new_pod(job, &name, node))
-            // A quota lets a pod through when another one has ended, and an edit of the template may help.
-            .with_purpose(Purpose::of((job.generation, ended)))
+        let (owner, named, node) = (job.clone(), name.clone(), node.to_owned());
+        // A quota lets a pod through when another one has ended, and an edit of the template may help.
+        let purpose = Purpose::of((job.generation, ended));
+        let pod = move || new_pod(&owner, &named, &node);
+        plan.create(&CREATE_POD, name.clone(), purpose, pod)
             .assuming::<Pod>(move || Assumption::Created(created.clone()))
             .tell_when_done(job.notice(false, "SuccessfulCreate", note))
             .tell_when_refused(move |refusal| Notice {
@@ -372,10 +374,11 @@ impl Watch<Pod> for BroadcastJobs {
                 continue;
             }
             // It may have had the name of a job's pod.
-            for job in world.jobs.in_namespace(namespace) {
-                if pod.name.name.starts_with(job.pod_prefix()) && job.end().is_none() {
-                    affected(JobKey(job.name.clone()));
-                }
+            let Some((prefix, _)) = pod.name.name.rsplit_once('-') else {
+                continue;
+            };
+            for job in world.jobs.find_in(namespace, &word_of_pods(prefix)) {
+                affected(JobKey(job.name.clone()));
             }
         }
     }

@@ -5,11 +5,10 @@ use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use leadsman_api::Verbatim;
 use leadsman_api::broadcast_job::{BroadcastJob, BroadcastJobStatus};
 use leadsman_reconcile::{ObjectName, ResourceVersion, Stored};
-use serde_json::Value;
 
-use crate::workload::JsonObject;
 use crate::workload::amount::Amount;
 use crate::workload::hash::sha256_of;
 use crate::workload::node_fit::NodeRequirements;
@@ -36,6 +35,11 @@ pub fn node_hash(job_uid: &str, node: &str) -> String {
     hash
 }
 
+/// The word under which the jobs are found that have not ended and whose pods' names begin so.
+pub(super) fn word_of_pods(prefix: &str) -> String {
+    format!("{prefix}-")
+}
+
 /// A job. A change of its state costs no copy of its template.
 #[derive(Clone, Debug)]
 pub struct Job {
@@ -57,7 +61,7 @@ pub struct Job {
 /// What is asked for.
 #[derive(Debug)]
 pub struct JobSpec {
-    pub(super) template: JsonObject,
+    pub(super) template: Verbatim,
     /// What the pod requires of its node, or why nothing can be made of the template.
     pub requirements: Result<NodeRequirements, String>,
     /// None for what no schema of ours lets pass, with which nothing runs.
@@ -69,6 +73,8 @@ pub struct JobSpec {
     pub(super) ttl: Option<SignedDuration>,
     pub(super) on_failure: OnFailure,
     pub(super) restart_limit: i64,
+    /// Whether the kubelet restarts the containers of its pods.
+    pub(super) restarts_containers: bool,
 }
 
 /// The consequence of a failed pod.
@@ -141,11 +147,24 @@ pub enum End {
 impl JobSpec {
     fn read(job: &BroadcastJob) -> Self {
         let (spec, completion) = (&job.spec, &job.spec.completion_policy);
-        let pod = object::inner(&spec.template, "spec");
-        let requirements = pod.map_or_else(
-            || Err("spec.template.spec is missing".to_owned()),
-            |pod| NodeRequirements::read(pod).map_err(|error| error.to_string()),
-        );
+        let template = spec.template.read();
+        let pod = template
+            .as_ref()
+            .ok()
+            .and_then(|template| object::inner(template, "spec"));
+        let requirements = match (&template, pod) {
+            (Err(error), _) => Err(error.to_string()),
+            (_, None) => Err("spec.template.spec is missing".to_owned()),
+            (_, Some(pod))
+                if object::text(pod, "nodeName").is_some_and(|name| !name.is_empty()) =>
+            {
+                let why =
+                    "spec.template.spec.nodeName binds each pod to the same node: leave it out";
+                Err(why.to_owned())
+            }
+            (_, Some(pod)) => NodeRequirements::read(pod).map_err(|error| error.to_string()),
+        };
+        let restart_policy = pod.and_then(|pod| object::text(pod, "restartPolicy"));
         // Any other word is read as OpenKruise reads it.
         let ends = completion.type_.as_deref() != Some("Never");
         let seconds =
@@ -168,16 +187,8 @@ impl JobSpec {
                 _ => OnFailure::Continue,
             },
             restart_limit: spec.failure_policy.restart_limit.unwrap_or_default().into(),
+            restarts_containers: restart_policy == Some("OnFailure"),
         }
-    }
-
-    /// Whether the kubelet restarts the containers of its pods.
-    pub(super) fn restarts_containers(&self) -> bool {
-        let policy = self
-            .template
-            .get("spec")
-            .and_then(|pod| pod.get("restartPolicy"));
-        policy.and_then(Value::as_str) == Some("OnFailure")
     }
 }
 
@@ -206,6 +217,7 @@ impl Stored for Job {
     fn words(&self, found: &mut dyn FnMut(&str)) {
         if self.end().is_none() && !self.is_going {
             found(UNFINISHED);
+            found(&word_of_pods(self.pod_prefix()));
         }
     }
 

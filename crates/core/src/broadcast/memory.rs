@@ -79,6 +79,10 @@ impl JobMemory {
         survey: &Survey<'_>,
         plan: &mut Plan<'_, BroadcastJobs>,
     ) {
+        if job.spec.requirements.is_err() {
+            // Which nodes it is for is not known, and none is forgotten.
+            return;
+        }
         let now = plan.now().monotonic;
         self.unrecorded.extend(survey.succeeded.iter().cloned());
         // The success on a node that is gone is forgotten with its pod: another one may come under its name.
@@ -94,8 +98,9 @@ impl JobMemory {
         let due = self
             .since
             .map(|since| since.saturating_add(RECORDED_WITHIN));
-        let is_due =
-            due.is_some_and(|due| due <= now) || !survey.lost.is_disjoint(&self.unrecorded);
+        let is_due = due.is_some_and(|due| due <= now)
+            || !survey.lost.is_disjoint(&self.unrecorded)
+            || !job.succeeded.iter().all(is_there);
         let succeeded = if is_due {
             Cow::Owned(survey.succeeded.union(&survey.lost).cloned().collect())
         } else {

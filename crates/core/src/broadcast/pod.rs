@@ -21,6 +21,7 @@ pub struct JobPod {
     pub(super) owner: Option<Arc<PodOwner>>,
     /// The node that it is bound to or for.
     pub(super) node: Option<String>,
+    pub(super) is_bound: bool,
     pub(super) phase: PodPhase,
     pub(super) is_going: bool,
     /// Restarts of all its containers.
@@ -80,6 +81,7 @@ impl JobPod {
                 uid: uid.clone(),
             })),
             node: node.cloned(),
+            is_bound: pod.spec.node_name.is_some(),
             phase: match status.phase.as_deref() {
                 Some("Succeeded") => PodPhase::Succeeded,
                 Some("Failed") => PodPhase::Failed,
@@ -100,6 +102,7 @@ impl JobPod {
             version,
             owner: None,
             node: None,
+            is_bound: false,
             phase: PodPhase::Active,
             is_going: false,
             restarts: 0,
@@ -152,6 +155,7 @@ impl Stored for JobPod {
         let Self {
             owner,
             node,
+            is_bound,
             phase,
             is_going,
             restarts,
@@ -160,6 +164,7 @@ impl Stored for JobPod {
             ..
         } = self;
         (owner, node, phase) == (&other.owner, &other.node, &other.phase)
+            && *is_bound == other.is_bound
             && (is_going, restarts, is_stopped)
                 == (&other.is_going, &other.restarts, &other.is_stopped)
             && *unschedulable == other.unschedulable
@@ -169,14 +174,16 @@ impl Stored for JobPod {
 /// The pod of a job for a node. The required affinity of the template chose the nodes, and names this one instead; the
 /// scheduler binds the pod.
 pub(super) fn new_pod(job: &Job, name: &ObjectName, node: &str) -> Value {
-    let template = &job.spec.template;
-    let metadata = object::inner(template, "metadata");
+    let template = job.spec.template.read().unwrap_or_default();
+    let metadata = object::inner(&template, "metadata");
     let part = |field: &str| metadata.and_then(|metadata| metadata.get(field));
     let labels = part("labels").and_then(Value::as_object);
     let mut labels = labels.cloned().unwrap_or_default();
     labels.insert(JOB_NAME_LABEL.to_owned(), json!(job.name.name));
     labels.insert(JOB_UID_LABEL.to_owned(), json!(job.uid));
-    let mut spec = object::inner(template, "spec").cloned().unwrap_or_default();
+    let mut spec = object::inner(&template, "spec")
+        .cloned()
+        .unwrap_or_default();
     let affinity = object_mut(&mut spec, "affinity");
     let term =
         json!({"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]});

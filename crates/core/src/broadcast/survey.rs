@@ -3,7 +3,7 @@
 use leadsman_api::slim::Node;
 use leadsman_reconcile::{ObjectName, ResourceVersion, Store, Stored};
 
-use super::job::{Job, NodeHashes, node_hash};
+use super::job::{Job, NodeHashes, node_hash, word_of_pods};
 use super::pod::{JobPod, PodPhase};
 use crate::workload::node_fit::NodeFacts;
 
@@ -56,7 +56,9 @@ enum Standing {
     /// It has failed by its restarts, and is started again and again.
     OverLimit,
     Failed,
-    /// It is being deleted, and has not succeeded: it counts nowhere, and holds its node.
+    /// It waits for a node that is gone.
+    Orphaned,
+    /// It is being deleted or about to be, and has not succeeded: it counts nowhere, and holds its node.
     Leaving,
 }
 
@@ -73,6 +75,9 @@ pub(super) struct Survey<'a> {
     pub(super) over_limit: Vec<&'a JobPod>,
     /// The pods beside another one on their node that run or wait to run.
     pub(super) surplus: Vec<&'a JobPod>,
+    /// The pods that wait for a node that is gone. The garbage collector leaves them alone, as they are bound to none
+    /// (`gcOrphaned`, `pkg/controller/podgc/gc_controller.go`).
+    pub(super) orphaned: Vec<&'a JobPod>,
     /// How many pods may run.
     pub(super) running: usize,
     /// The nodes on which a pod has failed, in whichever way.
@@ -92,21 +97,35 @@ impl<'a> Survey<'a> {
         done: &NodeHashes,
     ) -> Self {
         let mut survey = Self::default();
-        let standing = survey.count_pods(job, pods);
+        let standing = survey.count_pods(job, pods, nodes);
         survey.count_nodes(job, nodes, &standing, done);
         survey
     }
 
     /// Counts the pods, and returns what stands on each node that has one, by its name.
-    fn count_pods(&mut self, job: &'a Job, pods: &'a Store<JobPod>) -> Vec<(&'a str, Standing)> {
-        let pods = pods.find_assumed(&job.uid).map(|pod| &**pod);
+    fn count_pods(
+        &mut self,
+        job: &'a Job,
+        pods: &'a Store<JobPod>,
+        nodes: &'a Store<KnownNode>,
+    ) -> Vec<(&'a str, Standing)> {
+        let namespace = &job.name.namespace;
+        // They may run, and cannot be looked at.
+        let prefix = word_of_pods(job.pod_prefix());
+        let unknown = pods.undecodable().iter();
+        let unknown =
+            unknown.filter(|name| name.namespace == *namespace && name.name.starts_with(&prefix));
+        // A pod whose deletion was asked for runs until it is seen to be gone.
+        let leaving = pods
+            .find_in(namespace, &job.uid)
+            .filter(|pod| pod.phase == PodPhase::Active && pods.assumed(&pod.name).is_none());
+        self.running += unknown.count() + leaving.count();
+        let pods = pods.find_assumed_in(namespace, &job.uid).map(|pod| &**pod);
         let mut pods: Vec<_> = pods
             .map(|pod| {
-                (
-                    pod.node.as_deref().unwrap_or_default(),
-                    Standing::of(pod, job),
-                    pod,
-                )
+                let node = pod.node.as_deref().unwrap_or_default();
+                let is_gone = !node.is_empty() && nodes.observed(&node_name(node)).is_none();
+                (node, Standing::of(pod, job, is_gone), pod)
             })
             .collect();
         pods.sort_unstable_by_key(|(node, standing, pod)| (*node, *standing, &pod.name));
@@ -127,6 +146,7 @@ impl<'a> Survey<'a> {
                     self.failed.extend(hash());
                 }
                 Standing::Failed => self.failed.extend(hash()),
+                Standing::Orphaned => self.orphaned.push(pod),
                 Standing::Leaving => {}
             }
             if !is_second {
@@ -187,13 +207,23 @@ impl<'a> Survey<'a> {
     }
 }
 
+fn node_name(node: &str) -> ObjectName {
+    ObjectName {
+        namespace: String::new(),
+        name: node.to_owned(),
+    }
+}
+
 impl Standing {
-    fn of(pod: &JobPod, job: &Job) -> Self {
-        let is_over = job.spec.restarts_containers() && pod.restarts > job.spec.restart_limit;
+    fn of(pod: &JobPod, job: &Job, node_is_gone: bool) -> Self {
+        let is_over = job.spec.restarts_containers && pod.restarts > job.spec.restart_limit;
         match pod.phase {
             PodPhase::Succeeded => Self::Succeeded,
             _ if pod.is_going => Self::Leaving,
+            // The garbage collector has failed it, and is about to delete it.
+            PodPhase::Failed if node_is_gone => Self::Leaving,
             PodPhase::Failed => Self::Failed,
+            PodPhase::Active if node_is_gone && !pod.is_bound => Self::Orphaned,
             PodPhase::Active if is_over => Self::OverLimit,
             PodPhase::Active => Self::Active,
         }

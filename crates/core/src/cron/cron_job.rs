@@ -2,14 +2,16 @@
 
 use std::sync::Arc;
 
-use jiff::Timestamp;
 use jiff::tz::TimeZone;
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use leadsman_api::advanced_cron_job::{RunReference, RunTemplate};
+use leadsman_api::advanced_cron_job::{CronJobTemplate, RunReference, RunTemplate};
 use leadsman_api::limits::{CRON_JOB_NAME, LABEL};
 use leadsman_api::slim::run;
+use leadsman_api::verbatim::UnreadableTemplate;
 use leadsman_api::{AdvancedCronJob, AdvancedCronJobStatus};
 use leadsman_reconcile::{ObjectName, ResourceVersion, Stored};
+use serde_json::{Value, json};
 
 use super::schedule::Schedule;
 use super::schedule_error::ScheduleError;
@@ -39,6 +41,14 @@ impl RunKind {
         }
     }
 
+    /// The template of the kind.
+    pub(super) fn template(self, template: &CronJobTemplate) -> Option<&RunTemplate> {
+        match self {
+            Self::Job => template.job_template.as_ref(),
+            Self::BroadcastJob => template.broadcast_job_template.as_ref(),
+        }
+    }
+
     /// The version in which it is written.
     pub fn api_version(self) -> &'static str {
         match self {
@@ -57,6 +67,17 @@ pub struct CronJob {
     pub status: AdvancedCronJobStatus,
     /// The schedule, or why it cannot be read.
     pub schedule: Result<Schedule, ScheduleError>,
+    /// What it runs, or why it has nothing to run.
+    pub template: Result<Template, TemplateError>,
+}
+
+/// What a cron job runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Template {
+    /// The kind of the runs.
+    pub kind: RunKind,
+    /// How long a run stays after its end before it is cleaned up, if it is.
+    pub time_to_live: Option<SignedDuration>,
 }
 
 /// Why a cron job has nothing to run.
@@ -70,6 +91,9 @@ pub enum TemplateError {
         "leadsman does not run imageListPullJobTemplate: use jobTemplate or broadcastJobTemplate"
     )]
     ImageList,
+    /// The template itself is at fault.
+    #[error("nothing can be made of the spec of the template: {0}")]
+    Unreadable(#[from] UnreadableTemplate),
 }
 
 impl CronJob {
@@ -79,28 +103,8 @@ impl CronJob {
         Self {
             status: wire.status.clone().unwrap_or_default(),
             schedule: Schedule::parse(&spec.schedule, spec.time_zone.as_deref(), default_zone),
+            template: Template::read(&spec.template),
             wire: wire.clone(),
-        }
-    }
-
-    /// What it runs.
-    pub fn template(&self) -> Result<(RunKind, &RunTemplate), TemplateError> {
-        let template = &self.wire.spec.template;
-        let job = template
-            .job_template
-            .as_ref()
-            .map(|template| (RunKind::Job, template));
-        let broadcast = template.broadcast_job_template.as_ref();
-        let broadcast = broadcast.map(|template| (RunKind::BroadcastJob, template));
-        match (job, broadcast, &template.image_list_pull_job_template) {
-            (Some(only), None, None) | (None, Some(only), None) => Ok(only),
-            (None, None, Some(_)) => Err(TemplateError::ImageList),
-            (job, broadcast, images) => {
-                let given = [job.is_some(), broadcast.is_some(), images.is_some()];
-                Err(TemplateError::NotOne(
-                    given.iter().filter(|is_given| **is_given).count(),
-                ))
-            }
         }
     }
 
@@ -129,6 +133,70 @@ impl CronJob {
             format!("{kept}-{hash}-{time}")
         };
         ObjectName { namespace, name }
+    }
+}
+
+impl CronJob {
+    /// The run of a name and a time.
+    pub(super) fn run(&self, kind: RunKind, name: &ObjectName, time: Timestamp) -> Value {
+        let template = kind.template(&self.wire.spec.template);
+        let metadata = template.map(|template| &template.metadata);
+        let mut annotations = metadata
+            .map(|metadata| metadata.annotations.clone())
+            .unwrap_or_default();
+        annotations.insert(SCHEDULED_AT.to_owned(), time.to_string());
+        json!({
+            "apiVersion": kind.api_version(),
+            "kind": kind.name(),
+            "metadata": {
+                "name": name.name,
+                "namespace": name.namespace,
+                "labels": metadata.map(|metadata| &metadata.labels),
+                "annotations": annotations,
+                "ownerReferences": [{
+                    "apiVersion": RunKind::BroadcastJob.api_version(),
+                    "kind": "AdvancedCronJob",
+                    "name": self.name().name,
+                    "uid": self.uid(),
+                    "controller": true,
+                    "blockOwnerDeletion": true,
+                }],
+            },
+            "spec": template.and_then(|template| template.spec.read().ok()),
+        })
+    }
+}
+
+impl Template {
+    fn read(template: &CronJobTemplate) -> Result<Self, TemplateError> {
+        const FIELD: &str = "ttlSecondsAfterFinished";
+        let images = &template.image_list_pull_job_template;
+        let given = RunKind::ALL.map(|kind| kind.template(template));
+        let count = given.iter().flatten().count() + usize::from(images.is_some());
+        let (1, Some((kind, only))) = (
+            count,
+            RunKind::ALL
+                .into_iter()
+                .zip(given)
+                .find_map(|(kind, given)| Some((kind, given?))),
+        ) else {
+            return Err(match (count, images) {
+                (1, Some(_)) => TemplateError::ImageList,
+                _ => TemplateError::NotOne(count),
+            });
+        };
+        let spec = only.spec.read()?;
+        let seconds = match kind {
+            RunKind::Job => spec.get(FIELD),
+            RunKind::BroadcastJob => spec
+                .get("completionPolicy")
+                .and_then(|policy| policy.get(FIELD)),
+        };
+        let seconds = seconds.and_then(Value::as_i64);
+        Ok(Self {
+            kind,
+            time_to_live: seconds.map(SignedDuration::from_secs),
+        })
     }
 }
 

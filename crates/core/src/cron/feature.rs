@@ -11,8 +11,8 @@ use leadsman_reconcile::{
 use super::cron_job::{CronJob, Run};
 use super::reconcile::Look;
 use super::world::{
-    CREATE_BROADCAST_JOB, CREATE_JOB, Cron, DELETE_BROADCAST_JOB, DELETE_JOB, EVENT, Memory,
-    STATUS, World,
+    CREATE_BROADCAST_JOB, CREATE_JOB, Cron, DELETE_BROADCAST_JOB, DELETE_JOB, EVENT,
+    JUDGE_BROADCAST_JOB, JUDGE_JOB, Memory, Remembered, STATUS, World,
 };
 
 /// A cron job by name.
@@ -33,6 +33,8 @@ impl Feature for Cron {
         CREATE_BROADCAST_JOB,
         DELETE_JOB,
         DELETE_BROADCAST_JOB,
+        JUDGE_JOB,
+        JUDGE_BROADCAST_JOB,
         STATUS,
         EVENT,
     ];
@@ -41,6 +43,7 @@ impl Feature for Cron {
         Class::new("cron_statuses"),
         Class::new("cron_old_runs"),
         Class::new("cron_events"),
+        Class::new("cron_templates"),
     ];
 
     type Key = CronJobKey;
@@ -63,6 +66,12 @@ impl Feature for Cron {
         match job.filter(|job| job.wire.metadata.deletion_timestamp.is_none()) {
             Some(job) => {
                 let remembered = memory.entry(name.clone()).or_default();
+                if remembered.uid != job.uid() {
+                    *remembered = Remembered {
+                        uid: job.uid().to_owned(),
+                        ..Remembered::default()
+                    };
+                }
                 Look::new(job, world, plan.now().wall, remembered).reconcile(remembered, plan);
             }
             None => _ = memory.remove(name),
@@ -140,7 +149,7 @@ impl Watch<BroadcastJobRun> for Cron {
 fn find_owners(change: &Change<Run>, world: &World, affected: &mut dyn FnMut(CronJobKey)) {
     let runs = change.before.iter().chain(&change.now);
     for owner in runs.filter_map(|run| run.owner.as_deref()) {
-        for job in world.cron_jobs.find(owner) {
+        for job in world.cron_jobs.find_in(&change.name.namespace, owner) {
             affected(CronJobKey(job.name()));
         }
     }

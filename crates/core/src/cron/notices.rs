@@ -130,7 +130,7 @@ impl CronJob {
     }
 
     pub(super) fn misses(&self, name: &str) -> Notice {
-        let note = format!("the run {name} was deleted before it had ended");
+        let note = format!("the run {name} is gone, and its end was not seen");
         self.notice("MissingJob", SCHEDULE, note)
     }
 }

@@ -4,21 +4,27 @@ use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
-use leadsman_api::advanced_cron_job::{RunReference, RunTemplate};
+use leadsman_api::advanced_cron_job::RunReference;
 use leadsman_api::slim::run::{BroadcastJobRun, Job};
 use leadsman_api::{AdvancedCronJob, AdvancedCronJobStatus, limits};
 use leadsman_reconcile::{
     Assumption, ObjectName, Plan, Purpose, ResourceVersion, Stored, WriteKind, whole_seconds,
 };
-use serde_json::{Value, json};
+use serde_json::json;
 
-use super::cron_job::{CronJob, Run, RunKind, RunOutcome, SCHEDULED_AT};
+use super::cron_job::{CronJob, Run, RunKind, RunOutcome, Template};
 use super::schedule::Schedule;
 use super::schedule_error::ScheduleError;
 use super::world::{
-    CREATE_BROADCAST_JOB, CREATE_JOB, Cron, DELETE_BROADCAST_JOB, DELETE_JOB, Remembered, STATUS,
-    World,
+    CREATE_BROADCAST_JOB, CREATE_JOB, Cron, DELETE_BROADCAST_JOB, DELETE_JOB, JUDGE_BROADCAST_JOB,
+    JUDGE_JOB, Remembered, STATUS, World,
 };
+
+/// The reason of the condition if the API server refuses what the template would make.
+const TEMPLATE_REFUSED: &str = "TemplateRefused";
+
+/// How far the latest run may be ahead of the clock, as the clocks of two managers differ.
+const AHEAD: SignedDuration = SignedDuration::from_mins(1);
 
 /// A cron job and its runs at a time.
 pub(super) struct Look<'a> {
@@ -44,12 +50,19 @@ enum Announcement {
     Ends,
 }
 
+/// Whether the API server would create a run of the template.
+enum Judgement {
+    Awaited,
+    Accepted,
+    /// It would not, in its own words.
+    Refused(String),
+}
+
 /// A run that is due.
 struct Due<'a> {
     time: Timestamp,
     name: ObjectName,
-    kind: RunKind,
-    template: &'a RunTemplate,
+    template: Template,
     /// The reference that announces it.
     announced: Option<&'a RunReference>,
 }
@@ -61,11 +74,12 @@ impl<'a> Look<'a> {
         now: Timestamp,
         remembered: &mut Remembered,
     ) -> Self {
-        let runs = RunKind::ALL.into_iter().flat_map(|kind| {
-            let found = world.runs(kind).find(job.uid());
-            found.map(move |run| (kind, run))
-        });
-        let runs: Vec<_> = runs.collect();
+        let name = job.name();
+        let mut runs = Vec::new();
+        for kind in RunKind::ALL {
+            let found = world.runs(kind).find_in(&name.namespace, job.uid());
+            runs.extend(found.map(|run| (kind, run)));
+        }
         let last = job.last_schedule_time();
         // Anybody may make a run of a time to come. Before a clock was put back it was that of a run that the status shows.
         let times = runs.iter().filter_map(|(_, run)| run.time);
@@ -78,7 +92,7 @@ impl<'a> Look<'a> {
         let announced = announced.filter(|_| remembered.seen < last);
         Self {
             last: last.max(remembered.seen),
-            name: job.name(),
+            name,
             job,
             world,
             now,
@@ -101,28 +115,67 @@ impl<'a> Look<'a> {
             }
         }
         self.delete_old_runs(plan);
-        let announcement = match (&self.job.schedule, self.job.template()) {
-            (Ok(schedule), Ok((kind, template))) if self.may_run() => {
+        let announcement = match (&self.job.schedule, &self.job.template) {
+            (Ok(schedule), Ok(template)) if self.may_run() => {
                 if let Some(next) = schedule.next_after(self.now) {
                     plan.wake_at_time(next);
                 }
-                let due = self.find_due(schedule, kind, template, plan);
+                let due = self.find_due(schedule, *template, plan);
                 due.map_or(Announcement::Stays, |due| {
                     self.start(&due, remembered, plan)
                 })
             }
             _ => Announcement::Stays,
         };
-        if let Some((reason, message)) = self.problem() {
+        let judgement = self.judge_template(plan);
+        if let Some((reason, message)) = self.problem(&judgement) {
             plan.tell(self.job.is_not_scheduled(reason, message));
         }
         self.tell_of_ends(plan);
-        self.write_status(announcement, plan);
+        self.write_status(announcement, &judgement, plan);
+    }
+
+    /// Asks what the API server says of a run, once for each generation of the cron job: its author learns of a mistake now and
+    /// not at the first time. The condition remembers that it was asked. Runs are tried whatever it says, since what refuses may
+    /// be a policy or a quota that changes.
+    fn judge_template(&self, plan: &mut Plan<'_, Cron>) -> Judgement {
+        let (true, Ok(_), Ok(Template { kind, .. })) = (
+            self.world.has_conditions && self.is_served(),
+            &self.job.schedule,
+            &self.job.template,
+        ) else {
+            return Judgement::Accepted;
+        };
+        let is_judged = self.job.status.conditions.first().is_some_and(|shown| {
+            shown.observed_generation == self.job.wire.metadata.generation
+                && shown.reason != TEMPLATE_REFUSED
+        });
+        if is_judged {
+            return Judgement::Accepted;
+        }
+        let judge = match kind {
+            RunKind::Job => &JUDGE_JOB,
+            RunKind::BroadcastJob => &JUDGE_BROADCAST_JOB,
+        };
+        let (job, kind, time) = (self.job.clone(), *kind, Timestamp::UNIX_EPOCH);
+        let name = job.run_name(time);
+        let purpose = self.purpose_of_run(kind);
+        let verdict = plan.judge(judge, name.clone(), purpose, move || {
+            let mut run = job.run(kind, &name, time);
+            // An object of the same name would be in the way.
+            run["metadata"]["generateName"] = run["metadata"]["name"].take();
+            run
+        });
+        match verdict {
+            None => Judgement::Awaited,
+            Some(Ok(())) => Judgement::Accepted,
+            Some(Err(refusal)) => Judgement::Refused(refusal.clone().into_reason()),
+        }
     }
 
     fn may_run(&self) -> bool {
         let spec = &self.job.wire.spec;
-        !spec.paused && spec.starting_deadline_seconds != Some(0)
+        !spec.paused && spec.starting_deadline_seconds != Some(0) && self.is_served()
     }
 
     /// Tells of the runs in the status that have ended or are gone, which it shows no longer then.
@@ -186,8 +239,7 @@ impl<'a> Look<'a> {
     fn find_due(
         &self,
         schedule: &Schedule,
-        kind: RunKind,
-        template: &'a RunTemplate,
+        template: Template,
         plan: &mut Plan<'_, Cron>,
     ) -> Option<Due<'a>> {
         let since = self.last.unwrap_or_else(|| self.job.created());
@@ -207,10 +259,20 @@ impl<'a> Look<'a> {
         Some(Due {
             time,
             name: self.job.run_name(time),
-            kind,
             template,
             announced,
         })
+    }
+
+    /// The content of a run follows from the template alone.
+    fn purpose_of_run(&self, kind: RunKind) -> Purpose {
+        Purpose::of((kind.name(), kind.template(&self.job.wire.spec.template)))
+    }
+
+    /// Whether the API server has the kind of its runs.
+    fn is_served(&self) -> bool {
+        let template = self.job.template.as_ref();
+        template.is_ok_and(|template| self.world.runs(template.kind).is_served())
     }
 
     /// Starts a run, unless something is in its way.
@@ -227,23 +289,23 @@ impl<'a> Look<'a> {
             plan.tell(self.job.is_too_late(due.time));
             return Announcement::Ends;
         }
-        if let Some(other) = self.world.runs(due.kind).observed(&due.name)
+        if let Some(other) = self.world.runs(due.template.kind).observed(&due.name)
             && other.owner.as_deref() != Some(self.job.uid())
         {
-            plan.tell(self.job.has_name_taken(due.kind, &due.name));
+            plan.tell(self.job.has_name_taken(due.template.kind, &due.name));
             return Announcement::Ends;
         }
         if self.waits_for_others(due, plan) {
             return Announcement::Stays;
         }
-        let create = match due.kind {
+        let create = match due.template.kind {
             RunKind::Job => &CREATE_JOB,
             RunKind::BroadcastJob => &CREATE_BROADCAST_JOB,
         };
-        match (due.announced, time_to_live(due.kind, due.template)) {
+        match (due.announced, due.template.time_to_live) {
             (None, Some(_)) => {
                 remembered.announced = Some(due.time);
-                return Announcement::Made(due.kind, due.time);
+                return Announcement::Made(due.template.kind, due.time);
             }
             (Some(reference), time_to_live) => {
                 let is_new = remembered.announced == Some(due.time);
@@ -251,8 +313,8 @@ impl<'a> Look<'a> {
                 let lives_until = due.time.checked_add(lives).unwrap_or(Timestamp::MAX);
                 // A clock that shows an earlier time says nothing about how long ago that was.
                 let is_there = due.time <= self.now && self.now < lives_until;
-                if reference.kind != due.kind.name() || !is_new && !is_there {
-                    if self.world.runs(due.kind).is_asked(&due.name) {
+                if reference.kind != due.template.kind.name() || !is_new && !is_there {
+                    if self.world.runs(due.template.kind).is_asked(&due.name) {
                         return Announcement::Stays;
                     }
                     plan.tell(self.job.may_have_run(&due.name));
@@ -280,13 +342,16 @@ impl<'a> Look<'a> {
         // Those that are about to be made have no uid. One that is about to be deleted counts until the watch shows that it is
         // gone: the request may get lost.
         let made = RunKind::ALL.into_iter().flat_map(|kind| {
-            let runs = self.world.runs(kind).find_assumed(self.job.uid());
+            let runs = self.world.runs(kind);
+            let runs = runs.find_assumed_in(&self.name.namespace, self.job.uid());
             runs.filter(|run| run.uid.is_empty())
                 .map(move |run| (kind, run))
         });
         let others = self.runs.iter().copied().chain(made).filter(|(kind, run)| {
             let is_going = is_replacing && run.is_terminating;
-            run.outcome.is_none() && !is_going && (*kind, &run.name) != (due.kind, &due.name)
+            run.outcome.is_none()
+                && !is_going
+                && (*kind, &run.name) != (due.template.kind, &due.name)
         });
         let others: Vec<_> = others.collect();
         for (kind, run) in &others {
@@ -315,11 +380,19 @@ impl<'a> Look<'a> {
         if self.name.name.len() > limits::CRON_JOB_NAME {
             plan.tell(self.job.has_long_name(limits::CRON_JOB_NAME));
         }
-        let write = plan.create(create, due.name.clone(), self.run_object(due));
-        write.tell_when_done(self.job.has_created(due.kind, &due.name));
-        let (job, kind, name) = (self.job.clone(), due.kind, due.name.clone());
+        let (job, kind, name, time) = (
+            self.job.clone(),
+            due.template.kind,
+            due.name.clone(),
+            due.time,
+        );
+        let purpose = self.purpose_of_run(kind);
+        let build = move || job.run(kind, &name, time);
+        let write = plan.create(create, due.name.clone(), purpose, build);
+        write.tell_when_done(self.job.has_created(kind, &due.name));
+        let (job, name) = (self.job.clone(), due.name.clone());
         write.tell_when_refused(move |refusal| job.cannot_create(kind, &name, refusal));
-        match due.kind {
+        match due.template.kind {
             RunKind::Job => write.assuming::<Job>(move || Assumption::Created(run.clone())),
             RunKind::BroadcastJob => {
                 write.assuming::<BroadcastJobRun>(move || Assumption::Created(run.clone()))
@@ -327,33 +400,13 @@ impl<'a> Look<'a> {
         };
     }
 
-    fn run_object(&self, due: &Due<'_>) -> Value {
-        let metadata = &due.template.metadata;
-        let mut annotations = metadata.annotations.clone();
-        annotations.insert(SCHEDULED_AT.to_owned(), due.time.to_string());
-        json!({
-            "apiVersion": due.kind.api_version(),
-            "kind": due.kind.name(),
-            "metadata": {
-                "name": due.name.name,
-                "namespace": due.name.namespace,
-                "labels": metadata.labels,
-                "annotations": annotations,
-                "ownerReferences": [{
-                    "apiVersion": RunKind::BroadcastJob.api_version(),
-                    "kind": "AdvancedCronJob",
-                    "name": self.name.name,
-                    "uid": self.job.uid(),
-                    "controller": true,
-                    "blockOwnerDeletion": true,
-                }],
-            },
-            "spec": due.template.spec,
-        })
-    }
-
-    fn write_status(&self, announcement: Announcement, plan: &mut Plan<'_, Cron>) {
-        let status = self.status(announcement);
+    fn write_status(
+        &self,
+        announcement: Announcement,
+        judgement: &Judgement,
+        plan: &mut Plan<'_, Cron>,
+    ) {
+        let status = self.status(announcement, judgement);
         if status == self.job.status {
             return;
         }
@@ -380,7 +433,7 @@ impl<'a> Look<'a> {
     }
 
     /// The status as it is to be.
-    fn status(&self, announcement: Announcement) -> AdvancedCronJobStatus {
+    fn status(&self, announcement: Announcement, judgement: &Judgement) -> AdvancedCronJobStatus {
         let active = self.runs.iter().filter(|(_, run)| run.outcome.is_none());
         let mut active: Vec<_> = active.collect();
         active.sort_by_key(|(_, run)| (run.time, &run.name));
@@ -403,8 +456,8 @@ impl<'a> Look<'a> {
                 });
             }
         }
-        let conditions = if self.world.has_conditions {
-            vec![self.condition()]
+        let conditions = if self.world.has_conditions && !matches!(judgement, Judgement::Awaited) {
+            vec![self.condition(judgement)]
         } else {
             self.job.status.conditions.clone()
         };
@@ -430,21 +483,54 @@ impl<'a> Look<'a> {
         kind.map(|(_, kind)| kind.to_owned())
     }
 
-    /// Why nothing runs: the reason and the message of the condition.
-    fn problem(&self) -> Option<(&'static str, String)> {
-        match (&self.job.schedule, self.job.template()) {
+    /// Why nothing runs, or no run will be created: the reason and the message of the condition.
+    fn problem(&self, judgement: &Judgement) -> Option<(&'static str, String)> {
+        if let Judgement::Refused(why) = judgement {
+            let message = format!("the API server refuses the runs of spec.template: {why}");
+            return Some((TEMPLATE_REFUSED, message));
+        }
+        match (&self.job.schedule, &self.job.template) {
             (Err(error @ ScheduleError::Zone(_)), _) => {
                 Some(("UnknownTimeZone", error.to_string()))
             }
             (Err(error), _) => Some(("InvalidSchedule", error.to_string())),
             (_, Err(error)) => Some(("InvalidTemplate", error.to_string())),
-            (Ok(_), Ok(_)) => None,
+            (Ok(_), Ok(Template { kind, .. })) if !self.is_served() => {
+                let kind = kind.name();
+                let message = format!(
+                    "the cluster has no {kind}s: the administrator has to switch {kind}Gate of leadsman on"
+                );
+                Some(("NotServed", message))
+            }
+            (Ok(_), Ok(_)) => {
+                let last = self
+                    .last
+                    .filter(|last| self.now.duration_since(*last) < -AHEAD)?;
+                let message = format!(
+                    "the latest run is of {last}, and no run begins before that time: the clock of the manager was ahead when it \
+                     began, or is behind now"
+                );
+                Some(("LastScheduleAhead", message))
+            }
+        }
+    }
+
+    /// Why no run is wanted now, likewise.
+    fn rest(&self) -> Option<(&'static str, String)> {
+        let spec = &self.job.wire.spec;
+        if spec.paused {
+            Some(("Paused", "spec.paused is true: no run begins".to_owned()))
+        } else if spec.starting_deadline_seconds == Some(0) {
+            let message = "spec.startingDeadlineSeconds is 0: every run would be too late";
+            Some(("NeverInTime", message.to_owned()))
+        } else {
+            None
         }
     }
 
     /// The condition `Ready`.
-    fn condition(&self) -> Condition {
-        let problem = self.problem();
+    fn condition(&self, judgement: &Judgement) -> Condition {
+        let problem = self.problem(judgement).or_else(|| self.rest());
         let status = if problem.is_none() { "True" } else { "False" };
         let (reason, message) = problem.unwrap_or_else(|| {
             let message = "runs begin at the times of the schedule";
@@ -462,19 +548,4 @@ impl<'a> Look<'a> {
             last_transition_time: since.unwrap_or_else(|| Time(whole_seconds(self.now))),
         }
     }
-}
-
-/// How long a run stays after its end before it is cleaned up, if it is.
-fn time_to_live(kind: RunKind, template: &RunTemplate) -> Option<SignedDuration> {
-    const FIELD: &str = "ttlSecondsAfterFinished";
-    let seconds = match kind {
-        RunKind::Job => template.spec.get(FIELD),
-        RunKind::BroadcastJob => template
-            .spec
-            .get("completionPolicy")
-            .and_then(|policy| policy.get(FIELD)),
-    };
-    seconds
-        .and_then(Value::as_i64)
-        .map(SignedDuration::from_secs)
 }

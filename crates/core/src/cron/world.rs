@@ -44,6 +44,8 @@ pub type Memory = BTreeMap<ObjectName, Remembered>;
 /// What this process remembers of a cron job since it leads. A user may delete a run before a status shows it.
 #[derive(Debug, Default)]
 pub struct Remembered {
+    /// The uid: another cron job of the name begins with nothing.
+    pub uid: String,
     /// The time that it has written into the status before it made the run, which surely was not made since.
     pub announced: Option<Timestamp>,
     /// The latest time whose run it has seen.
@@ -55,6 +57,7 @@ pub(super) const RUNS: usize = 0;
 pub(super) const STATUSES: usize = 1;
 pub(super) const OLD_RUNS: usize = 2;
 pub(super) const EVENTS: usize = 3;
+pub(super) const TEMPLATES: usize = 4;
 
 const fn of_jobs(label: &'static str, verb: WriteVerb, class: usize) -> WriteKind {
     WriteKind {
@@ -80,6 +83,9 @@ const fn of_broadcast_jobs(label: &'static str, verb: WriteVerb, class: usize) -
 pub(super) const CREATE_JOB: WriteKind = of_jobs("cron_create_job", WriteVerb::Create, RUNS);
 pub(super) const CREATE_BROADCAST_JOB: WriteKind =
     of_broadcast_jobs("cron_create_broadcastjob", WriteVerb::Create, RUNS);
+pub(super) const JUDGE_JOB: WriteKind = of_jobs("cron_judge_job", WriteVerb::DryRun, TEMPLATES);
+pub(super) const JUDGE_BROADCAST_JOB: WriteKind =
+    of_broadcast_jobs("cron_judge_broadcastjob", WriteVerb::DryRun, TEMPLATES);
 pub(super) const DELETE_JOB: WriteKind = of_jobs("cron_delete_job", WriteVerb::Delete, OLD_RUNS);
 pub(super) const DELETE_BROADCAST_JOB: WriteKind =
     of_broadcast_jobs("cron_delete_broadcastjob", WriteVerb::Delete, OLD_RUNS);

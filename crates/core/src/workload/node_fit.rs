@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use k8s_openapi::api::core::v1::{Affinity, NodeSelectorRequirement, NodeSelectorTerm, Toleration};
+use leadsman_api::limits::NODE_REQUIREMENTS;
 use leadsman_api::slim::{Node, Pairs, Taint};
 use serde::Deserialize;
 use serde_json::Value;
@@ -111,6 +112,19 @@ impl fmt::Display for Misfit<'_> {
     }
 }
 
+/// Why nothing can be made of the requirements.
+#[derive(Debug, thiserror::Error)]
+pub enum UnreadableRequirements {
+    /// A field has another type.
+    #[error(transparent)]
+    Field(#[from] serde_json::Error),
+    /// Each is looked at for each node.
+    #[error(
+        "it has {0} labels in nodeSelector, expressions in nodeAffinity and tolerations, more than {NODE_REQUIREMENTS}"
+    )]
+    TooMany(usize),
+}
+
 /// The taint that a cordoned node has, or gets soon (`pkg/controller/nodelifecycle`).
 const CORDONED: &str = "node.kubernetes.io/unschedulable";
 
@@ -119,8 +133,8 @@ impl NodeRequirements {
     ///
     /// # Errors
     ///
-    /// A field has another type than that of a pod, so that the API server would refuse the pod.
-    pub fn read(pod: &JsonObject) -> Result<Self, serde_json::Error> {
+    /// A field has another type than that of a pod, so that the API server would refuse the pod, or it requires too much.
+    pub fn read(pod: &JsonObject) -> Result<Self, UnreadableRequirements> {
         #[derive(Deserialize)]
         #[serde(rename_all = "camelCase")]
         struct Wire {
@@ -139,12 +153,22 @@ impl NodeRequirements {
             affinity.required_during_scheduling_ignored_during_execution
         });
         let read = |terms: Vec<NodeSelectorTerm>| terms.iter().map(read_term).collect();
-        Ok(Self {
+        let requirements = Self {
             selector: wire.node_selector.unwrap_or_default(),
             terms: required.map(|required| read(required.node_selector_terms)),
             tolerations: wire.tolerations.unwrap_or_default(),
             requests: pod_requests(pod),
-        })
+        };
+        match requirements.count() {
+            count if count > NODE_REQUIREMENTS => Err(UnreadableRequirements::TooMany(count)),
+            _ => Ok(requirements),
+        }
+    }
+
+    fn count(&self) -> usize {
+        // A term that requires nothing matches no node, and is looked at all the same.
+        let of_terms = self.terms.iter().flatten().map(|term| term.len().max(1));
+        self.selector.len() + of_terms.sum::<usize>() + self.tolerations.len()
     }
 
     /// Why a pod does not fit a node; None if it does.

@@ -189,7 +189,8 @@ impl Cluster {
         }
     }
 
-    /// Deletes the job's pod for a node: one that has ended goes at once, another one when its kubelet says so.
+    /// Deletes the job's pod for a node: one that has ended or is bound to no node goes at once, another one when its kubelet
+    /// says so.
     pub(super) fn delete_pod(&mut self, node: &str) {
         if let Some((name, _)) = self.pod_of(node) {
             self.delete_pod_named(&name);
@@ -198,7 +199,7 @@ impl Cluster {
 
     fn delete_pod_named(&mut self, name: &str) {
         match self.get(Kind::Pod, name) {
-            Some(pod) if has_ended(pod) => self.remove(Kind::Pod, name),
+            Some(pod) if has_ended(pod) || !is_bound(pod) => self.remove(Kind::Pod, name),
             _ => {
                 let going =
                     json!({"metadata": {"deletionTimestamp": self.time().wall.to_string()}});
@@ -211,7 +212,13 @@ impl Cluster {
     pub(super) fn collect(&mut self, node: &str) {
         if let Some((name, pod)) = self.pod_of(node) {
             let is_going = pod["metadata"].get("deletionTimestamp").is_some();
-            if is_going || self.get(Kind::Node, node).is_none() {
+            if is_going {
+                self.remove(Kind::Pod, &name);
+            } else if is_bound(&pod) && self.get(Kind::Node, node).is_none() {
+                // Its last sight is that it has failed (`gcOrphaned`, `pkg/controller/podgc/gc_controller.go`).
+                if !has_ended(&pod) {
+                    self.patch(Kind::Pod, &name, &json!({"status": {"phase": "Failed"}}));
+                }
                 self.remove(Kind::Pod, &name);
             }
         }
@@ -517,7 +524,7 @@ impl Cluster {
         let world = self.reconciler.world();
         let job = world.jobs.observed(&job_name());
         if let Some(job) = job.filter(|job| job.end().is_none()) {
-            let pods = world.pods.find(&job.uid);
+            let pods = world.pods.find_in(&job.name.namespace, &job.uid);
             let done = pods.filter(|pod| pod.phase == PodPhase::Succeeded);
             let done = done.filter_map(|pod| pod.node.clone());
             let done = done.filter(|node| world.nodes.observed(&node_name(node)).is_some());
@@ -542,7 +549,7 @@ impl Cluster {
                     self.status_written = self.now + STATUS_SPACING;
                 }
                 *self.writes.entry(label).or_default() += 1;
-                let body = write.body().clone();
+                let body = write.body().into_owned();
                 let limit = self.known_limit();
                 let at = self.now;
                 let sent = Sent {
@@ -651,6 +658,10 @@ fn name_of(object: &Value) -> ObjectName {
         namespace: text("namespace"),
         name: text("name"),
     }
+}
+
+fn is_bound(pod: &Value) -> bool {
+    pod["spec"]["nodeName"].is_string()
 }
 
 fn has_ended(pod: &Value) -> bool {

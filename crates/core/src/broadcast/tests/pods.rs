@@ -4,6 +4,7 @@ use rstest::rstest;
 use serde_json::{Value, json};
 
 use super::super::JobPod;
+use super::super::job::node_hash;
 use super::cluster::{Answer, Cluster, JOB, Kind};
 use super::{annotate_job, fail, succeed, uid_of};
 
@@ -164,6 +165,7 @@ fn a_pod_that_is_evicted_is_made_again_where_the_node_fits_again() {
 fn nodes_that_come_get_a_pod_and_those_that_go_are_not_waited_for() {
     let mut cluster = Cluster::with_job(json!({"parallelism": 1}));
     cluster.add_node("n4");
+    cluster.report("n1", "Running", 0);
     cluster.settle();
     assert_eq!(cluster.status().1, [1, 0, 0, 4]);
     for node in ["n1", "n4"] {
@@ -185,11 +187,93 @@ fn nodes_that_come_get_a_pod_and_those_that_go_are_not_waited_for() {
     assert_eq!(cluster.status(), ("completed".to_owned(), [0, 3, 0, 3]));
 }
 
+// BCD-16
+#[test]
+fn a_pod_that_waits_for_a_node_that_is_gone_is_deleted() {
+    let mut cluster = Cluster::with_job(json!({"parallelism": 1}));
+    assert_eq!(cluster.nodes_with_pods(), ["n1"]);
+    cluster.remove_node("n1");
+    cluster.settle();
+    assert_eq!(cluster.nodes_with_pods(), ["n2"]);
+    assert_eq!(cluster.status().1, [1, 0, 0, 2]);
+}
+
+// BCD-16
+#[test]
+fn a_pod_that_fails_as_its_node_goes_fails_no_job() {
+    let mut cluster = Cluster::with_job(json!({}));
+    cluster.report("n1", "Running", 0);
+    cluster.remove_node("n1");
+    cluster.settle();
+    cluster.collect("n1");
+    cluster.settle();
+    assert_eq!(cluster.status(), ("running".to_owned(), [2, 0, 0, 2]));
+}
+
+// BCD-2
+#[test]
+fn a_node_that_is_replaced_under_its_name_gets_a_pod() {
+    let mut cluster = Cluster::with_job(json!({"completionPolicy": {"type": "Never"}}));
+    succeed(&mut cluster, &["n1", "n2", "n3"]);
+    cluster.remove_node("n1");
+    cluster.settle();
+    cluster.collect("n1");
+    cluster.settle();
+    cluster.add_node("n1");
+    cluster.settle();
+    assert_eq!(cluster.status().1, [1, 2, 0, 3]);
+}
+
+// BCD-18
+#[test]
+fn a_template_of_one_node_or_of_too_many_requirements_makes_no_pod() {
+    let labels: serde_json::Map<_, _> = (0..=128).map(|n| (format!("l{n}"), json!(""))).collect();
+    for (field, why) in [
+        (json!({"nodeName": "n1"}), "nodeName binds each pod"),
+        (json!({"nodeSelector": labels}), "it has 129 labels"),
+        (
+            json!({"x": "y".repeat(64 * 1024)}),
+            "bytes of JSON, more than 65536",
+        ),
+    ] {
+        let mut cluster = Cluster::with_job(json!({}));
+        succeed(&mut cluster, &["n1"]);
+        let before = cluster.writes["broadcastjob_create_pod"];
+        cluster.edit_job(&json!({"template": {"spec": field}}));
+        cluster.add_node("n4");
+        cluster.settle();
+        assert_eq!(cluster.writes["broadcastjob_create_pod"], before);
+        let told = cluster
+            .told
+            .iter()
+            .any(|(reason, note)| reason == "InvalidTemplate" && note.contains(why));
+        assert!(told, "{why}: {:?}", cluster.told);
+        let annotations = &cluster.job()["metadata"]["annotations"];
+        assert_eq!(
+            annotations["broadcastjob.leadsman.io/succeeded"],
+            node_hash(cluster.job()["metadata"]["uid"].as_str().unwrap(), "n1")
+        );
+    }
+}
+
+// BCD-5
+#[test]
+fn a_pod_of_another_namespace_counts_nowhere() {
+    let mut cluster = Cluster::with_job(json!({}));
+    let (name, mut pod) = cluster.pod_of("n1").unwrap();
+    pod["metadata"]["namespace"] = json!("other");
+    pod["status"] = json!({"phase": "Succeeded"});
+    cluster.create(Kind::Pod, &name.replace("ok-", "zk-"), pod);
+    cluster.settle();
+    assert_eq!(cluster.status().1, [3, 0, 0, 3]);
+}
+
 // BCJ-11, BCD-2
 #[test]
 fn a_lost_pod_is_made_again_unless_it_had_succeeded() {
     let mut cluster = Cluster::with_job(json!({}));
     succeed(&mut cluster, &["n1"]);
+    cluster.report("n2", "Running", 0);
     let lost = uid_of(&cluster, "n2");
     for node in ["n1", "n2"] {
         cluster.delete_pod(node);

@@ -312,7 +312,7 @@ fn a_changed_template_is_that_of_the_next_run() {
     play.wait(30);
     edit(&mut play, |job| {
         let template = job.spec.template.job_template.as_mut().unwrap();
-        template.spec.insert("new".to_owned(), json!(2));
+        template.spec = serde_json::from_value(json!({"new": 2})).unwrap();
     });
     play.wait(60);
     let specs: Vec<_> = play
@@ -338,9 +338,107 @@ fn a_run_that_is_refused_is_told_and_tried_again_when_it_is_corrected() {
     assert!(play.runs.is_empty());
     edit(&mut play, |job| {
         let template = job.spec.template.job_template.as_mut().unwrap();
-        template.spec.clear();
+        template.spec = leadsman_api::Verbatim::default();
     });
     assert_eq!(play.runs.len(), 1);
+}
+
+// ACJ-20: whoever may read the uid may write it elsewhere.
+#[rstest]
+fn an_object_of_another_namespace_is_no_run(#[values(KINDS[0], KINDS[1])] kind: RunKind) {
+    let mut play = play(kind, json!({"concurrencyPolicy": "Forbid"}));
+    play.wait(29);
+    play.show_run_elsewhere(kind, "z-1800000000");
+    play.wait(1);
+    assert_eq!(play.started.len(), 1);
+}
+
+// ACJ-14
+#[test]
+fn a_cron_job_that_is_made_again_begins_anew() {
+    let mut play = play(KINDS[0], json!({}));
+    play.wait(30);
+    play.step(&end());
+    play.wait(10);
+    play.replace();
+    edit(&mut play, |job| {
+        // Its only time since the run of before is earlier than itself.
+        job.spec.schedule = "0 8 15 1 *".to_owned();
+        job.spec.time_zone = Some("UTC".to_owned());
+    });
+    play.wait(5);
+    assert_eq!(play.started.len(), 1);
+    assert_eq!(play.last(), None);
+}
+
+// ACJ-3
+#[test]
+fn runs_of_a_kind_that_is_not_served_are_not_tried() {
+    let mut play = play(KINDS[1], json!({}));
+    play.unserve();
+    play.wait(30);
+    assert!(play.started.is_empty());
+    let (reason, message) = ready(&play);
+    assert_eq!(reason, "NotServed");
+    assert!(message.contains("BroadcastJobGate"), "{message}");
+    assert!(play.told_of("FailedCreate").is_empty());
+}
+
+#[rstest]
+#[case(json!({"paused": true}), "Paused")]
+#[case(json!({"startingDeadlineSeconds": 0}), "NeverInTime")]
+#[case(json!({"template": {"jobTemplate": {"spec": {"x": "y".repeat(64 * 1024)}}}}), "InvalidTemplate")]
+fn the_condition_says_why_nothing_runs(#[case] spec: Value, #[case] reason: &str) {
+    let mut play = play(KINDS[0], spec);
+    assert_eq!(ready(&play).0, reason);
+    play.wait(61);
+    assert!(play.started.is_empty());
+}
+
+// ACD-19
+#[test]
+fn a_clock_that_was_ahead_is_said() {
+    let mut play = play(KINDS[0], json!({}));
+    play.step(&Step::SetClock { by: 3600 });
+    play.wait(60);
+    let started = play.started.len();
+    play.step(&Step::SetClock { by: -3600 });
+    play.wait(60);
+    assert_eq!(play.started.len(), started);
+    play.step(&Step::Crash { done: true });
+    assert_eq!(ready(&play).0, "LastScheduleAhead");
+    play.wait(3700);
+    assert_eq!(ready(&play).0, "Scheduled");
+}
+
+// ACD-13
+#[rstest]
+fn a_template_that_is_refused_is_told_before_its_time(#[values(KINDS[0], KINDS[1])] kind: RunKind) {
+    let template = |is_refused| match kind {
+        RunKind::Job => json!({"jobTemplate": {"spec": {"refused": is_refused}}}),
+        RunKind::BroadcastJob => json!({"broadcastJobTemplate": {"spec": {"refused": is_refused}}}),
+    };
+    let mut play = play(kind, json!({"template": template(true)}));
+    let why = "the API server refuses the runs of spec.template: exceeded quota";
+    assert_eq!(ready(&play), ("TemplateRefused".to_owned(), why.to_owned()));
+    assert_eq!(play.told_of("TemplateRefused"), [why]);
+    // It is tried all the same.
+    play.wait(30);
+    assert_eq!(play.told_of("FailedCreate").len(), 1);
+    edit(&mut play, |job| {
+        job.spec.template = serde_json::from_value(template(false)).unwrap();
+    });
+    assert_eq!(ready(&play).0, "Scheduled");
+    assert_eq!(play.runs.len(), 1);
+    let judged = || {
+        play.written
+            .iter()
+            .filter(|(label, _)| label.contains("judge"))
+    };
+    assert_eq!(judged().map(|(_, count)| count).sum::<usize>(), 1);
+    let before = play.written.clone();
+    play.steps(&[Step::Crash { done: true }, Step::Touch]);
+    assert_eq!(play.written, before);
 }
 
 // ACD-20

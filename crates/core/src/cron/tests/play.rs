@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use leadsman_api::AdvancedCronJob;
 use leadsman_api::slim::run::{self, BroadcastJobRun, Job};
 use leadsman_reconcile::{
@@ -316,7 +317,8 @@ impl Play {
         }
     }
 
-    /// A user deletes a run. If no status shows it yet, only a process that has seen it remembers it.
+    /// A user deletes a run. If no status shows it yet, only a process that has seen it remembers it; and a request that repeats
+    /// its creation may be under way.
     fn forget(&mut self, (kind, name): &RunName) {
         let time = time_of(name);
         let is_announced = self
@@ -324,9 +326,14 @@ impl Play {
             .iter()
             .any(|run| run["name"] == *name && run["uid"].is_null());
         if self.last() < Some(time) || is_announced {
+            let mut creations = self
+                .under_way
+                .keys()
+                .filter(|id| id.kind < RunKind::ALL.len());
+            let is_repeated = creations.any(|id| id.name == object_name(name));
             let runs = self.leader().reconciler.world().runs(*kind);
             let is_seen = runs.observed(&object_name(name)).is_some();
-            if is_seen {
+            if is_seen && !is_repeated {
                 self.remembered.insert(time);
             } else {
                 self.forgotten.insert(time);
@@ -487,7 +494,10 @@ impl Play {
         let reconciler = &mut self.leader().reconciler;
         match outcome {
             _ if is_lost => reconciler.note_failed(&id, false),
-            Outcome::Done => reconciler.note_done(&id, !write.kind().label.contains("delete"), now),
+            Outcome::Done => {
+                let shows_none = ["delete", "judge"].map(|verb| write.kind().label.contains(verb));
+                reconciler.note_done(&id, shows_none == [false, false], now);
+            }
             Outcome::Gone => reconciler.note_gone(&id, now),
             Outcome::NotDone => reconciler.note_failed(&id, true),
             Outcome::Refused => {
@@ -520,7 +530,11 @@ impl Play {
     fn carry_out(&mut self, write: &Write<Cron>) -> Outcome {
         let (label, body) = (write.kind().label, write.body());
         let name = write.name().name.clone();
+        if body["spec"]["refused"] == true {
+            return Outcome::Refused;
+        }
         match label {
+            "cron_judge_job" | "cron_judge_broadcastjob" => {}
             "advancedcronjob_status" => {
                 if body["metadata"]["resourceVersion"]
                     != json!(self.cron_job.metadata.resource_version)
@@ -538,7 +552,7 @@ impl Play {
                 } else {
                     RunKind::BroadcastJob
                 };
-                return self.create(kind, name, body.clone());
+                return self.create(kind, name, body.into_owned());
             }
             _ => {
                 let kind = if label == "cron_delete_job" {
@@ -591,6 +605,32 @@ impl Play {
         };
         self.put((kind, name), run);
         Outcome::Done
+    }
+
+    /// The leader's API server serves a kind of runs no longer.
+    pub(super) fn unserve(&mut self) {
+        let (now, unknown) = (self.now(), ResourceVersion::UNKNOWN);
+        let reconciler = &mut self.leader().reconciler;
+        reconciler.observe_list::<BroadcastJobRun>(&BTreeSet::new(), unknown, false, now);
+        self.turn();
+    }
+
+    /// Shows the leader a run of another namespace.
+    pub(super) fn show_run_elsewhere(&mut self, kind: RunKind, name: &str) {
+        self.version += 1;
+        let owners = json!([{"apiVersion": "apps.kruise.io/v1beta1", "kind": "AdvancedCronJob", "name": NAME, "uid": UID, "controller": true}]);
+        let body = json!({"metadata": {"name": name, "namespace": "elsewhere", "uid": "e", "resourceVersion": self.version.to_string(), "ownerReferences": owners}});
+        self.leader().show_run(kind, body, Source::Watch);
+        self.turn();
+    }
+
+    /// The cron job is deleted and made again between two runs of its key.
+    pub(super) fn replace(&mut self) {
+        let created = Timestamp::from_second(self.time).unwrap();
+        self.cron_job.metadata.creation_timestamp = Some(Time(created));
+        self.cron_job.metadata.uid = Some("another".to_owned());
+        self.cron_job.status = None;
+        self.change(|_| {});
     }
 
     /// Puts an object of somebody else in the way of a run.
@@ -655,7 +695,8 @@ impl Play {
                     break;
                 }
                 // Told once, whatever the answer is.
-                let text = |field: &str| write.body()[field].as_str().unwrap_or_default();
+                let body = write.body();
+                let text = |field: &str| body[field].as_str().unwrap_or_default();
                 self.told
                     .push(format!("{}: {}", text("reason"), text("note")));
                 self.leader().reconciler.note_done(&id, false, now);
