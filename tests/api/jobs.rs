@@ -6,7 +6,8 @@ use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{
-    ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams, PostParams,
+    ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams,
+    PostParams,
 };
 use kube::{Api, Client, Error, ResourceExt};
 use leadsman_tests::{Scene, wait_for_answer, wait_for_object};
@@ -176,21 +177,50 @@ pub(crate) async fn the_manager_creates_and_deletes_what_its_jobs_control(
             "a Job of a {kind}: {told:?}"
         );
     }
+    let broadcast = json!({"apiVersion": "apps.kruise.io/v1beta1", "kind": "BroadcastJob",
+        "metadata": {"name": "b"}, "spec": {"template": pod_template()}});
+    let broadcasts = objects(&manager, &scene.ns, "BroadcastJob", "broadcastjobs");
+    for (kind, may_make_broadcasts) in [("BroadcastJob", false), ("AdvancedCronJob", true)] {
+        let told = refusal(&broadcasts, &owned(broadcast.clone(), kind)).await?;
+        ensure!(
+            told.contains(PART) != may_make_broadcasts,
+            "a BroadcastJob of a {kind}: {told:?}"
+        );
+    }
     // Pods of others stay, and so does a BroadcastJob that has not ended.
     let made: Api<Pod> = Api::namespaced(scene.client.clone(), &scene.ns);
     made.create(&PostParams::default(), &serde_json::from_value(pod)?)
         .await?;
-    let broadcast = json!({"apiVersion": "apps.kruise.io/v1beta1", "kind": "BroadcastJob",
-        "metadata": {"name": "b"}, "spec": {"template": pod_template()}});
     let mine = objects(&scene.client, &scene.ns, "BroadcastJob", "broadcastjobs");
     mine.create(&PostParams::default(), &serde_json::from_value(broadcast)?)
         .await?;
-    let broadcasts = objects(&manager, &scene.ns, "BroadcastJob", "broadcastjobs");
     let of_pod = pods.delete("p", &DeleteParams::default()).await.err();
     let of_job = broadcasts.delete("b", &DeleteParams::default()).await.err();
     for refused in [of_pod, of_job] {
         let told = refused.map(|error| error.to_string()).unwrap_or_default();
         ensure!(told.contains(PART), "{told:?}");
+    }
+    for (patch, part) in [
+        (
+            json!({"metadata": {"annotations": {"broadcastjob.leadsman.io/succeeded": "a"}}}),
+            "",
+        ),
+        (
+            json!({"metadata": {"annotations": {"other": "a"}}}),
+            "annotations of others",
+        ),
+        (json!({"spec": {"parallelism": 1}}), "spec, labels"),
+    ] {
+        let params = PatchParams::default();
+        let refused = broadcasts
+            .patch("b", &params, &Patch::Merge(&patch))
+            .await
+            .err();
+        let told = refused.map(|error| error.to_string()).unwrap_or_default();
+        ensure!(
+            told.contains(part) && told.is_empty() == part.is_empty(),
+            "{patch}: {told:?}"
+        );
     }
     installation.end().await;
     Ok(())

@@ -99,7 +99,7 @@ pub fn feature_rights(gates: Gates) -> Vec<(&'static str, FeatureRights)> {
         ));
     }
     for system in gates.systems.iter() {
-        features.push((system.name, (system.rights)()));
+        features.push((system.name, system.rights()));
     }
     features
 }

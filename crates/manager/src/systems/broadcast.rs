@@ -3,7 +3,7 @@
 use leadsman_api::slim::{Node, Pod};
 use leadsman_api::{BROADCAST_JOB_CRD, BroadcastJob, crd};
 use leadsman_control::{Kind, Reconciled, WatchedKinds};
-use leadsman_core::broadcast::BroadcastJobs;
+use leadsman_core::broadcast::{ACKNOWLEDGED, BroadcastJobs, SUCCEEDED};
 
 use super::System;
 
@@ -19,7 +19,8 @@ pub(super) const SYSTEM: System = System {
     children: &[("", "pods")],
     patches_pods: true,
     own_deletion: Some("has(oldObject.status) && has(oldObject.status.completionTime)"),
-    rights: System::feature_rights::<BroadcastJobKinds>,
+    own_annotations: &[ACKNOWLEDGED, SUCCEEDED],
+    feature_rights: System::rights_of_kinds::<BroadcastJobKinds>,
     add: System::add_feature::<BroadcastJobKinds>,
 };
 

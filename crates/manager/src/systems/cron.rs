@@ -19,7 +19,8 @@ pub(super) const SYSTEM: System = System {
     children: &[("batch", "jobs"), (leadsman_api::GROUP, "broadcastjobs")],
     patches_pods: false,
     own_deletion: None,
-    rights: System::feature_rights::<CronKinds>,
+    own_annotations: &[],
+    feature_rights: System::rights_of_kinds::<CronKinds>,
     add: |control, args, leadership| {
         let default_zone = args.default_time_zone.clone();
         control.add_feature_led_by(
@@ -47,14 +48,14 @@ impl WatchedKinds for CronKinds {
         Kind::new::<AdvancedCronJob>(100)
             .relisted_on_takeover()
             .with_optional_fields(CONDITIONS)
-            .if_undecodable("nothing of it runs. Correct the object or delete it"),
+            .if_undecodable("the last state of it that could be decoded counts; without one nothing of it runs. Correct the object or delete it"),
         Kind::new::<Job>(250)
             .relisted_on_takeover()
-            .if_undecodable("it does not count as a run. Correct the job or delete it"),
+            .if_undecodable("the last state of it that could be decoded counts; without one it is no run. Correct the job or delete it"),
         // The CRD comes with the gate of another system.
         Kind::new::<BroadcastJobRun>(250)
             .if_served()
             .relisted_on_takeover()
-            .if_undecodable("it does not count as a run. Correct the job or delete it"),
+            .if_undecodable("the last state of it that could be decoded counts; without one it is no run. Correct the job or delete it"),
     ];
 }

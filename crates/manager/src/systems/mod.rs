@@ -2,7 +2,10 @@
 //! manager follow.
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use leadsman_control::{Control, FeatureRights, Reconciled, WatchedKinds, rights_of_feature};
+use leadsman_api::GROUP;
+use leadsman_control::{
+    Control, FeatureRights, Reconciled, Right, WatchedKinds, rights_of_feature,
+};
 use leadsman_lease::Leadership;
 use leadsman_process::watch;
 
@@ -16,7 +19,7 @@ pub static SYSTEMS: &[System] = &[cron::SYSTEM, broadcast::SYSTEM];
 
 /// A system that its gate switches on: a feature on the kernel, which has no webhook.
 pub struct System {
-    /// The name that stands in the names of roles and policies, and in logs.
+    /// The name that stands in the names of roles and policies.
     pub name: &'static str,
     /// The gate, which is off unless it is switched on.
     pub gate: &'static str,
@@ -36,8 +39,10 @@ pub struct System {
     pub patches_pods: bool,
     /// The state in which the manager deletes objects of the system's own, as a condition in CEL on `oldObject`. None if it never does.
     pub own_deletion: Option<&'static str>,
+    /// The annotations of objects of its own kind that the manager writes.
+    pub own_annotations: &'static [&'static str],
     /// The rights that its feature needs.
-    pub rights: fn() -> FeatureRights,
+    feature_rights: fn() -> FeatureRights,
     /// Adds its feature.
     pub(crate) add: fn(&mut Control, &Args, watch::Receiver<Leadership>),
 }
@@ -53,8 +58,27 @@ impl System {
     }
 
     /// The rights of a feature on the kernel.
-    fn feature_rights<W: WatchedKinds>() -> FeatureRights {
+    fn rights_of_kinds<W: WatchedKinds>() -> FeatureRights {
         rights_of_feature::<Reconciled<W>>()
+    }
+
+    /// The rights that it needs.
+    pub fn rights(&self) -> FeatureRights {
+        let mut rights = (self.feature_rights)();
+        // What it creates blocks the deletion of its owner, which whoever may finalize the owner may say
+        // (`OwnerReferencesPermissionEnforcement`, an admission plugin that OpenShift switches on).
+        let finalizers = format!("{}/finalizers", self.resource);
+        rights.cluster.push(Right {
+            resource: finalizers.into(),
+            ..Right::new(GROUP, "", "", "update")
+        });
+        rights
+    }
+
+    /// The resources of which it creates or deletes objects: group and plural.
+    pub fn children_and_own(&self) -> impl Iterator<Item = (&'static str, &'static str)> {
+        let own = self.own_deletion.map(|_| (GROUP, self.resource));
+        self.children.iter().copied().chain(own)
     }
 }
 

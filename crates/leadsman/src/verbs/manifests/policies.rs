@@ -182,25 +182,60 @@ pub(super) fn revisions_policy(namespace: &str) -> [Value; 2] {
     policy.to_objects(namespace)
 }
 
-/// The policy by which the manager creates and deletes, for a system, only what an object of that system controls: its rights on
-/// pods or Jobs would reach those of everybody. Objects of a system's own kind it deletes as the system says.
+/// The policy by which the manager creates and deletes, of the resources that a system writes, only what an object of a system
+/// controls: its rights on pods or Jobs would reach those of everybody. Objects of a system's own kind it deletes as the system
+/// says, and changes of them one annotation.
 pub(super) fn children_policy(system: &System, namespace: &str) -> [Value; 2] {
-    let kind = system.kind;
-    let may = format!("the manager of leadsman may create and delete what {kind}s control: ");
-    let own_deletions = SYSTEMS.iter().filter_map(|other| {
-        let is_met = other.own_deletion?;
-        let resource = other.resource;
-        Some(format!(
-            "request.operation == 'DELETE' && request.resource.resource == '{resource}' && {is_met}"
-        ))
+    let may = format!(
+        "the manager of leadsman may write {}: ",
+        system
+            .children_and_own()
+            .map(|(_, resource)| resource)
+            .collect::<Vec<_>>()
+            .join(" and ")
+    );
+    let written: BTreeSet<_> = system.children_and_own().collect();
+    let is_of = |resource: (&str, &str), condition: &str| {
+        let is_written = written.contains(&resource);
+        let resource = resource.1;
+        is_written.then(|| format!("(request.resource.resource == '{resource}' && {condition})"))
+    };
+    // A resource may be that of two systems: cron jobs create what other jobs are.
+    let of_children = SYSTEMS.iter().flat_map(|other| {
+        let is_a_child = is_controlled_by(other.kind);
+        let resources = other.children.iter();
+        resources.filter_map(move |resource| is_of(*resource, &is_a_child))
     });
-    let is_a_child = is_controlled_by(kind);
-    let is_permitted: Vec<_> = std::iter::once(is_a_child).chain(own_deletions).collect();
-    let is_permitted = is_permitted.join(" || ");
-    let own = system.own_deletion.map(|_| (GROUP, system.resource));
-    let written = || system.children.iter().copied().chain(own);
-    let groups: BTreeSet<_> = written().map(|(group, _)| group).collect();
-    let resources: BTreeSet<_> = written().map(|(_, resource)| resource).collect();
+    let of_own = SYSTEMS.iter().filter_map(|other| {
+        let condition = format!("request.operation == 'DELETE' && {}", other.own_deletion?);
+        is_of((GROUP, other.resource), &condition)
+    });
+    let mut operations = vec!["CREATE", "DELETE"];
+    let mut variables = Vec::new();
+    let mut of_updates = Vec::new();
+    if !system.own_annotations.is_empty() {
+        // Of pods another policy says what may be changed.
+        let is_own = format!("request.resource.resource == '{}'", system.resource);
+        let keys = system.own_annotations.join("', '");
+        operations.push("UPDATE");
+        variables = changed_keys("annotations", &format!("{is_own} && !(k in ['{keys}'])"));
+        let unchanged = format!(
+            "object.spec == oldObject.spec && {}",
+            fields_unchanged("metadata", METADATA)
+        );
+        of_updates = vec![
+            forbid_unless(
+                &may,
+                &if_update(&format!("!({is_own}) || {unchanged}")),
+                "spec, labels, owners and finalizers stay as they are",
+            ),
+            forbid_foreign_changes(&may, "annotations of others stay as they are"),
+        ];
+    }
+    let all_updates = std::iter::once("request.operation == 'UPDATE'".to_owned());
+    let is_permitted: Vec<_> = all_updates.chain(of_children).chain(of_own).collect();
+    let groups: BTreeSet<_> = written.iter().map(|(group, _)| group).collect();
+    let resources: BTreeSet<_> = written.iter().map(|(_, resource)| resource).collect();
     let policy = AdmissionPolicy {
         name: format!("{MANAGER}-{}", system.name),
         account: MANAGER,
@@ -208,15 +243,17 @@ pub(super) fn children_policy(system: &System, namespace: &str) -> [Value; 2] {
         rule: json!({
             "apiGroups": groups,
             "apiVersions": ["*"],
-            "operations": ["CREATE", "DELETE"],
+            "operations": operations,
             "resources": resources,
         }),
-        variables: Vec::new(),
-        validations: vec![forbid_unless(
+        variables,
+        validations: std::iter::once(forbid_unless(
             &may,
-            &is_permitted,
+            &is_permitted.join(" || "),
             "this one is of something else",
-        )],
+        ))
+        .chain(of_updates)
+        .collect(),
     };
     policy.to_objects(namespace)
 }
