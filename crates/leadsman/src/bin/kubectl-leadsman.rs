@@ -23,8 +23,9 @@ enum Command {
     /// Say why pods have their marks and sidecars, or lack them, why nodes lack the pod of a job, and what to do
     ///
     /// The answer shows which markers match a pod and why the others do not, each verdict, and who wrote each mark. The pods
-    /// of a workload or a selector are grouped by cause, and so are the nodes without a pod of a BroadcastJob. Nothing is written. Parts that you may not read are left out, and the
-    /// missing right is named; the right to read pods and markers of the namespace is enough for most answers.
+    /// of a workload or a selector are grouped by cause, and so are the nodes without a pod of a broadcastjob. Nothing is
+    /// written. Parts that you may not read are left out, and the missing right is named; the right to read pods and markers of
+    /// the namespace is enough for most answers.
     Explain(leadsman_kubectl::ExplainArgs),
     /// Show the markers and SidecarSets, their pods, and what is wrong
     ///
