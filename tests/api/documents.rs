@@ -65,6 +65,7 @@ const COMMANDS: &[(&str, Check)] = &[
     ("leadsman preflight", By("tests/api/openkruise.rs")),
     ("leadsman manifests --only=access,workloads", RunWith("--dry-run=server --ignore-not-found")),
     ("leadsman manifests", RunWith(DRY)),
+    ("kubectl annotate crd ", RunWith(DRY)),
     ("kubectl patch crd sidecarsets.", By("tests/api/sidecarset_schema.rs")),
     ("kubectl get sidecarsets ", Not("takes the CRD of a gate that is off here: tests/api/sidecarset_schema.rs reads sets")),
     ("kubectl run any ", Run),
@@ -137,6 +138,7 @@ pub(crate) async fn commands_of_the_pages_print_what_they_show(
         let is_used = exchanges.iter().any(|it| it.command.starts_with(start));
         ensure!(is_used, "no page has a command that begins with `{start}`");
     }
+    serve_jobs(&installation.client).await?;
     let scene = Scene::new(&installation.client, "ns").await?;
     let shell = Shell::new(&installation.plane)?;
     shell

@@ -73,7 +73,7 @@ pub struct FailurePolicy {
     /// pod is created until the failure is acknowledged.
     #[serde(default, rename = "type", skip_serializing_if = "Option::is_none")]
     pub type_: Option<String>,
-    /// Restarts of a pod's containers together (`restartPolicy: OnFailure`) above which the pod is stopped as failed.
+    /// Restarts of a pod's containers together (`restartPolicy: OnFailure`) above which the pod is stopped as failed; 0 if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub restart_limit: Option<i32>,
 }

@@ -12,6 +12,7 @@ use leadsman_lease::record;
 use leadsman_manager::{Gates, LEASE, LEASE_NAMESPACE};
 use serde::de::DeserializeOwned;
 
+use jiff::tz::TimeZone;
 use jiff::{SignedDuration, Timestamp};
 use leadsman_api::{AGENT_LABELS, DEFAULT_NAMESPACE};
 
@@ -35,6 +36,8 @@ pub(crate) struct Install {
     pub(crate) gates: Gates,
     /// What it does with them.
     pub(crate) sidecar_sets: sidecarset::Config,
+    /// The zone of schedules that name none.
+    pub(crate) default_time_zone: TimeZone,
     /// Why the manager's flags are not known, and defaults are assumed.
     pub(crate) assumed: Option<Unread>,
 }
@@ -82,9 +85,11 @@ impl Reader {
             ..Config::default()
         };
         let mut gates = Gates::default();
+        let mut default_time_zone = TimeZone::UTC;
         let assumed = match settings {
             Ok(Leadsman::Manager(args)) => {
                 gates = args.feature_gates;
+                default_time_zone = args.default_time_zone.clone();
                 sidecar_sets = sidecarset::Config {
                     namespace: sidecar_sets.namespace,
                     ..args.sidecar_set_config()
@@ -101,6 +106,7 @@ impl Reader {
             config,
             gates,
             sidecar_sets,
+            default_time_zone,
             assumed,
         }
     }

@@ -13,12 +13,14 @@ use leadsman_core::cluster::ObjectName;
 use leadsman_core::cron::cron_job::CronJob;
 use leadsman_core::cron::find_zone;
 use leadsman_core::cron::schedule::{MOST_COUNTED, Schedule};
+use leadsman_core::podprobe::explain::{ManagerState, Unread};
 use leadsman_process::clock;
 use serde::Serialize;
 use serde_json::Value;
 
 use crate::VerbError;
 use crate::connection::Connection;
+use crate::install::Install;
 use crate::output::{Colors, OutputFormat};
 use crate::report::{Report, Text, TextTable, bad, bold, line, print_report, row, waiting};
 use crate::resources::ADVANCED_CRON_JOBS;
@@ -42,9 +44,9 @@ pub struct Args {
     /// Time zone, as spec.timeZone has it
     #[arg(long, value_name = "ZONE", requires = "schedule")]
     time_zone: Option<String>,
-    /// The manager's --default-time-zone, of schedules that name none
-    #[arg(long, value_name = "ZONE", default_value = "UTC")]
-    default_time_zone: String,
+    /// The manager's --default-time-zone, of schedules that name none [default: as the manager's flags say; without a cluster UTC]
+    #[arg(long, value_name = "ZONE", value_parser = find_zone)]
+    default_time_zone: Option<TimeZone>,
     /// Count from this time, as 2027-03-27T00:00:00Z [default: now]
     #[arg(long, value_name = "TIME")]
     since: Option<Timestamp>,
@@ -93,9 +95,9 @@ struct MissedReport {
 }
 
 pub(crate) async fn run(args: &Args) -> Result<(), VerbError> {
-    let default = find_zone(&args.default_time_zone);
-    let default = default.map_err(|error| VerbError::Usage(error.to_string()))?;
+    let mut default = args.default_time_zone.clone();
     let mut now = clock::now();
+    let mut hindrances = Vec::new();
     let jobs = match (&args.schedule, &args.file, &args.name) {
         (Some(schedule), ..) => {
             let spec = AdvancedCronJobSpec {
@@ -111,21 +113,28 @@ pub(crate) async fn run(args: &Args) -> Result<(), VerbError> {
             let name = name.rsplit('/').next().unwrap_or_default();
             let (reader, namespace) = args.connection.connect_reader().await?;
             now = reader.cluster_time().await;
-            let job = reader
-                .get_object(ADVANCED_CRON_JOBS, Some(&namespace), name)
-                .await?;
-            vec![job.ok_or_else(|| VerbError::NoSuchObject {
-                kind: "advancedcronjob",
-                name: name.to_owned(),
-                place: format!(" in namespace {namespace}"),
-                suggestion: String::new(),
-            })?]
+            let job = reader.require(
+                ADVANCED_CRON_JOBS,
+                "advancedcronjob",
+                name,
+                Some(&namespace),
+            );
+            let (job, install) = futures::join!(job, reader.read_install(now));
+            let job: AdvancedCronJob = job?;
+            let is_named = job.spec.time_zone.is_some() || job.spec.schedule.contains("TZ=");
+            let is_zone_known = default.is_some() || is_named;
+            hindrances = find_hindrances(&install, is_zone_known);
+            default.get_or_insert(install.default_time_zone);
+            vec![job]
         }
     };
+    let default = default.unwrap_or(TimeZone::UTC);
     let since = args.since.unwrap_or(now);
     let reports = jobs.into_iter().map(|job| {
         let job = CronJob::read(&Arc::new(job), &default);
-        ScheduleReport::of(&job, &default, since, usize::from(args.count))
+        let mut report = ScheduleReport::of(&job, &default, since, usize::from(args.count));
+        report.problems.extend(hindrances.iter().cloned());
+        report
     });
     let reports = Schedules(reports.collect());
     print_report(args.output, now, &reports)?;
@@ -133,6 +142,29 @@ pub(crate) async fn run(args: &Args) -> Result<(), VerbError> {
         Some(_) => Err(VerbError::Found("a schedule has no next time".to_owned())),
         None => Ok(()),
     }
+}
+
+/// What of the installation keeps a schedule from running at the times that the answer shows.
+fn find_hindrances(install: &Install, is_zone_known: bool) -> Vec<String> {
+    let is_led = !matches!(
+        install.manager,
+        Ok(ManagerState::Absent | ManagerState::Expired(..))
+    );
+    let mut systems = install.gates.systems.iter();
+    let is_on = systems.any(|system| system.kind == "AdvancedCronJob");
+    let mut found = Vec::new();
+    if !is_led {
+        let doctor = "no manager leads, so nothing runs: `kubectl leadsman doctor` says why";
+        found.push(doctor.to_owned());
+    }
+    match &install.assumed {
+        None if !is_on => found.push("AdvancedCronJobGate is off, so nothing runs".to_owned()),
+        Some(Unread(why)) if !is_zone_known => found.push(format!(
+            "spec.timeZone is absent and the manager's --default-time-zone unknown, so UTC is assumed: {why}"
+        )),
+        _ => {}
+    }
+    found
 }
 
 fn read_jobs(text: &str) -> Result<Vec<AdvancedCronJob>, VerbError> {
@@ -284,9 +316,15 @@ impl Report for Schedules {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
+    use crate::reader::FakeServer;
     use crate::report::plain_text;
 
+    const LEASE: &str =
+        "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/leadsman-manager";
+    const MANAGERS: &str = "/api/v1/namespaces/leadsman-system/pods";
     const JOB: &str = "
 apiVersion: apps.kruise.io/v1beta1
 kind: AdvancedCronJob
@@ -340,6 +378,46 @@ shop/report: 30 2 * * * (Europe/Berlin)
         let reports = reports(&every, "2027-03-26T12:00:00Z");
         let next: Vec<_> = reports.0[0].next.iter().map(ToString::to_string).collect();
         assert_eq!(next, ["2027-03-26T15:30:00Z", "2027-03-26T22:30:00Z"]);
+    }
+
+    #[tokio::test]
+    async fn the_managers_flags_say_the_zone_and_whether_anything_runs() {
+        let now: Timestamp = "2027-03-27T12:00:00Z".parse().unwrap();
+        let lease = json!({"metadata": {}, "spec": {"holderIdentity": "leadsman-system/m_1",
+            "renewTime": "2027-03-27T11:59:59.000000Z"}});
+        let pods = |flags: &[&str]| {
+            let args = [&["manager"], flags].concat();
+            let pod = json!({"metadata": {"name": "m"}, "spec": {"containers": [{"name": "manager", "args": args}]}});
+            json!({"metadata": {}, "items": [pod]})
+        };
+        let zone = "--default-time-zone=Asia/Tokyo";
+        let read = async |lease: &Value, flags: &[&str]| {
+            let server = FakeServer::new([(LEASE, lease.clone()), (MANAGERS, pods(flags))]);
+            server.reader().read_install(now).await
+        };
+        let install = read(&lease, &[zone, "--feature-gates=AdvancedCronJobGate=true"]).await;
+        assert_eq!(install.default_time_zone.iana_name(), Some("Asia/Tokyo"));
+        assert_eq!(find_hindrances(&install, false), [""; 0]);
+        let off = find_hindrances(
+            &read(&json!({"metadata": {}, "spec": {}}), &[zone]).await,
+            false,
+        );
+        assert!(
+            off[0].contains("doctor") && off[1].contains("is off"),
+            "{off:?}"
+        );
+        // A person with `view` reads neither the Lease nor the managers' pods.
+        let unread = FakeServer::new([]).reader().read_install(now).await;
+        let unread = Install {
+            manager: Err(Unread(String::new())),
+            ..unread
+        };
+        assert_eq!(find_hindrances(&unread, true), [""; 0]);
+        let assumed = find_hindrances(&unread, false);
+        assert!(
+            assumed[0].contains("UTC is assumed: the API server does not serve pods"),
+            "{assumed:?}"
+        );
     }
 
     #[test]

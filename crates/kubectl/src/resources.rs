@@ -88,6 +88,9 @@ pub(crate) const KINDS: &[(ApiResource, &[&str])] = &[
     (BROADCAST_JOBS, &["broadcastjob", "broadcastjobs", "bcj"]),
 ];
 
+/// The names that kubectl has for an `AdvancedCronJob`, which has no pods of its own: `next` is about it.
+pub(crate) const SCHEDULED: [&str; 3] = ["advancedcronjob", "advancedcronjobs", "acj"];
+
 impl ApiResource {
     /// The path of its objects in a namespace, or of all.
     pub(crate) fn objects_path(&self, namespace: Option<&str>) -> String {

@@ -12,7 +12,8 @@ use serde_json::Value;
 use crate::VerbError;
 use crate::reader::{ListSelection, Reader};
 use crate::resources::{
-    ApiResource, BROADCAST_JOBS, CRON_JOBS, JOBS, KINDS, MARKERS, NAMESPACES, PODS, SIDECAR_SETS,
+    ApiResource, BROADCAST_JOBS, CRON_JOBS, JOBS, KINDS, MARKERS, NAMESPACES, PODS, SCHEDULED,
+    SIDECAR_SETS,
 };
 
 /// By which a Job's pods are known since Kubernetes 1.27 (`JobNameLabel`, `k8s.io/api/batch/v1`).
@@ -103,6 +104,11 @@ pub(crate) fn parse_target<'a>(
     };
     let known = KINDS.iter().find(|(_, names)| names.contains(&kind));
     let Some((resource, names)) = known else {
+        if SCHEDULED.contains(&kind) {
+            return Err(VerbError::Usage(format!(
+                "{kind} has no pods of its own: `kubectl leadsman next {name}` says when it runs, and why not"
+            )));
+        }
         let all: Vec<_> = KINDS.iter().map(|(_, names)| names[0]).collect();
         let names = KINDS.iter().flat_map(|(_, names)| names.iter().copied());
         let meant = nearest(kind, names).map(|near| format!("; did you mean {near}/{name}?"));
@@ -301,6 +307,7 @@ mod tests {
     #[case(&["podprobemarker", "m"], None, "podprobemarkers m")]
     #[case(&[], Some("app=x"), "app=x")]
     #[case(&["dployment/web"], None, "dployment cannot be explained, only pod, deployment, statefulset, daemonset, replicaset, job, cronjob, cloneset, podprobemarker, sidecarset, broadcastjob or a selector (-l); did you mean deployment/web?")]
+    #[case(&["acj/report"], None, "acj has no pods of its own: `kubectl leadsman next report` says when it runs, and why not")]
     fn a_target_is_written_as_for_kubectl(
         #[case] words: &[&str],
         #[case] selector: Option<&str>,

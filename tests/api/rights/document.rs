@@ -54,6 +54,8 @@ fn shown(row: &Row) -> String {
         Given::Always => "",
         Given::WithWebhooks => " ¹",
         Given::WithSets => " ²",
+        Given::WithCron => " ³",
+        Given::WithBroadcast => " ⁴",
     };
     let named_in = match row.named_in {
         NamedIn::Readyz => "`/readyz`, log",

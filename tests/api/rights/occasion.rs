@@ -17,6 +17,7 @@ use leadsman_tests::Scene;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
+use super::job_occasion::JobOccasions;
 use super::set_occasion::SetOccasions;
 use crate::marks::idle;
 
@@ -73,6 +74,19 @@ pub(crate) enum Occasion {
     ManyRevisions,
     /// A `ControllerRevision` that the watch does not show, in the way of one that is to be created.
     RevisionInTheWay,
+    /// A schedule of Jobs, of which each run replaces the one before.
+    Schedule,
+    /// The same of `BroadcastJob`s.
+    BroadcastOfRuns,
+    /// A `BroadcastJob` without pods.
+    Broadcast,
+    /// A `BroadcastJob` that pauses at failures, with one to acknowledge and a pod that is restarted again and again.
+    FailedBroadcast,
+    /// A `BroadcastJob` that has failed and whose time to live is over, with a pod.
+    EndedBroadcast,
+    /// An object that another manager has created in this moment, which no test arranges: what is said of the right is compared
+    /// with the manifests and with the page alone.
+    Race,
     /// A verdict that an agent has not reported.
     NewVerdict,
     /// A state that a probe comes back to.
@@ -93,6 +107,7 @@ const RIVALS: usize = 4;
 pub(super) struct Occasions {
     pub(super) scene: Scene,
     sets: SetOccasions,
+    jobs: JobOccasions,
     made: AtomicUsize,
 }
 
@@ -106,8 +121,9 @@ impl Occasions {
         scene.pod(POD).await?;
         scene.marker("m", idle()).await?;
         Ok(Self {
-            scene,
             sets: SetOccasions::new(client).await?,
+            jobs: JobOccasions::new(client, &scene.ns),
+            scene,
             made: AtomicUsize::new(0),
         })
     }
@@ -124,6 +140,7 @@ impl Occasions {
             Occasion::Start
             | Occasion::ObjectInTheWay
             | Occasion::RevisionInTheWay
+            | Occasion::Race
             | Occasion::NewVerdict
             | Occasion::RepeatedVerdict => {}
             Occasion::Verdict => {
@@ -174,6 +191,14 @@ impl Occasions {
             Occasion::OldPod => self.sets.make_old_pod(&self.scene, number).await?,
             Occasion::NewVersion => self.sets.rename_version(number).await?,
             Occasion::ManyRevisions => self.sets.make_old_revision(number).await?,
+            Occasion::Schedule => self.jobs.make_schedule(number, "jobTemplate").await?,
+            Occasion::BroadcastOfRuns => {
+                let template = "broadcastJobTemplate";
+                self.jobs.make_schedule(number, template).await?;
+            }
+            Occasion::Broadcast => self.jobs.make_broadcast(&self.scene.node, number).await?,
+            Occasion::FailedBroadcast => self.jobs.make_failed_broadcast(number).await?,
+            Occasion::EndedBroadcast => self.jobs.make_ended_broadcast(number).await?,
         }
         Ok(meanwhile)
     }

@@ -62,7 +62,28 @@ pub(crate) async fn people_have_rights_on_markers_by_their_roles(
     })
     .await?;
     check_rights(&person("view").await?, &scene.ns, true, false).await?;
-    apply_roles(plane, &[]).await
+    apply_roles(plane, &[]).await?;
+    check_roles_on_jobs().await
+}
+
+/// The roles on cron jobs and jobs are aggregated whatever is said of markers.
+async fn check_roles_on_jobs() -> Result<()> {
+    let gates = "--feature-gates=AdvancedCronJobGate=true,BroadcastJobGate=true";
+    let printed = manifests(&[gates]).await?;
+    for system in ["cron", "broadcastjob"] {
+        for (people, to) in [("viewer", &["view"][..]), ("editor", &["admin", "edit"])] {
+            let name = format!("leadsman-{system}-{people}");
+            let role = printed.iter().find(|object| {
+                object["kind"] == "ClusterRole" && object["metadata"]["name"] == *name
+            });
+            let labels = role.and_then(|role| role["metadata"]["labels"].as_object());
+            let keys = labels.with_context(|| name.clone())?.keys();
+            let found = keys.filter_map(|key| Some(key.split_once("/aggregate-to-")?.1));
+            let found: Vec<_> = found.collect();
+            ensure!(found == to, "{name}: {found:?}");
+        }
+    }
+    Ok(())
 }
 
 /// Who has a role in the namespace.

@@ -7,10 +7,11 @@ use serde_json::Value;
 use tokio::process::Command;
 
 use super::occasion::Occasion::{
-    self, ContestedLease, DeletedMarker, FreeLease, Leftover, ManyRevisions, NewMarker, NewNode,
-    NewPod, NewSet, NewVerdict, NewVersion, NoConfiguration, NoLease, NoMarkers, NoSecret,
-    NoServer, ObjectInTheWay, OldNode, OldPod, OpenKruise, OtherConfiguration, RepeatedVerdict,
-    RevisionInTheWay, SpoiltSecret, Start, Verdict, WrongSet,
+    self, Broadcast, BroadcastOfRuns, ContestedLease, DeletedMarker, EndedBroadcast,
+    FailedBroadcast, FreeLease, Leftover, ManyRevisions, NewMarker, NewNode, NewPod, NewSet,
+    NewVerdict, NewVersion, NoConfiguration, NoLease, NoMarkers, NoSecret, NoServer,
+    ObjectInTheWay, OldNode, OldPod, OpenKruise, OtherConfiguration, Race, RepeatedVerdict,
+    RevisionInTheWay, Schedule, SpoiltSecret, Start, Verdict, WrongSet,
 };
 
 /// The account of the manager.
@@ -63,10 +64,20 @@ pub(crate) enum Given {
     WithWebhooks,
     /// With `SidecarSetGate`.
     WithSets,
+    /// With `AdvancedCronJobGate`.
+    WithCron,
+    /// With `BroadcastJobGate`.
+    WithBroadcast,
 }
 
 impl Given {
-    pub(crate) const ALL: [Self; 3] = [Self::Always, Self::WithWebhooks, Self::WithSets];
+    pub(crate) const ALL: [Self; 5] = [
+        Self::Always,
+        Self::WithWebhooks,
+        Self::WithSets,
+        Self::WithCron,
+        Self::WithBroadcast,
+    ];
 
     /// Gates with which it is given.
     pub(crate) fn gates(self) -> &'static str {
@@ -74,16 +85,20 @@ impl Given {
             Self::Always => "",
             Self::WithWebhooks => "EnablePodProbeMarkerOnServerless=true",
             Self::WithSets => "SidecarSetGate=true",
+            Self::WithCron => "AdvancedCronJobGate=true",
+            Self::WithBroadcast => "BroadcastJobGate=true",
         }
+    }
+
+    /// Whether these gates are of features that have webhooks.
+    pub(crate) fn has_webhooks(self) -> bool {
+        matches!(self, Self::WithWebhooks | Self::WithSets)
     }
 
     /// Whether these gates are enough.
     fn is_with(self, gates: Self) -> bool {
-        match gates {
-            Self::Always => self == Self::Always,
-            Self::WithWebhooks => self != Self::WithSets,
-            Self::WithSets => true,
-        }
+        let is_of_webhooks = self == Self::WithWebhooks && gates.has_webhooks();
+        self == Self::Always || self == gates || is_of_webhooks
     }
 }
 
@@ -117,6 +132,14 @@ const OF_AGENT: Row = Row {
 };
 const OF_SETS: Row = Row {
     given: Given::WithSets,
+    ..OF_MANAGER
+};
+const OF_CRON: Row = Row {
+    given: Given::WithCron,
+    ..OF_MANAGER
+};
+const OF_BROADCAST: Row = Row {
+    given: Given::WithBroadcast,
     ..OF_MANAGER
 };
 
@@ -405,6 +428,128 @@ pub(crate) const TABLE: &[Row] = &[
         needed_to: "register the webhook that refuses invalid sets",
         named_in: NamedIn::Log,
         ..OF_SETS
+    },
+    Row {
+        group: APPS,
+        resource: "advancedcronjobs",
+        needed_to: "read the cron jobs",
+        ..OF_CRON
+    },
+    Row {
+        group: APPS,
+        resource: "advancedcronjobs/status",
+        verbs: &[("patch", Schedule)],
+        needed_to: "write their status, which remembers the latest time that was run",
+        ..OF_CRON
+    },
+    Row {
+        group: "batch",
+        resource: "jobs",
+        needed_to: "see which runs there are, and which have ended",
+        ..OF_CRON
+    },
+    Row {
+        group: "batch",
+        resource: "jobs",
+        verbs: &[("create", Schedule), ("delete", Schedule)],
+        needed_to: "begin runs and delete old ones; those of cron jobs alone, by the policy `leadsman-manager-cron`",
+        ..OF_CRON
+    },
+    Row {
+        group: "batch",
+        resource: "jobs",
+        verbs: &[("get", Race)],
+        needed_to: "read a run that another manager has just created, without waiting for the watch",
+        named_in: NamedIn::Log,
+        ..OF_CRON
+    },
+    Row {
+        group: APPS,
+        resource: "broadcastjobs",
+        needed_to: "see which runs there are, and which have ended",
+        ..OF_CRON
+    },
+    Row {
+        group: APPS,
+        resource: "broadcastjobs",
+        verbs: &[("create", BroadcastOfRuns), ("delete", BroadcastOfRuns)],
+        needed_to: "begin runs and delete old ones; those of cron jobs alone, by the policy `leadsman-manager-cron`",
+        ..OF_CRON
+    },
+    Row {
+        group: APPS,
+        resource: "broadcastjobs",
+        verbs: &[("get", Race)],
+        needed_to: "read a run that another manager has just created, without waiting for the watch",
+        named_in: NamedIn::Log,
+        ..OF_CRON
+    },
+    Row {
+        group: "events.k8s.io",
+        resource: "events",
+        verbs: &[("create", Schedule)],
+        needed_to: "tell which runs began and ended, were missed or refused",
+        ..OF_CRON
+    },
+    Row {
+        group: "apiextensions.k8s.io",
+        resource: "customresourcedefinitions",
+        names: &["advancedcronjobs.apps.kruise.io"],
+        needed_to: "see which fields the API server keeps of a cron job's status",
+        ..OF_CRON
+    },
+    Row {
+        group: APPS,
+        resource: "broadcastjobs",
+        needed_to: "read the jobs",
+        ..OF_BROADCAST
+    },
+    Row {
+        group: APPS,
+        resource: "broadcastjobs",
+        verbs: &[("patch", FailedBroadcast)],
+        needed_to: "record in its annotations on which nodes a job has succeeded, and which failures are acknowledged",
+        ..OF_BROADCAST
+    },
+    Row {
+        group: APPS,
+        resource: "broadcastjobs",
+        verbs: &[("delete", EndedBroadcast)],
+        needed_to: "delete a job whose time to live is over; one that has ended alone, by the policy `leadsman-manager-broadcastjob`",
+        ..OF_BROADCAST
+    },
+    Row {
+        group: APPS,
+        resource: "broadcastjobs/status",
+        verbs: &[("patch", Broadcast)],
+        needed_to: "write the job's status",
+        ..OF_BROADCAST
+    },
+    Row {
+        resource: "pods",
+        verbs: &[("create", Broadcast), ("delete", EndedBroadcast)],
+        needed_to: "run a pod on each node, and delete those of a job that has failed; those of jobs alone, by the policy `leadsman-manager-broadcastjob`",
+        ..OF_BROADCAST
+    },
+    Row {
+        resource: "pods",
+        verbs: &[("patch", FailedBroadcast)],
+        needed_to: "end a pod that was restarted too often, by its deadline; what else of a pod may be changed says the policy `leadsman-manager-broadcastjob-pods`",
+        ..OF_BROADCAST
+    },
+    Row {
+        resource: "pods",
+        verbs: &[("get", Race)],
+        needed_to: "read a pod that another manager has just created, without waiting for the watch",
+        named_in: NamedIn::Log,
+        ..OF_BROADCAST
+    },
+    Row {
+        group: "events.k8s.io",
+        resource: "events",
+        verbs: &[("create", Broadcast)],
+        needed_to: "tell what becomes of a job and its pods",
+        ..OF_BROADCAST
     },
     Row {
         group: APPS,

@@ -1,8 +1,8 @@
 //! `cargo xtask rules`: which test proves which rule.
 //!
-//! The rules are the headings of `docs/reference.md` and `docs/reference/sidecarset.md`. A test names the rules that it
-//! would fail without in a line comment of its own, above its attributes: `// PPM-8, DEF-13`. A rule without a test fails, as does a comment that
-//! names no rule or stands above no test.
+//! The rules are the headings of the pages in [`REFERENCES`]. A test names the rules that it would fail without in a line comment of
+//! its own, above its attributes: `// PPM-8, DEF-13`. A rule without a test fails, as does a comment that names no rule or stands above
+//! no test.
 
 mod reference;
 mod scan;

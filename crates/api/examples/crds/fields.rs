@@ -13,8 +13,8 @@ const BEGINNING: &str = "\
 # Fields of the API
 
 This page lists every field of leadsman's CRDs. `cargo xtask docs` writes it from the CRDs, and `kubectl explain
-podprobemarkers.spec.probes` shows the same. [Markers](../markers.md) and [sidecars](../sidecarset.md) explain what the fields are for, and
-what they mean when they are left out.
+podprobemarkers.spec.probes` shows the same. [Markers](../markers.md), [sidecars](../sidecarset.md), [BroadcastJobs](../broadcastjob.md) and
+[AdvancedCronJobs](../advancedcronjob.md) explain what the fields are for, and what they mean when they are left out.
 
 Fields marked `*` are required. \"Refusals say\" is what the API server answers to a value that is refused. Containers and volumes of a
 `SidecarSet` have all fields that they have in a pod (`kubectl explain pod.spec.containers`); this page only lists those to which leadsman

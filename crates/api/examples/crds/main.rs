@@ -12,7 +12,11 @@ fn main() -> std::io::Result<ExitCode> {
     let has = |flag: &str| std::env::args().any(|argument| argument == flag);
     if has("--fields") {
         let mut crds = crd::podprobe_crds().to_vec();
-        crds.push(crd::sidecar_set_crd());
+        crds.extend([
+            crd::sidecar_set_crd(),
+            crd::broadcast_job_crd(),
+            crd::advanced_cron_job_crd(),
+        ]);
         print!("{}", fields::page(&crds));
         return Ok(ExitCode::SUCCESS);
     }

@@ -55,6 +55,7 @@ fn healthy() -> InstallHealth {
                 ..Gates::default()
             },
             sidecar_sets: sidecarset::Config::default(),
+            default_time_zone: jiff::tz::TimeZone::UTC,
             assumed: None,
         },
         daemon_set: Ok(Some(decode(

@@ -20,11 +20,12 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Say why pods have their marks and sidecars, or lack them, and what to do
+    /// Say why pods have their marks and sidecars, or lack them, why nodes lack the pod of a job, and what to do
     ///
     /// The answer shows which markers match a pod and why the others do not, each verdict, and who wrote each mark. The pods
-    /// of a workload or a selector are grouped by cause. Nothing is written. Parts that you may not read are left out, and the
-    /// missing right is named; the right to read pods and markers of the namespace is enough for most answers.
+    /// of a workload or a selector are grouped by cause, and so are the nodes without a pod of a broadcastjob. Nothing is
+    /// written. Parts that you may not read are left out, and the missing right is named; the right to read pods and markers of
+    /// the namespace is enough for most answers.
     Explain(leadsman_kubectl::ExplainArgs),
     /// Show the markers and SidecarSets, their pods, and what is wrong
     ///
@@ -69,17 +70,19 @@ enum Command {
     /// Show when a schedule runs next, and why nothing runs
     ///
     /// The answer has the next times in UTC and as the clocks of the time zone show them, the times that were missed, and what
-    /// keeps runs from beginning. With --schedule or -f no cluster is asked. The exit status is 1 if a schedule has no next
-    /// time. Nothing is written.
+    /// keeps runs from beginning, in the default time zone that the manager's flags name. With --schedule or -f no cluster is
+    /// asked. The exit status is 1 if a schedule has no next time. Nothing is written.
     Next(leadsman_kubectl::NextArgs),
 }
 
-const ABOUT: &str = "Says why pods have their marks and sidecars, or lack them, and what to do";
+const ABOUT: &str =
+    "Says why pods lack their marks or sidecars, why jobs do not run, and what to do";
 const LONG_ABOUT: &str = "\
-Says why pods have their marks and sidecars, or lack them, and what to do
+Says why pods lack their marks or sidecars, why jobs do not run, and what to do
 
-The plugin asks the API server about PodProbeMarkers and SidecarSets, with your
-kubeconfig and your own rights, and changes no object. Begin with:
+The plugin asks the API server about PodProbeMarkers, SidecarSets, BroadcastJobs
+and AdvancedCronJobs, with your kubeconfig and your own rights, and changes no
+object. Begin with:
 
     kubectl leadsman explain pod/game-0
     kubectl leadsman status -A
