@@ -84,8 +84,8 @@ pub(crate) enum Occasion {
     FailedBroadcast,
     /// A `BroadcastJob` that has failed and whose time to live is over, with a pod.
     EndedBroadcast,
-    /// An object that another manager has created in this moment, which no test arranges: what is said of the right is compared
-    /// with the manifests and with the page alone.
+    /// An object that another manager has created in this moment, or a plugin of the API server that the test bed has not: no test
+    /// arranges it, and what is said of the right is compared with the manifests and with the page alone.
     Race,
     /// A verdict that an agent has not reported.
     NewVerdict,

@@ -70,7 +70,7 @@ pub(crate) async fn people_have_rights_on_markers_by_their_roles(
 async fn check_roles_on_jobs() -> Result<()> {
     let gates = "--feature-gates=AdvancedCronJobGate=true,BroadcastJobGate=true";
     let printed = manifests(&[gates]).await?;
-    for system in ["cron", "broadcastjob"] {
+    for system in ["advancedcronjob", "broadcastjob"] {
         for (people, to) in [("viewer", &["view"][..]), ("editor", &["admin", "edit"])] {
             let name = format!("leadsman-{system}-{people}");
             let role = printed.iter().find(|object| {

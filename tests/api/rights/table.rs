@@ -443,6 +443,14 @@ pub(crate) const TABLE: &[Row] = &[
         ..OF_CRON
     },
     Row {
+        group: APPS,
+        resource: "advancedcronjobs/finalizers",
+        verbs: &[("update", Race)],
+        needed_to: "create objects that block the deletion of their owner, where the API server asks for this right (`OwnerReferencesPermissionEnforcement`, as on OpenShift)",
+        named_in: NamedIn::Log,
+        ..OF_CRON
+    },
+    Row {
         group: "batch",
         resource: "jobs",
         needed_to: "see which runs there are, and which have ended",
@@ -452,7 +460,7 @@ pub(crate) const TABLE: &[Row] = &[
         group: "batch",
         resource: "jobs",
         verbs: &[("create", Schedule), ("delete", Schedule)],
-        needed_to: "begin runs and delete old ones; those of cron jobs alone, by the policy `leadsman-manager-cron`",
+        needed_to: "begin runs and delete old ones; those of cron jobs alone, by the policy `leadsman-manager-advancedcronjob`",
         ..OF_CRON
     },
     Row {
@@ -473,7 +481,7 @@ pub(crate) const TABLE: &[Row] = &[
         group: APPS,
         resource: "broadcastjobs",
         verbs: &[("create", BroadcastOfRuns), ("delete", BroadcastOfRuns)],
-        needed_to: "begin runs and delete old ones; those of cron jobs alone, by the policy `leadsman-manager-cron`",
+        needed_to: "begin runs and delete old ones; those of cron jobs alone, by the policy `leadsman-manager-advancedcronjob`",
         ..OF_CRON
     },
     Row {
@@ -508,7 +516,7 @@ pub(crate) const TABLE: &[Row] = &[
         group: APPS,
         resource: "broadcastjobs",
         verbs: &[("patch", FailedBroadcast)],
-        needed_to: "record in its annotations on which nodes a job has succeeded, and which failures are acknowledged",
+        needed_to: "record in two annotations on which nodes a job has succeeded, and which failures are acknowledged; nothing else of it, by the policy `leadsman-manager-broadcastjob`",
         ..OF_BROADCAST
     },
     Row {
@@ -523,6 +531,14 @@ pub(crate) const TABLE: &[Row] = &[
         resource: "broadcastjobs/status",
         verbs: &[("patch", Broadcast)],
         needed_to: "write the job's status",
+        ..OF_BROADCAST
+    },
+    Row {
+        group: APPS,
+        resource: "broadcastjobs/finalizers",
+        verbs: &[("update", Race)],
+        needed_to: "create objects that block the deletion of their owner, where the API server asks for this right (`OwnerReferencesPermissionEnforcement`, as on OpenShift)",
+        named_in: NamedIn::Log,
         ..OF_BROADCAST
     },
     Row {

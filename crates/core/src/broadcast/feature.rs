@@ -317,10 +317,10 @@ fn create_pods(
         let created = Arc::new(JobPod::new(job, name.clone(), node));
         let note = format!("Created pod: {}", name.name);
         let refused = job.notice(true, "FailedCreate", String::new());
-        let (owner, named, node) = (job.clone(), name.clone(), node.to_owned());
+        let parts = (job.clone(), name.clone(), node.to_owned());
         // A quota lets a pod through when another one has ended, and an edit of the template may help.
         let purpose = Purpose::of((job.generation, ended));
-        let pod = move || new_pod(&owner, &named, &node);
+        let pod = move || new_pod(&parts.0, &parts.1, &parts.2);
         plan.create(&CREATE_POD, name.clone(), purpose, pod)
             .assuming::<Pod>(move || Assumption::Created(created.clone()))
             .tell_when_done(job.notice(false, "SuccessfulCreate", note))

@@ -26,7 +26,7 @@ impl Key for CronJobKey {
 }
 
 impl Feature for Cron {
-    const NAME: &'static str = "cron";
+    const NAME: &'static str = "advancedcronjob";
     const EVENTS_FROM: &'static str = "advancedcronjob-controller";
     const WRITES: &'static [WriteKind] = &[
         CREATE_JOB,
@@ -39,11 +39,11 @@ impl Feature for Cron {
         EVENT,
     ];
     const CLASSES: &'static [Class] = &[
-        Class::new("cron_runs"),
-        Class::new("cron_statuses"),
-        Class::new("cron_old_runs"),
-        Class::new("cron_events"),
-        Class::new("cron_templates"),
+        Class::new("advancedcronjob_runs"),
+        Class::new("advancedcronjob_statuses"),
+        Class::new("advancedcronjob_old_runs"),
+        Class::new("advancedcronjob_events"),
+        Class::new("advancedcronjob_templates"),
     ];
 
     type Key = CronJobKey;

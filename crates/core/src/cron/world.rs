@@ -80,15 +80,27 @@ const fn of_broadcast_jobs(label: &'static str, verb: WriteVerb, class: usize) -
     }
 }
 
-pub(super) const CREATE_JOB: WriteKind = of_jobs("cron_create_job", WriteVerb::Create, RUNS);
-pub(super) const CREATE_BROADCAST_JOB: WriteKind =
-    of_broadcast_jobs("cron_create_broadcastjob", WriteVerb::Create, RUNS);
-pub(super) const JUDGE_JOB: WriteKind = of_jobs("cron_judge_job", WriteVerb::DryRun, TEMPLATES);
-pub(super) const JUDGE_BROADCAST_JOB: WriteKind =
-    of_broadcast_jobs("cron_judge_broadcastjob", WriteVerb::DryRun, TEMPLATES);
-pub(super) const DELETE_JOB: WriteKind = of_jobs("cron_delete_job", WriteVerb::Delete, OLD_RUNS);
-pub(super) const DELETE_BROADCAST_JOB: WriteKind =
-    of_broadcast_jobs("cron_delete_broadcastjob", WriteVerb::Delete, OLD_RUNS);
+pub(super) const CREATE_JOB: WriteKind =
+    of_jobs("advancedcronjob_create_job", WriteVerb::Create, RUNS);
+pub(super) const CREATE_BROADCAST_JOB: WriteKind = of_broadcast_jobs(
+    "advancedcronjob_create_broadcastjob",
+    WriteVerb::Create,
+    RUNS,
+);
+pub(super) const JUDGE_JOB: WriteKind =
+    of_jobs("advancedcronjob_judge_job", WriteVerb::DryRun, TEMPLATES);
+pub(super) const JUDGE_BROADCAST_JOB: WriteKind = of_broadcast_jobs(
+    "advancedcronjob_judge_broadcastjob",
+    WriteVerb::DryRun,
+    TEMPLATES,
+);
+pub(super) const DELETE_JOB: WriteKind =
+    of_jobs("advancedcronjob_delete_job", WriteVerb::Delete, OLD_RUNS);
+pub(super) const DELETE_BROADCAST_JOB: WriteKind = of_broadcast_jobs(
+    "advancedcronjob_delete_broadcastjob",
+    WriteVerb::Delete,
+    OLD_RUNS,
+);
 pub(super) const STATUS: WriteKind = WriteKind {
     resource: "advancedcronjobs/status",
     ..of_broadcast_jobs("advancedcronjob_status", WriteVerb::MergePatch, STATUSES)

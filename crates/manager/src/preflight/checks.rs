@@ -10,6 +10,7 @@ use super::facts::{
 use super::finding::{Finding, name_first_of};
 use super::marks::{MarkOwner, MarkerFacts, MarkerSurvey};
 use super::openkruise::{BlockingWebhook, OpenKruiseFacts, SIDECAR_SETS};
+use crate::SYSTEMS;
 use crate::finding;
 use crate::gates::{Gates, openkruise_acts_on_markers};
 use crate::leader::{LEASE as OWN_LEASE, LEASE_NAMESPACE, installation_of_holder};
@@ -151,10 +152,12 @@ fn check_crd(name: &str, seen: &Lookup<Option<CrdFacts>>) -> Vec<Finding> {
 
 /// How to install a CRD.
 fn install_command(name: &str) -> String {
-    let gate = match name.split_once('.') {
-        Some((SIDECAR_SETS, _)) => " --feature-gates=SidecarSetGate=true",
-        _ => "",
-    };
+    let resource = name.split('.').next().unwrap_or_default();
+    let system = SYSTEMS.iter().find(|system| system.resource == resource);
+    let gate = system.map(|system| system.gate);
+    let gate = gate.or((resource == SIDECAR_SETS).then_some("SidecarSetGate"));
+    let gate = gate.map(|gate| format!(" --feature-gates={gate}=true"));
+    let gate = gate.unwrap_or_default();
     format!(
         "leadsman manifests --only=crds{gate} | kubectl apply --server-side --force-conflicts -f -"
     )

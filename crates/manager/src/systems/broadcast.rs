@@ -2,14 +2,14 @@
 
 use leadsman_api::slim::{Node, Pod};
 use leadsman_api::{BROADCAST_JOB_CRD, BroadcastJob, crd};
-use leadsman_control::{Kind, Reconciled, WatchedKinds};
+use leadsman_control::{Kind, Reconciled, Rules as _, WatchedKinds};
 use leadsman_core::broadcast::{ACKNOWLEDGED, BroadcastJobs, SUCCEEDED};
 
 use super::System;
 
 /// The row of `BroadcastJob`.
 pub(super) const SYSTEM: System = System {
-    name: "broadcastjob",
+    name: Reconciled::<BroadcastJobKinds>::NAME,
     gate: "BroadcastJobGate",
     about: "act on BroadcastJobs, which run a pod on each node",
     crds: || vec![crd::broadcast_job_crd()],

@@ -2,14 +2,14 @@
 
 use leadsman_api::AdvancedCronJob;
 use leadsman_api::slim::run::{BroadcastJobRun, Job};
-use leadsman_control::{Kind, OptionalFields, Reconciled, WatchedKinds};
+use leadsman_control::{Kind, OptionalFields, Reconciled, Rules as _, WatchedKinds};
 use leadsman_core::cron::world::Cron;
 
 use super::System;
 
 /// The row of `AdvancedCronJob`.
 pub(super) const SYSTEM: System = System {
-    name: "cron",
+    name: Reconciled::<CronKinds>::NAME,
     gate: "AdvancedCronJobGate",
     about: "act on AdvancedCronJobs",
     crds: || vec![leadsman_api::crd::advanced_cron_job_crd()],

@@ -19,7 +19,7 @@ pub static SYSTEMS: &[System] = &[cron::SYSTEM, broadcast::SYSTEM];
 
 /// A system that its gate switches on: a feature on the kernel, which has no webhook.
 pub struct System {
-    /// The name that stands in the names of roles and policies.
+    /// The name, which stands in the names of roles and policies and in logs.
     pub name: &'static str,
     /// The gate, which is off unless it is switched on.
     pub gate: &'static str,

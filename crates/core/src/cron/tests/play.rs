@@ -534,7 +534,7 @@ impl Play {
             return Outcome::Refused;
         }
         match label {
-            "cron_judge_job" | "cron_judge_broadcastjob" => {}
+            "advancedcronjob_judge_job" | "advancedcronjob_judge_broadcastjob" => {}
             "advancedcronjob_status" => {
                 if body["metadata"]["resourceVersion"]
                     != json!(self.cron_job.metadata.resource_version)
@@ -546,8 +546,8 @@ impl Play {
                 assert!(self.last() >= last, "the status goes back");
                 self.show_cron_job();
             }
-            "cron_create_job" | "cron_create_broadcastjob" => {
-                let kind = if label == "cron_create_job" {
+            "advancedcronjob_create_job" | "advancedcronjob_create_broadcastjob" => {
+                let kind = if label == "advancedcronjob_create_job" {
                     RunKind::Job
                 } else {
                     RunKind::BroadcastJob
@@ -555,7 +555,7 @@ impl Play {
                 return self.create(kind, name, body.into_owned());
             }
             _ => {
-                let kind = if label == "cron_delete_job" {
+                let kind = if label == "advancedcronjob_delete_job" {
                     RunKind::Job
                 } else {
                     RunKind::BroadcastJob
