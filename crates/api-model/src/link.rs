@@ -37,7 +37,12 @@ pub trait Link: Send + Sync {
         false
     }
 
-    /// Decides on the fate of an event of a watch.
+    /// How many objects a page of a list has at most, however many are asked for.
+    fn longest_page(&self) -> u64 {
+        u64::MAX
+    }
+
+    /// Decides on the fate of an event of a watch, or of a bookmark.
     fn event_fate(&self, resource: &str, version: u64) -> EventFate {
         let _ = (resource, version);
         EventFate::Deliver
@@ -131,6 +136,8 @@ pub enum EventFate {
     CloseStream,
     /// The connection breaks before it.
     BreakStream,
+    /// The watch ends before it with an error: the version that it has come to is forgotten.
+    Expire,
     /// Neither it nor anything after it is delivered, and the watch does not end.
     Hang,
 }

@@ -88,7 +88,8 @@ impl Connection {
         let limit = call.number("limit")?.filter(|limit| *limit > 0);
         let asked = call.number("resourceVersion")?;
         let token = call.parameter("continue");
-        let all = limit.unwrap_or(u64::MAX);
+        let longest = self.link.longest_page();
+        let all = limit.map_or(u64::MAX, |limit| limit.min(longest));
         if !token.is_empty() {
             if asked.is_some_and(|asked| asked > 0) {
                 let message = "specifying resource version is not allowed when using continue";

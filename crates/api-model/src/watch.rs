@@ -82,12 +82,7 @@ impl Connection {
                 ));
             }
         } else if from < store.compacted {
-            let status = Failure::expired(format!(
-                "too old resource version: {from} ({})",
-                store.compacted
-            ))
-            .to_status();
-            initial.push_back(line("ERROR", &encode(&status)));
+            initial.push_back(expired(from, store.compacted));
         }
         let is_over = from != 0 && from < store.compacted;
         let now = Instant::now();
@@ -143,7 +138,9 @@ impl WatchStream {
                 () = sleep_until(self.ends) => return None,
                 () = sleep_until(self.bookmark_due), if self.has_bookmarks => {
                     self.bookmark_due = next_bookmark(self.bookmark_due, self.ends);
-                    return Some(Ok(Frame::data(self.bookmark())));
+                    if let Some((bookmark, version)) = self.bookmark() {
+                        return self.deliver(bookmark, version).await;
+                    }
                 }
             }
         }
@@ -216,6 +213,10 @@ impl WatchStream {
                     io::Error::new(io::ErrorKind::ConnectionReset, "connection reset by peer");
                 return Some(Err(error));
             }
+            EventFate::Expire => {
+                self.is_over = true;
+                return Some(Ok(Frame::data(expired(version - 1, version))));
+            }
         }
         if self.connection.is_gone() {
             return futures::future::pending().await;
@@ -223,15 +224,20 @@ impl WatchStream {
         Some(Ok(Frame::data(event)))
     }
 
-    fn bookmark(&self) -> Bytes {
+    /// The version that is reached. A watch from a later one hears of nothing until then (`process` in `cache_watcher.go`).
+    fn bookmark(&self) -> Option<(Bytes, u64)> {
         let store = self.connection.server.store();
-        let reached = self
-            .connection
-            .cached_version(&store, &self.resource)
-            .max(self.seen);
+        let reached = self.connection.cached_version(&store, &self.resource);
         let resource = &store.resources[self.kind];
-        bookmark(&resource.kind, &resource.api_version(), reached, false)
+        let bookmark = bookmark(&resource.kind, &resource.api_version(), reached, false);
+        (reached >= self.seen).then_some((bookmark, reached))
     }
+}
+
+/// The end of a watch from a version that is forgotten.
+fn expired(from: u64, oldest: u64) -> Bytes {
+    let message = format!("too old resource version: {from} ({oldest})");
+    line("ERROR", &encode(&Failure::expired(message).to_status()))
 }
 
 /// Each minute, and shortly before the end (`nextBookmarkTime` in `cache_watcher.go`).

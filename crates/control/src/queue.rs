@@ -31,9 +31,9 @@ use crate::places::Places;
 use crate::rules::Target;
 use leadsman_reconcile::{After, Class};
 
-/// The number of internal errors in a row, which take at least four seconds, after which a write
-/// counts as refused. Fewer may mean that the API server's store is electing a leader.
-const INTERNAL_ERRORS: u32 = 6;
+/// A write whose answers have been internal errors alone for so long counts as refused. For less, the API server's store may
+/// be away or elect a leader: then all writes end like this, and no object is at fault.
+const INTERNAL_ERRORS: Duration = Duration::from_mins(1);
 /// The size from which on an object of a class that is paced by size is written at most so often
 /// that its replies have about as many bytes a second. A usual pod has a twentieth of it, and each
 /// change of its verdict is written at once.
@@ -98,7 +98,8 @@ enum TargetState {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Failures {
     count: u32,
-    internal_errors: u32,
+    /// The first of the internal errors that came last, without another failure in between.
+    internal_since: Option<Instant>,
 }
 
 /// How a write ended.
@@ -299,8 +300,9 @@ impl<T: Target> WriteQueue<T> {
                 }
             }
             WriteResult::Failed { cause, after } => {
-                failures.add_failure(cause);
-                if failures.internal_errors == INTERNAL_ERRORS {
+                failures.add_failure(cause, now);
+                let since = failures.internal_since;
+                if since.is_some_and(|since| now.duration_since(since) >= INTERNAL_ERRORS) {
                     if dirty {
                         self.mark_dirty(target);
                     }
@@ -481,12 +483,10 @@ impl TargetState {
 }
 
 impl Failures {
-    fn add_failure(&mut self, cause: RetryCause) {
+    fn add_failure(&mut self, cause: RetryCause, now: Instant) {
         self.count += 1;
-        self.internal_errors = match cause {
-            RetryCause::InternalError => self.internal_errors + 1,
-            _ => 0,
-        };
+        let is_internal = cause == RetryCause::InternalError;
+        self.internal_since = is_internal.then(|| self.internal_since.unwrap_or(now));
     }
 }
 

@@ -20,9 +20,9 @@ pub struct Reachability {
 struct ReachState {
     /// The time of the last reply.
     last_reply: Option<Instant>,
-    /// The begin of the outage, if there is one.
+    /// The last loss of the outage, if there is one.
     lost: Option<Instant>,
-    /// The number of outages that are over, and the beginning of the last one.
+    /// The number of outages that are over, and the last loss of the last one.
     recoveries: u64,
     lost_before: Option<Instant>,
 }
@@ -64,8 +64,9 @@ impl Reachability {
     fn record_loss(&self, began: Instant, now: Instant) {
         self.state.send_if_modified(|state| {
             if state.last_reply.is_none_or(|replied| replied <= began) {
-                // The first loss dates the outage: connections on which nothing came since then may be dead.
-                state.lost.get_or_insert(now);
+                // The last loss counts: connections on which nothing came since then may be dead. An earlier one may be long ago,
+                // where no request was sent since and watches have shown events.
+                state.lost = state.lost.max(Some(now));
             }
             // No listener waits for a loss.
             false
@@ -93,7 +94,7 @@ impl Reachability {
 }
 
 impl RecoveryListener {
-    /// Waits for the next recovery; returns when its outage began.
+    /// Waits for the next recovery; returns when its outage was last noticed.
     pub async fn wait_for_recovery(&mut self) -> Instant {
         let seen = self.seen;
         let recovered = self.state.wait_for(|state| state.recoveries > seen).await;
@@ -142,9 +143,10 @@ mod tests {
         };
         record(&Disposition::Done);
         assert_eq!(recovered(&mut listener), None, "nothing was lost");
-        let lost = clock::monotonic();
         record(&timed_out(Duration::from_secs(1)));
-        tokio::time::advance(Duration::from_secs(9)).await;
+        // A process that only watches asks for nothing for a long time, and its watches go on.
+        tokio::time::advance(Duration::from_hours(1)).await;
+        let lost = clock::monotonic();
         record(&retry(RetryCause::NoAnswer));
         for starting in [
             RetryCause::Throttled,

@@ -1,17 +1,22 @@
 //! What the network and the API servers do to the requests of one process, and when it dies. Each fault ends by itself, or when
 //! all are healed.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use fastrand::Rng;
+use leadsman_api_model::{Fate, RequestFacts};
 use tokio::time::Instant;
+
+use crate::plan::{KINDS, WatchEnd};
 
 /// The faults of one process, over all its incarnations. Clones share them.
 #[derive(Clone)]
 pub(crate) struct Faults {
     start: Instant,
+    /// How long a request or an event takes at most, without any fault.
+    pub(crate) latency: Duration,
     state: Arc<Mutex<FaultState>>,
 }
 
@@ -26,20 +31,47 @@ pub(crate) struct FaultState {
     pub(crate) lag: (u64, Duration),
     /// By how much events of a resource are late.
     pub(crate) late_events: BTreeMap<String, (Duration, Duration)>,
-    /// Counted up to end all watches.
-    pub(crate) watch_epoch: u64,
-    /// No request is answered until then.
-    pub(crate) silent_until: Duration,
+    /// How watches end at their next event.
+    pub(crate) watch_ends: BTreeMap<String, WatchEnd>,
+    /// No request is answered, and no event comes. Connections live on, and what was sent arrives at the end.
+    pub(crate) silence: Lasting<()>,
+    /// Likewise, and no watch of a time before its end shows anything, ever.
+    pub(crate) outage: Lasting<()>,
     /// By how much requests are late.
-    pub(crate) slow: (Duration, Duration),
+    pub(crate) slow: Lasting<Duration>,
     /// The status that requests are refused with, and the seconds of `Retry-After`.
-    pub(crate) refusal: (u16, Option<u64>, Duration),
+    pub(crate) refusal: Lasting<(u16, Option<u64>)>,
     /// How many replies are lost yet.
-    pub(crate) lost_replies: usize,
+    pub(crate) lost_replies: Lasting<usize>,
     /// How many requests are lost yet.
-    pub(crate) lost_requests: usize,
+    pub(crate) lost_requests: Lasting<usize>,
     /// The death to come.
     pub(crate) crash: Option<Crash>,
+}
+
+/// What lasts for a time, for one resource or all.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Lasting<T> {
+    pub(crate) what: T,
+    pub(crate) only: Option<String>,
+    pub(crate) until: Duration,
+}
+
+impl<T> Lasting<T> {
+    fn find(&mut self, now: Duration, resource: &str) -> Option<&mut T> {
+        let is_meant = self.only.as_ref().is_none_or(|only| only == resource);
+        (now < self.until && is_meant).then_some(&mut self.what)
+    }
+}
+
+impl Lasting<usize> {
+    /// Counts one down.
+    fn take_one(&mut self, resource: &str) -> bool {
+        let left = self
+            .find(Duration::ZERO, resource)
+            .filter(|left| **left > 0);
+        left.map(|left| *left -= 1).is_some()
+    }
 }
 
 /// A process dies at a write.
@@ -78,25 +110,26 @@ pub(crate) enum RequestFault {
 
 impl Faults {
     /// None.
-    pub(crate) fn new(rng: Rng) -> Self {
-        let never = Duration::ZERO;
+    pub(crate) fn new(rng: Rng, latency: Duration) -> Self {
         let state = FaultState {
             rng,
             incarnation: 0,
             is_dead: false,
-            lag: (0, never),
+            lag: (0, Duration::ZERO),
             late_events: BTreeMap::new(),
-            watch_epoch: 0,
-            silent_until: never,
-            slow: (never, never),
-            refusal: (0, None, never),
-            lost_replies: 0,
-            lost_requests: 0,
+            watch_ends: BTreeMap::new(),
+            silence: Lasting::default(),
+            outage: Lasting::default(),
+            slow: Lasting::default(),
+            refusal: Lasting::default(),
+            lost_replies: Lasting::default(),
+            lost_requests: Lasting::default(),
             crash: None,
         };
         let state = Arc::new(Mutex::new(state));
         Self {
             start: Instant::now(),
+            latency,
             state,
         }
     }
@@ -111,17 +144,21 @@ impl Faults {
         self.start.elapsed()
     }
 
-    /// Ends all faults. A process that died stays dead.
-    pub(crate) fn heal(&self) {
-        let healthy = Self::new(Rng::with_seed(0));
+    /// Ends all faults. A process that died stays dead. Returns when the last arrives of what they hold back.
+    pub(crate) fn heal(&self) -> Duration {
+        let healthy = Self::new(Rng::with_seed(0), self.latency);
+        let now = self.elapsed();
         let mut state = self.lock();
         let mut fresh = healthy.lock();
         let state = &mut *state;
         fresh.rng = state.rng.clone();
         fresh.incarnation = state.incarnation;
         fresh.is_dead = state.is_dead;
-        fresh.watch_epoch = state.watch_epoch;
         std::mem::swap(state, &mut *fresh);
+        let slow = (fresh.slow.what, fresh.slow.until);
+        let late = fresh.late_events.values().chain([&slow]);
+        let arrivals = late.map(|(by, until)| now.min(*until) + *by);
+        arrivals.fold(fresh.silence.until, Duration::max)
     }
 
     /// Begins the next incarnation, and returns its number.
@@ -145,10 +182,16 @@ impl Faults {
     }
 
     /// What becomes of a request of this incarnation.
-    pub(crate) fn judge(&self, incarnation: u64, is_write: bool, is_watch: bool) -> RequestFault {
+    pub(crate) fn judge(&self, incarnation: u64, request: &RequestFacts) -> RequestFault {
         let now = self.elapsed();
+        let (is_write, resource) = (request.is_write(), &*request.resource);
         let mut state = self.lock();
-        if state.incarnation != incarnation || state.is_dead || now < state.silent_until {
+        let state = &mut *state;
+        if state.incarnation != incarnation || state.is_dead {
+            return RequestFault::Hangs;
+        }
+        let silence = state.silence.find(now, resource);
+        if silence.or(state.outage.find(now, resource)).is_some() {
             return RequestFault::Hangs;
         }
         if is_write && let Some(crash) = &mut state.crash {
@@ -164,25 +207,25 @@ impl Faults {
             }
             crash.writes -= 1;
         }
-        if state.lost_requests > 0 {
-            state.lost_requests -= 1;
+        if state.lost_requests.take_one(resource) {
             return RequestFault::RequestLost;
         }
-        if is_write && state.lost_replies > 0 {
-            state.lost_replies -= 1;
+        if is_write && state.lost_replies.take_one(resource) {
             return if state.rng.bool() {
                 RequestFault::ReplyLost
             } else {
                 RequestFault::ReplyHangs
             };
         }
-        let (status, after, until) = state.refusal;
-        // A read meets no conflict.
-        if now < until && (is_write || status != 409) && !is_watch && state.rng.u8(..) < 180 {
+        if let Some((status, after)) = state.refusal.find(now, resource).copied()
+            // A read meets no conflict.
+            && (is_write || status != 409)
+            && request.verb != "watch"
+            && state.rng.u8(..) < 180
+        {
             return RequestFault::Refused(status, after);
         }
-        let (by, until) = state.slow;
-        if now < until {
+        if let Some(by) = state.slow.find(now, resource) {
             let by = by.mul_f64(state.rng.f64());
             return if state.rng.bool() {
                 RequestFault::Late(by)
@@ -193,6 +236,24 @@ impl Faults {
         RequestFault::Pass
     }
 
+    /// What becomes of a request that meets no fault.
+    pub(crate) fn take_time(&self) -> Fate {
+        let mut state = self.lock();
+        let by = self.latency.mul_f64(state.rng.f64());
+        if by.is_zero() {
+            Fate::Pass
+        } else if state.rng.bool() {
+            Fate::Delay(by)
+        } else {
+            Fate::DelayReply(by)
+        }
+    }
+
+    /// How the watch of a resource ends now, if it does.
+    pub(crate) fn take_watch_end(&self, resource: &str) -> Option<WatchEnd> {
+        self.lock().watch_ends.remove(resource)
+    }
+
     /// How many versions the process is behind.
     pub(crate) fn lag(&self) -> u64 {
         let now = self.elapsed();
@@ -200,19 +261,46 @@ impl Faults {
         if now < until { versions } else { 0 }
     }
 
-    /// How late an event of a resource is; None if none comes at all.
-    pub(crate) fn event_delay(&self, incarnation: u64, resource: &str) -> Option<Duration> {
+    /// The kinds whose events are late, or may be.
+    pub(crate) fn late_kinds(&self) -> BTreeSet<String> {
         let now = self.elapsed();
         let state = self.lock();
-        if state.incarnation != incarnation || state.is_dead {
+        let is_late = |kind: &str| {
+            let late = state.late_events.get(kind);
+            let is_silent = state
+                .silence
+                .only
+                .as_deref()
+                .is_none_or(|only| only == kind);
+            late.is_some_and(|(by, until)| now < *until + *by)
+                || (is_silent && now < state.silence.until)
+                || now < state.lag.1
+        };
+        let late = KINDS.iter().filter(|kind| is_late(kind));
+        late.map(|kind| (*kind).to_owned()).collect()
+    }
+
+    /// How late an event of a resource is; None if none comes at all, any more, by a watch of this age.
+    pub(crate) fn event_delay(
+        &self,
+        incarnation: u64,
+        resource: &str,
+        began: Duration,
+    ) -> Option<Duration> {
+        let now = self.elapsed();
+        let mut state = self.lock();
+        let state = &mut *state;
+        if state.incarnation != incarnation || state.is_dead || began < state.outage.until {
             return None;
         }
+        let usual = self.latency.mul_f64(state.rng.f64());
         let late = state.late_events.get(resource);
         let by = late
             .filter(|(_, until)| now < *until)
-            .map_or(Duration::ZERO, |(by, _)| *by);
-        // What was sent during an outage arrives at its end, if the connection outlives it.
-        Some(by.max(state.silent_until.saturating_sub(now)))
+            .map_or(usual, |(by, _)| *by);
+        let silence = state.silence.find(now, resource).is_some();
+        let until = state.silence.until.saturating_sub(now);
+        Some(if silence { by.max(until) } else { by })
     }
 }
 
@@ -220,15 +308,30 @@ impl Faults {
 mod tests {
     use super::*;
 
+    fn request(resource: &str, is_write: bool) -> RequestFacts {
+        RequestFacts {
+            number: 0,
+            user: String::new(),
+            verb: if is_write { "patch" } else { "get" },
+            patch: "",
+            group: String::new(),
+            resource: resource.to_owned(),
+            subresource: String::new(),
+            namespace: String::new(),
+            name: String::new(),
+            body: Vec::<u8>::new().into(),
+        }
+    }
+
     #[tokio::test(start_paused = true)]
     async fn a_process_dies_at_the_write_that_was_chosen_and_asks_nothing_afterwards() {
-        let faults = Faults::new(Rng::with_seed(1));
+        let faults = Faults::new(Rng::with_seed(1), Duration::ZERO);
         let first = faults.begin_incarnation();
         faults.lock().crash = Some(Crash {
             writes: 1,
             is_done: true,
         });
-        let judge = |incarnation, is_write| faults.judge(incarnation, is_write, false);
+        let judge = |incarnation, is_write| faults.judge(incarnation, &request("pods", is_write));
         assert_eq!(judge(first, true), RequestFault::Pass);
         assert_eq!(judge(first, false), RequestFault::Pass);
         assert_eq!(judge(first, true), RequestFault::DiesAfter);
@@ -240,19 +343,28 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn faults_end_with_their_time_and_when_all_are_healed() {
-        let faults = Faults::new(Rng::with_seed(1));
-        let only = faults.begin_incarnation();
-        let judge = || faults.judge(only, true, false);
-        faults.lock().silent_until = Duration::from_secs(1);
-        assert_eq!(judge(), RequestFault::Hangs);
+        let faults = Faults::new(Rng::with_seed(1), Duration::ZERO);
+        let incarnation = faults.begin_incarnation();
+        let judge = |resource| faults.judge(incarnation, &request(resource, true));
+        faults.lock().silence = Lasting {
+            what: (),
+            only: Some("pods".to_owned()),
+            until: Duration::from_secs(1),
+        };
+        assert_eq!(judge("pods"), RequestFault::Hangs);
+        assert_eq!(judge("leases"), RequestFault::Pass);
         tokio::time::advance(Duration::from_secs(1)).await;
-        assert_eq!(judge(), RequestFault::Pass);
-        faults.lock().lost_replies = 9;
+        assert_eq!(judge("pods"), RequestFault::Pass);
+        faults.lock().lost_replies = Lasting {
+            what: 9,
+            only: None,
+            until: Duration::MAX,
+        };
         assert!(matches!(
-            judge(),
+            judge("pods"),
             RequestFault::ReplyLost | RequestFault::ReplyHangs
         ));
         faults.heal();
-        assert_eq!(judge(), RequestFault::Pass);
+        assert_eq!(judge("pods"), RequestFault::Pass);
     }
 }

@@ -1,6 +1,7 @@
 //! What always holds, whatever happens: judged at each change that is stored.
 
 mod roll_out;
+mod takeover;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -13,11 +14,13 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use self::roll_out::RollOuts;
+use self::takeover::Takeover;
 use crate::ground::Ground;
 use crate::kubelet::text;
-use crate::process::{is_leadsman, is_manager};
+use crate::process::{Hosts, is_leadsman, is_manager};
 use crate::resources::{LEASE, LEASE_NAMESPACE};
 use crate::story::Story;
+use crate::tenants::BY_HAND;
 
 /// For how long something may have been untrue when a mark says it. Longer than the longest outage and a Lease.
 const WINDOW: Duration = Duration::from_mins(1);
@@ -46,11 +49,16 @@ pub(crate) struct Invariants {
     /// The identity in the Lease.
     holder: String,
     roll_outs: RollOuts,
+    takeover: Takeover,
+    /// Whether anybody edits what leadsman governs.
+    has_meddlers: bool,
+    /// Until then processes may act on what etcd had before it was restored.
+    suspended_until: Duration,
 }
 
 impl Invariants {
     /// Nothing has happened yet.
-    pub(crate) fn new(story: Story, ground: Ground) -> Self {
+    pub(crate) fn new(story: Story, ground: Ground, has_meddlers: bool) -> Self {
         let roll_outs = RollOuts::default();
         Self {
             story,
@@ -59,19 +67,29 @@ impl Invariants {
             candidates: Vec::new(),
             holder: String::new(),
             roll_outs,
+            takeover: Takeover::default(),
+            has_meddlers,
+            suspended_until: Duration::ZERO,
         }
     }
 
     /// Judges a change.
-    pub(crate) fn observe(&mut self, change: &Change) {
+    pub(crate) fn observe(&mut self, change: &Change, hosts: &Hosts) {
         let resource = &*change.resource;
         self.tell(change);
         match resource {
-            "podprobemarkers" => self.note_claims(change.after.as_deref()),
-            "leases" => self.note_candidate(change),
+            "podprobemarkers" => {
+                self.note_claims(change.after.as_deref());
+                self.check_contest(change);
+            }
+            "leases" => self.note_candidate(change, hosts),
             "nodepodprobes" => self.check_verdicts(change),
             "sidecarsets" => self.roll_outs.note_set(change),
             _ => {}
+        }
+        self.takeover.observe(change, &self.ground, &self.story);
+        if self.is_suspended() {
+            return;
         }
         if is_manager(&change.user) && resource != "leases" {
             self.check_leader(change);
@@ -86,8 +104,10 @@ impl Invariants {
         }
     }
 
-    /// etcd was restored: the Lease is what it was.
-    pub(crate) fn note_restore(&mut self, server: &ApiServer) {
+    /// etcd was restored: the Lease is what it was. Not all know of it before `known_at`.
+    pub(crate) fn note_restore(&mut self, server: &ApiServer, known_at: Duration) {
+        self.suspended_until = known_at;
+        self.takeover.note_restore(server);
         let lease = server.object("leases", LEASE_NAMESPACE, LEASE);
         self.holder = holder_of(lease.as_deref());
         self.roll_outs.note_restore(server);
@@ -154,7 +174,7 @@ impl Invariants {
         }
     }
 
-    fn note_candidate(&mut self, change: &Change) {
+    fn note_candidate(&mut self, change: &Change, hosts: &Hosts) {
         let holder = holder_of(change.after.as_deref());
         if holder != self.holder {
             self.story.tell(
@@ -170,18 +190,50 @@ impl Invariants {
         {
             self.candidates.push((holder.clone(), change.user.clone()));
         }
+        if holder != self.holder {
+            let behind = hosts.late_kinds(&change.user);
+            let now = self.ground.elapsed();
+            self.takeover
+                .note_holder((&holder, &change.user), now, behind);
+            if self.is_suspended() {
+                self.takeover.forget_leader();
+            }
+        }
         self.holder = holder;
     }
 
-    /// Only the leader writes.
-    fn check_leader(&self, change: &Change) {
+    fn is_suspended(&self) -> bool {
+        self.ground.elapsed() < self.suspended_until
+    }
+
+    /// The user who holds the Lease.
+    pub(crate) fn leader(&self) -> Option<&str> {
         let mut candidates = self.candidates.iter();
-        let leader = candidates
-            .find(|(identity, _)| *identity == self.holder)
-            .map(|(_, user)| user);
+        let leader = candidates.find(|(identity, _)| *identity == self.holder);
+        leader.map(|(_, user)| &**user)
+    }
+
+    /// A marker says that it is fought over only if somebody does.
+    fn check_contest(&self, change: &Change) {
+        let after = change.after.as_ref();
+        let conditions = after.and_then(|marker| marker["status"]["conditions"].as_array());
+        let mut conditions = conditions.into_iter().flatten();
+        if !self.has_meddlers && conditions.any(|one| one["reason"] == "Contested") {
+            let name = &change.name;
+            self.story
+                .violate("who fights was there", format_args!("{name} is contested"));
+        }
+    }
+
+    /// Only the leader writes. Who took the Lease by hand asks nobody: its leader hears of it later.
+    fn check_leader(&self, change: &Change) {
+        if self.holder == BY_HAND {
+            return;
+        }
+        let leader = self.leader();
         // Certificates are made by the first who needs them.
         let is_for_all = change.resource == "secrets" || change.resource == "events";
-        if leader != Some(&change.user) && !is_for_all {
+        if leader != Some(&*change.user) && !is_for_all {
             let Change {
                 user,
                 verb,

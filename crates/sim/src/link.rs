@@ -1,14 +1,22 @@
 //! The way of a process's requests to the API server: its faults, and what is told of each request.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use http::StatusCode;
 use leadsman_api_model::{Answered, EventFate, Fate, Link, RequestFacts};
+use serde_json::Value;
 
 use crate::faults::{Faults, RequestFault};
+use crate::plan::WatchEnd;
+use crate::process::{Surroundings, is_manager};
+use crate::resources::{LEASE, LEASE_NAMESPACE};
 use crate::story::Story;
+use crate::tenants::BY_HAND;
+
+/// How long a process takes to hear of an event that it was shown.
+const AT_ONCE: Duration = Duration::from_millis(10);
 
 /// The link of one incarnation.
 pub(crate) struct FaultyLink {
@@ -16,19 +24,48 @@ pub(crate) struct FaultyLink {
     incarnation: u64,
     user: String,
     story: Story,
-    /// The last time that the watch of a resource was ended.
-    watch_epochs: Mutex<BTreeMap<String, u64>>,
+    surroundings: Surroundings,
+    /// The version of the Lease that was shown last, and when.
+    shown_lease: Mutex<(u64, Duration)>,
+    /// When the watch of a resource began.
+    watches: Mutex<BTreeMap<String, Duration>>,
 }
 
 impl FaultyLink {
     /// A link of this incarnation.
-    pub(crate) fn new(faults: Faults, incarnation: u64, user: String, story: Story) -> Self {
+    pub(crate) fn new(
+        (faults, incarnation): (Faults, u64),
+        user: String,
+        surroundings: Surroundings,
+    ) -> Self {
         Self {
             faults,
             incarnation,
             user,
-            story,
-            watch_epochs: Mutex::default(),
+            story: surroundings.story.clone(),
+            surroundings,
+            watches: Mutex::default(),
+            shown_lease: Mutex::default(),
+        }
+    }
+
+    /// Who was shown that somebody took the Lease by hand writes nothing.
+    fn check_lease(&self, request: &RequestFacts) {
+        let is_for_all = ["leases", "secrets", "events"].contains(&&*request.resource);
+        if !request.is_write() || is_for_all || !is_manager(&self.user) {
+            return;
+        }
+        let (shown, at) = *lock(&self.shown_lease);
+        let server = &self.surroundings.server;
+        let lease = server.object("leases", LEASE_NAMESPACE, LEASE);
+        let is_lost = |lease: &Value| {
+            let version = lease["metadata"]["resourceVersion"].as_str();
+            lease["spec"]["holderIdentity"] == BY_HAND && version == Some(&*shown.to_string())
+        };
+        if lease.is_some_and(|lease| is_lost(&lease)) && self.faults.elapsed() > at + AT_ONCE {
+            let what = format_args!("{}: {}", self.user, describe(request));
+            self.story
+                .violate("who has lost the Lease writes nothing", what);
         }
     }
 
@@ -40,11 +77,12 @@ impl FaultyLink {
 
 impl Link for FaultyLink {
     fn fate(&self, request: &RequestFacts) -> Fate {
-        let verdict = self.faults.judge(
-            self.incarnation,
-            request.is_write(),
-            request.verb == "watch",
-        );
+        if request.verb == "watch" {
+            let began = self.faults.elapsed();
+            lock(&self.watches).insert(request.resource.clone(), began);
+        }
+        self.check_lease(request);
+        let verdict = self.faults.judge(self.incarnation, request);
         if verdict != RequestFault::Pass
             && (Self::is_told(request) || !matches!(verdict, RequestFault::Hangs))
         {
@@ -54,7 +92,7 @@ impl Link for FaultyLink {
             );
         }
         match verdict {
-            RequestFault::Pass => Fate::Pass,
+            RequestFault::Pass => self.faults.take_time(),
             RequestFault::Late(by) => Fate::Delay(by),
             RequestFault::LateReply(by) => Fate::DelayReply(by),
             RequestFault::RequestLost => Fate::LoseRequest,
@@ -101,28 +139,36 @@ impl Link for FaultyLink {
         self.faults.lag()
     }
 
-    fn event_fate(&self, resource: &str, _version: u64) -> EventFate {
-        let epoch = self.faults.lock().watch_epoch;
-        let mut epochs = self
-            .watch_epochs
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        let before = epochs.insert(resource.to_owned(), epoch);
-        drop(epochs);
-        if before.is_some_and(|before| before != epoch) {
-            let is_orderly = epoch.is_multiple_of(2);
-            return if is_orderly {
-                EventFate::CloseStream
-            } else {
-                EventFate::BreakStream
+    fn longest_page(&self) -> u64 {
+        self.surroundings.page
+    }
+
+    fn event_fate(&self, resource: &str, version: u64) -> EventFate {
+        if let Some(end) = self.faults.take_watch_end(resource) {
+            return match end {
+                WatchEnd::Closed => EventFate::CloseStream,
+                WatchEnd::Broken => EventFate::BreakStream,
+                WatchEnd::Expired => EventFate::Expire,
             };
         }
-        match self.faults.event_delay(self.incarnation, resource) {
-            None => EventFate::Hang,
-            Some(Duration::ZERO) => EventFate::Deliver,
-            Some(by) => EventFate::Delay(by),
+        let began = lock(&self.watches).get(resource).copied();
+        let began = began.unwrap_or_default();
+        let Some(by) = self.faults.event_delay(self.incarnation, resource, began) else {
+            return EventFate::Hang;
+        };
+        if resource == "leases" {
+            *lock(&self.shown_lease) = (version, self.faults.elapsed() + by);
+        }
+        if by.is_zero() {
+            EventFate::Deliver
+        } else {
+            EventFate::Delay(by)
         }
     }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn describe(request: &RequestFacts) -> String {

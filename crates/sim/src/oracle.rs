@@ -34,19 +34,29 @@ impl<'a> Oracle<'a> {
     /// Reads all objects.
     pub(crate) fn look(server: &ApiServer, ground: &'a Ground, nodes: &[bool]) -> Self {
         let nodes = nodes.iter().enumerate().filter(|(_, is_there)| **is_there);
-        let mut pods: Vec<Pod> = read(&server.objects("pods"));
+        let nodes = nodes.map(|(node, _)| node_name(node)).collect();
+        Self::read(|plural| server.objects(plural), ground, nodes)
+    }
+
+    /// Reads all objects, which are found by their plural.
+    pub(crate) fn read(
+        objects: impl Fn(&str) -> Vec<Arc<Value>>,
+        ground: &'a Ground,
+        nodes: Vec<String>,
+    ) -> Self {
+        let mut pods: Vec<Pod> = read(&objects("pods"));
         pods.retain(|pod| pod.namespace().as_deref() == Some(TENANT));
-        let probes: Vec<NodePodProbe> = read(&server.objects("nodepodprobes"));
+        let probes: Vec<NodePodProbe> = read(&objects("nodepodprobes"));
         Self {
             ground,
-            nodes: nodes.map(|(node, _)| node_name(node)).collect(),
-            markers: read(&server.objects("podprobemarkers")),
+            nodes,
+            markers: read(&objects("podprobemarkers")),
             pods,
             node_pod_probes: probes
                 .into_iter()
                 .map(|one| (one.name_any(), one))
                 .collect(),
-            sets: read(&server.objects("sidecarsets")),
+            sets: read(&objects("sidecarsets")),
         }
     }
 
@@ -68,6 +78,20 @@ impl<'a> Oracle<'a> {
         for set in &self.sets {
             let found = set_faults(set, &self.pods);
             faults.extend(found.expect("a set of the simulation has a container"));
+        }
+        faults
+    }
+
+    /// What differs of one object, of those that follow from others: the marks of a pod, or the entries of a node.
+    pub(crate) fn faults_of(&self, plural: &str, name: &str) -> Vec<String> {
+        let mut faults = Vec::new();
+        if plural == "pods" {
+            let is_it = |pod: &&Pod| is_active(pod) && pod.name_any() == name;
+            for pod in self.pods.iter().filter(is_it) {
+                faults.extend(mark_faults(pod, self.mark_rows(pod)));
+            }
+        } else if self.nodes.iter().any(|node| node == name) {
+            self.check_node(name, &mut faults);
         }
         faults
     }

@@ -14,6 +14,16 @@ pub(crate) const MARKERS: usize = 3;
 pub(crate) const SETS: usize = 2;
 /// How many outcomes the commands of probes may ask for.
 pub(crate) const KEYS: usize = 3;
+/// What faults of one resource may concern.
+pub(crate) const KINDS: [&str; 7] = [
+    "pods",
+    "nodes",
+    "podprobemarkers",
+    "nodepodprobes",
+    "sidecarsets",
+    "mutatingwebhookconfigurations",
+    "leases",
+];
 /// When the last step is carried out, at the latest.
 const LENGTH_MS: u64 = 45_000;
 
@@ -26,6 +36,10 @@ pub struct Plan {
     pub has_sets: bool,
     /// Whether the templates of pods have no annotation, so that nobody owns what webhooks add to them.
     pub has_bare_pods: bool,
+    /// How long a request or an event takes at most where it meets no fault, in milliseconds.
+    pub latency_ms: u64,
+    /// How many objects a page of a list has at most.
+    pub page: u64,
     /// In the order of time.
     pub(crate) steps: Vec<Step>,
 }
@@ -112,7 +126,18 @@ pub(crate) enum SetEdit {
     Partition(usize),
 }
 
-/// What happens at a time. Each fault ends by itself.
+/// How a watch ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum WatchEnd {
+    /// As when its time is over.
+    Closed,
+    /// The connection breaks.
+    Broken,
+    /// Its version is forgotten, so that all is listed again.
+    Expired,
+}
+
+/// What happens at a time. Each fault ends by itself. One with a resource concerns nothing else.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Action {
     /// Creates the marker, or gives it other probes.
@@ -167,17 +192,30 @@ pub(crate) enum Action {
         by_ms: u64,
         for_ms: u64,
     },
-    /// All watches of a process end.
-    CloseWatches { process: ProcessId },
+    /// The watches of a process, or of one resource, end at their next events.
+    EndWatches {
+        process: ProcessId,
+        only: Option<String>,
+        end: WatchEnd,
+    },
     /// Versions before this time are forgotten: watches and lists from there are answered with 410.
     Compact,
     /// The next writes are carried out, and the process hears nothing of it.
-    LoseReplies { process: ProcessId, count: usize },
+    LoseReplies {
+        process: ProcessId,
+        only: Option<String>,
+        count: usize,
+    },
     /// The next requests are lost.
-    LoseRequests { process: ProcessId, count: usize },
+    LoseRequests {
+        process: ProcessId,
+        only: Option<String>,
+        count: usize,
+    },
     /// Requests are refused with this status.
     Refuse {
         process: ProcessId,
+        only: Option<String>,
         status: u16,
         retry_after: Option<u64>,
         for_ms: u64,
@@ -185,11 +223,16 @@ pub(crate) enum Action {
     /// Requests are slow.
     Delay {
         process: ProcessId,
+        only: Option<String>,
         by_ms: u64,
         for_ms: u64,
     },
     /// No request is answered and no event comes.
-    Silence { process: ProcessId, for_ms: u64 },
+    Silence {
+        process: ProcessId,
+        only: Option<String>,
+        for_ms: u64,
+    },
     /// The process dies at its next write but `writes`, before or after that is carried out, and starts again later.
     Crash {
         process: ProcessId,
@@ -201,8 +244,14 @@ pub(crate) enum Action {
     Stop { process: ProcessId, down_ms: u64 },
     /// The time of day jumps, for all processes of leadsman.
     JumpClock { seconds: i64 },
-    /// etcd is restored as it was so many versions ago; then all processes are restarted.
+    /// etcd is restored as it was so many versions ago, and all processes are restarted, as its manual asks for.
     Restore { versions: u64 },
+    /// Many objects that are not ours change, so that a restore to before is seen by the versions.
+    SkipVersions,
+    /// etcd is restored as it was before that, and nobody is restarted.
+    RestoreSkipped,
+    /// Another client writes itself into the Lease.
+    TakeLease,
 }
 
 /// A kind of faults, to leave out.
@@ -252,10 +301,15 @@ impl Plan {
         let mut rng = Rng::with_seed(seed);
         // Half of the seeds are for one feature alone, whose stories are shorter.
         let has_sets = classes.contains(&FaultClass::Sets) && rng.bool();
+        // Where nobody meddles, nothing is undone.
+        let has_meddlers = classes.contains(&FaultClass::Meddlers) && rng.bool();
+        let latency_ms = [0, 20, 100, 300][rng.usize(..4)];
+        let page = [2, 4, 500][rng.usize(..3)];
         let mut draw = Draw {
             rng,
             classes,
             has_sets,
+            has_meddlers,
         };
         let mut steps = Vec::new();
         for marker in 0..MARKERS {
@@ -292,13 +346,38 @@ impl Plan {
                 });
             }
         }
+        for _ in 0..draw.rng.usize(..3) {
+            let from = draw.rng.u64(3000..LENGTH_MS);
+            let actions = draw.sequence().into_iter();
+            steps.extend(actions.map(|(after, action)| Step {
+                at_ms: from + after,
+                action,
+            }));
+        }
         steps.sort_by_key(|step| step.at_ms);
         Self {
             seed,
             has_sets,
             has_bare_pods: classes.contains(&FaultClass::BarePods),
+            latency_ms,
+            page,
             steps,
         }
+    }
+
+    /// Whether anybody undoes what leadsman writes.
+    pub(crate) fn has_meddlers(&self) -> bool {
+        let mut actions = self.steps.iter().map(|step| &step.action);
+        actions.any(|action| {
+            matches!(
+                action,
+                Action::Meddle { .. }
+                    | Action::EmptyNodePodProbe { .. }
+                    | Action::DeleteNodePodProbe { .. }
+                    | Action::Restore { .. }
+                    | Action::RestoreSkipped
+            )
+        })
     }
 }
 
@@ -306,6 +385,7 @@ struct Draw<'a> {
     rng: Rng,
     classes: &'a [FaultClass],
     has_sets: bool,
+    has_meddlers: bool,
 }
 
 impl Draw<'_> {
@@ -384,7 +464,7 @@ impl Draw<'_> {
             13 | 14 if self.has(FaultClass::Nodes) => Action::AddNode {
                 node: self.rng.usize(..NODES),
             },
-            15..=17 if self.has(FaultClass::Meddlers) => self.meddling(pod),
+            15..=17 if self.has_meddlers => self.meddling(pod),
             _ => Action::SetAnswer {
                 pod,
                 key: self.rng.usize(..KEYS),
@@ -469,20 +549,16 @@ impl Draw<'_> {
             },
             FaultClass::Stale => Action::DelayEvents {
                 process,
-                resource: self
-                    .one_of(&[
-                        "pods",
-                        "nodes",
-                        "podprobemarkers",
-                        "nodepodprobes",
-                        "sidecarsets",
-                    ])
-                    .to_owned(),
+                resource: self.one_of(&KINDS).to_owned(),
                 by_ms: self.rng.u64(100..=for_ms),
                 for_ms,
             },
             FaultClass::Watches if self.rng.u8(..4) == 0 => Action::Compact,
-            FaultClass::Watches => Action::CloseWatches { process },
+            FaultClass::Watches => Action::EndWatches {
+                process,
+                only: self.only(),
+                end: self.one_of(&[WatchEnd::Closed, WatchEnd::Broken, WatchEnd::Expired]),
+            },
             FaultClass::Requests => self.request_fault(process, for_ms),
             FaultClass::Crashes if self.rng.u8(..4) == 0 => Action::Stop {
                 process,
@@ -505,30 +581,172 @@ impl Draw<'_> {
         })
     }
 
+    /// A resource, or none for all.
+    fn only(&mut self) -> Option<String> {
+        let kind = self.one_of(&KINDS).to_owned();
+        self.rng.bool().then_some(kind)
+    }
+
+    /// What seldom meets by chance, and how many milliseconds after the first.
+    #[expect(
+        clippy::too_many_lines,
+        reason = "a table, with a row for each sequence"
+    )]
+    fn sequence(&mut self) -> Vec<(u64, Action)> {
+        let number = self.rng.usize(..MANAGERS);
+        let process = ProcessId::Manager(number);
+        let other = ProcessId::Manager((number + 1) % MANAGERS);
+        let (pod, set) = (self.rng.usize(..8), self.rng.usize(..SETS));
+        let only = |resource: &str| Some(resource.to_owned());
+        let slow = |resource, by_ms, for_ms| Action::Delay {
+            process,
+            only: only(resource),
+            by_ms,
+            for_ms,
+        };
+        let late = |resource: &str, by_ms| Action::DelayEvents {
+            process,
+            resource: resource.to_owned(),
+            by_ms,
+            for_ms: by_ms,
+        };
+        let silent = |process, resource, for_ms| Action::Silence {
+            process,
+            only: only(resource),
+            for_ms,
+        };
+        let edit = |edit| Action::EditSet { set, edit };
+        let image = self.rng.usize(..4);
+        let soon = self.rng.u64(500..6000);
+        let kind = self.one_of(&["pods", "nodes", "podprobemarkers", "nodepodprobes"]);
+        match self.rng.u8(..10) {
+            // A leader loses the Lease just after a late reply to a renewal.
+            0 if self.has(FaultClass::Requests) => vec![
+                (0, slow("leases", 4900, 6000)),
+                (6000, silent(process, "leases", 20_000)),
+                (20_000, self.edit()),
+                (20_000 + soon / 4, self.edit()),
+            ],
+            // Another replica takes over, and is behind.
+            1 | 2 if self.has(FaultClass::Stale) && self.has(FaultClass::Crashes) => vec![
+                (0, late(kind, 40_000)),
+                (soon / 2, self.edit()),
+                (soon, self.edit()),
+                (
+                    soon + 3000,
+                    Action::Stop {
+                        process: other,
+                        down_ms: 20_000,
+                    },
+                ),
+            ],
+            // The answer to an upgrade is lost, and the set is paused before it is sent again.
+            3 if self.has_sets && self.has(FaultClass::Requests) => vec![
+                (0, late("pods", 25_000)),
+                (
+                    0,
+                    Action::LoseReplies {
+                        process,
+                        only: only("pods"),
+                        count: 1,
+                    },
+                ),
+                (0, edit(SetEdit::Image(3))),
+                (soon, edit(SetEdit::Pause(true))),
+                (soon + 10_000, edit(SetEdit::Pause(false))),
+            ],
+            // All pods are listed while upgrades are under way.
+            4 if self.has_sets && self.has(FaultClass::Watches) => vec![
+                (0, edit(SetEdit::Image(image))),
+                (0, slow("pods", 3000, 8000)),
+                (
+                    soon / 4,
+                    Action::EndWatches {
+                        process,
+                        only: only("pods"),
+                        end: WatchEnd::Expired,
+                    },
+                ),
+                (soon / 3, self.edit()),
+            ],
+            // New pods meet a set that a replica of the webhook does not know yet.
+            5 if self.has_sets && self.has(FaultClass::Stale) => vec![
+                (0, late("sidecarsets", 12_000)),
+                (0, edit(SetEdit::Image(image))),
+                (soon, Action::DeletePod { pod }),
+                (soon + 500, Action::DeletePod { pod: pod + 1 }),
+            ],
+            // Both replicas start, and one kind is listed later than the others.
+            6 if self.has(FaultClass::Crashes) && self.has(FaultClass::Requests) => {
+                let stop = |process| Action::Stop {
+                    process,
+                    down_ms: 100,
+                };
+                vec![
+                    (0, stop(process)),
+                    (0, stop(other)),
+                    (0, silent(process, kind, 8000)),
+                    (0, silent(other, kind, 8000)),
+                ]
+            }
+            7 if self.has_meddlers => vec![
+                (0, slow("leases", 4900, 8000)),
+                (soon, Action::TakeLease),
+                (soon + 300, self.edit()),
+                (soon + 600, self.edit()),
+            ],
+            // Requests of one kind are lost one after the other.
+            8 if self.has(FaultClass::Requests) => vec![
+                (
+                    0,
+                    Action::LoseRequests {
+                        process,
+                        only: only(kind),
+                        count: 6,
+                    },
+                ),
+                (0, self.edit()),
+            ],
+            9 if self.has(FaultClass::Restores) && self.rng.u8(..3) == 0 => vec![
+                (0, Action::SkipVersions),
+                (0, self.edit()),
+                (soon / 2, self.edit()),
+                (soon + 4000, Action::RestoreSkipped),
+            ],
+            _ => Vec::new(),
+        }
+    }
+
     fn request_fault(&mut self, process: ProcessId, for_ms: u64) -> Action {
+        let only = self.only();
         match self.rng.u8(..8) {
             0 | 1 => Action::LoseReplies {
                 process,
+                only,
                 count: self.rng.usize(1..4),
             },
             2 => Action::LoseRequests {
                 process,
+                only,
                 count: self.rng.usize(1..4),
             },
             3 | 4 => Action::Refuse {
                 process,
+                only,
                 status: self.one_of(&[409, 429, 429, 500, 503, 504]),
                 retry_after: self.maybe(3).map(|seconds| seconds as u64),
                 for_ms,
             },
             5 => Action::Delay {
                 process,
+                only,
                 // What a former leader has on its way arrives, and nothing in a request could tell: a limit of leadsman.
                 by_ms: self.rng.u64(50..3000),
                 for_ms,
             },
             _ => Action::Silence {
                 process,
+                only,
                 for_ms: for_ms * 2,
             },
         }

@@ -1,7 +1,7 @@
 //! The processes of leadsman: managers and agents, which are the real ones, on clients of the model. An incarnation ends when it is
 //! stopped or dies; the next one knows nothing of it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -46,6 +46,10 @@ pub(crate) struct Surroundings {
     pub(crate) story: Story,
     /// Whether sets of sidecars are acted on.
     pub(crate) has_sets: bool,
+    /// How long a request or an event takes at most where it meets no fault.
+    pub(crate) latency: Duration,
+    /// How many objects a page of a list has at most.
+    pub(crate) page: u64,
 }
 
 /// A process over all its incarnations.
@@ -101,7 +105,7 @@ impl Hosts {
         let host = |id| {
             let host = Host {
                 id,
-                faults: Faults::new(rng.fork()),
+                faults: Faults::new(rng.fork(), surroundings.latency),
                 rng: rng.fork(),
                 running: None,
                 starts_at: Some(Duration::from_millis(rng.u64(..800))),
@@ -129,10 +133,12 @@ impl Hosts {
         }
     }
 
-    /// Ends all faults, and starts all processes that are down. Agents of nodes that have gone stay down.
-    pub(crate) fn heal(&mut self, nodes: &[bool]) {
+    /// Ends all faults, and starts all processes that are down. Agents of nodes that have gone stay down. Returns when the last
+    /// arrives of what is held back.
+    pub(crate) fn heal(&mut self, nodes: &[bool]) -> Duration {
+        let mut until = Duration::ZERO;
         for (id, host) in &mut self.by_id {
-            host.faults.heal();
+            until = until.max(host.faults.heal());
             let is_there = match id {
                 ProcessId::Manager(_) => true,
                 ProcessId::Agent(node) => nodes[*node],
@@ -141,6 +147,32 @@ impl Hosts {
                 host.starts_at = Some(host.faults.elapsed());
             }
             host.down = Duration::ZERO;
+        }
+        until
+    }
+
+    /// The kinds whose events are late for a process.
+    pub(crate) fn late_kinds(&self, user: &str) -> BTreeSet<String> {
+        let host = self.by_user(user);
+        host.map(|host| host.faults.late_kinds())
+            .unwrap_or_default()
+    }
+
+    /// Whether a process runs.
+    pub(crate) fn is_alive(&self, user: &str) -> bool {
+        let host = self.by_user(user);
+        host.is_some_and(|host| host.running.is_some() && !host.faults.lock().is_dead)
+    }
+
+    fn by_user(&self, name: &str) -> Option<&Host> {
+        let mut hosts = self.by_id.values();
+        hosts.find(|host| user(host.id, host.faults.lock().incarnation) == name)
+    }
+
+    /// Cuts all connections until then.
+    pub(crate) fn cut_off(&self, until: Duration) {
+        for host in self.by_id.values() {
+            host.faults.lock().outage.until = until;
         }
     }
 
@@ -205,10 +237,9 @@ impl Host {
         let user = user(self.id, incarnation);
         surroundings.story.tell(&user, "starts");
         let link = FaultyLink::new(
-            self.faults.clone(),
-            incarnation,
+            (self.faults.clone(), incarnation),
             user.clone(),
-            surroundings.story.clone(),
+            surroundings.clone(),
         );
         let client = surroundings.server.client_with(&user, Arc::new(link));
         let random = RandomSource::from_seed(self.rng.u64(..));

@@ -46,6 +46,8 @@ mod tests {
             seed: 1,
             has_sets: false,
             has_bare_pods: false,
+            latency_ms: 0,
+            page: 500,
             steps: (0..40).map(step).collect(),
         };
         let mut runs = 0;

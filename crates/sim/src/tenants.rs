@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use crate::ground::Ground;
 use crate::kubelet::{is_ended, node_name, text};
 use crate::plan::{Meddling, ProbeShape, SetEdit};
-use crate::resources::{MARKERS, NODE_POD_PROBES, SETS, SYSTEM, TENANT};
+use crate::resources::{LEASE, LEASE_NAMESPACE, MARKERS, NODE_POD_PROBES, SETS, SYSTEM, TENANT};
 use crate::rest::{PatchKind, Rest, pod_path};
 
 /// The workloads: the label `app` of their pods, and their containers.
@@ -20,6 +20,8 @@ pub(crate) const WORKLOADS: [(&str, &[&str]); 2] = [("a", &["main", "extra"]), (
 pub(crate) const IMAGES: [&str; 4] = ["side:1", "side:2", "side:3", "side:broken"];
 /// The sidecars of the sets.
 pub(crate) const SIDECARS: [&str; 2] = ["log", "mesh"];
+/// Who takes the Lease by hand.
+pub(crate) const BY_HAND: &str = "somebody";
 /// For how long a client fights over a label.
 const FIGHT: Duration = Duration::from_secs(20);
 /// Each of two replicas begins with a second's distance, and doubles it; another value of the label begins without.
@@ -407,6 +409,14 @@ impl Tenants {
         let is_status = matches!(with, Meddling::SetCondition(_));
         let path = pod_path(pod) + if is_status { "/status" } else { "" };
         let _gone = self.meddler.patch(&path, PatchKind::Strategic, &body).await;
+    }
+
+    /// Takes the Lease, as with an editor.
+    pub(crate) async fn take_lease(&self) {
+        let path =
+            format!("/apis/coordination.k8s.io/v1/namespaces/{LEASE_NAMESPACE}/leases/{LEASE}");
+        let body = json!({"spec": {"holderIdentity": BY_HAND}});
+        let _gone = self.meddler.patch(&path, PatchKind::Merge, &body).await;
     }
 
     /// Empties or deletes what a node is asked for.

@@ -29,6 +29,12 @@ const TICK: Duration = Duration::from_millis(100);
 /// How long all may take to be right after the last fault: a Lease and its retries, the thresholds of probes, kubelets that
 /// are late, marks that are fought over, and what waits for the next retry.
 const PATIENCE: Duration = Duration::from_secs(90);
+/// How long a process that was not restarted may take to find that etcd was restored: a watch is silent for so long
+/// ([`leadsman_process::watcher::LONGEST_SILENCE`]), and the list may have to be asked for again.
+const SUSPICION: Duration = Duration::from_secs(130);
+/// How long an outage lasts, and after which time its end is forgotten.
+const OUTAGE: Duration = Duration::from_secs(20);
+const RECOVERY: Duration = Duration::from_secs(30);
 /// For how long nothing is written afterwards.
 const SILENCE: Duration = Duration::from_secs(30);
 
@@ -76,6 +82,12 @@ struct Simulation<'a> {
     ticks: u64,
     /// How many changes were judged.
     judged: usize,
+    /// The version before which etcd is never restored: of an installed cluster.
+    installed: u64,
+    /// The version before others' objects changed.
+    skipped: Option<u64>,
+    /// When the last arrives that faults hold back, and all know of a restore.
+    held_until: Duration,
 }
 
 impl<'a> Simulation<'a> {
@@ -94,6 +106,8 @@ impl<'a> Simulation<'a> {
             ground: ground.clone(),
             story: story.clone(),
             has_sets: plan.has_sets,
+            latency: Duration::from_millis(plan.latency_ms),
+            page: plan.page,
         };
         let kubelet = |node| {
             let rest = Rest(server.client(&format!("kubelet-{node}")));
@@ -102,9 +116,9 @@ impl<'a> Simulation<'a> {
         let kubelets = (0..NODES).map(kubelet).collect();
         let meddler = Rest(server.client("meddler"));
         let hosts = Hosts::new(surroundings, &mut rng);
-        let world = Self {
+        let mut world = Self {
             plan,
-            invariants: Invariants::new(story.clone(), ground.clone()),
+            invariants: Invariants::new(story.clone(), ground.clone(), plan.has_meddlers()),
             story,
             tenants: Tenants::new(
                 rest.clone(),
@@ -120,10 +134,14 @@ impl<'a> Simulation<'a> {
             hosts,
             ticks: 0,
             judged: 0,
+            installed: 0,
+            skipped: None,
+            held_until: Duration::ZERO,
         };
         for node in 0..NODES {
             add_node(&world.rest, node).await;
         }
+        world.installed = world.server.version();
         world
     }
 
@@ -142,13 +160,17 @@ impl<'a> Simulation<'a> {
             self.tick(&webhooks).await;
         }
         self.story.tell("step", "all faults end");
-        self.hosts.heal(&self.nodes);
+        self.held_until = self.held_until.max(self.hosts.heal(&self.nodes));
         self.ground.lock().heal();
         self.tenants.heal();
+        while self.story.elapsed() < self.held_until {
+            self.tick(&webhooks).await;
+        }
         let settled = self.settle(&webhooks).await;
         if settled.is_some() {
             self.keep_silent(&webhooks).await;
             self.change_once(&webhooks).await;
+            self.recover_once(&webhooks).await;
         }
         let plan = self.plan.clone();
         let (story, violations) = self.story.end();
@@ -186,7 +208,7 @@ impl<'a> Simulation<'a> {
     fn judge_changes(&mut self) {
         for change in self.server.changes(self.judged) {
             self.judged += 1;
-            self.invariants.observe(&change);
+            self.invariants.observe(&change, &self.hosts);
         }
     }
 
@@ -196,7 +218,7 @@ impl<'a> Simulation<'a> {
         loop {
             let faults = Oracle::look(&self.server, &self.ground, &self.nodes).faults();
             let took = self.story.elapsed().saturating_sub(from);
-            if faults.is_empty() && self.are_kubelets_done() {
+            if faults.is_empty() && self.are_kubelets_done() && self.is_led() {
                 self.story.tell("all", "is as it should be");
                 return Some(took);
             }
@@ -210,6 +232,12 @@ impl<'a> Simulation<'a> {
                 self.tick(webhooks).await;
             }
         }
+    }
+
+    /// Whether the leader lives.
+    fn is_led(&self) -> bool {
+        let leader = self.invariants.leader();
+        leader.is_some_and(|user| self.hosts.is_alive(user))
     }
 
     /// Whether nobody but leadsman has anything to do.
@@ -267,6 +295,30 @@ impl<'a> Simulation<'a> {
                 let what = format_args!("{written} times {what}, at most {most}");
                 self.story.violate("one write a change", what);
             }
+        }
+    }
+
+    /// All connections die, and an outcome changes meanwhile. Once the API server answers again, nobody waits for a watch that is
+    /// dead.
+    async fn recover_once(&mut self, webhooks: &Webhooks) {
+        let probed = Oracle::look(&self.server, &self.ground, &self.nodes).probed_key();
+        let Some((pod, key, _)) = probed else {
+            return;
+        };
+        let until = self.story.elapsed() + OUTAGE;
+        self.story.tell(
+            "step",
+            format_args!("all connections die, key {key} of {pod} changes"),
+        );
+        self.hosts.cut_off(until);
+        self.ground.lock().flip_answer(&pod, key);
+        while self.story.elapsed() < until + RECOVERY {
+            tokio::time::sleep(5 * TICK).await;
+            self.tick(webhooks).await;
+        }
+        for fault in Oracle::look(&self.server, &self.ground, &self.nodes).faults() {
+            self.story
+                .violate("the end of an outage is seen within seconds", fault);
         }
     }
 

@@ -106,6 +106,7 @@ async fn a_replica_that_is_behind_shows_what_it_has() {
 #[case::delivered(EventFate::Deliver, 1)]
 #[case::late(EventFate::Delay(Duration::from_secs(1)), 1)]
 #[case::closed_before_it(EventFate::CloseStream, 0)]
+#[case::an_error_in_its_place(EventFate::Expire, 1)]
 #[tokio::test(start_paused = true)]
 async fn an_event_meets_its_fate(#[case] fate: EventFate, #[case] delivered: usize) {
     let link = Arc::new(Told::default());

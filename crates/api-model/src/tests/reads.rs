@@ -131,3 +131,21 @@ async fn a_restore_goes_back_and_hands_versions_out_anew() {
         1
     );
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_watch_from_before_a_restore_hears_of_nothing() {
+    let bed = Bed::raise().await;
+    let kept = bed.make_map("kept", json!({})).await;
+    bed.make_map("lost", json!({})).await;
+    let lost = bed.make_map("lost-too", json!({})).await;
+    bed.server.restore(version(&kept));
+    bed.make_map("later", json!({})).await;
+    let path = |from: u64| {
+        format!(
+            "{MAPS}?watch=true&allowWatchBookmarks=true&timeoutSeconds=70&resourceVersion={from}"
+        )
+    };
+    assert_eq!(bed.watch(&path(version(&lost))).await.len(), 0);
+    // The object, and bookmarks after a minute and shortly before the end.
+    assert_eq!(bed.watch(&path(version(&kept))).await.len(), 3);
+}

@@ -56,9 +56,9 @@ async fn each_failure_is_retried_or_given_up_as_it_should() {
         (&[Code(422, UID)], 1, 0.0, false),
         (&[Code(422, "{}")], 1, 0.0, true),
         (&[Code(400, "{}")], 1, 0.0, true),
-        // A store that is away for seconds, and one that will never take it.
-        (&[const { Code(500, "") }; 5], 6, 3.8, false),
-        (&[const { Code(500, "") }; 6], 6, 3.8, true),
+        // A store that is away for half a minute, and one that will never take it.
+        (&[const { Code(500, "") }; 8], 9, 20.0, false),
+        (&[const { Code(500, "") }; 30], 10, 60.0, true),
         // It was carried out, but shows nothing: the watch will.
         (&[const { Code(200, "[]") }; 9], 1, 0.0, false),
         // An admission policy: another write may be allowed, this one is not.

@@ -94,10 +94,7 @@ impl Oracle<'_> {
     /// The objects of the nodes, and what they ask for.
     pub(super) fn check_nodes(&self, faults: &mut Vec<String>) {
         for node in &self.nodes {
-            match self.node_pod_probes.get(node) {
-                Some(object) => self.check_entries(node, object, faults),
-                None => faults.push(format!("{node} has no NodePodProbe")),
-            }
+            self.check_node(node, faults);
         }
         for node in self
             .node_pod_probes
@@ -105,6 +102,14 @@ impl Oracle<'_> {
             .filter(|node| !self.nodes.contains(node))
         {
             faults.push(format!("{node} has a NodePodProbe"));
+        }
+    }
+
+    /// The object of a node that is there.
+    pub(super) fn check_node(&self, node: &str, faults: &mut Vec<String>) {
+        match self.node_pod_probes.get(node) {
+            Some(object) => self.check_entries(node, object, faults),
+            None => faults.push(format!("{node} has no NodePodProbe")),
         }
     }
 

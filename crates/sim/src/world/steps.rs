@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use super::Simulation;
-use crate::faults::Crash;
+use super::{SUSPICION, Simulation};
+use crate::faults::{Crash, Lasting};
 use crate::kubelet::{node_name, text};
-use crate::plan::{Action, Meddling, ProcessId};
+use crate::plan::{Action, KINDS, Meddling, ProcessId};
 use crate::resources::{MARKERS, NODE_PATH, SETS, add_node};
 use crate::rest::{PatchKind, pod_path};
 use crate::tenants::{WORKLOADS, marker_name, set_name, sidecar_set};
@@ -17,7 +17,7 @@ impl Simulation<'_> {
         match action {
             Action::Lag { .. }
             | Action::DelayEvents { .. }
-            | Action::CloseWatches { .. }
+            | Action::EndWatches { .. }
             | Action::LoseReplies { .. }
             | Action::LoseRequests { .. }
             | Action::Refuse { .. }
@@ -27,7 +27,21 @@ impl Simulation<'_> {
             | Action::Stop { .. } => self.begin_fault(action),
             Action::Compact => self.server.compact(self.server.version()),
             Action::JumpClock { seconds } => Self::jump_clock(*seconds),
-            Action::Restore { versions } => self.restore(*versions).await,
+            Action::Restore { versions } => {
+                let version = self.server.version().saturating_sub(*versions);
+                self.hosts.restart_all();
+                self.restore(version).await;
+            }
+            Action::SkipVersions => {
+                self.skipped = Some(self.server.version());
+                self.server.skip_versions(1_000_000);
+            }
+            Action::RestoreSkipped => {
+                if let Some(version) = self.skipped {
+                    self.held_until = self.story.elapsed() + SUSPICION;
+                    self.restore(version).await;
+                }
+            }
             _ => self.edit(action).await,
         }
     }
@@ -51,6 +65,7 @@ impl Simulation<'_> {
             Action::RemoveNode { node } => self.remove_node(node).await,
             Action::AddNode { node } => self.add_node(node).await,
             Action::EmptyNodePodProbe { node } => self.tenants.meddle_with_node(node, false).await,
+            Action::TakeLease => self.tenants.take_lease().await,
             Action::DeleteNodePodProbe { node } => self.tenants.meddle_with_node(node, true).await,
             Action::MakeSet { set } => {
                 let _there = self.rest.create(SETS, &sidecar_set(set)).await;
@@ -118,7 +133,7 @@ impl Simulation<'_> {
     fn begin_fault(&mut self, action: &Action) {
         let (Action::Lag { process, .. }
         | Action::DelayEvents { process, .. }
-        | Action::CloseWatches { process }
+        | Action::EndWatches { process, .. }
         | Action::LoseReplies { process, .. }
         | Action::LoseRequests { process, .. }
         | Action::Refuse { process, .. }
@@ -150,6 +165,7 @@ impl Simulation<'_> {
             _ => {}
         }
         let mut faults = host.faults.lock();
+        let ends = |for_ms| now.saturating_add(milliseconds(for_ms));
         match *action {
             Action::Lag {
                 versions, for_ms, ..
@@ -163,32 +179,42 @@ impl Simulation<'_> {
                 let late = (milliseconds(by_ms), now + milliseconds(for_ms));
                 faults.late_events.insert(resource.clone(), late);
             }
-            Action::CloseWatches { .. } => faults.watch_epoch += 1,
-            Action::LoseReplies { count, .. } => faults.lost_replies = count,
-            Action::LoseRequests { count, .. } => faults.lost_requests = count,
+            Action::EndWatches { ref only, end, .. } => {
+                let all = KINDS.iter().map(|kind| (*kind).to_owned());
+                let meant = all.filter(|kind| only.as_ref().is_none_or(|only| only == kind));
+                faults.watch_ends.extend(meant.map(|kind| (kind, end)));
+            }
+            Action::LoseReplies {
+                ref only, count, ..
+            } => faults.lost_replies = lasting(only.clone(), count, Duration::MAX),
+            Action::LoseRequests {
+                ref only, count, ..
+            } => faults.lost_requests = lasting(only.clone(), count, Duration::MAX),
             Action::Refuse {
+                ref only,
                 status,
                 retry_after,
                 for_ms,
                 ..
-            } => {
-                faults.refusal = (status, retry_after, now + milliseconds(for_ms));
-            }
-            Action::Delay { by_ms, for_ms, .. } => {
-                faults.slow = (milliseconds(by_ms), now + milliseconds(for_ms));
-            }
-            Action::Silence { for_ms, .. } => faults.silent_until = now + milliseconds(for_ms),
+            } => faults.refusal = lasting(only.clone(), (status, retry_after), ends(for_ms)),
+            Action::Delay {
+                ref only,
+                by_ms,
+                for_ms,
+                ..
+            } => faults.slow = lasting(only.clone(), milliseconds(by_ms), ends(for_ms)),
+            Action::Silence {
+                ref only, for_ms, ..
+            } => faults.silence = lasting(only.clone(), (), ends(for_ms)),
             _ => {}
         }
     }
 
-    /// All processes are restarted with etcd, as its manual asks for.
-    async fn restore(&mut self, versions: u64) {
+    async fn restore(&mut self, version: u64) {
         self.judge_changes();
-        let version = self.server.version().saturating_sub(versions);
-        self.server.restore(version);
-        self.invariants.note_restore(&self.server);
-        self.hosts.restart_all();
+        self.server.restore(version.max(self.installed));
+        self.skipped = None;
+        self.invariants.note_restore(&self.server, self.held_until);
         // Kubelets register again, and nobody else creates or deletes nodes here.
         for node in 0..self.nodes.len() {
             if self.nodes[node] {
@@ -199,4 +225,8 @@ impl Simulation<'_> {
             }
         }
     }
+}
+
+fn lasting<T>(only: Option<String>, what: T, until: Duration) -> Lasting<T> {
+    Lasting { what, only, until }
 }
