@@ -18,10 +18,10 @@ pub struct Verbatim(Result<Arc<str>, usize>);
 /// A template of which nothing can be made.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UnreadableTemplate {
-    /// It is too long.
+    /// Too many bytes.
     #[error("it has {0} bytes of JSON, more than {TEMPLATE_BYTES}")]
     TooLong(usize),
-    /// It is nested too deeply.
+    /// Text that cannot be read, as it is nested too deeply.
     #[error("{0}")]
     Invalid(String),
 }

@@ -65,7 +65,7 @@ impl System {
     /// The rights that it needs.
     pub fn rights(&self) -> FeatureRights {
         let mut rights = (self.feature_rights)();
-        // What it creates blocks the deletion of its owner, which whoever may finalize the owner may say
+        // A created object blocks the deletion of its owner, which whoever may finalize the owner may say
         // (`OwnerReferencesPermissionEnforcement`, an admission plugin that OpenShift switches on).
         let finalizers = format!("{}/finalizers", self.resource);
         rights.cluster.push(Right {

@@ -256,7 +256,7 @@ fn a_template_of_one_node_or_of_too_many_requirements_makes_no_pod() {
     }
 }
 
-// BCD-5
+// BCJ-9
 #[test]
 fn a_pod_of_another_namespace_counts_nowhere() {
     let mut cluster = Cluster::with_job(json!({}));

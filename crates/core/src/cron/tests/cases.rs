@@ -371,7 +371,7 @@ fn a_cron_job_that_is_made_again_begins_anew() {
     assert_eq!(play.last(), None);
 }
 
-// ACJ-3
+// ACJ-28
 #[test]
 fn runs_of_a_kind_that_is_not_served_are_not_tried() {
     let mut play = play(KINDS[1], json!({}));

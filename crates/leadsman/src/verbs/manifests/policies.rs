@@ -214,7 +214,7 @@ pub(super) fn children_policy(system: &System, namespace: &str) -> [Value; 2] {
     let mut variables = Vec::new();
     let mut of_updates = Vec::new();
     if !system.own_annotations.is_empty() {
-        // Of pods another policy says what may be changed.
+        // Another policy says what may be changed of pods.
         let is_own = format!("request.resource.resource == '{}'", system.resource);
         let keys = system.own_annotations.join("', '");
         operations.push("UPDATE");
