@@ -6,6 +6,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use leadsman_api::NodePodProbeSpec;
+use leadsman_api::marker::ExpectedOutput;
 use leadsman_api::node_pod_probe::{ContainerProbe, PodProbe};
 
 use super::key::{PodIdentity, ProbeKey};
@@ -19,6 +20,8 @@ pub(super) struct PlannedProbe {
     pub(super) probe: Arc<Probe>,
     /// The manager's token for handler and container: it changes with them.
     pub(super) revision: Option<Arc<str>>,
+    /// What the output of a successful run has to be.
+    pub(super) output: Option<Arc<ExpectedOutput>>,
     /// When set, the only container that may be probed, by the runtime's id: its startup probe has passed.
     pub(super) started_container: Option<Arc<str>>,
 }
@@ -106,6 +109,7 @@ fn parse_entry(
         container: key.container.clone(),
         probe: Arc::new(probe),
         revision: wire.revision.as_deref().map(Arc::from),
+        output: wire.output.clone().map(Arc::new),
         started_container: wire.started_container_id.as_deref().map(strip_id_scheme),
     };
     Ok((Arc::new(key), entry))

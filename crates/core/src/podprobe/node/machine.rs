@@ -15,6 +15,7 @@ use leadsman_api::NodePodProbeStatus;
 use super::container::{ContainerName, RuntimeContainers};
 use super::entries::MalformedEntry;
 use super::event::{NodeAction, NodeEvent, VerdictChange};
+use super::judged_output::CompiledOutputs;
 use super::key::{PodIdentity, ProbeKey};
 use super::loop_lag::LoopLag;
 use super::permits::RunPermits;
@@ -69,6 +70,7 @@ pub struct NodeProbes {
     states_of_deleted: HashMap<Arc<ProbeKey>, State>,
     reporter: StatusReporter,
     history: HistoryLimits,
+    outputs: CompiledOutputs,
 }
 
 impl NodeProbes {
@@ -92,6 +94,7 @@ impl NodeProbes {
             states_of_deleted: HashMap::new(),
             reporter: StatusReporter::new(),
             history,
+            outputs: CompiledOutputs::default(),
         }
     }
 
@@ -307,8 +310,10 @@ impl NodeProbes {
             return;
         };
         let key = &run.key;
-        let cause = result.as_ref().err().cloned();
         let worker = self.workers.get(key);
+        let expected = worker.and_then(|worker| worker.planned().output.as_ref());
+        let judged = self.outputs.judge_run(expected, result);
+        let cause = judged.result.as_ref().err().cloned();
         // Asked before the worker takes the result, by which this run is a dropped one too.
         let first = worker.is_some_and(|worker| !worker.has_dropped_runs());
         let (times, limits) = (
@@ -316,7 +321,7 @@ impl NodeProbes {
             self.history.share_of_one(self.workers.len()),
         );
         let change = self.update_worker(key, actions, |worker, _| {
-            worker.finish_and_keep(id, result, times, limits, now)
+            worker.finish_and_keep(id, judged, times, limits, now)
         });
         if change == Reschedule::Retry
             && let Some(retry) = self.retry_unprobed_run(key, id)
