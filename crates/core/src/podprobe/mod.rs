@@ -45,5 +45,7 @@ pub mod wire;
 pub use compatibility::Compatibility;
 pub use index::{Config, Index};
 pub use marker::Marker;
-pub use probe::{CannotProbe, Handler, HttpGet, Outcome, Probe, ProbeId, Scheme, State};
+pub use probe::{
+    CannotProbe, Handler, HandlerKind, HttpGet, Outcome, Probe, ProbeId, Scheme, State,
+};
 pub use verdict::Verdict;

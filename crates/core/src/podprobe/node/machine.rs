@@ -13,7 +13,7 @@ use jiff::Timestamp;
 use leadsman_api::NodePodProbeStatus;
 
 use super::container::{ContainerName, RuntimeContainers};
-use super::entries::MalformedEntry;
+use super::entries::{AllowedHandlers, MalformedEntry};
 use super::event::{NodeAction, NodeEvent, VerdictChange};
 use super::judged_output::CompiledOutputs;
 use super::key::{PodIdentity, ProbeKey};
@@ -28,7 +28,7 @@ use super::status_draft::{StatusRow, Unprobed};
 use super::worker::{Reschedule, Worker};
 use crate::cluster::Now;
 use crate::podprobe::history::{HistoryQuery, ProbeHistory};
-use crate::podprobe::probe::{CannotProbe, Outcome, State};
+use crate::podprobe::probe::{CannotProbe, HandlerKind, Outcome, State};
 use crate::podprobe::verdict::Verdict;
 
 /// How many commands the node may run.
@@ -71,6 +71,7 @@ pub struct NodeProbes {
     reporter: StatusReporter,
     history: HistoryLimits,
     outputs: CompiledOutputs,
+    allowed: AllowedHandlers,
 }
 
 impl NodeProbes {
@@ -95,7 +96,15 @@ impl NodeProbes {
             reporter: StatusReporter::new(),
             history,
             outputs: CompiledOutputs::default(),
+            allowed: HandlerKind::ALL.into(),
         }
+    }
+
+    /// Never runs handlers of other kinds.
+    #[must_use]
+    pub fn allow_only(mut self, allowed: AllowedHandlers) -> Self {
+        self.allowed = allowed;
+        self
     }
 
     /// Applies an event. The actions are to be carried out in their order.
@@ -372,6 +381,13 @@ impl NodeProbes {
         let change = decide(worker, self.containers.as_ref());
         if cause.as_ref() != worker.reported_cause() {
             self.reporter.compare_at_once();
+            if let Some(cause @ CannotProbe::Forbidden(_)) = worker.reported_cause() {
+                actions.push(NodeAction::RunDropped {
+                    key: key.clone(),
+                    cause: cause.clone(),
+                    first: true,
+                });
+            }
         }
         // One look-up: hashing keys is a considerable part of the cost of a run.
         let (weight, still, after) = (

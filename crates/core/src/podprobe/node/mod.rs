@@ -50,7 +50,7 @@ mod tests;
 mod worker;
 
 pub use container::{ContainerName, RuntimeContainer, RuntimeContainers, RuntimeState};
-pub use entries::MalformedEntry;
+pub use entries::{AllowedHandlers, MalformedEntry};
 pub use event::{NodeAction, NodeEvent, VerdictChange};
 pub use key::{PodIdentity, ProbeKey};
 pub use loop_lag::LoopLag;

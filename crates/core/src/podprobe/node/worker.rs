@@ -247,6 +247,9 @@ impl Worker {
         container: Option<&RuntimeContainer>,
         now: Now,
     ) -> Reschedule {
+        if self.planned.is_forbidden {
+            return self.stop_forbidden(now);
+        }
         let Some(container) = container else {
             // The verdict stays. An exit or a new container is a finding; that the runtime lists
             // none is not.
@@ -272,6 +275,15 @@ impl Worker {
                 self.stop_in_phase(Phase::AwaitingContainer)
             }
         }
+    }
+
+    /// Never runs the probe. What an earlier agent has found, which could run it, is void: nobody would ever say anything else.
+    fn stop_forbidden(&mut self, now: Now) -> Reschedule {
+        let cause = CannotProbe::Forbidden(self.planned.probe.handler.kind());
+        self.invalidate_verdict(&cause.to_string(), None, now);
+        let change = self.stop_in_phase(Phase::AwaitingContainer);
+        self.dropped = Some(DroppedRuns { cause, count: 1 });
+        change
     }
 
     fn observe_exited(&mut self, id: &Arc<str>, exit_code: i32, now: Now) -> Reschedule {

@@ -29,6 +29,7 @@ fn entry() -> PlannedProbe {
         probe: Arc::new(probe()),
         revision: Some("1".into()),
         output: None,
+        is_forbidden: false,
         started_container: None,
     }
 }
