@@ -24,6 +24,7 @@ mod marks;
 mod migration;
 mod openkruise;
 mod outages;
+mod outputs;
 mod ownership;
 mod restore;
 mod rights;
@@ -368,6 +369,8 @@ fn together() -> Vec<Case<Installation>> {
         case!(entries::ended_pods_are_left_alone),
         case!(entries::a_pod_recreated_under_its_name_gets_no_old_marks),
         case!(stored_bytes::what_a_command_takes_when_it_is_stored_keeps_no_neighbour_from_being_probed),
+        case!(outputs::a_service_follows_the_role_in_the_output),
+        case!(outputs::an_idle_server_may_go_when_it_has_been_idle_across_a_restart),
         case!(marks::verdicts_mark_and_unknown_takes_away),
         case!(marks::a_message_alone_keeps_the_transition_time),
         case!(marks::one_policy_alone_marks_one_state),

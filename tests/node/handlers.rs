@@ -95,6 +95,52 @@ pub(crate) async fn a_flip_is_marked_within_a_period(cluster: Arc<Cluster>) -> R
     Ok(())
 }
 
+// PPM-21
+pub(crate) async fn the_output_of_a_command_is_a_label_within_a_period(
+    cluster: Arc<Cluster>,
+) -> Result<()> {
+    let room = Room::new(&cluster, "output").await?;
+    room.pod("one", json!({})).await?;
+    let mut role = probe("role", json!({"exec": {"command": ["cat", "/tmp/role"]}}));
+    role["output"] =
+        json!({"matches": "^(?<role>primary|replica) (?<version>[0-9]+)$", "mismatch": "Unknown"});
+    role["markerPolicy"] =
+        json!([{"state": "Succeeded", "labels": {"role": "$(role)", "version": "$(version)"}}]);
+    let print = async |output: &str| {
+        let script = format!("echo '{output}' > /tmp/new && mv /tmp/new /tmp/role");
+        room.exec("one", "main", &["sh", "-c", &script]).await
+    };
+    let marks = |role: Option<&str>, version: Option<&str>, status: &str| json!({"labels": {"role": role, "version": version}, "conditions": {"t.io/role": status}});
+    print("primary 7").await?;
+    room.scene.marker("m", json!([role])).await?;
+    let primary = marks(Some("primary"), Some("7"), "True");
+    room.scene.wait_for_marks("one", primary).await?;
+    let mut took = Vec::new();
+    // The state stays Succeeded, so nothing but the values says that something has changed.
+    for (role, version) in [
+        ("replica", "7"),
+        ("primary", "8"),
+        ("primary", "9"),
+        ("replica", "9"),
+    ] {
+        let marks = marks(Some(role), Some(version), "True");
+        print(&format!("{role} {version}")).await?;
+        let printed = tokio::time::Instant::now();
+        room.scene.wait_for_marks("one", marks).await?;
+        took.push(printed.elapsed());
+    }
+    took.sort();
+    ensure!(
+        took[took.len() / 2] <= BOUND,
+        "took {took:?}, more than {BOUND:?}"
+    );
+    print("demoted").await?;
+    room.scene
+        .wait_for_marks("one", marks(None, None, "Unknown"))
+        .await?;
+    Ok(())
+}
+
 // PRB-4
 pub(crate) async fn two_containers_resolve_a_port_name_each_for_itself(
     cluster: Arc<Cluster>,

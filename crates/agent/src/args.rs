@@ -4,9 +4,13 @@ use std::net::IpAddr;
 use std::num::NonZeroU16;
 use std::path::PathBuf;
 
+use leadsman_core::podprobe::HandlerKind;
 use leadsman_core::podprobe::node::{ExecLimits, HistoryLimits};
 
 use crate::probing::ProbingConfig;
+
+/// The kinds of probes by the names that the API has for them.
+const HANDLERS: [&str; 4] = ["exec", "httpGet", "tcpSocket", "grpc"];
 
 /// Run the probes of one node, and report their verdicts
 ///
@@ -54,6 +58,16 @@ pub struct Args {
         default_value = "4"
     )]
     pub exec_concurrency_per_pod: NonZeroU16,
+    /// Kinds of probes that this agent may run at all; the others are reported as ones that cannot be run
+    #[arg(
+        long,
+        env = "LEADSMAN_HANDLERS",
+        value_name = "HANDLER",
+        value_delimiter = ',',
+        default_value = "exec,httpGet,tcpSocket,grpc",
+        value_parser = clap::builder::PossibleValuesParser::new(HANDLERS)
+    )]
+    pub handlers: Vec<String>,
     /// Runs of each probe that are kept for `kubectl leadsman explain`, `history` and `top`, in 4 MiB at most; 0 keeps none
     #[arg(
         long,
@@ -82,8 +96,15 @@ impl Args {
                 // A quarter of what may run at once: a command takes a few slots.
                 per_slot: u32::from(execs).div_ceil(4),
             },
+            handlers: self.allowed_handlers().collect(),
             history,
             node_ips: self.node_ip.clone(),
         }
+    }
+
+    fn allowed_handlers(&self) -> impl Iterator<Item = HandlerKind> {
+        let allowed = &self.handlers;
+        let all = HandlerKind::ALL.into_iter();
+        all.filter(|kind| allowed.iter().any(|name| name == kind.field_name()))
     }
 }

@@ -35,8 +35,8 @@ use futures::{Stream, StreamExt};
 use leadsman_core::cluster::Now;
 use leadsman_core::podprobe::CannotProbe;
 use leadsman_core::podprobe::node::{
-    ExecLimits, HistoryLimits, NodeAction, NodeEvent, NodeProbes, PodIdentity, ProbeKey, ProbeRun,
-    StatusWriteEnd, VerdictChange,
+    AllowedHandlers, ExecLimits, HistoryLimits, NodeAction, NodeEvent, NodeProbes, PodIdentity,
+    ProbeKey, ProbeRun, StatusWriteEnd, VerdictChange,
 };
 use leadsman_cri::{Runtime, View};
 use leadsman_process::clock;
@@ -72,6 +72,8 @@ pub(crate) enum ProbingError {
 #[derive(Clone, Debug)]
 pub(crate) struct ProbingConfig {
     pub(crate) exec_limits: ExecLimits,
+    /// `--handlers`.
+    pub(crate) handlers: AllowedHandlers,
     pub(crate) history: HistoryLimits,
     /// `--node-ip`.
     pub(crate) node_ips: Vec<IpAddr>,
@@ -141,7 +143,8 @@ impl Probing {
         // The object has nothing to write yet, which is no failure.
         write_health.record_success();
         Self {
-            node: NodeProbes::new(config.exec_limits, config.history, now_since(context.start)),
+            node: NodeProbes::new(config.exec_limits, config.history, now_since(context.start))
+                .allow_only(config.handlers),
             plan: PlanFollower::new(node_name, plan_health),
             lists: ContainerLists::new(
                 health.register_check("runtime", "the container runtime has not answered yet"),
@@ -256,6 +259,13 @@ impl Probing {
 
     fn log_dropped_run(&mut self, key: &ProbeKey, cause: &CannotProbe, first: bool) {
         let label = cause_label(cause);
+        if let CannotProbe::Forbidden(_) = cause {
+            self.metrics.count_forbidden(cause);
+            if self.may_log(&key.pod) {
+                tracing::warn!(probe = %key, error = %cause, "refusing a probe; its verdict is Unknown if it had one");
+            }
+            return;
+        }
         if first && self.may_log(&key.pod) {
             tracing::warn!(probe = %key, cause = label, error = %cause, "cannot run a probe, its last verdict stays; retrying each period");
         } else {

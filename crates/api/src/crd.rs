@@ -282,6 +282,10 @@ fn set_maxima(schema: &mut SchemaObject) {
         };
         timing.insert("maximum".into(), json!(most));
     }
+    for policy in ["", ".outputs[]"] {
+        let path = format!("spec.probes[].markerPolicy[]{policy}.holdSeconds");
+        bound_number(schema, &path, 0, limits::HOLD_SECONDS.into());
+    }
 }
 
 /// An object that is passed on as it is.
@@ -352,6 +356,51 @@ const MAXIMA: &[(&str, &str, usize)] = &[
     ),
     (
         "spec.probes[].markerPolicy[].annotations{}",
+        "maxLength",
+        limits::ANNOTATION_VALUE,
+    ),
+    (
+        "spec.probes[].output.matches",
+        "maxLength",
+        limits::OUTPUT_EXPRESSION,
+    ),
+    (
+        "spec.probes[].markerPolicy[].message",
+        "maxLength",
+        limits::POLICY_MESSAGE,
+    ),
+    (
+        "spec.probes[].markerPolicy[].outputs",
+        "maxItems",
+        limits::OUTPUT_POLICIES,
+    ),
+    (
+        "spec.probes[].markerPolicy[].outputs[].when",
+        "maxProperties",
+        limits::OUTPUT_VALUES,
+    ),
+    (
+        "spec.probes[].markerPolicy[].outputs[].when{}",
+        "maxLength",
+        limits::OUTPUT_VALUES_BYTES,
+    ),
+    (
+        "spec.probes[].markerPolicy[].outputs[].labels",
+        "maxProperties",
+        limits::OUTPUT_POLICY_KEYS,
+    ),
+    (
+        "spec.probes[].markerPolicy[].outputs[].labels{}",
+        "maxLength",
+        limits::LABEL,
+    ),
+    (
+        "spec.probes[].markerPolicy[].outputs[].annotations",
+        "maxProperties",
+        limits::OUTPUT_POLICY_KEYS,
+    ),
+    (
+        "spec.probes[].markerPolicy[].outputs[].annotations{}",
         "maxLength",
         limits::ANNOTATION_VALUE,
     ),

@@ -31,6 +31,21 @@ pub const HEADERS_BYTES: usize = 16 * 1024;
 pub const GRPC_SERVICE: usize = 253;
 /// Characters of the value of an annotation that a policy sets.
 pub const ANNOTATION_VALUE: usize = 4096;
+/// Characters of the regular expression for the output of a probe.
+pub const OUTPUT_EXPRESSION: usize = 1024;
+/// Values in an output, at most.
+pub const OUTPUT_VALUES: usize = 8;
+/// Bytes that all values of one output take as JSON: they stand in the status of the node's object, where each entry has
+/// room for them from the start.
+pub const OUTPUT_VALUES_BYTES: usize = 256;
+/// Entries of a policy for certain values of the output, at most.
+pub const OUTPUT_POLICIES: usize = 8;
+/// Labels, and as many annotations, of one of these.
+pub const OUTPUT_POLICY_KEYS: usize = 8;
+/// Characters of the message that a policy gives the condition.
+pub const POLICY_MESSAGE: usize = 512;
+/// Longest time for which a verdict may have to hold, in seconds.
+pub const HOLD_SECONDS: i32 = 24 * 3600;
 /// Bytes of all annotations of one policy together, keys and values, and of those of a pod: as many as Kubernetes allows an
 /// object (`TotalAnnotationSizeLimitB` in `k8s.io/apimachinery/pkg/api/validation/objectmeta.go`).
 pub const ANNOTATIONS_BYTES: usize = 256 * 1024;

@@ -41,6 +41,9 @@ pub struct PodContainerProbe {
     /// A native Kubernetes probe: exactly one of exec, httpGet, tcpSocket, grpc.
     #[serde(deserialize_with = "whole_probe")]
     pub probe: Probe,
+    /// The output that is expected of a successful run, and the values in it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output: Option<ExpectedOutput>,
     /// Labels and annotations for a verdict, at most one policy for each state.
     #[serde(
         default,
@@ -51,6 +54,18 @@ pub struct PodContainerProbe {
     /// Type of the pod condition that shows the verdict; none is written when empty.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod_condition_type: Option<String>,
+}
+
+/// Output that is expected of a successful run. Leadsman's own field.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ExpectedOutput {
+    /// A regular expression that matches somewhere in the output, without look-around and back-references. A part
+    /// `(?<name>...)` is a value, to which policies refer as `$(name)`.
+    pub matches: String,
+    /// The verdict on output that does not match: `Failed`, the default, or `Unknown`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mismatch: Option<String>,
 }
 
 /// Labels and annotations that a pod has while a probe's verdict is `state`.
@@ -73,6 +88,46 @@ pub struct ProbeMarkerPolicy {
         skip_serializing_if = "BTreeMap::is_empty"
     )]
     pub annotations: BTreeMap<String, String>,
+    /// The message of the pod's condition in place of the probe's output.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+    /// Seconds for which the state and the values of the output have to hold until they count.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hold_seconds: Option<i32>,
+    /// Further labels and annotations for certain values of the output: the first that fits.
+    #[serde(
+        default,
+        deserialize_with = "null_as_default",
+        skip_serializing_if = "Vec::is_empty"
+    )]
+    pub outputs: Vec<OutputPolicy>,
+}
+
+/// Labels and annotations that a pod has beside those of the policy, and in place of those of the same keys, while the output
+/// has certain values.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct OutputPolicy {
+    /// Names of values, and what each of them has to be.
+    #[serde(deserialize_with = "null_as_default")]
+    pub when: BTreeMap<String, String>,
+    /// Labels of the pod.
+    #[serde(
+        default,
+        deserialize_with = "null_as_default",
+        skip_serializing_if = "BTreeMap::is_empty"
+    )]
+    pub labels: BTreeMap<String, String>,
+    /// Annotations of the pod.
+    #[serde(
+        default,
+        deserialize_with = "null_as_default",
+        skip_serializing_if = "BTreeMap::is_empty"
+    )]
+    pub annotations: BTreeMap<String, String>,
+    /// Replaces the policy's own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hold_seconds: Option<i32>,
 }
 
 /// The observed state of a marker, written by leadsman.

@@ -1,11 +1,14 @@
 //! `NodePodProbe`, one for each node and of the same name: the manager writes the spec, the node's agent the status.
 
+use std::collections::BTreeMap;
+
 use k8s_openapi::api::core::v1::Probe;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::marker::ExpectedOutput;
 use crate::wire::null_as_default;
 
 /// The probes that one node's agent runs.
@@ -71,6 +74,9 @@ pub struct ContainerProbe {
         skip_serializing_if = "Option::is_none"
     )]
     pub started_container_id: Option<String>,
+    /// The output that is expected of a successful run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output: Option<ExpectedOutput>,
 }
 
 /// The verdicts of the node's agent.
@@ -150,6 +156,10 @@ pub struct ContainerProbeState {
         skip_serializing_if = "Option::is_none"
     )]
     pub container_id: Option<String>,
+    /// The values in the output, if the entry has an `output` and the verdict is Succeeded. The verdict counts as changed when
+    /// they change.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub values: Option<BTreeMap<String, String>>,
 }
 
 impl ContainerProbeState {

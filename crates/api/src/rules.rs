@@ -240,14 +240,47 @@ fn probes() -> Vec<CelRule> {
     ]
 }
 
-fn policies() -> Vec<CelRule> {
-    let (policy, labels, annotations) = (
-        "spec.probes[].markerPolicy[]",
-        "spec.probes[].markerPolicy[].labels",
-        "spec.probes[].markerPolicy[].annotations",
-    );
+/// CEL: a label's value in which `$(name)` may stand for a letter or digit.
+fn label_template() -> String {
+    const LETTER: &str = r"([A-Za-z0-9]|\$\([A-Za-z_][A-Za-z0-9_]*\))";
+    let value = format!("({LETTER}([-_.]*{LETTER})*)?");
+    full_match("self", &value)
+}
+
+/// The rules of labels and annotations, in a policy and in its entries for certain values of the output.
+fn pairs(policy: &str) -> Vec<CelRule> {
+    let at = |field: &str| format!("{policy}.{field}");
+    let (labels, annotations) = (at("labels"), at("annotations"));
     let qualified = format!("must be a qualified name: {QUALIFIED}");
     let reserved = "is reserved: a controller reads it to know its pods or their state";
+    vec![
+        keys_rule(labels.clone(), &qualified_name("k"), qualified.clone()),
+        keys_rule(labels, &unreserved_key("k"), reserved),
+        string_rule(at("labels{}"), label_template(), VALUE),
+        // The case of an annotation's key does not matter, as in Kubernetes.
+        keys_rule(
+            annotations.clone(),
+            &qualified_name("k.lowerAscii()"),
+            qualified,
+        ),
+        keys_rule(annotations, &unreserved_key("k"), reserved),
+    ]
+}
+
+/// CEL: a policy refers to values of the output. In an annotation `$(name)` always was a text like any other, and is one
+/// where the probe has no `output`.
+fn uses_values(policy: &str) -> String {
+    format!(
+        "has({policy}.outputs) && {policy}.outputs.size() > 0 || has({policy}.message) && {policy}.message.contains('$(') || \
+         has({policy}.labels) && {policy}.labels.exists(k, {policy}.labels[k].contains('$('))"
+    )
+}
+
+fn policies() -> Vec<CelRule> {
+    const POLICY: &str = "spec.probes[].markerPolicy[]";
+    const OUTPUTS: &str = "spec.probes[].markerPolicy[].outputs[]";
+    let sets = |field: &str| format!("has(self.{field}) && self.{field}.size() > 0");
+    let sets_pairs = format!("{} || {}", sets("labels"), sets("annotations"));
     let mut rules = vec![
         string_rule(
             "spec.probes[].markerPolicy[].state",
@@ -255,22 +288,48 @@ fn policies() -> Vec<CelRule> {
             "must be one of Succeeded, Failed",
         ),
         rule(
-            policy,
-            "has(self.labels) && self.labels.size() > 0 || has(self.annotations) && self.annotations.size() > 0",
-            "sets nothing: give it labels, annotations or both",
+            POLICY,
+            format!(
+                "{sets_pairs} || {} || {} || has(self.holdSeconds) && self.holdSeconds > 0",
+                sets("outputs"),
+                sets("message")
+            ),
+            "sets nothing: give it labels, annotations, a message or a time to hold",
         ),
-        keys_rule(labels, &qualified_name("k"), qualified.clone()),
-        keys_rule(labels, &unreserved_key("k"), reserved),
-        string_rule(
-            "spec.probes[].markerPolicy[].labels{}",
-            full_match("self", LABEL_VALUE),
-            VALUE,
-        ),
-        // The case of an annotation's key does not matter, as in Kubernetes.
-        keys_rule(annotations, &qualified_name("k.lowerAscii()"), qualified),
-        keys_rule(annotations, &unreserved_key("k"), reserved),
         rule(
-            annotations,
+            POLICY,
+            format!("self.state != 'Failed' || !({})", uses_values("self")),
+            "has no values: only a run that succeeds has output that matches",
+        ),
+        rule(
+            OUTPUTS,
+            format!("{sets_pairs} || has(self.holdSeconds)"),
+            "sets nothing: give it labels, annotations or a time to hold",
+        ),
+        rule(
+            format!("{OUTPUTS}.when"),
+            "self.size() > 0",
+            "must not be empty: name a value of the output",
+        ),
+        enumeration(
+            "spec.probes[].output.mismatch".into(),
+            &["", "Failed", "Unknown"],
+        ),
+        rule(
+            "spec.probes[].output.matches",
+            "self != ''",
+            "must not be empty",
+        ),
+        rule(
+            "spec.probes[]",
+            format!(
+                "has(self.output) || !has(self.markerPolicy) || !self.markerPolicy.exists(m, {})",
+                uses_values("m")
+            ),
+            "refers to values of the output: set output.matches",
+        ),
+        rule(
+            format!("{POLICY}.annotations"),
             format!(
                 "self.map(k, size(bytes(k)) + size(bytes(self[k]))).sum() <= {}",
                 limits::ANNOTATIONS_BYTES
@@ -281,6 +340,8 @@ fn policies() -> Vec<CelRule> {
             ),
         ),
     ];
+    rules.extend(pairs(POLICY));
+    rules.extend(pairs(OUTPUTS));
     let read = "is a label that the selector reads: a verdict would take the pod out of it";
     for (part, keys) in [
         (
@@ -292,9 +353,10 @@ fn policies() -> Vec<CelRule> {
             "self.selector.matchExpressions.exists(e, e.key in m.labels)",
         ),
     ] {
+        let set = format!("has(m.labels) && {keys}");
         let condition = format!(
-            "!has(self.selector.{part}) || !self.probes.exists(p, has(p.markerPolicy) && \
-             p.markerPolicy.exists(m, has(m.labels) && {keys}))"
+            "!has(self.selector.{part}) || !self.probes.exists(p, {})",
+            any_policy(&set)
         );
         rules.push(
             rule("spec", condition, read)
@@ -305,12 +367,18 @@ fn policies() -> Vec<CelRule> {
     rules
 }
 
+/// CEL: a policy `m` of probe `p`, or an entry of one for certain values of the output, fulfils a condition.
+fn any_policy(condition: &str) -> String {
+    format!(
+        "has(p.markerPolicy) && p.markerPolicy.exists(n, [n].exists(m, {condition}) || has(n.outputs) && n.outputs.exists(m, {condition}))"
+    )
+}
+
 /// CEL: the keys in a part of the selector that a policy sets.
 fn read_labels(part: &str) -> String {
     let is_set = |key: &str| {
-        format!(
-            "self.probes.exists(p, has(p.markerPolicy) && p.markerPolicy.exists(m, has(m.labels) && {key} in m.labels))"
-        )
+        let set = any_policy(&format!("has(m.labels) && {key} in m.labels"));
+        format!("self.probes.exists(p, {set})")
     };
     match part {
         "matchLabels" => format!("self.selector.matchLabels.filter(k, {})", is_set("k")),

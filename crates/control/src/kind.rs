@@ -23,6 +23,8 @@ pub struct OptionalFields {
     pub paths: &'static [&'static str],
     /// The content that is missing where they are dropped, for the log.
     pub content: &'static str,
+    /// Fields that came later, each with what does without it: a CRD that lacks one is only told of in the log.
+    pub later: &'static [(&'static str, &'static str)],
 }
 
 /// A kind that the rules `R` observe.

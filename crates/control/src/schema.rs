@@ -57,6 +57,8 @@ pub(crate) struct Schema {
     is_receiving: bool,
     /// Whether it keeps the fields, as it was last read.
     keeps: Option<bool>,
+    /// The first of the later fields that it lacked then.
+    lacks_later: Option<&'static str>,
 }
 
 impl Schema {
@@ -75,6 +77,7 @@ impl Schema {
             exists: false,
             is_receiving: false,
             keeps: None,
+            lacks_later: None,
         }
     }
 
@@ -120,6 +123,19 @@ impl Schema {
     /// Whether the fields are kept, if that has changed.
     fn read_crd(&mut self, crd: &CustomResourceDefinition) -> Option<bool> {
         let keeps = self.fields.are_kept(crd, &self.version);
+        let lacks = self.fields.lacks_later(crd, &self.version);
+        let lacks_before = std::mem::replace(&mut self.lacks_later, lacks.map(|(path, _)| path));
+        if keeps
+            && let Some((field, consequence)) = lacks
+            && lacks_before != Some(field)
+        {
+            tracing::warn!(
+                crd = self.crd,
+                field,
+                consequence,
+                "the CRD is an older one and drops a field: install this version's CRDs"
+            );
+        }
         let before = self.keeps.replace(keeps);
         if before == Some(keeps) {
             return None;
@@ -159,6 +175,16 @@ impl OptionalFields {
         self.paths
             .iter()
             .all(|path| keeps_field(crd, version, path))
+    }
+
+    /// The first of the later fields that the schema of a version lacks, and what does without it.
+    pub fn lacks_later(
+        &self,
+        crd: &CustomResourceDefinition,
+        version: &str,
+    ) -> Option<(&'static str, &'static str)> {
+        let mut later = self.later.iter().copied();
+        later.find(|(path, _)| !keeps_field(crd, version, path))
     }
 }
 

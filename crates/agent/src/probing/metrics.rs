@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use leadsman_core::podprobe::node::ProbeRun;
-use leadsman_core::podprobe::{CannotProbe, Handler, Outcome, State};
+use leadsman_core::podprobe::{CannotProbe, Handler, HandlerKind, Outcome, State};
 use leadsman_process::Metrics;
 use leadsman_process::metrics::{Counters, Labels, WriteCounters};
 use leadsman_process::reply::Disposition;
@@ -24,33 +24,12 @@ const DURATIONS: [f64; 12] = [
 const STATUS: &str = "nodepodprobe_status";
 
 /// The kind of a handler, as metrics name it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum HandlerKind {
-    Exec,
-    HttpGet,
-    TcpSocket,
-    Grpc,
-}
-
-impl HandlerKind {
-    const ALL: [Self; 4] = [Self::Exec, Self::HttpGet, Self::TcpSocket, Self::Grpc];
-
-    pub(crate) fn of_handler(handler: &Handler) -> Self {
-        match handler {
-            Handler::Exec { .. } => Self::Exec,
-            Handler::HttpGet(_) => Self::HttpGet,
-            Handler::TcpSocket { .. } => Self::TcpSocket,
-            Handler::Grpc { .. } => Self::Grpc,
-        }
-    }
-
-    pub(crate) fn as_label(self) -> &'static str {
-        match self {
-            Self::Exec => "exec",
-            Self::HttpGet => "http_get",
-            Self::TcpSocket => "tcp_socket",
-            Self::Grpc => "grpc",
-        }
+pub(crate) fn handler_label(kind: HandlerKind) -> &'static str {
+    match kind {
+        HandlerKind::Exec => "exec",
+        HandlerKind::HttpGet => "http_get",
+        HandlerKind::TcpSocket => "tcp_socket",
+        HandlerKind::Grpc => "grpc",
     }
 }
 
@@ -103,7 +82,7 @@ impl RunMetrics {
             durations.clone(),
         );
         HandlerKind::ALL.map(|kind| {
-            let handler = ("handler", kind.as_label());
+            let handler = ("handler", handler_label(kind));
             let count = |result| results.get_or_create_owned(&[handler, ("result", result)]);
             Self {
                 succeeded: count("succeeded"),
@@ -251,6 +230,11 @@ impl ProbingMetrics {
         }
     }
 
+    /// Counts a probe that is never run.
+    pub(crate) fn count_forbidden(&self, cause: &CannotProbe) {
+        increment_value(&self.cannot_probe, "cause", cause_label(cause));
+    }
+
     pub(crate) fn count_change(&self, to: State) {
         increment_value(&self.verdicts, "to", state_label(to));
     }
@@ -300,13 +284,14 @@ fn state_label(state: State) -> &'static str {
     }
 }
 
-const CAUSES: [&str; 6] = [
+const CAUSES: [&str; 7] = [
     "runtime",
     "deadline",
     "local",
     "no_address",
     "not_of_node",
     "container_gone",
+    "forbidden",
 ];
 
 /// The result of a run, as metrics label it.
@@ -327,6 +312,7 @@ pub(crate) fn cause_label(cause: &CannotProbe) -> &'static str {
         no_address,
         not_of_node,
         container_gone,
+        forbidden,
     ] = CAUSES;
     match cause {
         CannotProbe::Runtime(_) => runtime,
@@ -335,6 +321,7 @@ pub(crate) fn cause_label(cause: &CannotProbe) -> &'static str {
         CannotProbe::NoAddress => no_address,
         CannotProbe::NotOfNode(_) => not_of_node,
         CannotProbe::ContainerGone => container_gone,
+        CannotProbe::Forbidden(_) => forbidden,
     }
 }
 

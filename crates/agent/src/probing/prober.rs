@@ -7,14 +7,14 @@ use std::time::Duration;
 
 use futures::FutureExt;
 use leadsman_core::podprobe::node::{LoopLag, ProbeRun, RunId};
-use leadsman_core::podprobe::{CannotProbe, Outcome};
+use leadsman_core::podprobe::{CannotProbe, HandlerKind, Outcome};
 use leadsman_probe::{EXEC_SLACK, Exec, ProbeTarget, TimeLimit};
 use leadsman_process::clock;
 use leadsman_process::watch;
 use tokio::task::{AbortHandle, Id, JoinError, JoinSet};
 use tokio::time::Instant;
 
-use super::metrics::{HandlerKind, result_label};
+use super::metrics::{handler_label, result_label};
 
 /// Added to the deadline of an executor, in case it does not keep that itself.
 const SLACK: Duration = Duration::from_secs(1);
@@ -78,11 +78,11 @@ impl<E: Exec + Clone + Send + Sync + 'static> Prober<E> {
                 tracing::error!(probe = %run.key, "the executor of a probe panicked, which is a bug in leadsman; the run does not count");
                 Err(CannotProbe::Local("the run panicked".to_owned()))
             });
-            let handler = HandlerKind::of_handler(&run.probe.handler);
+            let handler = run.probe.handler.kind();
             tracing::debug!(
                 probe = %run.key,
                 container = %run.container,
-                handler = handler.as_label(),
+                handler = handler_label(handler),
                 result = result_label(&result),
                 output = ?result,
                 "probe run ended"

@@ -15,6 +15,7 @@ const CRD: &str = "lamps.example.com";
 const FIELDS: OptionalFields = OptionalFields {
     paths: &["status.colours[].name"],
     content: "the colours of a lamp",
+    later: &[],
 };
 
 fn crd(status: &Value) -> CustomResourceDefinition {

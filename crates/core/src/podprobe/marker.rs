@@ -1,17 +1,22 @@
 //! A parsed `PodProbeMarker`. Parsing is validation: the parser and the CRD refuse the same markers at the same fields, so
 //! that a marker which was created under another CRD is not acted on, and its status says why.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 
 use super::compatibility::Compatibility;
+use super::output::{ExpectedOutput, OutputValues, ValueText};
+use super::probe::State;
 use super::resolved::ResolvedProbe;
 use super::template::ProbeTemplate;
+use super::verdict::{VERDICT_MESSAGE_BYTES, Verdict};
 use crate::cluster::ObjectName;
-use crate::cluster::{FieldErrors, Invalid, Selector, names};
+use crate::cluster::{FieldErrors, Invalid, Selector, names, truncate};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use leadsman_api::marker as wire;
 use leadsman_api::marker::{PodContainerProbe, ProbeMarkerPolicy};
 use leadsman_api::{PodProbeMarker, limits};
 
@@ -56,6 +61,8 @@ pub struct MarkerProbe {
     pub entry: Arc<str>,
     /// The probe as every pod has it; None if a port is a name, which each container resolves to a number of its own.
     pub resolved: Option<ResolvedProbe>,
+    /// What the output of a successful run has to be.
+    pub output: Option<Arc<ExpectedOutput>>,
     /// Type of the pod's condition that shows the verdict.
     pub condition_type: Option<Arc<str>>,
     /// The pod's labels and annotations while the verdict is Succeeded.
@@ -67,10 +74,81 @@ pub struct MarkerProbe {
 /// Labels and annotations of a pod for one verdict.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Policy {
+    /// What it sets whatever the output.
+    pub pairs: PolicyPairs,
+    /// The message of the condition in place of the probe's.
+    pub message: Option<ValueText>,
+    /// How long state and values have to hold until they count.
+    pub hold: SignedDuration,
+    /// What it sets beside that for certain values of the output: the first that fits.
+    pub outputs: Vec<OutputPolicy>,
+}
+
+/// Labels and annotations.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PolicyPairs {
     /// Labels.
-    pub labels: BTreeMap<Arc<str>, Arc<str>>,
+    pub labels: BTreeMap<Arc<str>, ValueText>,
     /// Annotations.
-    pub annotations: BTreeMap<Arc<str>, Arc<str>>,
+    pub annotations: BTreeMap<Arc<str>, ValueText>,
+}
+
+/// What a policy sets for certain values of the output, in place of its own where the keys are the same.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OutputPolicy {
+    /// The values, by name.
+    pub when: OutputValues,
+    /// What it sets.
+    pub pairs: PolicyPairs,
+    /// Replaces [`Policy::hold`].
+    pub hold: Option<SignedDuration>,
+}
+
+impl Policy {
+    /// What it sets, whatever the output.
+    pub fn all_pairs(&self) -> impl Iterator<Item = &PolicyPairs> {
+        let outputs = self.outputs.iter().map(|output| &output.pairs);
+        std::iter::once(&self.pairs).chain(outputs)
+    }
+}
+
+impl MarkerProbe {
+    /// What its policies set, whatever verdict and output.
+    pub fn all_pairs(&self) -> impl Iterator<Item = &PolicyPairs> {
+        let policies = self.succeeded.iter().chain(&self.failed);
+        policies.flat_map(Policy::all_pairs)
+    }
+
+    /// The policy of a state. Unknown says that what was known is void, so neither policy holds.
+    pub fn policy_of(&self, state: State) -> Option<&Policy> {
+        match state {
+            State::Succeeded => self.succeeded.as_ref(),
+            State::Failed => self.failed.as_ref(),
+            State::Unknown => None,
+        }
+    }
+
+    /// A verdict as it stands for this probe: its values, or a mismatch, are read from its message where whoever made it did not
+    /// judge the output.
+    pub fn judge_verdict<'v>(&self, verdict: &'v Verdict) -> Cow<'v, Verdict> {
+        let Some(output) = &self.output else {
+            return Cow::Borrowed(verdict);
+        };
+        if verdict.values.is_some() || verdict.state != State::Succeeded {
+            return Cow::Borrowed(verdict);
+        }
+        Cow::Owned(match output.judge(&verdict.message) {
+            Ok(values) => Verdict {
+                values: Some(Arc::new(values)),
+                ..verdict.clone()
+            },
+            Err(mismatch) => Verdict {
+                state: mismatch.state,
+                message: truncate(&mismatch.message, VERDICT_MESSAGE_BYTES).into(),
+                ..verdict.clone()
+            },
+        })
+    }
 }
 
 impl Marker {
@@ -197,7 +275,10 @@ fn refuse_selector_labels(
             || expressions.any(|expression| expression.key == key)
     };
     let policies = probe.marker_policy.iter();
-    let keys = policies.flat_map(|policy| policy.labels.keys());
+    let keys = policies.flat_map(|policy| {
+        let outputs = policy.outputs.iter().flat_map(|one| one.labels.keys());
+        policy.labels.keys().chain(outputs)
+    });
     // A set, since both policies of a probe may name the same label.
     let read: BTreeSet<_> = keys.filter(|key| reads(key)).collect();
     for key in read {
@@ -231,8 +312,20 @@ impl MarkerProbe {
         } else if probe.marker_policy.is_empty() {
             report.add("has no effect: set podConditionType, markerPolicy or both");
         }
+        if probe.output.is_none() && probe.marker_policy.iter().any(uses_values) {
+            report.add("refers to values of the output: set output.matches");
+        }
+        let wire = probe.output.as_ref();
+        let output =
+            wire.and_then(|output| ExpectedOutput::read(output, &mut report.field("output")));
+        let output = output.map(Arc::new);
+        let reader = match &output {
+            Some(output) => PolicyReader::Expected(output),
+            None if wire.is_some() => PolicyReader::Invalid,
+            None => PolicyReader::Anything,
+        };
         let [succeeded, failed] =
-            read_policies(&probe.marker_policy, &mut report.field("markerPolicy"));
+            reader.read_policies(&probe.marker_policy, &mut report.field("markerPolicy"));
         let template =
             ProbeTemplate::parse_template(&probe.probe, compatibility, &mut report.field("probe"))?;
         // A probe without a named port is the same in every pod: resolved once, all entries share it.
@@ -242,8 +335,11 @@ impl MarkerProbe {
             name: probe.name.as_str().into(),
             container: probe.container_name.as_str().into(),
             entry: format!("{marker}#{}", probe.name).into(),
-            resolved: resolved.map(|resolved| ResolvedProbe::new(resolved, &probe.container_name)),
+            resolved: resolved.map(|resolved| {
+                ResolvedProbe::new(resolved, &probe.container_name, output.as_deref())
+            }),
             template,
+            output,
             condition_type: condition_type.map(Into::into),
             succeeded,
             failed,
@@ -273,69 +369,189 @@ fn check_probe_name(name: &str) -> Result<(), String> {
     ))
 }
 
-/// Reads the policies of Succeeded and of Failed.
-fn read_policies(
-    policies: &[ProbeMarkerPolicy],
-    report: &mut FieldErrors<'_>,
-) -> [Option<Policy>; 2] {
-    report.at_most(policies.len(), 2, "policies");
-    let [mut succeeded, mut failed] = [None, None];
-    let mut states = Occurrences::default();
-    for (index, policy) in policies.iter().enumerate() {
-        let mut at = report.index(index);
-        if states.is_second(&policy.state) {
-            at.add(format!("there is another policy for {:?}", policy.state));
-        }
-        let read = Policy::parse_policy(policy, &mut at);
-        match policy.state.as_str() {
-            "Succeeded" => succeeded = Some(read),
-            "Failed" => failed = Some(read),
-            other => {
-                let message = format!("{other:?} is not one of Succeeded, Failed");
-                at.field("state").add(message);
+/// Whether a policy refers to values of the output. In an annotation `$(name)` always was a text like any other, and is one where
+/// the probe has no `output`.
+fn uses_values(policy: &ProbeMarkerPolicy) -> bool {
+    let mut texts = policy.labels.values().chain(&policy.message);
+    !policy.outputs.is_empty() || texts.any(|text| text.contains("$("))
+}
+
+/// Reads the policies of one probe, by what it says that the output has to be.
+enum PolicyReader<'a> {
+    /// Any output will do.
+    Anything,
+    /// It is invalid, so no value of it is checked.
+    Invalid,
+    /// It has these values.
+    Expected(&'a ExpectedOutput),
+}
+
+impl PolicyReader<'_> {
+    /// Reads the policies of Succeeded and of Failed.
+    fn read_policies(
+        &self,
+        policies: &[ProbeMarkerPolicy],
+        report: &mut FieldErrors<'_>,
+    ) -> [Option<Policy>; 2] {
+        report.at_most(policies.len(), 2, "policies");
+        let [mut succeeded, mut failed] = [None, None];
+        let mut states = Occurrences::default();
+        for (index, policy) in policies.iter().enumerate() {
+            let mut at = report.index(index);
+            if states.is_second(&policy.state) {
+                at.add(format!("there is another policy for {:?}", policy.state));
+            }
+            let read = self.read_policy(policy, &mut at);
+            match policy.state.as_str() {
+                "Succeeded" => succeeded = Some(read),
+                "Failed" => {
+                    if uses_values(policy) {
+                        at.add("has no values: only a run that succeeds has output that matches");
+                    }
+                    failed = Some(read);
+                }
+                other => {
+                    let message = format!("{other:?} is not one of Succeeded, Failed");
+                    at.field("state").add(message);
+                }
             }
         }
+        [succeeded, failed]
     }
-    [succeeded, failed]
-}
 
-impl Policy {
-    fn parse_policy(policy: &ProbeMarkerPolicy, report: &mut FieldErrors<'_>) -> Self {
-        if policy.labels.is_empty() && policy.annotations.is_empty() {
-            report.add("sets nothing: give it labels, annotations or both");
+    fn read_policy(&self, policy: &ProbeMarkerPolicy, report: &mut FieldErrors<'_>) -> Policy {
+        let hold = read_hold(policy.hold_seconds, report);
+        let message = policy.message.as_deref().filter(|text| !text.is_empty());
+        let sets_pairs = !policy.labels.is_empty() || !policy.annotations.is_empty();
+        let sets_more = message.is_some() || !hold.is_zero() || !policy.outputs.is_empty();
+        if !sets_pairs && !sets_more {
+            report.add("sets nothing: give it labels, annotations, a message or a time to hold");
         }
-        let mut labels = report.field("labels");
-        labels.at_most(policy.labels.len(), limits::POLICY_KEYS, "labels");
-        for (key, value) in &policy.labels {
-            labels.check(names::qualified_name(key));
-            labels.check(names::unreserved_key(key));
-            labels.key(key).check(names::label_value(value));
+        let maps = [&policy.labels, &policy.annotations];
+        let pairs = self.read_pairs(maps, limits::POLICY_KEYS, report);
+        let message = message.map(|text| {
+            let mut report = report.field("message");
+            report.at_most_chars(text, limits::POLICY_MESSAGE);
+            self.read_text(text, &mut report)
+        });
+        let mut at = report.field("outputs");
+        at.at_most(policy.outputs.len(), limits::OUTPUT_POLICIES, "outputs");
+        let outputs = policy.outputs.iter().enumerate();
+        Policy {
+            pairs,
+            message,
+            hold,
+            outputs: outputs
+                .map(|(index, output)| self.read_output_policy(output, &mut at.index(index)))
+                .collect(),
         }
-        let mut annotations = report.field("annotations");
-        annotations.at_most(policy.annotations.len(), limits::POLICY_KEYS, "annotations");
-        for (key, value) in &policy.annotations {
+    }
+
+    fn read_output_policy(
+        &self,
+        policy: &wire::OutputPolicy,
+        report: &mut FieldErrors<'_>,
+    ) -> OutputPolicy {
+        let mut at = report.field("when");
+        if policy.when.is_empty() {
+            at.add("must not be empty: name a value of the output");
+        }
+        at.at_most(policy.when.len(), limits::OUTPUT_VALUES, "values");
+        for (name, value) in &policy.when {
+            self.check_value_name(name, &mut at);
+            at.key(name)
+                .at_most_chars(value, limits::OUTPUT_VALUES_BYTES);
+        }
+        if policy.labels.is_empty()
+            && policy.annotations.is_empty()
+            && policy.hold_seconds.is_none()
+        {
+            report.add("sets nothing: give it labels, annotations or a time to hold");
+        }
+        let when = policy.when.iter();
+        let maps = [&policy.labels, &policy.annotations];
+        OutputPolicy {
+            when: when
+                .map(|(name, value)| (name.as_str().into(), value.as_str().into()))
+                .collect(),
+            pairs: self.read_pairs(maps, limits::OUTPUT_POLICY_KEYS, report),
+            hold: policy
+                .hold_seconds
+                .map(|seconds| read_hold(Some(seconds), report)),
+        }
+    }
+
+    fn read_pairs(
+        &self,
+        [labels, annotations]: [&BTreeMap<String, String>; 2],
+        most: usize,
+        report: &mut FieldErrors<'_>,
+    ) -> PolicyPairs {
+        let mut pairs = PolicyPairs::default();
+        let mut at = report.field("labels");
+        at.at_most(labels.len(), most, "labels");
+        for (key, value) in labels {
+            at.check(names::qualified_name(key));
+            at.check(names::unreserved_key(key));
+            let mut at = at.key(key);
+            let text = ValueText::parse(value);
+            // Of a text with references each part is checked: whether its values fit, an output decides.
+            at.check(names::label_value(&text.fill_with("x")));
+            if text.names().next().is_some() {
+                at.at_most_chars(value, limits::LABEL);
+            }
+            pairs
+                .labels
+                .insert(key.as_str().into(), self.read_text(value, &mut at));
+        }
+        let mut at = report.field("annotations");
+        at.at_most(annotations.len(), most, "annotations");
+        for (key, value) in annotations {
             // Upper case is allowed in the domain of an annotation (`ValidateAnnotations` in
             // k8s.io/apimachinery/pkg/api/validation/objectmeta.go).
-            annotations.check(names::qualified_name(&key.to_ascii_lowercase()));
-            annotations.check(names::unreserved_key(key));
-            annotations
-                .key(key)
-                .at_most_chars(value, limits::ANNOTATION_VALUE);
+            at.check(names::qualified_name(&key.to_ascii_lowercase()));
+            at.check(names::unreserved_key(key));
+            let mut at = at.key(key);
+            at.at_most_chars(value, limits::ANNOTATION_VALUE);
+            let text = self.read_text(value, &mut at);
+            pairs.annotations.insert(key.as_str().into(), text);
         }
-        let pairs = policy.annotations.iter();
-        let bytes = pairs.map(|(key, value)| key.len() + value.len()).sum();
-        annotations.at_most(bytes, limits::ANNOTATIONS_BYTES, "bytes of annotations");
-        Self {
-            labels: share_strings(&policy.labels),
-            annotations: share_strings(&policy.annotations),
+        let bytes = annotations.iter();
+        let bytes = bytes.map(|(key, value)| key.len() + value.len()).sum();
+        at.at_most(bytes, limits::ANNOTATIONS_BYTES, "bytes of annotations");
+        pairs
+    }
+
+    /// Reads a text, in which references to values count where the probe has an `output`.
+    fn read_text(&self, text: &str, report: &mut FieldErrors<'_>) -> ValueText {
+        if let Self::Anything = self {
+            return ValueText::Fixed(text.into());
+        }
+        let text = ValueText::parse(text);
+        for name in text.names() {
+            self.check_value_name(name, report);
+        }
+        text
+    }
+
+    fn check_value_name(&self, name: &str, report: &mut FieldErrors<'_>) {
+        if let Self::Expected(output) = self
+            && !output.has_value(name)
+        {
+            report.add(format!("output.matches has no part (?<{name}>...)"));
         }
     }
 }
 
-fn share_strings(map: &BTreeMap<String, String>) -> BTreeMap<Arc<str>, Arc<str>> {
-    map.iter()
-        .map(|(key, value)| (key.as_str().into(), value.as_str().into()))
-        .collect()
+/// Reads how long a verdict has to hold.
+fn read_hold(seconds: Option<i32>, report: &mut FieldErrors<'_>) -> SignedDuration {
+    let seconds = seconds.unwrap_or_default();
+    if !(0..=limits::HOLD_SECONDS).contains(&seconds) {
+        let most = limits::HOLD_SECONDS;
+        let message = format!("{seconds} is not within 0 and {most}");
+        report.field("holdSeconds").add(message);
+    }
+    SignedDuration::from_secs(seconds.into())
 }
 
 #[cfg(test)]
@@ -366,13 +582,14 @@ mod tests {
         assert_eq!((&*probe.name, &*probe.container), ("Idle", "game-server"));
         assert_eq!(probe.condition_type.as_deref(), Some("game.io/idle"));
         let policy = |idle: &str, cost: &str| {
+            let pair =
+                |key: &str, value: &str| [(key.into(), ValueText::Fixed(value.into()))].into();
             Some(Policy {
-                labels: [("gameserver-idle".into(), idle.into())].into(),
-                annotations: [(
-                    "controller.kubernetes.io/pod-deletion-cost".into(),
-                    cost.into(),
-                )]
-                .into(),
+                pairs: PolicyPairs {
+                    labels: pair("gameserver-idle", idle),
+                    annotations: pair("controller.kubernetes.io/pod-deletion-cost", cost),
+                },
+                ..Policy::default()
             })
         };
         assert_eq!(probe.succeeded, policy("true", "-10"));
@@ -423,6 +640,36 @@ mod tests {
                 "spec.probes[0].probe",
                 "spec.probes[0].probe.periodSeconds",
             ]
+        );
+    }
+
+    // PPM-15, PPM-21
+    #[test]
+    fn values_that_an_output_does_not_have_are_refused_where_they_are_used() {
+        let mut wire = manual_marker();
+        let probe = &mut wire["spec"]["probes"][0];
+        probe["output"] = json!({"matches": "(?<role>[a-z]+)"});
+        let policy = &mut probe["markerPolicy"][0];
+        policy["labels"] = json!({"good": "$(role)", "bad": "$(rule)", "worse": "-$(role)"});
+        policy["message"] = json!("$(none)");
+        policy["outputs"] = json!([{"when": {"rule": "x"}, "annotations": {"a": "$(b)"}}]);
+        let errors = parse(wire).unwrap_err();
+        let paths: Vec<_> = errors.iter().map(|error| error.path.as_str()).collect();
+        let at = |field: &str| format!("spec.probes[0].markerPolicy[0].{field}");
+        assert_eq!(
+            paths,
+            [
+                at("labels[bad]"),
+                at("labels[worse]"),
+                at("message"),
+                at("outputs[0].when"),
+                at("outputs[0].annotations[a]"),
+            ]
+        );
+        assert!(
+            errors[0]
+                .to_string()
+                .ends_with("output.matches has no part (?<rule>...)")
         );
     }
 

@@ -3,18 +3,23 @@
 //! A mark is a label, an annotation or a condition. A key that a policy of a matching marker names is governed: the
 //! verdict decides its value, or that it is absent. The writes that give a pod its marks are in `write`.
 
+mod finding;
 mod write;
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::fmt;
 use std::sync::Arc;
 
+use jiff::Timestamp;
+
+use self::finding::{Finding, PairsOf};
+pub use self::finding::{HeldVerdict, RefusedValue};
 pub(super) use self::write::{ComparedMark, compare_marks, condition_status, diff_marks};
 use super::injected::{MARKERS, PROBES};
-use super::marker::{Marker, MarkerProbe, Policy};
+use super::marker::{Marker, MarkerProbe};
 use super::pod::{CoOwner, IndexedPod, Ours};
-use super::probe::State;
 use super::verdict::Verdict;
 use crate::cluster::SortedMap;
 
@@ -25,7 +30,7 @@ pub enum Want<T> {
     Value(T),
     /// It is absent, whoever wrote it.
     Absent,
-    /// There is no verdict: a mark of ours stays as it is.
+    /// There is no verdict, or none that counts yet: a mark of ours stays as it is.
     Hold,
     /// It is somebody else's: we give up what we own of it and never write it. It goes if we alone own it.
     Leave,
@@ -98,15 +103,31 @@ impl<T> Claims<T> {
     }
 }
 
+/// The desired marks of a pod, and what keeps them from being others.
+pub struct DesiredMarks {
+    /// The desired states.
+    pub wants: Wants,
+    /// Probes that do not set a mark which they claim.
+    pub conflicts: Vec<Conflict>,
+    /// Values that are not valid where a policy uses them.
+    pub refused: Vec<RefusedValue>,
+    /// Verdicts that do not count yet.
+    pub held: Vec<HeldVerdict>,
+}
+
 /// The claims of a pod's probes so far.
-struct ClaimedMarks {
+struct ClaimedMarks<'a> {
+    pod: &'a IndexedPod,
+    now: Timestamp,
     labels: Claims<Arc<str>>,
     annotations: Claims<Arc<str>>,
     conditions: Claims<Verdict>,
     conflicts: Vec<Conflict>,
+    refused: Vec<RefusedValue>,
+    held: Vec<HeldVerdict>,
 }
 
-impl ClaimedMarks {
+impl ClaimedMarks<'_> {
     /// Claims the keys of both policies, whatever the verdict: the owner of a key must not change with it.
     fn claim_marks(
         &mut self,
@@ -114,33 +135,62 @@ impl ClaimedMarks {
         probe: &MarkerProbe,
         verdict: Option<&Verdict>,
     ) {
+        let pod = self.pod;
+        let finding = verdict.map(|verdict| Finding::new(place, probe, verdict, self.now));
+        let finding = finding.as_ref();
         let conflicts = &mut self.conflicts;
+        let mut refused = Vec::new();
         if let Some(kind) = &probe.condition_type {
-            let want = || verdict.map_or(Want::Hold, |verdict| Want::Value(verdict.clone()));
+            let seen = pod.conditions.get(kind);
+            let want = || finding.map_or(Want::Hold, |it| Want::Value(it.condition(seen)));
             self.conditions.claim_key(kind, place, want, conflicts);
         }
-        for policy in [&probe.succeeded, &probe.failed].into_iter().flatten() {
-            for key in policy.labels.keys() {
-                let want = || desired_value(verdict, probe, key, |policy| &policy.labels);
+        for pairs in probe.all_pairs() {
+            for key in pairs.labels.keys() {
+                let ours = pod.ours.labels.contains_key(key);
+                let present = pod.labels.get(key).filter(|_| ours);
+                let want = || {
+                    let of: (fn(_) -> _, PairsOf) = (Mark::Label, |pairs| &pairs.labels);
+                    finding.map_or(Want::Hold, |it| it.want(key, of, present, &mut refused))
+                };
                 self.labels.claim_key(key, place, want, conflicts);
             }
-            for key in policy.annotations.keys() {
-                let want = || desired_value(verdict, probe, key, |policy| &policy.annotations);
+            for key in pairs.annotations.keys() {
+                let ours = pod.ours.annotations.contains_key(key);
+                let present = pod.annotations.get(key).filter(|_| ours);
+                let want = || {
+                    let of: (fn(_) -> _, PairsOf) = (Mark::Annotation, |pairs| &pairs.annotations);
+                    finding.map_or(Want::Hold, |it| it.want(key, of, present, &mut refused))
+                };
                 self.annotations.claim_key(key, place, want, conflicts);
             }
         }
+        let refused = refused.into_iter();
+        self.refused.extend(refused.map(|(mark, why)| RefusedValue {
+            probe: place,
+            mark,
+            why,
+        }));
+        self.held
+            .extend(finding.and_then(|finding| finding.held.clone()));
     }
 }
 
-impl Wants {
+impl DesiredMarks {
     /// The desired marks of a pod that these markers match, sorted by precedence. A probe of a container that the pod lacks
-    /// never has a verdict: it holds the marks that no other probe claims, and is in conflict with none.
+    /// never has a verdict: it holds the marks that no other probe claims, and is in conflict with none. `now` decides
+    /// which verdicts have held for as long as their policies say.
     pub fn new<'v>(
         markers: &[&Marker],
         pod: &IndexedPod,
-        verdict: impl Fn(ProbePosition) -> Option<&'v Verdict>,
-    ) -> (Self, Vec<Conflict>) {
+        verdict: impl Fn(ProbePosition) -> Option<Cow<'v, Verdict>>,
+        now: Timestamp,
+    ) -> Self {
         let mut claims = ClaimedMarks {
+            pod,
+            now,
+            refused: Vec::new(),
+            held: Vec::new(),
             labels: Claims::new(Mark::Label),
             annotations: Claims::new(Mark::Annotation),
             conditions: Claims::new(Mark::Condition),
@@ -148,20 +198,27 @@ impl Wants {
         };
         let has_container = |probe: &MarkerProbe| pod.container(&probe.container).is_some();
         for (place, probe) in probes_of(markers).filter(|(_, probe)| has_container(probe)) {
-            claims.claim_marks(place, probe, verdict(place));
+            claims.claim_marks(place, probe, verdict(place).as_deref());
         }
         let conflicts = std::mem::take(&mut claims.conflicts);
         for (place, probe) in probes_of(markers).filter(|(_, probe)| !has_container(probe)) {
             claims.claim_marks(place, probe, None);
         }
-        let wants = Self {
+        let wants = Wants {
             labels: claims.labels.into_wants(),
             annotations: claims.annotations.into_wants(),
             conditions: claims.conditions.into_wants(),
         };
-        (wants, conflicts)
+        Self {
+            wants,
+            conflicts,
+            refused: claims.refused,
+            held: claims.held,
+        }
     }
+}
 
+impl Wants {
     /// Holds marks of ours that no marker claims.
     pub fn hold_unclaimed(&mut self, ours: &Ours) {
         fn hold_co_owned<T: Clone>(wants: &mut SortedMap<Want<T>>, ours: &SortedMap<CoOwner>) {
@@ -188,26 +245,6 @@ impl Wants {
     pub fn is_empty(&self) -> bool {
         self.labels.is_empty() && self.annotations.is_empty() && self.conditions.is_empty()
     }
-}
-
-/// The policy of the verdict's state decides: the key has its value, or is absent.
-fn desired_value(
-    verdict: Option<&Verdict>,
-    probe: &MarkerProbe,
-    key: &Arc<str>,
-    pairs: fn(&Policy) -> &BTreeMap<Arc<str>, Arc<str>>,
-) -> Want<Arc<str>> {
-    let Some(verdict) = verdict else {
-        return Want::Hold;
-    };
-    let policy = match verdict.state {
-        State::Succeeded => probe.succeeded.as_ref(),
-        State::Failed => probe.failed.as_ref(),
-        // Unknown says that what was known is void, so neither policy holds.
-        State::Unknown => None,
-    };
-    let value = policy.and_then(|policy| pairs(policy).get(key));
-    value.map_or(Want::Absent, |value| Want::Value(value.clone()))
 }
 
 /// A label, an annotation or a condition of a pod, by its key or type.
@@ -239,19 +276,19 @@ pub(super) fn claims_mark(marker: &Marker, mark: &Mark) -> bool {
 
 /// Whether a probe sets a mark for some verdict.
 fn probe_claims(probe: &MarkerProbe, mark: &Mark) -> bool {
-    let mut policies = [&probe.succeeded, &probe.failed].into_iter().flatten();
+    let mut pairs = probe.all_pairs();
     match mark {
-        Mark::Label(key) => policies.any(|policy| policy.labels.contains_key(key)),
+        Mark::Label(key) => pairs.any(|pairs| pairs.labels.contains_key(key)),
         // These two annotations list the probes of all matching markers.
         Mark::Annotation(key) if [PROBES, MARKERS].contains(&&**key) => {
             probe.condition_type.is_some()
         }
-        Mark::Annotation(key) => policies.any(|policy| policy.annotations.contains_key(key)),
+        Mark::Annotation(key) => pairs.any(|pairs| pairs.annotations.contains_key(key)),
         Mark::Condition(kind) => probe.condition_type.as_ref() == Some(kind),
     }
 }
 
-/// The probe that sets a mark of a pod, of markers sorted by precedence: the first that claims it, as in [`Wants::new`].
+/// The probe that sets a mark of a pod, of markers sorted by precedence: the first that claims it, as in [`DesiredMarks::new`].
 pub(super) fn find_setter(
     markers: &[&Marker],
     pod: &IndexedPod,

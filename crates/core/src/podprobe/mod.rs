@@ -5,6 +5,7 @@
 //! | `probe`, `verdict` | a probe, the outcome of one run, and the verdict of many | all |
 //! | `wire` | the form of a probe in `NodePodProbe` | manager, agent |
 //! | `marker`, `template`, `compatibility`, `url` | a marker, parsed; parsing is validation | manager, admission |
+//! | `output` | what the output of a probe has to be, and the values in it | manager, agent |
 //! | `pod` | the fields of a pod that the index keeps | manager |
 //! | `plan`, `resolved` | a pod's entries in its node's `NodePodProbe` | manager |
 //! | `marks`, `contest` | a pod's marks, and the back-off for a mark that another client keeps changing | manager |
@@ -26,6 +27,7 @@ mod injected;
 pub mod marker;
 pub mod marks;
 pub mod node;
+pub mod output;
 pub mod plan;
 pub mod pod;
 pub mod probe;
@@ -43,5 +45,7 @@ pub mod wire;
 pub use compatibility::Compatibility;
 pub use index::{Config, Index};
 pub use marker::Marker;
-pub use probe::{CannotProbe, Handler, HttpGet, Outcome, Probe, ProbeId, Scheme, State};
+pub use probe::{
+    CannotProbe, Handler, HandlerKind, HttpGet, Outcome, Probe, ProbeId, Scheme, State,
+};
 pub use verdict::Verdict;

@@ -7,6 +7,8 @@ use std::hash::{Hash, Hasher};
 use std::ops::Deref;
 use std::sync::{Arc, OnceLock};
 
+use leadsman_api::limits::OUTPUT_VALUES_BYTES;
+use leadsman_api::marker::ExpectedOutput;
 use leadsman_api::node_pod_probe as wire;
 
 use super::marker::MarkerProbe;
@@ -31,6 +33,8 @@ pub struct Entry {
     pub revision: Option<Arc<str>>,
     /// For a container with a startup probe: the id of the one container that may be probed, as it has started.
     pub started: Option<Arc<str>>,
+    /// What the output has to be, which is part of the revision; None if the API server does not keep the field.
+    pub output: Option<Arc<ExpectedOutput>>,
 }
 
 /// The entries of one pod.
@@ -95,6 +99,7 @@ impl Entries {
                 probe: entry.probe.as_deref().map(to_wire).unwrap_or_default(),
                 revision: extension(&entry.revision),
                 started_container_id: extension(&entry.started),
+                output: (entry.output.as_deref().cloned()).filter(|_| extensions),
             }
         });
         entries.collect()
@@ -140,6 +145,7 @@ impl Entry {
             container: probe.container.clone(),
             revision: Some(resolved.revision),
             probe: Some(resolved.probe),
+            output: resolved.output,
             started,
         })
     }
@@ -175,7 +181,11 @@ fn resolve_ports(probe: &MarkerProbe, container: &IndexedContainer) -> Result<Re
     };
     let resolved = probe.template.resolve_ports(port);
     let resolved = resolved.map_err(|unresolved| Gap::PortNotFound(unresolved.0))?;
-    Ok(ResolvedProbe::new(resolved, &probe.container))
+    Ok(ResolvedProbe::new(
+        resolved,
+        &probe.container,
+        probe.output.as_deref(),
+    ))
 }
 
 /// The container id that has passed its startup probe. A kubelet that restarts reports `started` true, false, true for one
@@ -219,6 +229,7 @@ impl PodEntries {
                 probe: from_wire(&entry.probe).ok().map(Arc::new),
                 revision: entry.revision.as_deref().map(|it| names.share(it)),
                 started: started.map(|it| names.share(it)),
+                output: entry.output.clone().map(Arc::new),
             }
         });
         let entries = entries.collect();
@@ -251,13 +262,22 @@ impl PodEntries {
         }
     }
 
-    /// The bytes that it takes of an object as the API server stores it, with all our optional fields.
+    /// The bytes that it takes of an object as the API server stores it, with all our optional fields, and with the values in
+    /// outputs that the status will have: these are never cut.
     pub fn stored_bytes(&self, pod: &ObjectName, uid: &str) -> usize {
         let entries = self
             .entries
             .bytes
             // Measured once for all pods of a marker, which share these entries.
-            .get_or_init(|| stored_bytes(&self.entries.to_wire(true)));
+            .get_or_init(|| {
+                let outputs = self
+                    .entries
+                    .iter()
+                    .filter_map(|entry| entry.output.as_ref());
+                // The names are parts of the expressions.
+                let values = outputs.map(|one| stored_bytes(&one.matches) + OUTPUT_VALUES_BYTES);
+                stored_bytes(&self.entries.to_wire(true)) + values.sum::<usize>()
+            });
         stored_bytes(&self.wire_without_entries(pod, uid)) + r#","probes":"#.len() + entries
     }
 

@@ -137,13 +137,46 @@ pub enum Handler {
 }
 
 impl Handler {
+    /// Its kind.
+    pub fn kind(&self) -> HandlerKind {
+        match self {
+            Self::Exec { .. } => HandlerKind::Exec,
+            Self::HttpGet(_) => HandlerKind::HttpGet,
+            Self::TcpSocket { .. } => HandlerKind::TcpSocket,
+            Self::Grpc { .. } => HandlerKind::Grpc,
+        }
+    }
+
     /// The field of a probe by which it is known.
     pub fn field_name(&self) -> &'static str {
+        self.kind().field_name()
+    }
+}
+
+/// The kinds of handlers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum HandlerKind {
+    /// [`Handler::Exec`]
+    Exec,
+    /// [`Handler::HttpGet`]
+    HttpGet,
+    /// [`Handler::TcpSocket`]
+    TcpSocket,
+    /// [`Handler::Grpc`]
+    Grpc,
+}
+
+impl HandlerKind {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Exec, Self::HttpGet, Self::TcpSocket, Self::Grpc];
+
+    /// The field of a probe by which it is known.
+    pub fn field_name(self) -> &'static str {
         match self {
-            Self::Exec { .. } => "exec",
-            Self::HttpGet(_) => "httpGet",
-            Self::TcpSocket { .. } => "tcpSocket",
-            Self::Grpc { .. } => "grpc",
+            Self::Exec => "exec",
+            Self::HttpGet => "httpGet",
+            Self::TcpSocket => "tcpSocket",
+            Self::Grpc => "grpc",
         }
     }
 }
@@ -209,6 +242,12 @@ pub enum CannotProbe {
         "host-network pod: no network interface of the agent has its address {0:?}; set --node-ip or run the agent with hostNetwork"
     )]
     NotOfNode(String),
+    /// The agent may not run handlers of this kind.
+    #[error(
+        "the agent may not run {} probes: its flag --handlers does not list them",
+        .0.field_name()
+    )]
+    Forbidden(HandlerKind),
     /// The container ended or was replaced during the run.
     #[error("the container is gone")]
     ContainerGone,

@@ -2,6 +2,9 @@
 
 use std::sync::Arc;
 
+use leadsman_api::marker as wire;
+
+use super::output::ExpectedOutput;
 use super::probe::{Handler, Probe, Scheme};
 
 /// A probe of one container, ready to be planned.
@@ -9,15 +12,19 @@ use super::probe::{Handler, Probe, Scheme};
 pub struct ResolvedProbe {
     /// The probe.
     pub probe: Arc<Probe>,
-    /// Hash of handler and container; a verdict of another revision is outdated. Timing and thresholds are not part of it.
+    /// Hash of handler, container and what the output has to be; a verdict of another revision is outdated. Timing and thresholds are not part of it.
     pub revision: Arc<str>,
+    /// What its output has to be.
+    pub output: Option<Arc<wire::ExpectedOutput>>,
 }
 
 impl ResolvedProbe {
     /// The probe in the container of this name.
-    pub(super) fn new(probe: Probe, container: &str) -> Self {
+    pub(super) fn new(probe: Probe, container: &str, output: Option<&ExpectedOutput>) -> Self {
+        let output = output.map(ExpectedOutput::to_wire);
         Self {
-            revision: revision_of(&probe.handler, container),
+            revision: revision_of(&probe.handler, container, output.as_ref()),
+            output: output.map(Arc::new),
             probe: Arc::new(probe),
         }
     }
@@ -25,7 +32,11 @@ impl ResolvedProbe {
 
 /// FNV-1a, 64 bits (draft-eastlake-fnv), over the fields of handler and container, each after its length. It must not change
 /// from version to version, or no verdict would match its entry after an upgrade; `DefaultHasher` gives no such promise.
-fn revision_of(handler: &Handler, container: &str) -> Arc<str> {
+fn revision_of(
+    handler: &Handler,
+    container: &str,
+    output: Option<&wire::ExpectedOutput>,
+) -> Arc<str> {
     let mut hash = Fnv::new();
     hash.add_text(container);
     match handler {
@@ -57,6 +68,11 @@ fn revision_of(handler: &Handler, container: &str) -> Arc<str> {
             hash.add_number(u64::from(port.get()));
             hash.add_text(service);
         }
+    }
+    if let Some(output) = output {
+        hash.add_text("output");
+        hash.add_text(&output.matches);
+        hash.add_text(output.mismatch.as_deref().unwrap_or_default());
     }
     format!("{:016x}", hash.0).into()
 }

@@ -30,6 +30,11 @@ pub enum Trouble {
     Cycle,
     /// An older marker, or an earlier probe of this one, sets one of its marks.
     Conflict,
+    /// A value in the output of a probe is not valid where a policy uses it.
+    InvalidValue {
+        /// The probe.
+        probe: Arc<str>,
+    },
     /// A matching pod has no container or native sidecar of this name.
     ContainerNotFound {
         /// The probe.
@@ -80,6 +85,7 @@ impl Trouble {
             Self::InvalidSpec => "InvalidSpec",
             Self::Cycle => "Cycle",
             Self::Conflict => "Conflict",
+            Self::InvalidValue { .. } => "InvalidValue",
             Self::ContainerNotFound { .. } => Pending::ContainerNotFound.as_str(),
             Self::PortNotFound { .. } => Pending::PortNotFound.as_str(),
             Self::NoConditionType { .. } => "NoConditionType",
@@ -108,6 +114,9 @@ impl Trouble {
             }
             Self::Conflict => format!(
                 "another marker or an earlier probe sets the same label, annotation or condition type; rename it in one of them or delete one: {subjects}"
+            ),
+            Self::InvalidValue { probe } => format!(
+                "probe {probe}: a value in its output is not valid where a policy uses it, so the mark is absent; correct the output or narrow output.matches: {subjects}"
             ),
             Self::ContainerNotFound { probe, container } => format!(
                 "probe {probe}: no container or native sidecar named {container}; correct containerName or the selector (pods {subjects})"

@@ -5,11 +5,12 @@ use leadsman_api::PodProbeMarkerStatus;
 use super::status::{PROBING, READY};
 
 /// The reasons of condition `Ready` by which markers are counted. The last one stands for all others, and for no condition.
-pub const REASONS: [&str; 17] = [
+pub const REASONS: [&str; 18] = [
     PROBING,
     "InvalidSpec",
     "Cycle",
     "Conflict",
+    "InvalidValue",
     "ContainerNotFound",
     "PortNotFound",
     "NoConditionType",
@@ -133,6 +134,9 @@ mod tests {
             Trouble::InvalidSpec,
             Trouble::Cycle,
             Trouble::Conflict,
+            Trouble::InvalidValue {
+                probe: probe.clone(),
+            },
             Trouble::ContainerNotFound {
                 probe: probe.clone(),
                 container,
@@ -150,6 +154,6 @@ mod tests {
             Trouble::Contested,
         ];
         let reasons: Vec<_> = troubles.iter().map(Trouble::as_reason).collect();
-        assert_eq!(reasons, REASONS[1..16]);
+        assert_eq!(reasons, REASONS[1..17]);
     }
 }

@@ -7,8 +7,10 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use leadsman_api::limits;
 use leadsman_api::node_pod_probe::ContainerProbeState;
 
+use super::output::OutputValues;
 use super::probe::State;
 use crate::cluster::{Interner, truncate, whole_seconds};
 
@@ -30,6 +32,8 @@ pub struct Verdict {
     pub revision: Option<Arc<str>>,
     /// The id of the container that it is about. None if the API server does not keep the field.
     pub container: Option<Arc<str>>,
+    /// The values in the output. None if nobody has judged it, and where it does not succeed.
+    pub values: Option<Arc<OutputValues>>,
 }
 
 impl Verdict {
@@ -42,6 +46,7 @@ impl Verdict {
             probed: None,
             revision: None,
             container: None,
+            values: None,
         }
     }
 
@@ -65,6 +70,7 @@ impl Verdict {
             probed: wire.last_probe_time.as_ref().map(|time| time.0),
             revision: (wire.revision.as_deref()).map(|it| strings.share_like(revision, it)),
             container: (wire.container_id.as_deref()).map(|it| strings.share_like(container, it)),
+            values: read_values(wire, known),
         })
     }
 
@@ -81,8 +87,30 @@ impl Verdict {
             message: (!message.is_empty()).then(|| message.to_owned()),
             revision: self.revision.as_ref().map(ToString::to_string),
             container_id: self.container.as_ref().map(ToString::to_string),
+            values: self.values.as_ref().map(|values| {
+                let values = values.iter();
+                values
+                    .map(|(name, value)| (name.to_string(), value.to_string()))
+                    .collect()
+            }),
         }
     }
+}
+
+/// The values of a verdict, the known ones if they are equal. None also where they are more than any output has, whoever wrote
+/// them.
+fn read_values(wire: &ContainerProbeState, known: Option<&Verdict>) -> Option<Arc<OutputValues>> {
+    let values = wire.values.as_ref()?;
+    let bytes: usize = values.values().map(String::len).sum();
+    if values.len() > limits::OUTPUT_VALUES || bytes > limits::OUTPUT_VALUES_BYTES {
+        return None;
+    }
+    let read = values.iter();
+    let read = read.map(|(name, value)| (name.as_str().into(), value.as_str().into()));
+    let read: OutputValues = read.collect();
+    let known = known.and_then(|known| known.values.as_ref());
+    let known = known.filter(|known| ***known == read);
+    Some(known.cloned().unwrap_or_else(|| Arc::new(read)))
 }
 
 #[cfg(test)]
@@ -99,6 +127,7 @@ mod tests {
             probed: time("2026-01-02T03:04:06Z"),
             revision: Some("r".into()),
             container: Some("c".into()),
+            values: Some(Arc::new([("role".into(), "primary".into())].into())),
         };
         let wire = verdict.to_wire("m#p", truncate(&verdict.message, 4));
         assert_eq!(wire.name, "m#p");

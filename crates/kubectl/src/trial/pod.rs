@@ -111,6 +111,7 @@ impl<'a> ReachedPod<'a> {
             CannotProbe::NoAddress | CannotProbe::NotOfNode(_) => {
                 format!("pod {} has no address", self.name)
             }
+            forbidden @ CannotProbe::Forbidden(_) => forbidden.to_string(),
             CannotProbe::ContainerGone => "the container does not run any more".to_owned(),
         }
     }

@@ -14,6 +14,13 @@ use super::PodProbeRules;
 const MARKER_FIELDS: OptionalFields = OptionalFields {
     paths: &["status.probes[].name", "status.conditions[].type"],
     content: "a marker's state (status.conditions, status.probes)",
+    later: &[
+        ("spec.probes[].output.matches", "no output is judged"),
+        (
+            "spec.probes[].markerPolicy[].holdSeconds",
+            "verdicts count at once",
+        ),
+    ],
 };
 
 /// Fields of an entry in a node's object, and of a verdict about it, that `OpenKruise`'s CRD lacks.
@@ -25,6 +32,16 @@ const NODE_POD_PROBE_FIELDS: OptionalFields = OptionalFields {
         "status.podProbeStatuses[].probeStates[].containerID",
     ],
     content: "what a verdict is about (revision, containerID, startedContainerID)",
+    later: &[
+        (
+            "spec.podProbes[].probes[].output.matches",
+            "outputs are judged by messages, late and without thresholds",
+        ),
+        (
+            "status.podProbeStatuses[].probeStates[].values",
+            "outputs are judged by messages, late and without thresholds",
+        ),
+    ],
 };
 
 /// The kinds, in pages of about a megabyte of text each, as large as the objects commonly are.
@@ -169,7 +186,12 @@ mod tests {
         ] {
             let crd = ours(plural, without.as_deref());
             assert_eq!(fields.are_kept(&crd, VERSION), kept, "{without:?}");
+            assert_eq!(fields.lacks_later(&crd, VERSION), None);
         }
+        let crd = ours(nodes, Some(&format!("{ENTRY}/output")));
+        assert!(NODE_POD_PROBE_FIELDS.are_kept(&crd, VERSION));
+        let lacks = NODE_POD_PROBE_FIELDS.lacks_later(&crd, VERSION);
+        assert_eq!(lacks, Some(NODE_POD_PROBE_FIELDS.later[0]));
     }
 
     #[test]

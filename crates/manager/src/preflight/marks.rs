@@ -170,9 +170,9 @@ fn count_marks(pod: &Pod, markers: &[Marker], owners: &mut BTreeMap<MarkOwner, (
     {
         for probe in &marker.probes {
             named[2].extend(probe.condition_type.as_deref());
-            for policy in [&probe.succeeded, &probe.failed].into_iter().flatten() {
-                named[0].extend(policy.labels.keys().map(|key| &**key));
-                named[1].extend(policy.annotations.keys().map(|key| &**key));
+            for pairs in probe.all_pairs() {
+                named[0].extend(pairs.labels.keys().map(|key| &**key));
+                named[1].extend(pairs.annotations.keys().map(|key| &**key));
             }
         }
     }

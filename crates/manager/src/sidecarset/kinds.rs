@@ -18,6 +18,7 @@ use super::SidecarSetRules;
 const SET_FIELDS: OptionalFields = OptionalFields {
     paths: &["status.conditions[].type", "status.inForce.generation"],
     content: "why a set is not in force (status.conditions, status.inForce)",
+    later: &[],
 };
 
 /// The kinds, in pages of about a megabyte of text each, as large as the objects commonly are.

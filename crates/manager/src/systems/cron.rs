@@ -37,6 +37,7 @@ struct CronKinds;
 const CONDITIONS: OptionalFields = OptionalFields {
     paths: &["status.conditions[].type"],
     content: "why an AdvancedCronJob does not run (status.conditions)",
+    later: &[],
 };
 
 impl WatchedKinds for CronKinds {

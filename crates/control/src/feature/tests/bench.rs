@@ -128,6 +128,7 @@ pub(super) enum Event {
 const FIELDS: OptionalFields = OptionalFields {
     paths: &[],
     content: "",
+    later: &[],
 };
 
 const PATCH: RequestKind = RequestKind {

@@ -11,6 +11,7 @@ use crate::cluster::nearest;
 use crate::podprobe::index::{InspectedFit, InspectedMarker, InspectedProbe};
 use crate::podprobe::marker::{Marker, MarkerProbe};
 use crate::podprobe::marks::Conflict;
+use crate::podprobe::output::ValueText;
 use crate::podprobe::plan::Gap;
 use crate::podprobe::pod::FIELD_MANAGER;
 use crate::podprobe::status::{Pending, Trouble};
@@ -56,6 +57,7 @@ impl PodContext<'_> {
                 let lost = self.inspected.conflicts.iter();
                 let lost = lost.filter(|conflict| conflict.loser.0 == place);
                 causes.extend(lost.filter_map(|conflict| self.conflict_cause(parsed, conflict)));
+                causes.extend(self.output_and_hold_causes(place, parsed));
                 causes.extend(remembered);
             } else {
                 causes.extend(self.unmatched_marker_cause(marker));
@@ -140,13 +142,15 @@ impl PodContext<'_> {
 
     /// Whether a verdict shows on the pod though the probe has no condition: as a label or an annotation of its policies.
     fn shows_marks(&self, probe: &MarkerProbe) -> bool {
-        let has = |pairs: &[(String, String)], key: &str, value: &str| {
-            pairs.iter().any(|(own, is)| own == key && is == value)
+        let has = |pairs: &[(String, String)], key: &str, value: &ValueText| {
+            // Which values it had is not known.
+            let fits = |is: &str| !matches!(value, ValueText::Fixed(text) if **text != *is);
+            pairs.iter().any(|(own, is)| own == key && fits(is))
         };
-        let policies = [&probe.succeeded, &probe.failed];
-        policies.into_iter().flatten().any(|policy| {
-            let mut labels = policy.labels.iter();
-            let mut annotations = policy.annotations.iter();
+        let mut pairs = probe.all_pairs();
+        pairs.any(|pairs| {
+            let mut labels = pairs.labels.iter();
+            let mut annotations = pairs.annotations.iter();
             labels.any(|(key, value)| has(&self.wire.labels, key, value))
                 || annotations.any(|(key, value)| has(&self.wire.annotations, key, value))
         })
@@ -232,6 +236,53 @@ impl PodContext<'_> {
         Some(cause.with_origin(marker, Some(probe)))
     }
 
+    /// The values that a marker's policies cannot use, and the verdicts that have yet to hold for some time.
+    fn output_and_hold_causes(&self, place: usize, marker: &Marker) -> Vec<Cause> {
+        let mut causes = Vec::new();
+        for value in self
+            .inspected
+            .refused
+            .iter()
+            .filter(|one| one.probe.0 == place)
+        {
+            let Some(probe) = marker.probes.get(value.probe.1) else {
+                continue;
+            };
+            let name = probe.name.clone();
+            let trouble = Trouble::InvalidValue { probe: name };
+            let message = trouble.to_message(&format!("{}: {}", value.mark, value.why));
+            let cause = Cause::new_problem((&trouble).into(), message);
+            causes.push(cause.with_origin(marker, Some(probe)));
+        }
+        for held in self
+            .inspected
+            .held
+            .iter()
+            .filter(|one| one.probe.0 == place)
+        {
+            let Some(probe) = marker.probes.get(held.probe.1) else {
+                continue;
+            };
+            let (name, state) = (&probe.name, held.state.as_str());
+            let cause = match (held.since, held.until) {
+                (Some(since), Some(until)) => Cause::new_resolving(
+                    CauseReason::Held,
+                    format!(
+                        "probe {name}: {state} since {since} has to hold until {until} before it counts (holdSeconds); until then the marks stay as they are"
+                    ),
+                ),
+                _ => Cause::new_problem(
+                    CauseReason::Held,
+                    format!(
+                        "probe {name}: {state} has to hold for some time (holdSeconds), and nobody said since when it does; whoever reports it has to set lastTransitionTime"
+                    ),
+                ),
+            };
+            causes.push(cause.with_origin(marker, Some(probe)));
+        }
+        causes
+    }
+
     /// What the marker's status says and objects do not show.
     fn remembered_refusal_cause(&self, marker: &InspectedMarker<'_>) -> Option<Cause> {
         let (reason, message) = reported_problem(marker)?;
@@ -315,6 +366,7 @@ impl From<&Trouble> for CauseReason {
             Trouble::InvalidSpec => Self::InvalidSpec,
             Trouble::Cycle => Self::Cycle,
             Trouble::Conflict => Self::Conflict,
+            Trouble::InvalidValue { .. } => Self::InvalidValue,
             Trouble::ContainerNotFound { .. } => Self::ContainerNotFound,
             Trouble::PortNotFound { .. } => Self::PortNotFound,
             Trouble::NoConditionType { .. } => Self::NoConditionType,

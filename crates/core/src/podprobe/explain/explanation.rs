@@ -267,6 +267,10 @@ closed_list! {
         ConnectionRefused,
         /// Another marker sets the same key.
         Conflict,
+        /// A value in the output is not valid where a policy uses it.
+        InvalidValue,
+        /// The verdict has to hold for some time before it counts.
+        Held,
         /// Another client sets the same key, again and again.
         Contested,
         /// The pod's node does not exist.

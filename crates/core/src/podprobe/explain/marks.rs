@@ -5,7 +5,7 @@ use leadsman_api::slim::{FieldOwner, Owned};
 use super::PodContext;
 use super::explanation::{MarkExplanation, Owner};
 use crate::podprobe::index::{InspectedFit, InspectedMark};
-use crate::podprobe::marks::{Mark, ProbePosition, Want};
+use crate::podprobe::marks::{HeldVerdict, Mark, ProbePosition, Want};
 use crate::podprobe::verdict::Verdict;
 
 impl PodContext<'_> {
@@ -18,13 +18,15 @@ impl PodContext<'_> {
         let (kind, key, value) = self.present_value(&inspected.mark);
         let wants = &self.inspected.wants;
         let plain = |value: &str| format!("{value:?}");
+        let mut held = self.inspected.held.iter();
+        let held = held.find(|held| Some(held.probe) == inspected.setter);
         let wanted = match &inspected.mark {
-            Mark::Label(key) => describe_wanted(wants.labels.get(key), |value| plain(value)),
+            Mark::Label(key) => describe_wanted(wants.labels.get(key), held, |value| plain(value)),
             Mark::Annotation(key) => {
-                describe_wanted(wants.annotations.get(key), |value| plain(value))
+                describe_wanted(wants.annotations.get(key), held, |value| plain(value))
             }
             Mark::Condition(kind) => {
-                describe_wanted(wants.conditions.get(kind), |verdict: &Verdict| {
+                describe_wanted(wants.conditions.get(kind), held, |verdict: &Verdict| {
                     plain(crate::podprobe::marks::condition_status(verdict.state))
                 })
             }
@@ -96,11 +98,21 @@ fn to_owner(owner: &FieldOwner) -> Owner {
 }
 
 /// What a mark should be, in words.
-fn describe_wanted<T>(want: Option<&Want<T>>, text: impl Fn(&T) -> String) -> String {
+fn describe_wanted<T>(
+    want: Option<&Want<T>>,
+    held: Option<&HeldVerdict>,
+    text: impl Fn(&T) -> String,
+) -> String {
     match want {
         Some(Want::Value(value)) => text(value),
         Some(Want::Absent) => "absent".to_owned(),
-        Some(Want::Hold) => "as it is: no verdict".to_owned(),
+        Some(Want::Hold) => match held {
+            Some(HeldVerdict {
+                until: Some(until), ..
+            }) => format!("as it is until {until}"),
+            Some(_) => "as it is: the verdict does not count".to_owned(),
+            None => "as it is: no verdict".to_owned(),
+        },
         Some(Want::Leave) => "left to the provider".to_owned(),
         None => "absent: no marker sets it".to_owned(),
     }

@@ -114,6 +114,18 @@ fn nothing_is_in_the_way_of_a_pod_that_is_marked_as_it_should_be() {
     scene.states.push(verdict);
     scene.markers.push(marker("older", "2026-01-01T00:10:00Z"));
 })]
+#[case::value_of_no_label("InvalidValue", &["label idle: \"pri mary\" is not a valid label value", "narrow output.matches"], |scene: &mut Scene| {
+    scene.probe()["output"] = json!({ "matches": "^(?<role>.*)$" });
+    scene.probe()["markerPolicy"][0]["labels"]["idle"] = json!("$(role)");
+    scene.states[0]["message"] = json!("pri mary");
+})]
+#[case::not_held_for_long_enough("Held", &["Succeeded since 2026-01-01T00:50:00Z has to hold until 2026-01-02T00:50:00Z"], |scene: &mut Scene| {
+    scene.probe()["markerPolicy"][0]["holdSeconds"] = json!(86_400);
+})]
+#[case::held_since_nobody_knows_when("Held", &["nobody said since when", "lastTransitionTime"], |scene: &mut Scene| {
+    scene.probe()["markerPolicy"][0]["holdSeconds"] = json!(60);
+    scene.states[0].as_object_mut().unwrap().remove("lastTransitionTime");
+})]
 #[case::contested("Contested", &["another client keeps removing", "label idle is written by operator"], |scene: &mut Scene| {
     scene.reports("Contested", "another client keeps removing or changing marks: p (label idle)");
     scene.pod["metadata"]["labels"]["idle"] = json!("no");

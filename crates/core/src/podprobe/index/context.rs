@@ -84,6 +84,8 @@ pub(super) struct Affected {
 pub(super) enum Timer {
     /// Marks of a pod that are contested.
     PodContest(PodName),
+    /// A verdict on a pod that has held for as long as its policy says.
+    Hold(PodName),
     /// The spec of a `NodePodProbe` that is contested.
     SpecContest(NodeName),
     /// The status or the finalizers of a marker that are contested.

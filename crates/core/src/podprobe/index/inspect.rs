@@ -13,7 +13,9 @@ use super::nodes::AgentState;
 use super::pod_plan::{InspectedProbe, PlannedEntries, markers_of_pod};
 use crate::cluster::{Now, ObjectName};
 use crate::podprobe::marker::Marker;
-use crate::podprobe::marks::{self, Conflict, Mark, ProbePosition, Wants};
+use crate::podprobe::marks::{
+    self, Conflict, HeldVerdict, Mark, ProbePosition, RefusedValue, Wants,
+};
 use crate::podprobe::pod::IndexedPod;
 use crate::podprobe::status::Trouble;
 
@@ -30,6 +32,10 @@ pub struct InspectedPod<'a> {
     pub marks: Vec<InspectedMark>,
     /// Probes that do not set a mark which they claim. Positions are those of the matching markers.
     pub conflicts: Vec<Conflict>,
+    /// Values in outputs that are not valid where a policy uses them.
+    pub refused: Vec<RefusedValue>,
+    /// Verdicts that do not count yet.
+    pub held: Vec<HeldVerdict>,
     /// Whether the object of its node lacks entries of it, or has others than it should.
     pub entries_differ: bool,
     /// Whether an agent is to run a probe of it.
@@ -88,7 +94,10 @@ impl Index {
         let node = self.nodes.view_of_pod(pod);
         let matching = self.markers.markers_matching(pod);
         let entries = PlannedEntries::new(pod, &matching, node.observed_entries());
-        let plan = self.observations_of(pod).inspect_plan(&matching, &entries);
+        let plan = self
+            .observations_of(pod, now)
+            .inspect_plan(&matching, &entries);
+        let desired = plan.desired;
         let markers: Vec<_> = matching.iter().map(|(_, marker)| *marker).collect();
         let of_probes = plan.probes.iter().flatten();
         // Entries are planned without looking at the node, and only on a real one an agent runs
@@ -97,7 +106,7 @@ impl Index {
             && of_probes.into_iter().any(|probe| probe.entry.is_ok());
         // A pod that has ended is not written any more, so none of its marks can be due.
         let compared = if pod.active {
-            marks::compare_marks(pod, &plan.wants, now.wall)
+            marks::compare_marks(pod, &desired.wants, now.wall)
         } else {
             Vec::new()
         };
@@ -112,9 +121,11 @@ impl Index {
             markers: self
                 .markers
                 .inspect_markers(&name.namespace, &markers, plan.probes),
-            wants: plan.wants,
+            wants: desired.wants,
             marks,
-            conflicts: plan.conflicts,
+            conflicts: desired.conflicts,
+            refused: desired.refused,
+            held: desired.held,
             entries_differ: node.has_unapplied_entries(),
             has_entries,
             agent: node.agent_state(),

@@ -433,7 +433,10 @@ impl Index {
             wants,
             contributions: of_pod,
             last_transition,
-        } = self.observations_of(pod).plan_marks(&matching, &entries);
+            counts_from,
+        } = self
+            .observations_of(pod, self.cx.now)
+            .plan_marks(&matching, &entries);
         // A pod that has ended is not written any more, so the deletion of a marker must not wait for its marks.
         let leaves_marks = pod.active && marks::has_unclaimed(pod, &wants);
         let cx = &mut self.cx;
@@ -445,6 +448,7 @@ impl Index {
             wants,
             contributions: Contributions { of_pod, surplus },
             last_transition,
+            counts_from,
         };
         let Some(planned) = self.pods.set_plan(name, plan, cx) else {
             return;
@@ -464,7 +468,7 @@ impl Index {
     }
 
     /// What a pod's marks follow from, besides its markers and entries.
-    fn observations_of<'a>(&'a self, pod: &'a IndexedPod) -> Observations<'a> {
+    fn observations_of<'a>(&'a self, pod: &'a IndexedPod, now: Now) -> Observations<'a> {
         let node = self.nodes.view_of_pod(pod);
         Observations {
             pod,
@@ -478,6 +482,7 @@ impl Index {
             refused_marks: self.refusals.reason_of_marks(&pod.name),
             contested: self.pods.contested_marks(&pod.name).collect(),
             keeps_unclaimed: self.undecodable.has_marker_in(&pod.name.namespace),
+            now: now.wall,
         }
     }
 
@@ -499,6 +504,7 @@ impl Index {
         let cx = &mut self.cx;
         match timer {
             Timer::PodContest(name) => self.pods.end_contest_wait(name, cx),
+            Timer::Hold(name) => self.pods.end_hold(name, cx),
             Timer::SpecContest(name) => self.nodes.end_contest_wait(name, cx),
             Timer::MarkerContest(name) => self.markers.end_contest_wait(name, cx),
             Timer::Room(name) => self.nodes.restore_room(&name),

@@ -2,6 +2,7 @@
 //!
 //! The only place that reads all three machines. It changes none of them.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use jiff::Timestamp;
@@ -10,7 +11,9 @@ use super::context::{IndexContext, MarkerName};
 use super::nodes::NodeView;
 use super::situation::{PodSituation, ProbedBy};
 use crate::podprobe::marker::{MARKERS_PER_POD, Marker, MarkerProbe};
-use crate::podprobe::marks::{self, Conflict, Mark, ProbePosition, Wants};
+use crate::podprobe::marks::{
+    self, Conflict, DesiredMarks, Mark, ProbePosition, RefusedValue, Wants,
+};
 use crate::podprobe::plan::{Entry, Gap, PodEntries};
 use crate::podprobe::pod::IndexedPod;
 use crate::podprobe::serverless::Provided;
@@ -70,6 +73,8 @@ pub(super) struct Observations<'a> {
     pub(super) contested: Vec<&'a Mark>,
     /// Whether a marker of its namespace cannot be decoded: it may be the one that claims otherwise unclaimed marks.
     pub(super) keeps_unclaimed: bool,
+    /// By which verdicts that have to hold for some time count.
+    pub(super) now: Timestamp,
 }
 
 /// What follows from the verdicts on a pod.
@@ -80,6 +85,8 @@ pub(super) struct PlannedMarks {
     pub(super) contributions: Vec<(MarkerName, PodContribution)>,
     /// When the last of the verdicts changed.
     pub(super) last_transition: Option<Timestamp>,
+    /// When the next verdict counts that does not yet.
+    pub(super) counts_from: Option<Timestamp>,
 }
 
 impl Observations<'_> {
@@ -92,8 +99,13 @@ impl Observations<'_> {
         let markers = markers_of_pod(matching);
         let provided = self.provided_probes(&markers);
         let provided = provided.as_ref();
-        let verdict_at = |place| self.verdict_at(place, entries, provided);
-        let (wants, conflicts) = self.desired_marks(&markers, entries, provided);
+        let verdict_at = |place| self.verdict_at(place, &markers, entries, provided);
+        let DesiredMarks {
+            wants,
+            conflicts,
+            refused,
+            held,
+        } = self.desired_marks(&markers, entries, provided);
         let situation = PodSituation::new(self.pod, self.node, self.refused_object);
         let mut contributions = Vec::with_capacity(matching.len());
         let mut last_transition = None;
@@ -102,6 +114,7 @@ impl Observations<'_> {
             for (second, (entry, probe)) in entries.iter().zip(&marker.probes).enumerate() {
                 let place = (first, second);
                 let verdict = verdict_at(place);
+                let verdict = verdict.as_deref();
                 last_transition = last_transition.max(verdict.and_then(|verdict| verdict.since));
                 let state = verdict.map(|verdict| verdict.state);
                 let prober = prober_of(place, provided);
@@ -112,6 +125,9 @@ impl Observations<'_> {
             let own = own.filter(|conflict| conflict.loser.0 == first);
             let troubles = own.filter_map(|conflict| conflict_trouble(conflict, matching));
             contribution.troubles.extend(troubles);
+            let own = refused.iter().filter(|value| value.probe.0 == first);
+            let troubles = own.filter_map(|value| self.refusal_trouble(value, marker));
+            contribution.troubles.extend(troubles);
             // Sorted, because a status is compared as a whole: another order would be another status.
             contribution.troubles.sort();
             contribution.troubles.dedup();
@@ -121,7 +137,20 @@ impl Observations<'_> {
             wants,
             contributions,
             last_transition,
+            counts_from: held.iter().filter_map(|held| held.until).min(),
         }
+    }
+
+    /// The trouble with a value in the output of a marker's probe.
+    fn refusal_trouble(
+        &self,
+        value: &RefusedValue,
+        marker: &Marker,
+    ) -> Option<(Trouble, Arc<str>)> {
+        let probe = marker.probes.get(value.probe.1)?.name.clone();
+        let pod = &self.pod.name.name;
+        let subject = format!("{pod} ({}: {})", value.mark, value.why);
+        Some((Trouble::InvalidValue { probe }, subject.into()))
     }
 
     /// What the provider of its node is asked to run; None on other nodes.
@@ -132,14 +161,18 @@ impl Observations<'_> {
     fn verdict_at<'v>(
         &'v self,
         place: ProbePosition,
+        markers: &[&Marker],
         entries: &[Vec<Result<Entry, Gap>>],
         provided: Option<&'v Provided>,
-    ) -> Option<&'v Verdict> {
-        if let Some(provided) = provided {
-            return provided.verdict_of(place);
-        }
-        let entry = entries.get(place.0)?.get(place.1)?.as_ref().ok()?;
-        self.node.current_verdict(self.pod, entry)
+    ) -> Option<Cow<'v, Verdict>> {
+        let verdict = if let Some(provided) = provided {
+            provided.verdict_of(place)
+        } else {
+            let entry = entries.get(place.0)?.get(place.1)?.as_ref().ok()?;
+            self.node.current_verdict(self.pod, entry)
+        };
+        let probe = markers.get(place.0)?.probes.get(place.1)?;
+        Some(probe.judge_verdict(verdict?))
     }
 
     fn desired_marks(
@@ -147,24 +180,25 @@ impl Observations<'_> {
         markers: &[&Marker],
         entries: &[Vec<Result<Entry, Gap>>],
         provided: Option<&Provided>,
-    ) -> (Wants, Vec<Conflict>) {
-        let verdict_at = |place| self.verdict_at(place, entries, provided);
-        let (mut wants, conflicts) = Wants::new(markers, self.pod, verdict_at);
+    ) -> DesiredMarks {
+        let verdict_at = |place| self.verdict_at(place, markers, entries, provided);
+        let mut desired = DesiredMarks::new(markers, self.pod, verdict_at, self.now);
+        let wants = &mut desired.wants;
         // The conditions of a virtual node's pod are the provider's own; the marks that follow from them are ours.
         if let Some(provided) = provided {
-            provided.leave_conditions(self.pod, &mut wants);
+            provided.leave_conditions(self.pod, wants);
         }
         // Before the provider's annotations are governed: the marker that cannot be decoded may
         // have a part in them.
         if self.keeps_unclaimed {
             wants.hold_unclaimed(&self.pod.ours);
         } else if let Some(provided) = provided {
-            provided.govern_annotations(self.pod, &mut wants);
+            provided.govern_annotations(self.pod, wants);
         } else if self.has_provider.is_none() {
             // The provider may register its node again.
             wants.hold_injected(&self.pod.ours);
         }
-        (wants, conflicts)
+        desired
     }
 
     /// What the marks follow from, for [`Index::inspect_pod`](super::Index::inspect_pod).
@@ -176,10 +210,11 @@ impl Observations<'_> {
         let markers = markers_of_pod(matching);
         let provided = self.provided_probes(&markers);
         let provided = provided.as_ref();
-        let (wants, conflicts) = self.desired_marks(&markers, entries, provided);
+        let desired = self.desired_marks(&markers, entries, provided);
         let situation = PodSituation::new(self.pod, self.node, self.refused_object);
         let inspect = |place: ProbePosition, entry: &Result<Entry, Gap>, probe: &MarkerProbe| {
-            let verdict = self.verdict_at(place, entries, provided).cloned();
+            let verdict = self.verdict_at(place, &markers, entries, provided);
+            let verdict = verdict.map(Cow::into_owned);
             let state = verdict.as_ref().map(|verdict| verdict.state);
             let prober = prober_of(place, provided);
             let cause = situation.pending_cause(probe, entry, (prober, state));
@@ -199,8 +234,7 @@ impl Observations<'_> {
         });
         InspectedPlan {
             probes: probes.collect(),
-            wants,
-            conflicts,
+            desired,
         }
     }
 
@@ -239,8 +273,7 @@ fn prober_of(place: ProbePosition, provided: Option<&Provided>) -> ProbedBy<'_> 
 pub(super) struct InspectedPlan {
     /// For each probe of each matching marker.
     pub(super) probes: Vec<Vec<InspectedProbe>>,
-    pub(super) wants: Wants,
-    pub(super) conflicts: Vec<Conflict>,
+    pub(super) desired: DesiredMarks,
 }
 
 /// A probe of a pod as the index judges it.

@@ -7,7 +7,7 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::time::Duration;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 
 use super::context::{
     Contributions, DueWrite, IndexContext, MarkerName, NodeName, PodKey, PodName, Sent, Timer,
@@ -46,6 +46,8 @@ struct PodRecord {
     last_transition: Option<Timestamp>,
     contests: Contests<Mark>,
     contest_timer: Option<Duration>,
+    /// When the next of its verdicts counts that does not yet.
+    hold_timer: Option<Duration>,
     /// The due marks. None if it has what is wanted.
     due: Option<Box<DueMarks>>,
     /// Whether it was planned, has what is wanted, and waits for nothing.
@@ -73,6 +75,8 @@ pub(super) struct PodPlan {
     pub(super) contributions: Contributions,
     /// When the last of its verdicts changed.
     pub(super) last_transition: Option<Timestamp>,
+    /// When the next of its verdicts counts that does not yet.
+    pub(super) counts_from: Option<Timestamp>,
 }
 
 /// The due marks of a pod, kept from one plan to the next, so that neither the write nor its contest needs another
@@ -154,6 +158,7 @@ impl Pods {
             last_transition: None,
             contests: Contests::default(),
             contest_timer: None,
+            hold_timer: None,
             due: None,
             at_rest: false,
         };
@@ -177,6 +182,8 @@ impl Pods {
         cx.timers.reset(&mut state.contest_timer, None, || {
             Timer::PodContest(name.clone())
         });
+        let timer = || Timer::Hold(name.clone());
+        cx.timers.reset(&mut state.hold_timer, None, timer);
         Some(RemovedPod {
             pod: state.pod,
             on_node: state.on_node,
@@ -241,8 +248,15 @@ impl Pods {
             wants,
             contributions,
             last_transition,
+            counts_from,
         } = plan;
         let now = cx.now.monotonic;
+        // By the clock of the wall, by which the agent wrote when the verdict changed: if it is set back meanwhile, the pod is
+        // planned too early, and again.
+        let left = counts_from.map(|at| at.duration_since(cx.now.wall).max(SignedDuration::ZERO));
+        let ends = left.map(|left| now.saturating_add(left.unsigned_abs()));
+        cx.timers
+            .reset(&mut state.hold_timer, ends, || Timer::Hold(name.clone()));
         // A pod that has ended or is being deleted is not written any more: nothing acts on its marks.
         let mut compared = if state.pod.active {
             marks::compare_marks(&state.pod, &wants, cx.now.wall)
@@ -360,6 +374,14 @@ impl Pods {
     pub(super) fn end_contest_wait(&mut self, name: PodName, cx: &mut IndexContext) {
         if let Some(state) = self.by_name.get_mut(&name) {
             state.contest_timer = None;
+            cx.affected.pods.insert(name);
+        }
+    }
+
+    /// Plans a pod again when a verdict has held for long enough.
+    pub(super) fn end_hold(&mut self, name: PodName, cx: &mut IndexContext) {
+        if let Some(state) = self.by_name.get_mut(&name) {
+            state.hold_timer = None;
             cx.affected.pods.insert(name);
         }
     }

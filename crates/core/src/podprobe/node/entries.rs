@@ -1,16 +1,20 @@
 //! The plan of a node: the spec of its `NodePodProbe`, parsed entry by entry. A malformed entry does not affect the
 //! others.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::fmt;
 use std::sync::Arc;
 
 use leadsman_api::NodePodProbeSpec;
+use leadsman_api::marker::ExpectedOutput;
 use leadsman_api::node_pod_probe::{ContainerProbe, PodProbe};
 
 use super::key::{PodIdentity, ProbeKey};
-use crate::podprobe::probe::{MalformedProbeId, Probe, ProbeId};
+use crate::podprobe::probe::{HandlerKind, MalformedProbeId, Probe, ProbeId};
 use crate::podprobe::wire::from_wire;
+
+/// The kinds of handlers that an agent may run.
+pub type AllowedHandlers = BTreeSet<HandlerKind>;
 
 /// One probe that the node is to run.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,6 +23,10 @@ pub(super) struct PlannedProbe {
     pub(super) probe: Arc<Probe>,
     /// The manager's token for handler and container: it changes with them.
     pub(super) revision: Option<Arc<str>>,
+    /// What the output of a successful run has to be.
+    pub(super) output: Option<Arc<ExpectedOutput>>,
+    /// Whether the agent may not run it.
+    pub(super) is_forbidden: bool,
     /// When set, the only container that may be probed, by the runtime's id: its startup probe has passed.
     pub(super) started_container: Option<Arc<str>>,
 }
@@ -54,6 +62,7 @@ enum InvalidEntry {
 /// The entries in the order of the spec, each key once, and those that are malformed.
 pub(super) fn parse_spec(
     spec: &NodePodProbeSpec,
+    allowed: &AllowedHandlers,
 ) -> (Vec<(Arc<ProbeKey>, PlannedProbe)>, Vec<MalformedEntry>) {
     let mut entries = Vec::new();
     let mut malformed = Vec::new();
@@ -67,7 +76,7 @@ pub(super) fn parse_spec(
         for probe in &pod.probes {
             // Not by the uid alone: the author of a mirror pod chooses its uid.
             let is_first = names.insert((&pod.namespace, &pod.name, &pod.uid, &probe.name));
-            match parse_entry(&name, probe, is_first) {
+            match parse_entry(&name, probe, is_first, allowed) {
                 Ok(entry) => entries.push(entry),
                 Err(error) => malformed.push(malformed_entry(pod, probe, &error)),
             }
@@ -80,6 +89,7 @@ fn parse_entry(
     pod: &PodIdentity,
     wire: &ContainerProbe,
     is_first: bool,
+    allowed: &AllowedHandlers,
 ) -> Result<(Arc<ProbeKey>, PlannedProbe), InvalidEntry> {
     let id: ProbeId = wire.name.parse()?;
     // A container is taken for a pod's by namespace, name and uid. Without a uid none would fit,
@@ -104,8 +114,10 @@ fn parse_entry(
     };
     let entry = PlannedProbe {
         container: key.container.clone(),
+        is_forbidden: !allowed.contains(&probe.handler.kind()),
         probe: Arc::new(probe),
         revision: wire.revision.as_deref().map(Arc::from),
+        output: wire.output.clone().map(Arc::new),
         started_container: wire.started_container_id.as_deref().map(strip_id_scheme),
     };
     Ok((Arc::new(key), entry))
@@ -161,7 +173,10 @@ mod tests {
             {"name": "pod", "namespace": "ns", "uid": "u", "IP": "", "probes": probes},
             {"name": "other", "namespace": "ns", "uid": "", "IP": "", "probes": [entry("m#p", "main", &tcp)]},
         ]});
-        let (entries, malformed) = parse_spec(&serde_json::from_value(spec).unwrap());
+        let (entries, malformed) = parse_spec(
+            &serde_json::from_value(spec).unwrap(),
+            &HandlerKind::ALL.into(),
+        );
         let names: Vec<String> = entries.iter().map(|(key, _)| key.to_string()).collect();
         assert_eq!(names, ["ns/pod/main/m#good", "ns/pod/main/m#also"]);
         let refused: Vec<&str> = malformed.iter().map(|m| m.probe.as_str()).collect();
@@ -201,7 +216,10 @@ mod tests {
         let probes = probes
             .map(|(name, probe)| json!({"name": name, "containerName": "main", "probe": probe}));
         let spec = json!({"podProbes": [{"name": "pod", "namespace": "ns", "uid": "u", "IP": "", "probes": probes}]});
-        let (entries, malformed) = parse_spec(&serde_json::from_value(spec).unwrap());
+        let (entries, malformed) = parse_spec(
+            &serde_json::from_value(spec).unwrap(),
+            &HandlerKind::ALL.into(),
+        );
         assert_eq!(entries.len(), 1);
         let refused: Vec<&str> = malformed.iter().map(|m| m.probe.as_str()).collect();
         assert_eq!(

@@ -13,8 +13,9 @@ use jiff::Timestamp;
 use leadsman_api::NodePodProbeStatus;
 
 use super::container::{ContainerName, RuntimeContainers};
-use super::entries::MalformedEntry;
+use super::entries::{AllowedHandlers, MalformedEntry};
 use super::event::{NodeAction, NodeEvent, VerdictChange};
+use super::judged_output::CompiledOutputs;
 use super::key::{PodIdentity, ProbeKey};
 use super::loop_lag::LoopLag;
 use super::permits::RunPermits;
@@ -27,7 +28,7 @@ use super::status_draft::{StatusRow, Unprobed};
 use super::worker::{Reschedule, Worker};
 use crate::cluster::Now;
 use crate::podprobe::history::{HistoryQuery, ProbeHistory};
-use crate::podprobe::probe::{CannotProbe, Outcome, State};
+use crate::podprobe::probe::{CannotProbe, HandlerKind, Outcome, State};
 use crate::podprobe::verdict::Verdict;
 
 /// How many commands the node may run.
@@ -69,6 +70,8 @@ pub struct NodeProbes {
     states_of_deleted: HashMap<Arc<ProbeKey>, State>,
     reporter: StatusReporter,
     history: HistoryLimits,
+    outputs: CompiledOutputs,
+    allowed: AllowedHandlers,
 }
 
 impl NodeProbes {
@@ -92,7 +95,16 @@ impl NodeProbes {
             states_of_deleted: HashMap::new(),
             reporter: StatusReporter::new(),
             history,
+            outputs: CompiledOutputs::default(),
+            allowed: HandlerKind::ALL.into(),
         }
+    }
+
+    /// Never runs handlers of other kinds.
+    #[must_use]
+    pub fn allow_only(mut self, allowed: AllowedHandlers) -> Self {
+        self.allowed = allowed;
+        self
     }
 
     /// Applies an event. The actions are to be carried out in their order.
@@ -307,8 +319,10 @@ impl NodeProbes {
             return;
         };
         let key = &run.key;
-        let cause = result.as_ref().err().cloned();
         let worker = self.workers.get(key);
+        let expected = worker.and_then(|worker| worker.planned().output.as_ref());
+        let judged = self.outputs.judge_run(expected, result);
+        let cause = judged.result.as_ref().err().cloned();
         // Asked before the worker takes the result, by which this run is a dropped one too.
         let first = worker.is_some_and(|worker| !worker.has_dropped_runs());
         let (times, limits) = (
@@ -316,7 +330,7 @@ impl NodeProbes {
             self.history.share_of_one(self.workers.len()),
         );
         let change = self.update_worker(key, actions, |worker, _| {
-            worker.finish_and_keep(id, result, times, limits, now)
+            worker.finish_and_keep(id, judged, times, limits, now)
         });
         if change == Reschedule::Retry
             && let Some(retry) = self.retry_unprobed_run(key, id)
@@ -367,6 +381,13 @@ impl NodeProbes {
         let change = decide(worker, self.containers.as_ref());
         if cause.as_ref() != worker.reported_cause() {
             self.reporter.compare_at_once();
+            if let Some(cause @ CannotProbe::Forbidden(_)) = worker.reported_cause() {
+                actions.push(NodeAction::RunDropped {
+                    key: key.clone(),
+                    cause: cause.clone(),
+                    first: true,
+                });
+            }
         }
         // One look-up: hashing keys is a considerable part of the cost of a run.
         let (weight, still, after) = (

@@ -11,6 +11,7 @@
 //! | `entries` | the parsed plan; malformed entries are listed apart |
 //! | `container` | containers as the runtime lists them |
 //! | `worker` | one probe of one container: its phases and its verdict |
+//! | `judged_output` | what the output of a run means where it is expected to be something |
 //! | `streak` | thresholds: counting equal results in a row |
 //! | `schedule` | due times, on a grid of slots |
 //! | `run` | one run, as an executor gets it |
@@ -26,6 +27,7 @@
 mod container;
 mod entries;
 mod event;
+mod judged_output;
 mod key;
 mod loop_lag;
 mod machine;
@@ -48,7 +50,7 @@ mod tests;
 mod worker;
 
 pub use container::{ContainerName, RuntimeContainer, RuntimeContainers, RuntimeState};
-pub use entries::MalformedEntry;
+pub use entries::{AllowedHandlers, MalformedEntry};
 pub use event::{NodeAction, NodeEvent, VerdictChange};
 pub use key::{PodIdentity, ProbeKey};
 pub use loop_lag::LoopLag;

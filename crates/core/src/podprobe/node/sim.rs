@@ -13,7 +13,7 @@ use super::{ContainerName, PodIdentity, RuntimeContainer, RuntimeContainers, Run
 use super::{ExecLimits, NodeAction, NodeEvent, NodeProbes, ProbeRun, RunId, VerdictChange};
 use crate::cluster::Now;
 use crate::cluster::go_json::stored_bytes;
-use crate::podprobe::probe::{CannotProbe, Outcome, State};
+use crate::podprobe::probe::{CannotProbe, HandlerKind, Outcome, State};
 
 pub(super) const LIMITS: ExecLimits = ExecLimits {
     per_node: 3,
@@ -332,6 +332,15 @@ impl Sim {
     pub(super) fn restart_agent(&mut self) {
         self.replace_agent();
         self.show_object();
+    }
+
+    /// Likewise, and may run probes of these kinds alone.
+    pub(super) fn restart_agent_allowing(&mut self, allowed: &[HandlerKind]) {
+        self.replace_agent();
+        let node = NodeProbes::new(LIMITS, HISTORY, self.current_moment());
+        self.node = node.allow_only(allowed.iter().copied().collect());
+        self.show_object();
+        self.list_containers();
     }
 
     /// Likewise, and has seen nothing yet.

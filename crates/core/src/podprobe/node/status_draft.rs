@@ -301,9 +301,10 @@ fn compare_row(
     input: &DraftInput<'_>,
 ) -> Difference {
     let (verdict, now) = (&row.verdict, input.now);
-    let has_equal_fields = !keeps_fields
+    let has_equal_fields = (!keeps_fields
         || (state.revision.as_deref() == verdict.revision.as_deref()
-            && state.container_id.as_deref() == verdict.container.as_deref());
+            && state.container_id.as_deref() == verdict.container.as_deref()))
+        && shows_values(state, verdict);
     let Some(Time(shown)) = state.last_probe_time else {
         return Difference::Due;
     };
@@ -335,6 +336,17 @@ fn compare_row(
         // A verdict that is no longer probed has nothing to refresh: it is compared again later.
         until: now.monotonic + left.max(MESSAGE_PAUSE),
     }
+}
+
+/// Whether the values in the output are those that are shown. An older definition drops them, and the manager then reads the
+/// message.
+fn shows_values(shown: &ContainerProbeState, verdict: &Verdict) -> bool {
+    let Some(shown) = &shown.values else {
+        return true;
+    };
+    let own = verdict.values.iter().flat_map(|values| values.iter());
+    let own = own.map(|(name, value)| (&**name, &**value));
+    own.eq(shown.iter().map(|(name, value)| (&**name, &**value)))
 }
 
 /// The rows of a pod are adjacent, so only the last pod is compared.

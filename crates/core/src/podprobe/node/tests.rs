@@ -17,7 +17,7 @@ use super::sim::{
 use super::{
     ContainerName, NodeEvent, PodIdentity, ProbeRun, RuntimeContainer, RuntimeState, StatusWriteEnd,
 };
-use crate::podprobe::probe::{CannotProbe, State};
+use crate::podprobe::probe::{CannotProbe, HandlerKind, State};
 
 const SECOND: Duration = Duration::from_secs(1);
 

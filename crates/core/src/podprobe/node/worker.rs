@@ -11,12 +11,14 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::container::{RuntimeContainer, RuntimeState};
 use super::entries::PlannedProbe;
+use super::judged_output::JudgedRun;
 use super::recent_runs::{ProbeHistoryLimits, RecentRuns, RunTimes};
 use super::run::RunId;
 use super::schedule::{TimeSlot, Weight, next_due};
 use super::streak::ResultStreak;
 use crate::cluster::{Now, truncate, whole_seconds};
 use crate::podprobe::history::ResultsInARow;
+use crate::podprobe::output::OutputValues;
 use crate::podprobe::probe::{CannotProbe, Handler, Outcome, State};
 use crate::podprobe::verdict::{VERDICT_MESSAGE_BYTES, Verdict};
 
@@ -245,6 +247,9 @@ impl Worker {
         container: Option<&RuntimeContainer>,
         now: Now,
     ) -> Reschedule {
+        if self.planned.is_forbidden {
+            return self.stop_forbidden(now);
+        }
         let Some(container) = container else {
             // The verdict stays. An exit or a new container is a finding; that the runtime lists
             // none is not.
@@ -272,6 +277,15 @@ impl Worker {
         }
     }
 
+    /// Never runs the probe. What an earlier agent has found, which could run it, is void: nobody would ever say anything else.
+    fn stop_forbidden(&mut self, now: Now) -> Reschedule {
+        let cause = CannotProbe::Forbidden(self.planned.probe.handler.kind());
+        self.invalidate_verdict(&cause.to_string(), None, now);
+        let change = self.stop_in_phase(Phase::AwaitingContainer);
+        self.dropped = Some(DroppedRuns { cause, count: 1 });
+        change
+    }
+
     fn observe_exited(&mut self, id: &Arc<str>, exit_code: i32, now: Now) -> Reschedule {
         if matches!(&self.phase, Phase::Exited { container } if container == id) {
             return Reschedule::Keep;
@@ -280,7 +294,7 @@ impl Worker {
         let message = format!("container {name} is not running (exit code {exit_code})");
         // Without a threshold, like the kubelet for a container that does not run (`doProbe`,
         // `pkg/kubelet/prober/worker.go`).
-        self.conclude_verdict(State::Failed, &message, Some(id), now);
+        self.conclude_verdict((State::Failed, None), &message, Some(id), now);
         self.stop_in_phase(Phase::Exited {
             container: id.clone(),
         })
@@ -370,15 +384,15 @@ impl Worker {
     pub(super) fn finish_and_keep(
         &mut self,
         run: RunId,
-        result: Result<Outcome, CannotProbe>,
+        judged: JudgedRun,
         ended: RunTimes,
         limits: ProbeHistoryLimits,
         now: Now,
     ) -> Reschedule {
         let kept = limits
             .keeps_any()
-            .then(|| self.recent.compact_run(&result, ended, limits));
-        let change = self.finish_run(run, result, now);
+            .then(|| self.recent.compact_run(&judged.result, ended, limits));
+        let change = self.finish_run(run, judged, now);
         if let Some(kept) = kept
             && !matches!(change, Reschedule::Keep | Reschedule::Retry)
         {
@@ -391,9 +405,10 @@ impl Worker {
     pub(super) fn finish_run(
         &mut self,
         run: RunId,
-        result: Result<Outcome, CannotProbe>,
+        judged: impl Into<JudgedRun>,
         now: Now,
     ) -> Reschedule {
+        let judged = judged.into();
         let period = self.planned.probe.period();
         let Phase::Probing {
             container,
@@ -415,19 +430,25 @@ impl Worker {
         if *current != run {
             return Reschedule::Keep;
         }
-        let established = match &result {
-            Err(cause) if *attempt < MAX_ATTEMPTS && may_pass_by_retry(cause) => {
-                *attempt += 1;
-                return Reschedule::Retry;
-            }
-            // A run that could not be made counts towards no threshold, and ends no row of equal results.
-            Err(_) => None,
-            Ok(outcome) => streak.count_result(outcome, &self.planned.probe),
-        };
+        let established =
+            match &judged.result {
+                Err(cause) if *attempt < MAX_ATTEMPTS && may_pass_by_retry(cause) => {
+                    *attempt += 1;
+                    return Reschedule::Retry;
+                }
+                // A run that could not be made counts towards no threshold, and ends no row of equal results.
+                Err(_) => None,
+                Ok(outcome) => streak
+                    .count_result(outcome, &self.planned.probe)
+                    .map(|state| match state {
+                        State::Failed => judged.failure,
+                        state => state,
+                    }),
+            };
         let (slot, caught_up) = next_due(*due, period, now.monotonic);
         *run_state = RunState::Due { caught_up };
         let container = container.clone();
-        self.take_result(result, established, &container, now);
+        self.take_result(judged, established, &container, now);
         if caught_up.is_some() {
             Reschedule::CatchUp(slot)
         } else {
@@ -437,12 +458,12 @@ impl Worker {
 
     fn take_result(
         &mut self,
-        result: Result<Outcome, CannotProbe>,
+        judged: JudgedRun,
         established: Option<State>,
         container: &Arc<str>,
         now: Now,
     ) {
-        let message = match result {
+        let message = match judged.result {
             Ok(Outcome::Succeeded(message) | Outcome::Failed(message)) => message,
             Err(cause) => {
                 self.count_dropped_run(cause);
@@ -451,7 +472,8 @@ impl Worker {
         };
         self.dropped = None;
         if let Some(state) = established {
-            self.conclude_verdict(state, &message, Some(container), now);
+            let found = (state, judged.values);
+            self.conclude_verdict(found, &message, Some(container), now);
         }
         // Also by a result below its threshold: the verdict that it leaves as it is still holds.
         if let Some(verdict) = &mut self.verdict {
@@ -471,13 +493,13 @@ impl Worker {
     /// Makes a verdict Unknown, if there is one.
     pub(super) fn invalidate_verdict(&mut self, why: &str, container: Option<&Arc<str>>, now: Now) {
         if self.verdict.is_some() {
-            self.conclude_verdict(State::Unknown, why, container, now);
+            self.conclude_verdict((State::Unknown, None), why, container, now);
         }
     }
 
     fn conclude_verdict(
         &mut self,
-        state: State,
+        (state, values): (State, Option<Arc<OutputValues>>),
         message: &str,
         container: Option<&Arc<str>>,
         now: Now,
@@ -491,8 +513,10 @@ impl Worker {
         }
         self.verdict = Some(Verdict {
             state,
-            // A new message is no change of state.
-            since: kept.map_or(Some(whole_seconds(now.wall)), |kept| kept.since),
+            // A new message is no change of state, other values in it are one: what is marked by them may have to hold.
+            since: kept
+                .filter(|kept| kept.values.is_none() || kept.values == values)
+                .map_or(Some(whole_seconds(now.wall)), |kept| kept.since),
             message: match kept {
                 Some(kept) if &*kept.message == message => kept.message.clone(),
                 _ => message.into(),
@@ -502,6 +526,7 @@ impl Worker {
             container: container
                 .cloned()
                 .or_else(|| old.and_then(|old| old.container)),
+            values,
         });
     }
 

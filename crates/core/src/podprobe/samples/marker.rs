@@ -4,8 +4,8 @@ use leadsman_api::limits;
 use serde_json::{Value, json};
 
 use super::{
-    ANNOTATIONS, CONDITION, LABELS, NAME, POLICIES, PROBES, SELECTOR, STATE, SampleVerdict, Table,
-    map_of_many, map_of_one, pointer_to_path,
+    ANNOTATIONS, CONDITION, LABELS, NAME, OUTPUT, POLICIES, PROBES, SELECTOR, STATE, SampleVerdict,
+    Table, map_of_many, map_of_one, pointer_to_path,
 };
 
 pub(super) fn add_effects(table: &mut Table) {
@@ -84,6 +84,94 @@ pub(super) fn add_effects(table: &mut Table) {
         "a label of a number",
         &[(LABELS, json!({"a": 1}))],
         SampleVerdict::Unreadable,
+    );
+}
+
+pub(super) fn add_outputs(table: &mut Table) {
+    let output = |expression: &str| json!({"matches": expression});
+    let role = || (OUTPUT, output("^(?<role>[a-z]+)$"));
+    let at = |field: &str| format!("{}.{field}", pointer_to_path(OUTPUT));
+    table.add_accepted("an output", &[role()]);
+    for mismatch in ["", "Failed", "Unknown"] {
+        let output = json!({"matches": "x", "mismatch": mismatch});
+        table.add_accepted(format!("mismatch {mismatch:?}"), &[(OUTPUT, output)]);
+    }
+    let output_of = json!({"matches": "x", "mismatch": "Succeeded"});
+    table.add_refused("mismatch Succeeded", &[(OUTPUT, output_of)], at("mismatch"));
+    table.add_refused("no expression", &[(OUTPUT, output(""))], at("matches"));
+    let longest = "x".repeat(limits::OUTPUT_EXPRESSION);
+    table.add_accepted("longest expression", &[(OUTPUT, output(&longest))]);
+    let longer = [(OUTPUT, output(&(longest + "x")))];
+    table.add_refused("expression too long", &longer, at("matches"));
+    table.add_sample(
+        "an output of nothing",
+        &[(OUTPUT, json!({}))],
+        SampleVerdict::Unreadable,
+    );
+    let first = format!("{}[0]", pointer_to_path(POLICIES));
+    let policies = |policy: Value| (POLICIES, json!([policy]));
+    let label = |state: &str| policies(json!({"state": state, "labels": {"role": "a-$(role)"}}));
+    table.add_accepted("a value as label", &[role(), label("Succeeded")]);
+    table.add_refused(
+        "a value without output",
+        &[label("Succeeded")],
+        "spec.probes[0]",
+    );
+    table.add_refused(
+        "a value of Failed",
+        &[role(), label("Failed")],
+        first.as_str(),
+    );
+    let message = policies(json!({"state": "Succeeded", "message": "$(role)"}));
+    table.add_accepted("a value as message", &[role(), message.clone()]);
+    table.add_refused("a message without output", &[message], "spec.probes[0]");
+    let longest = "x".repeat(limits::POLICY_MESSAGE);
+    let message = |text: &str| policies(json!({"state": "Failed", "message": text}));
+    table.add_accepted("longest message", &[message(&longest)]);
+    let path = format!("{first}.message");
+    table.add_refused("message too long", &[message(&(longest + "x"))], path);
+    let literal = policies(json!({"state": "Succeeded", "annotations": {"a": "$(role)"}}));
+    table.add_accepted("an annotation that looks like a value", &[literal]);
+    for (seconds, is_valid) in [(-1, false), (0, true), (86_400, true), (86_401, false)] {
+        let held = json!({"state": "Failed", "labels": {"a": "b"}, "holdSeconds": seconds});
+        let (name, change) = (format!("{seconds} seconds"), [policies(held)]);
+        if is_valid {
+            table.add_accepted(name, &change);
+        } else {
+            table.add_refused(name, &change, format!("{first}.holdSeconds"));
+        }
+    }
+    let alone = policies(json!({"state": "Succeeded", "holdSeconds": 1}));
+    table.add_accepted("a hold alone", &[alone]);
+    let of = |outputs: Value| {
+        [
+            role(),
+            policies(json!({"state": "Succeeded", "outputs": outputs})),
+        ]
+    };
+    let primary = |n: usize| json!({"when": {"role": "primary"}, "labels": {"a": n.to_string()}});
+    let many = |count: usize| json!((0..count).map(primary).collect::<Vec<_>>());
+    table.add_accepted("most outputs", &of(many(limits::OUTPUT_POLICIES)));
+    let path = format!("{first}.outputs");
+    table.add_refused(
+        "too many outputs",
+        &of(many(limits::OUTPUT_POLICIES + 1)),
+        path,
+    );
+    let empty = json!([{"when": {}, "labels": {"a": "b"}}]);
+    let path = format!("{first}.outputs[0].when");
+    table.add_refused("an output of no value", &of(empty), path);
+    let nothing = json!([{"when": {"role": "x"}}]);
+    table.add_refused(
+        "an output that sets nothing",
+        &of(nothing),
+        format!("{first}.outputs[0]"),
+    );
+    let read = json!([{"when": {"role": "x"}, "labels": {"app": "x"}}]);
+    table.add_refused(
+        "an output that sets what the selector reads",
+        &of(read),
+        pointer_to_path(PROBES),
     );
 }
 

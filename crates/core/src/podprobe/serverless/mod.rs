@@ -125,6 +125,7 @@ impl<'a> Draft<'a> {
             name: if is_taken { &probe.entry } else { &probe.name }.to_string(),
             container_name: probe.container.to_string(),
             probe: to_wire(&resolved),
+            output: None,
             marker_policy: Vec::new(),
             pod_condition_type: Some(condition.to_owned()),
         };

@@ -13,7 +13,7 @@ use jiff::Timestamp;
 
 use crate::cluster::Operator;
 use crate::podprobe::index::context::MarkerName;
-use crate::podprobe::marker::Marker;
+use crate::podprobe::marker::{Marker, MarkerProbe};
 
 /// Markers of one namespace that are compared with one another, at most.
 pub(super) const COMPARED_MARKERS: usize = 128;
@@ -398,9 +398,9 @@ fn have_common_value(one: &[Arc<str>], other: &[Arc<str>]) -> bool {
 /// The label keys that a marker's policies set.
 pub(super) fn label_keys_set_by(marker: &Marker) -> BTreeSet<Arc<str>> {
     let probes = marker.probes.iter();
-    let policies = probes.flat_map(|probe| probe.succeeded.iter().chain(&probe.failed));
-    policies
-        .flat_map(|policy| policy.labels.keys())
+    let pairs = probes.flat_map(MarkerProbe::all_pairs);
+    pairs
+        .flat_map(|pairs| pairs.labels.keys())
         .cloned()
         .collect()
 }

@@ -11,6 +11,7 @@ mod marks;
 mod matching;
 mod model;
 mod nodes;
+mod outputs;
 mod pod;
 mod proof;
 mod refusals;

@@ -19,7 +19,7 @@ use crate::cluster::ObjectName;
 use crate::podprobe::event::{WatchedKind, WriteTarget};
 use crate::podprobe::index::{Config, FINALIZER};
 
-const KINDS: [WatchedKind; 4] = [
+pub(super) const KINDS: [WatchedKind; 4] = [
     WatchedKind::Marker,
     WatchedKind::Pod,
     WatchedKind::Node,

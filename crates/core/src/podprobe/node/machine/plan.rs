@@ -21,7 +21,7 @@ impl NodeProbes {
         actions: &mut Vec<NodeAction>,
     ) {
         let (entries, malformed) = object
-            .map(|o| entries::parse_spec(&o.spec))
+            .map(|o| entries::parse_spec(&o.spec, &self.allowed))
             .unwrap_or_default();
         let status = object.map(|o| o.status.clone().unwrap_or_default());
         // From the first plan only: later on, what this agent knows is newer than any status.

@@ -23,6 +23,31 @@ fn a_malformed_entry_disturbs_no_other() {
     );
 }
 
+// PRB-28
+#[test]
+fn a_probe_of_a_kind_that_is_not_allowed_is_never_run_and_what_was_found_is_void() {
+    let mut sim = sim_with_succeeding_probe();
+    sim.plan_and_show(&[("m#p", tcp_probe()), ("m#exec", exec_probe())]);
+    sim.pass_time_with_results(10 * SECOND, true, "ok");
+    let states = |sim: &Sim| sim.shown_states().into_iter().collect::<Vec<_>>();
+    let found = |probe: &str, state: &str| (probe.to_owned(), state.to_owned());
+    let both = [found("m#exec", "Succeeded"), found("m#p", "Succeeded")];
+    assert_eq!(states(&sim), both);
+    (sim.dropped, sim.writes) = (0, 0);
+    sim.restart_agent_allowing(&[HandlerKind::TcpSocket]);
+    sim.pass_time_with_results(60 * SECOND, true, "ok");
+    let one = [found("m#exec", "Unknown"), found("m#p", "Succeeded")];
+    assert_eq!(states(&sim), one);
+    let why = "the agent may not run exec probes: its flag --handlers does not list them";
+    assert_eq!(sim.shown_obstacles(), [found("m#exec", why)]);
+    assert_eq!((sim.dropped, sim.writes), (1, 1));
+    // Allowed again: it has a verdict again.
+    sim.restart_agent_allowing(&HandlerKind::ALL);
+    sim.pass_time_with_results(10 * SECOND, true, "ok");
+    assert_eq!(states(&sim), both);
+    assert_eq!(sim.shown_obstacles(), []);
+}
+
 // PRB-13
 #[test]
 fn what_cannot_be_probed_is_reported_once_and_taken_back() {

@@ -2,7 +2,10 @@
 
 use std::num::NonZeroU32;
 
+use serde_json::json;
+
 use super::*;
+use crate::podprobe::node::judged_output::CompiledOutputs;
 use crate::podprobe::probe::Probe;
 
 /// Every second, thresholds of one.
@@ -25,6 +28,8 @@ fn entry() -> PlannedProbe {
         container: "main".into(),
         probe: Arc::new(probe()),
         revision: Some("1".into()),
+        output: None,
+        is_forbidden: false,
         started_container: None,
     }
 }
@@ -356,6 +361,56 @@ fn a_previous_verdict_is_taken_if_it_fits_the_container() {
             worker.last_known_state(),
             Some(State::Succeeded),
             "{left:?}"
+        );
+    }
+}
+
+// PRB-12, PPM-21, PPM-22
+#[test]
+fn output_that_does_not_match_counts_towards_the_threshold_and_other_values_are_a_change() {
+    let expected = |mismatch: &str| {
+        let wire = json!({ "matches": "^(?<role>primary|replica)", "mismatch": mismatch });
+        Arc::new(serde_json::from_value(wire).unwrap())
+    };
+    for (mismatch, state) in [("Failed", State::Failed), ("Unknown", State::Unknown)] {
+        let expected = expected(mismatch);
+        let mut outputs = CompiledOutputs::default();
+        let mut patient = entry();
+        let mut probe = probe();
+        probe.failure_threshold = NonZeroU32::new(2).unwrap();
+        patient.probe = Arc::new(probe);
+        let mut worker = Worker::new(patient, None, Duration::ZERO);
+        worker.observe_container(Some(&running("a")), at(0));
+        let mut seen = Vec::new();
+        for (second, output) in
+            (1_u64..).zip(["primary 1", "primary 2", "replica", "", "x", "primary"])
+        {
+            let now = at(second * 1_000);
+            let result = Ok(Outcome::Succeeded(output.to_owned()));
+            let judged = outputs.judge_run(Some(&expected), result);
+            worker
+                .begin_run(RunId(second), TimeSlot::containing(now.monotonic))
+                .unwrap();
+            worker.finish_run(RunId(second), judged, now);
+            let verdict = worker.verdict().unwrap();
+            let role = verdict
+                .values
+                .as_ref()
+                .map(|values| values["role"].to_string());
+            let since = verdict.since.unwrap().as_second() - 1_000;
+            seen.push((verdict.state, role.unwrap_or_default(), since));
+        }
+        let found = |state, role: &str, since| (state, role.to_owned(), since);
+        assert_eq!(
+            seen,
+            [
+                found(State::Succeeded, "primary", 1),
+                found(State::Succeeded, "primary", 1),
+                found(State::Succeeded, "replica", 3),
+                found(State::Succeeded, "replica", 3),
+                found(state, "", 5),
+                found(State::Succeeded, "primary", 6),
+            ]
         );
     }
 }

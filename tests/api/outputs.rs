@@ -1,0 +1,153 @@
+//! Values in the output of a probe, and verdicts that have to hold.
+
+use std::sync::Arc;
+
+use anyhow::{Context, Result, ensure};
+use jiff::SignedDuration;
+use k8s_openapi::api::core::v1::{Pod, PodCondition};
+use leadsman_tests::{History, Scene, document, wait_for_object};
+use serde_json::{Value, json};
+
+use crate::Installation;
+
+/// The probes of the marker in a manifest of the examples.
+fn probes_of_example(file: &str) -> Result<Value> {
+    let path = document::root().join("examples").join(file);
+    let text = std::fs::read_to_string(path)?;
+    let marker = text.split("---\n").last().context("it is empty")?;
+    let marker: Value = serde_norway::from_str(marker)?;
+    Ok(marker["spec"]["probes"].clone())
+}
+
+fn condition(pod: &Pod, kind: &str) -> Option<PodCondition> {
+    let conditions = pod.status.as_ref()?.conditions.as_ref()?;
+    conditions.iter().find(|one| one.type_ == kind).cloned()
+}
+
+// PPM-21, PPM-15
+pub(crate) async fn a_service_follows_the_role_in_the_output(
+    installation: Arc<Installation>,
+) -> Result<()> {
+    let scene = Scene::new(&installation.client, "outputs").await?;
+    scene.pod("one").await?;
+    let probes = probes_of_example("primary-from-output.yaml")?;
+    let marker = scene.marker("m", probes.clone()).await?;
+    // The API server keeps every field, and fills in none.
+    let stored = serde_json::to_value(&marker.spec.probes)?;
+    ensure!(stored == probes, "{stored} instead of {probes}");
+    let entries = scene.wait_for_entries(&["one/m#role"]).await?;
+    let output = entries[0].probes[0].output.as_ref();
+    ensure!(
+        output.is_some_and(|output| output.mismatch.as_deref() == Some("Unknown")),
+        "{entries:?}"
+    );
+    let cost = "controller.kubernetes.io/pod-deletion-cost";
+    let report = async |message: &str| {
+        scene
+            .report_verdict("one", "m#role", "Succeeded", message)
+            .await
+    };
+    report("primary 7").await?;
+    let primary = json!({"labels": {"role": "primary"}, "annotations": {cost: "100"}});
+    let pod = scene.wait_for_marks("one", primary).await?;
+    let shown = condition(&pod, "db.example.com/role").context("no condition")?;
+    ensure!(
+        shown.message.as_deref() == Some("primary since version 7"),
+        "{shown:?}"
+    );
+    report("replica 8").await?;
+    let replica = json!({"labels": {"role": "replica"}, "annotations": {cost: null}});
+    scene.wait_for_marks("one", replica).await?;
+    report("demoted").await?;
+    let unknown =
+        json!({"labels": {"role": null}, "conditions": {"db.example.com/role": "Unknown"}});
+    scene.wait_for_marks("one", unknown).await?;
+    // An expression that lets in what no label has.
+    let mut probes = probes;
+    probes[0]["output"]["matches"] = json!("^(?<role>.+) (?<version>[0-9]+)$");
+    scene
+        .edit_marker("m", json!({"spec": {"probes": probes}}))
+        .await?;
+    wait_for_object(&scene.probes(), &scene.node, "the new expression", |node| {
+        let mut entries = node.spec.pod_probes.iter().flat_map(|pod| &pod.probes);
+        let is_new = entries.any(|entry| {
+            let output = entry.output.as_ref();
+            output.is_some_and(|output| output.matches.starts_with("^(?<role>.+)"))
+        });
+        ensure!(is_new, "{:?}", node.spec);
+        Ok(())
+    })
+    .await?;
+    report("not one 9").await?;
+    scene.wait_for_reason("m", "InvalidValue").await?;
+    report("primary 10").await?;
+    scene
+        .wait_for_marks("one", json!({"labels": {"role": "primary"}}))
+        .await?;
+    scene.wait_for_reason("m", "Probing").await?;
+    Ok(())
+}
+
+// PPM-22
+pub(crate) async fn an_idle_server_may_go_when_it_has_been_idle_across_a_restart(
+    installation: Arc<Installation>,
+) -> Result<()> {
+    const HOLD: i64 = 5;
+    let scene = Scene::new(&installation.client, "holds").await?;
+    scene.pod("one").await?;
+    let mut idle = probes_of_example("idle-for-ten-minutes.yaml")?;
+    idle[0]["markerPolicy"][0]["holdSeconds"] = json!(HOLD);
+    scene.marker("m", idle).await?;
+    scene
+        .report_verdict("one", "m#idle", "Failed", "in a match")
+        .await?;
+    scene
+        .wait_for_marks("one", json!({"labels": {"idle": "false"}}))
+        .await?;
+    let history = History::of(&installation.client, &scene.ns).await?;
+    scene
+        .report_verdict("one", "m#idle", "Succeeded", "empty")
+        .await?;
+    let pod = wait_for_object(&scene.pods(), "one", "until when it holds", |pod| {
+        let shown = condition(pod, "game.io/idle").context("no condition")?;
+        let message = shown.message.unwrap_or_default();
+        ensure!(
+            shown.status == "False" && message.contains("counts from"),
+            "{message}"
+        );
+        Ok(message)
+    })
+    .await?;
+    let until = pod.split_once("counts from ").context("no time")?.1;
+    let until: jiff::Timestamp = until.trim_end_matches(": empty").parse()?;
+    installation.stop_manager().await?;
+    installation.start_manager().await?;
+    let pod = scene
+        .wait_for_marks("one", json!({"labels": {"idle": "true"}}))
+        .await?;
+    let now = jiff::Timestamp::now();
+    ensure!(now >= until, "marked at {now}, before {until}");
+    ensure!(
+        now.duration_since(until) < SignedDuration::from_secs(60),
+        "marked at {now}, long after {until}: the restart began the hold again"
+    );
+    let shown = condition(&pod, "game.io/idle").context("no condition")?;
+    ensure!(
+        shown.last_transition_time.as_ref().map(|time| time.0) == Some(until),
+        "{shown:?} instead of {until}"
+    );
+    history
+        .never("no label idle", |pod| {
+            let labels = pod.metadata.labels.as_ref();
+            !labels.is_some_and(|labels| labels.contains_key("idle"))
+        })
+        .await?;
+    // No hold: it is busy at once.
+    scene
+        .report_verdict("one", "m#idle", "Failed", "in a match")
+        .await?;
+    scene
+        .wait_for_marks("one", json!({"labels": {"idle": "false"}}))
+        .await?;
+    Ok(())
+}
