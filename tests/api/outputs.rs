@@ -125,7 +125,7 @@ pub(crate) async fn an_idle_server_may_go_when_it_has_been_idle_across_a_restart
     let pod = scene
         .wait_for_marks("one", json!({"labels": {"idle": "true"}}))
         .await?;
-    let now = jiff::Timestamp::now();
+    let now = leadsman_process::clock::now();
     ensure!(now >= until, "marked at {now}, before {until}");
     ensure!(
         now.duration_since(until) < SignedDuration::from_secs(60),
