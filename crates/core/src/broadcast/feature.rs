@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use super::job::{End, Job, OnFailure, UNFINISHED, node_hash, word_of_pods};
 use super::memory::Memory;
 use super::pod::{JobPod, PodPhase, new_pod};
-use super::survey::{KnownNode, Survey};
+use super::survey::{KnownNode, Survey, node_name};
 use super::verdict::{Verdict, notice, number, status};
 use super::writes::{
     BroadcastJobs, CREATE_POD, DELETE_JOB, DELETE_POD, RECORD, STATUS, STOP_POD, TELL,
@@ -283,8 +283,9 @@ fn create_pods(
     let limit = job.limit(survey).unwrap_or_default();
     // The answer may have been lost of those that no event has shown. They have their place already, unless fewer may run now.
     let asked = survey.active.iter().filter(|pod| pod.uid.is_empty());
+    let is_there = |node: &&str| world.nodes.observed(&node_name(node)).is_some();
     let mut wanted: Vec<_> = asked
-        .filter_map(|pod| Some((pod.name.clone(), pod.node.as_deref()?)))
+        .filter_map(|pod| Some((pod.name.clone(), pod.node.as_deref().filter(is_there)?)))
         .collect();
     let beyond = survey.running.saturating_sub(limit);
     wanted.truncate(wanted.len().saturating_sub(beyond).min(room));

@@ -207,7 +207,7 @@ impl<'a> Survey<'a> {
     }
 }
 
-fn node_name(node: &str) -> ObjectName {
+pub(super) fn node_name(node: &str) -> ObjectName {
     ObjectName {
         namespace: String::new(),
         name: node.to_owned(),
@@ -223,7 +223,10 @@ impl Standing {
             // The garbage collector has failed it, and is about to delete it.
             PodPhase::Failed if node_is_gone => Self::Leaving,
             PodPhase::Failed => Self::Failed,
-            PodPhase::Active if node_is_gone && !pod.is_bound => Self::Orphaned,
+            // One that no event has shown cannot be deleted yet.
+            PodPhase::Active if node_is_gone && !pod.is_bound && !pod.uid.is_empty() => {
+                Self::Orphaned
+            }
             PodPhase::Active if is_over => Self::OverLimit,
             PodPhase::Active => Self::Active,
         }
