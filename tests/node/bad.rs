@@ -184,6 +184,23 @@ pub(crate) async fn servers_that_hang_in_one_namespace_delay_nobody(
         room.pod("one", json!({})).await?;
     }
     room.pod("two", json!({})).await?;
+    let flips = async |name: &str| {
+        let get = json!({"path": "/healthz", "port": 8080});
+        let up = probe(name, json!({"httpGet": get}));
+        beside.scene.marker(name, json!([up])).await?;
+        let is_up = |up: &str| json!({"conditions": {format!("t.io/{name}"): up}});
+        beside.scene.wait_for_marks("one", is_up("True")).await?;
+        let mut flips = Vec::new();
+        for (status, shown) in [(503, "False"), (200, "True"), (503, "False"), (200, "True")] {
+            beside.set("one", &format!("healthz={status}")).await?;
+            let flipped = Instant::now();
+            beside.scene.wait_for_marks("one", is_up(shown)).await?;
+            flips.push(flipped.elapsed());
+        }
+        flips.sort();
+        anyhow::Ok(flips)
+    };
+    let alone = flips("alone").await?;
     // 16 times 32 probes of two pods: four times as many runs as their namespace may have.
     for marker in 0..8 {
         let hanging = (0..32).map(|number| {
@@ -204,19 +221,8 @@ pub(crate) async fn servers_that_hang_in_one_namespace_delay_nobody(
         Ok(())
     })
     .await?;
-    let get = json!({"path": "/healthz", "port": 8080});
-    let up = probe("up", json!({"httpGet": get}));
-    beside.scene.marker("m", json!([up])).await?;
-    let is_up = |up: &str| json!({"conditions": {"t.io/up": up}});
-    beside.scene.wait_for_marks("one", is_up("True")).await?;
-    let mut flips = Vec::new();
-    for (status, shown) in [(503, "False"), (200, "True"), (503, "False"), (200, "True")] {
-        beside.set("one", &format!("healthz={status}")).await?;
-        let flipped = Instant::now();
-        beside.scene.wait_for_marks("one", is_up(shown)).await?;
-        flips.push(flipped.elapsed());
-    }
-    eprintln!("flips beside 512 probes of servers that hang took {flips:?}");
+    let flips = flips("up").await?;
+    eprintln!("flips beside 512 probes of servers that hang took {flips:?}, alone {alone:?}");
     let history = History::of(&cluster.client, "beside-hanging").await?;
     // Messages are written every ten seconds, so this one comes after as many runs.
     beside.set("one", "body=later").await?;
@@ -235,8 +241,9 @@ pub(crate) async fn servers_that_hang_in_one_namespace_delay_nobody(
             conditions.any(|c| c.type_ == "t.io/up" && c.status != "True")
         })
         .await?;
-    flips.sort();
-    ensure!(flips[2] < Duration::from_secs(3), "flips took {flips:?}");
+    // Where the machine is busy with something else, they take longer alone too.
+    let bound = Duration::from_secs(3).max(2 * alone[2]);
+    ensure!(flips[2] < bound, "flips took {flips:?}, alone {alone:?}");
     Ok(())
 }
 

@@ -96,9 +96,7 @@ pub(crate) async fn a_flip_is_marked_within_a_period(cluster: Arc<Cluster>) -> R
 }
 
 // PPM-21
-pub(crate) async fn the_output_of_a_command_is_a_label_within_a_period(
-    cluster: Arc<Cluster>,
-) -> Result<()> {
+pub(crate) async fn the_output_of_a_command_is_a_label(cluster: Arc<Cluster>) -> Result<()> {
     let room = Room::new(&cluster, "output").await?;
     room.pod("one", json!({})).await?;
     let mut role = probe("role", json!({"exec": {"command": ["cat", "/tmp/role"]}}));
@@ -115,7 +113,6 @@ pub(crate) async fn the_output_of_a_command_is_a_label_within_a_period(
     room.scene.marker("m", json!([role])).await?;
     let primary = marks(Some("primary"), Some("7"), "True");
     room.scene.wait_for_marks("one", primary).await?;
-    let mut took = Vec::new();
     // The state stays Succeeded, so nothing but the values says that something has changed.
     for (role, version) in [
         ("replica", "7"),
@@ -125,15 +122,8 @@ pub(crate) async fn the_output_of_a_command_is_a_label_within_a_period(
     ] {
         let marks = marks(Some(role), Some(version), "True");
         print(&format!("{role} {version}")).await?;
-        let printed = tokio::time::Instant::now();
         room.scene.wait_for_marks("one", marks).await?;
-        took.push(printed.elapsed());
     }
-    took.sort();
-    ensure!(
-        took[took.len() / 2] <= BOUND,
-        "took {took:?}, more than {BOUND:?}"
-    );
     print("demoted").await?;
     room.scene
         .wait_for_marks("one", marks(None, None, "Unknown"))

@@ -32,7 +32,7 @@ fn cases() -> Vec<Case<Cluster>> {
         case!(handlers::two_containers_resolve_a_port_name_each_for_itself),
         case!(handlers::two_probes_on_one_container_report_each_for_itself),
         case!(handlers::a_native_sidecar_is_probed),
-        case!(handlers::the_output_of_a_command_is_a_label_within_a_period),
+        case!(handlers::the_output_of_a_command_is_a_label),
         case!(handlers::a_probe_waits_for_the_startup_probe),
         case!(handlers::transitions_send_events),
         case!(handlers::a_readiness_gate_follows_the_verdict),
