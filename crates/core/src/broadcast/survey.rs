@@ -3,7 +3,7 @@
 use leadsman_api::slim::Node;
 use leadsman_reconcile::{ObjectName, ResourceVersion, Store, Stored};
 
-use super::job::{Job, NodeHashes, node_hash, word_of_pods};
+use super::job::{Job, NodeHashes, node_hash};
 use super::pod::{JobPod, PodPhase};
 use crate::workload::node_fit::NodeFacts;
 
@@ -111,10 +111,10 @@ impl<'a> Survey<'a> {
     ) -> Vec<(&'a str, Standing)> {
         let namespace = &job.name.namespace;
         // They may run, and cannot be looked at.
-        let prefix = word_of_pods(job.pod_prefix());
-        let unknown = pods.undecodable().iter();
-        let unknown =
-            unknown.filter(|name| name.namespace == *namespace && name.name.starts_with(&prefix));
+        let first = job.pod_name("");
+        let unknown = pods.undecodable().range(&first..).take_while(|name| {
+            name.namespace == first.namespace && name.name.starts_with(&first.name)
+        });
         // A pod whose deletion was asked for runs until it is seen to be gone.
         let leaving = pods
             .find_in(namespace, &job.uid)

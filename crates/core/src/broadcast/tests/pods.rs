@@ -1,5 +1,7 @@
 //! Which nodes get a pod, when, and which pod.
 
+use leadsman_api::slim::Pod;
+use leadsman_reconcile::ObjectName;
 use rstest::rstest;
 use serde_json::{Value, json};
 
@@ -254,6 +256,34 @@ fn a_template_of_one_node_or_of_too_many_requirements_makes_no_pod() {
             node_hash(cluster.job()["metadata"]["uid"].as_str().unwrap(), "n1")
         );
     }
+}
+
+// BCD-9
+#[test]
+fn a_pod_that_cannot_be_decoded_has_its_place() {
+    let mut cluster = Cluster::with_job(json!({"parallelism": 1, "paused": true}));
+    let uid = cluster.job()["metadata"]["uid"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    for (namespace, job) in [("b", JOB), ("c", JOB), ("b", "okay")] {
+        let name = ObjectName {
+            namespace: namespace.to_owned(),
+            name: format!("{job}-{}", node_hash(&uid, "n1")),
+        };
+        cluster.reconciler.observe_undecodable::<Pod>(&name);
+    }
+    cluster.edit_job(&json!({"paused": false}));
+    cluster.settle();
+    assert!(cluster.nodes_with_pods().is_empty());
+    cluster.edit_job(&json!({"parallelism": 2}));
+    cluster.settle();
+    assert_eq!(cluster.nodes_with_pods(), ["n2"]);
+    let told = cluster
+        .told
+        .iter()
+        .any(|(reason, _)| reason == "PodNameTaken");
+    assert!(told, "{:?}", cluster.told);
 }
 
 // BCJ-9
