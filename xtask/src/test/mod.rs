@@ -26,9 +26,9 @@ use crate::root::{self, is_root};
 use other_versions::OtherVersions;
 use suite::{Suite, Tally};
 
-/// Of generated flows, the seed of the first (CONTRIBUTING.md). The gate plays the same ones each time: it is to say whether a
-/// change breaks something, and a run without it looks for what is not known yet.
-const FLOW_SEED: &str = "LEADSMAN_FLOW_SEED";
+/// The seeds of generated flows and of properties (CONTRIBUTING.md). The gate plays the same ones each time: it is to say
+/// whether a change breaks something, and a run without them looks for what is not known yet.
+const SEEDS: [&str; 2] = ["LEADSMAN_FLOW_SEED", "PROPTEST_RNG_SEED"];
 
 /// Arguments of `test`.
 #[derive(clap::Args)]
@@ -227,8 +227,9 @@ impl Run<'_> {
         if let Some(commit) = self.earlier {
             environment.extend(earlier::build(commit)?);
         }
-        if self.is_gate && std::env::var_os(FLOW_SEED).is_none() {
-            environment.push((FLOW_SEED.to_owned(), OsString::from("1")));
+        let unset = |seed: &&str| std::env::var_os(seed).is_none();
+        for seed in SEEDS.iter().filter(|seed| self.is_gate && unset(seed)) {
+            environment.push(((*seed).to_owned(), OsString::from("1")));
         }
         if stages != [Stage::Pure] {
             environment.extend(bed::build_product()?);

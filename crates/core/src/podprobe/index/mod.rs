@@ -207,6 +207,12 @@ impl Index {
             self.cx.now = now;
             self.nodes.compare_object(&name, &mut self.cx);
         }
+        // What was due of a pod that waits may follow from less than is known: the first pods of a node are planned before
+        // its room is allocated, and those that get none then are not marked by what an old verdict says.
+        if let WriteTarget::PodMarks(name) = target {
+            self.cx.now = now;
+            self.plan_waiting_pod(name);
+        }
         self.hold_waiting_marker(target);
         // Built when there is room to send it and not when an event came: a target that changed ten times meanwhile is
         // written once.
@@ -464,6 +470,14 @@ impl Index {
         if is_outdated || is_accepted {
             // The plan was made from outdated contests or refusals.
             self.cx.affected.pods.insert(name.clone());
+        }
+    }
+
+    /// Plans a pod that waits for its turn.
+    fn plan_waiting_pod(&mut self, name: &ObjectName) {
+        let name = self.pods.get(name).map(|pod| pod.name.clone());
+        if let Some(name) = name.filter(|name| self.turns.take_waiting(name)) {
+            self.plan_pod(&name);
         }
     }
 

@@ -267,12 +267,7 @@ impl Index {
     /// carried out.
     fn compare_waiting_target(&mut self, target: &WriteTarget) {
         match target {
-            WriteTarget::PodMarks(name) => {
-                let name = self.pods.get(name).map(|pod| pod.name.clone());
-                if let Some(name) = name.filter(|name| self.turns.take_waiting(name)) {
-                    self.plan_pod(&name);
-                }
-            }
+            WriteTarget::PodMarks(name) => self.plan_waiting_pod(name),
             WriteTarget::MarkerStatus(name) | WriteTarget::MarkerFinalizer(name) => {
                 if self.turns.is_waiting(&name.namespace) {
                     self.compare_marker(&Arc::new(name.clone()));

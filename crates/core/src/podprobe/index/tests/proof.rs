@@ -11,7 +11,7 @@ use leadsman_api::PodProbeMarker;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use self::step::{Flaw, Step, any_steps};
+use self::step::{Flaw, Report, ReportedId, Step, any_steps};
 use super::cluster::name;
 use super::model::Model;
 use super::world::World;
@@ -268,4 +268,52 @@ proptest! {
         };
         prove(config, drops == 0, turn, &steps);
     }
+}
+
+/// A pod whose entries have lost their room to another pod's is not marked after a restart by what its agent said before:
+/// at first the pod is planned as if there were room, and again in a later turn.
+#[test]
+fn a_restart_marks_no_pod_that_waits_for_room() {
+    let put_marker = |marker, selector, first| Step::PutMarker {
+        marker,
+        selector,
+        first,
+        second: None,
+        flaw: Flaw::None,
+        finalizers: 0,
+    };
+    let put_pod = Step::PutPod {
+        pod: 2,
+        app: 0,
+        tier: false,
+        node: 0,
+        is_mirror: false,
+    };
+    let report = |revision| {
+        Step::Report(Report {
+            node: 0,
+            entry: 0,
+            state: "Succeeded",
+            message: None,
+            revision,
+            container: ReportedId::Right,
+            cannot: None,
+        })
+    };
+    let steps = [
+        put_marker(3, 0, 0),
+        Step::DeletePod(0),
+        Step::Drain,
+        put_pod,
+        put_marker(1, 2, 5),
+        report(ReportedId::Right),
+        report(ReportedId::Nothing),
+        Step::LoseLead,
+        Step::Drain,
+    ];
+    let config = Config {
+        node_bytes: 900,
+        ..Config::default()
+    };
+    prove(config, false, Some(1), &steps);
 }

@@ -352,9 +352,10 @@ impl World {
         panic!("the writes have no end: {last:#?}");
     }
 
-    /// Plans pods that wait for their turn.
+    /// Plans pods that wait for their turn, and what else the manager does at once.
     pub(super) fn take_turn(&mut self) -> bool {
-        let waits = !self.index.turns.are_over();
+        let is_past = |deadline| deadline <= self.monotonic;
+        let waits = !self.index.turns.are_over() || self.deadline.is_some_and(is_past);
         if waits {
             self.observe(Event::Deadline);
         }
