@@ -8,6 +8,7 @@ mod verbs;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use leadsman_core::cron::version_with_zones;
 use tikv_jemallocator::Jemalloc;
 
 /// See "Why jemalloc?" in `DESIGN.md`.
@@ -30,7 +31,7 @@ static ALLOCATOR: Jemalloc = Jemalloc;
 /// Every flag of manager and preflight can also be set in the environment, as
 /// LEADSMAN_ and its name in capitals.
 #[derive(Parser)]
-#[command(version, verbatim_doc_comment, propagate_version = true)]
+#[command(version, long_version = version_with_zones(), verbatim_doc_comment, propagate_version = true)]
 #[command(arg_required_else_help = true)]
 struct Arguments {
     #[command(subcommand)]
@@ -72,6 +73,18 @@ mod tests {
         let about = help.split("Usage:").next().unwrap();
         let fits = about.lines().all(|line| line.chars().count() < 90);
         assert!(fits, "{about}");
+    }
+
+    // ACJ-9
+    #[test]
+    fn the_version_names_that_of_the_time_zones() {
+        let version = Arguments::command().render_long_version();
+        let zones = version.lines().nth(1);
+        let named = zones.and_then(|line| line.strip_prefix("time zones: IANA database "));
+        assert!(
+            named.is_some_and(|version| version.starts_with("20")),
+            "{version}"
+        );
     }
 
     #[test]

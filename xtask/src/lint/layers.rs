@@ -75,6 +75,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "leadsman-admission",
             "leadsman-agent",
             "leadsman-api",
+            "leadsman-core",
             "leadsman-kubectl",
             "leadsman-manager",
             "leadsman-process",

@@ -30,7 +30,7 @@ pub mod schedule_error;
 pub mod world;
 mod zone;
 
-pub use self::zone::{UnknownTimeZone, find_zone, zone_database_version};
+pub use self::zone::{UnknownTimeZone, find_zone, version_with_zones, zone_database_version};
 
 #[cfg(test)]
 mod tests;

