@@ -45,6 +45,15 @@ pub enum ReconcilerEvent<F: Feature> {
 
 type ObserveInto<F> = Box<dyn FnOnce(&mut Reconciler<F>, Now) + Send>;
 
+impl<F: Feature> ReconcilerEvent<F> {
+    /// Something that this process itself knows has changed, and the keys whose function reads it are passed on.
+    pub fn of_world(
+        update: impl FnOnce(&mut F::World, &mut dyn FnMut(F::Key)) + Send + 'static,
+    ) -> Self {
+        Self::Observed(Box::new(|reconciler, _| reconciler.update_world(update)))
+    }
+}
+
 impl<W: WatchedKinds> Reconciled<W> {
     /// A feature that has observed nothing yet.
     pub fn new(feature: W::Feature) -> Self {
@@ -85,6 +94,7 @@ impl<W: WatchedKinds> Rules for Reconciled<W> {
             ReconcilerEvent::Done(id, has_reply) => self.0.note_done(&id, has_reply, now),
             ReconcilerEvent::Refused(id, refusal) => self.0.note_refused(&id, refusal, now),
         }
+        self.0.publish();
         self.0.take_effects(now)
     }
 
@@ -195,30 +205,33 @@ fn build_request<F: Feature>(write: &Write<F>) -> Result<HttpRequest<Vec<u8>>, B
         Some(subresource) => builder.patch_subresource(subresource, name, params, patch),
         None => builder.patch(name, params, patch),
     };
+    // Under which the manager's writes stand in managedFields.
+    let manager = format!("leadsman-{}", F::NAME);
+    let params = PatchParams {
+        field_manager: Some(manager.clone()),
+        ..PatchParams::default()
+    };
     match kind.verb {
-        WriteVerb::MergePatch => patch(&PatchParams::default(), &Patch::Merge(write.body())),
-        WriteVerb::StrategicPatch => {
-            patch(&PatchParams::default(), &Patch::Strategic(write.body()))
-        }
+        WriteVerb::MergePatch => patch(&params, &Patch::Merge(write.body())),
+        WriteVerb::StrategicPatch => patch(&params, &Patch::Strategic(write.body())),
         WriteVerb::Apply(manager) => patch(
             &PatchParams::apply(manager).force(),
             &Patch::Apply(write.body()),
         ),
         WriteVerb::Create | WriteVerb::DryRun => {
             let body = write.body().to_string().into_bytes();
-            let dry_run = kind.verb == WriteVerb::DryRun;
             let params = PostParams {
-                dry_run,
-                ..PostParams::default()
+                dry_run: kind.verb == WriteVerb::DryRun,
+                field_manager: Some(manager),
             };
             builder.create(&params, body)
         }
         WriteVerb::Delete => {
             let body = write.body();
-            let uid = body.pointer("/preconditions/uid");
+            let text = |place| Some(body.pointer(place)?.as_str()?.to_owned());
             let preconditions = Preconditions {
-                uid: uid.and_then(|uid| uid.as_str()).map(str::to_owned),
-                resource_version: None,
+                uid: text("/preconditions/uid"),
+                resource_version: text("/preconditions/resourceVersion"),
             };
             // The pods of a Job would be orphaned by a deletion that says nothing of them (`DefaultGarbageCollectionPolicy`,
             // `pkg/registry/batch/job/strategy.go`).

@@ -9,10 +9,11 @@ use std::time::Duration;
 
 use leadsman_api::SidecarSet;
 use leadsman_api::slim::Pod;
+use leadsman_api::slim::revision::ControllerRevision;
 use leadsman_core::cluster::{Now, ResourceVersion, Source};
-use leadsman_core::sidecarset::event::{Event, WatchedKind};
-use leadsman_core::sidecarset::index::{Config, Index};
+use leadsman_core::sidecarset::reconcile::{Config, Inspection, SidecarSets};
 use leadsman_core::sidecarset::set;
+use leadsman_reconcile::Reconciler;
 use serde_json::{Value, json};
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 
@@ -91,37 +92,46 @@ fn now() -> Now {
     }
 }
 
-/// An index that has seen these pods.
-fn settled(is_injected: bool) -> Index {
-    let now = now();
-    let mut index = Index::new(Config::default());
+/// What has to run does.
+fn run(reconciler: &mut Reconciler<SidecarSets>) {
+    reconciler.run_keys(now());
+    drop(reconciler.take_effects(now()));
+}
+
+/// The feature when it has seen these pods.
+fn settled(is_injected: bool) -> Reconciler<SidecarSets> {
+    let feature = SidecarSets::new(Config::default(), ());
+    let mut reconciler = Reconciler::new(feature, || Duration::ZERO);
     let list = ResourceVersion::from(5);
-    index.observe(Event::Set(Arc::new(wire()), Source::List(list)), now);
+    reconciler.observe_object(&Arc::new(wire()), Source::List(list));
     for number in 0..PODS {
         let pod = Arc::new(pod(number, 2, is_injected));
-        index.observe(Event::Pod(pod, Source::List(list)), now);
+        reconciler.observe_object(&pod, Source::List(list));
     }
-    index.observe(
-        Event::Listed(WatchedKind::Revision, BTreeSet::new(), list),
-        now,
-    );
-    index.observe(Event::Synced, now);
-    let known = index.inspect_set("log-agent").unwrap();
-    assert_eq!(known.counts.matched, if is_injected { PODS } else { 0 });
+    reconciler.observe_list::<ControllerRevision>(&BTreeSet::new(), list, false, now());
+    reconciler.begin_term();
+    run(&mut reconciler);
+    reconciler
+}
+
+fn check_counts(reconciler: &Reconciler<SidecarSets>, matched: usize) {
+    let inspection = Inspection::new(&Config::default(), reconciler.world(), now());
+    let known = inspection.inspect_set("log-agent").unwrap();
+    assert_eq!(known.counts.matched, matched);
     assert_eq!(known.counts.ready, known.counts.updated);
-    index
 }
 
 /// Of pods that were seen once, or again since.
 fn bytes_a_pod(is_injected: bool, is_seen_again: bool) -> usize {
     let region = Region::new(ALLOCATOR);
-    let mut index = settled(is_injected);
+    let mut reconciler = settled(is_injected);
     for number in (0..PODS).filter(|_| is_seen_again) {
         let pod = Arc::new(pod(number, 9, is_injected));
-        index.observe(Event::Pod(pod, Source::Watch), now());
+        reconciler.observe_object(&pod, Source::Watch);
+        run(&mut reconciler);
     }
     let stats = region.change();
-    drop(index);
+    check_counts(&reconciler, if is_injected { PODS } else { 0 });
     (stats.bytes_allocated - stats.bytes_deallocated) / PODS
 }
 
@@ -135,10 +145,10 @@ fn an_injected_pod_takes_few_bytes_and_one_of_no_set_fewer() {
         again <= injected + AGAIN,
         "{again} bytes of one that was seen again, {injected} before"
     );
-    let mut index = settled(true);
-    let again = Event::Pod(Arc::new(pod(7, 9, true)), Source::Watch);
+    let mut reconciler = settled(true);
+    let again = Arc::new(pod(7, 9, true));
     let region = Region::new(ALLOCATOR);
-    index.observe(again, now());
+    reconciler.observe_object(&again, Source::Watch);
     let event = region.change().allocations;
     println!(
         "bytes of an injected pod {injected}, of another {other}, allocations of an event {event}"

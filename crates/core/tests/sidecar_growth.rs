@@ -7,10 +7,14 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use leadsman_api::SidecarSet as SidecarSetWire;
+use leadsman_api::slim::Pod;
+use leadsman_api::slim::config_map::ConfigMap;
+use leadsman_api::slim::revision::ControllerRevision;
 use leadsman_core::cluster::{Now, ResourceVersion, Source};
-use leadsman_core::sidecarset::event::{Event, WatchedKind};
-use leadsman_core::sidecarset::index::{Config, Index};
+use leadsman_core::sidecarset::reconcile::{Config, SidecarSets};
 use leadsman_core::sidecarset::set::SidecarSet;
+use leadsman_reconcile::{Reconciler, Watch};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
@@ -80,46 +84,56 @@ fn pod(number: usize, version: usize, is_ready: bool) -> Value {
     })
 }
 
-fn observe(index: &mut Index, event: Event) {
-    let now = Now {
+fn now() -> Now {
+    Now {
         monotonic: Duration::ZERO,
         wall: TIME.parse().unwrap(),
-    };
-    index.observe(event, now);
+    }
 }
 
-fn synced(sets: &[Value], pods: &[Value]) -> Index {
-    let mut index = Index::new(Config::default());
+/// What has to run does.
+fn run(reconciler: &mut Reconciler<SidecarSets>) {
+    reconciler.run_keys(now());
+    drop(reconciler.take_effects(now()));
+}
+
+fn synced(sets: &[Value], pods: &[Value]) -> Reconciler<SidecarSets> {
+    let feature = SidecarSets::new(Config::default(), ());
+    let mut reconciler = Reconciler::new(feature, || Duration::ZERO);
     let list = ResourceVersion::from(5);
     for set in sets {
-        observe(&mut index, Event::Set(read(set), Source::List(list)));
+        reconciler.observe_object::<SidecarSetWire>(&read(set), Source::List(list));
     }
     for pod in pods {
-        observe(&mut index, Event::Pod(read(pod), Source::List(list)));
+        reconciler.observe_object::<Pod>(&read(pod), Source::List(list));
     }
-    for kind in [WatchedKind::Revision, WatchedKind::Configuration] {
-        observe(&mut index, Event::Listed(kind, BTreeSet::new(), list));
-    }
-    observe(&mut index, Event::Synced);
-    index
+    reconciler.observe_list::<ControllerRevision>(&BTreeSet::new(), list, false, now());
+    reconciler.observe_list::<ConfigMap>(&BTreeSet::new(), list, false, now());
+    reconciler.begin_term();
+    run(&mut reconciler);
+    reconciler
 }
 
-/// Bytes that are allocated for an event.
-fn bytes(index: &mut Index, event: Event) -> usize {
+/// Bytes that are allocated for an event, and for what runs after it.
+fn bytes<K>(reconciler: &mut Reconciler<SidecarSets>, object: &Arc<K>) -> usize
+where
+    SidecarSets: Watch<K>,
+{
     let region = Region::new(ALLOCATOR);
-    observe(index, event);
+    reconciler.observe_object(object, Source::Watch);
+    run(reconciler);
     region.change().bytes_allocated
 }
 
 /// A pod of so many becomes not ready, while others of its set wait for their upgrade and a place is free.
 fn bytes_of_scattered_pod(pods: usize) -> usize {
     let all: Vec<_> = (0..pods).map(|number| pod(number, 2, true)).collect();
-    let mut index = synced(&[set(0, "i:2", "side")], &all);
+    let mut reconciler = synced(&[set(0, "i:2", "side")], &all);
     // The first event makes room in tables for the next ones.
     let mut last = 0;
     for (version, number) in [(6, 7), (7, 11), (8, 5)] {
         let pod = pod(number, version, false);
-        last = bytes(&mut index, Event::Pod(read(&pod), Source::Watch));
+        last = bytes::<Pod>(&mut reconciler, &read(&pod));
     }
     last
 }
@@ -127,13 +141,13 @@ fn bytes_of_scattered_pod(pods: usize) -> usize {
 /// The oldest of so many sets that all claim one container gets another image.
 fn bytes_of_edited_set(sets: usize) -> usize {
     let all: Vec<_> = (0..sets).map(|number| set(number, "i:1", "side")).collect();
-    let mut index = synced(&all, &[]);
+    let mut reconciler = synced(&all, &[]);
     let edits = ["i:2", "i:3"].iter().zip(2..);
     let edits = edits.map(|(image, version)| {
         let mut edited = set(0, image, "side");
         edited["metadata"]["generation"] = version.into();
         edited["metadata"]["resourceVersion"] = (version + 5).to_string().into();
-        bytes(&mut index, Event::Set(read(&edited), Source::Watch))
+        bytes::<SidecarSetWire>(&mut reconciler, &read(&edited))
     });
     edits.last().unwrap()
 }
@@ -142,12 +156,12 @@ fn bytes_of_edited_set(sets: usize) -> usize {
 fn bytes_of_created_set(sets: usize) -> usize {
     let created = |number| set(number, "i:1", &format!("side-{number}"));
     let all: Vec<_> = (0..sets).map(created).collect();
-    let mut index = synced(&all, &[]);
+    let mut reconciler = synced(&all, &[]);
     // The first one makes room in tables for the next.
     let events = [sets, sets + 1].map(|number| {
         let mut created = created(number);
         created["metadata"]["resourceVersion"] = number.to_string().into();
-        bytes(&mut index, Event::Set(read(&created), Source::Watch))
+        bytes::<SidecarSetWire>(&mut reconciler, &read(&created))
     });
     events[1]
 }
@@ -163,11 +177,9 @@ fn bytes_of_set_beside_pods(pods: usize, edit: fn(&mut Value, usize)) -> usize {
         edit(&mut other, version);
         other
     };
-    let mut index = synced(&[set(0, "i:1", "side"), other(1)], &all);
-    let edits = [2, 3].map(|version| {
-        let event = Event::Set(read(&other(version)), Source::Watch);
-        bytes(&mut index, event)
-    });
+    let mut reconciler = synced(&[set(0, "i:1", "side"), other(1)], &all);
+    let edits =
+        [2, 3].map(|version| bytes::<SidecarSetWire>(&mut reconciler, &read(&other(version))));
     edits[1]
 }
 
@@ -195,19 +207,21 @@ fn is_as_much(many: usize, few: usize) -> bool {
 #[test]
 fn an_event_allocates_as_much_among_many_others_as_among_few() {
     type BytesAmong = fn(usize) -> usize;
-    for (what, of, bytes) in [
+    for (what, of, times, bytes) in [
         (
             "a scattered pod",
             PODS,
+            // A roll-out looks at all pods of its set.
+            TIMES,
             bytes_of_scattered_pod as BytesAmong,
         ),
-        ("an edited image", PODS, bytes_of_edited_image),
-        ("an edited selector", PODS, bytes_of_edited_selector),
-        ("an edited set", SETS, bytes_of_edited_set),
-        ("a created set", SETS, bytes_of_created_set),
+        ("an edited image", PODS, 1, bytes_of_edited_image),
+        ("an edited selector", PODS, 1, bytes_of_edited_selector),
+        ("an edited set", SETS, 1, bytes_of_edited_set),
+        ("a created set", SETS, 1, bytes_of_created_set),
     ] {
         let (few, many) = (bytes(of), bytes(TIMES * of));
         println!("bytes of an event of {what}: {few} and {many}");
-        assert!(is_as_much(many, few), "of {what}: {few} and {many}");
+        assert!(is_as_much(many, times * few), "of {what}: {few} and {many}");
     }
 }

@@ -7,7 +7,7 @@ use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Container, Pod};
 use leadsman_core::podprobe::Config;
 use leadsman_core::podprobe::explain::{ManagerState, Unread};
-use leadsman_core::sidecarset::index as sidecarset;
+use leadsman_core::sidecarset::reconcile as sidecarset;
 use leadsman_lease::record;
 use leadsman_manager::{Gates, LEASE, LEASE_NAMESPACE};
 use serde::de::DeserializeOwned;

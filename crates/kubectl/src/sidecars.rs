@@ -161,10 +161,11 @@ async fn explain_pods(
     all.sort_by(|a, b| a.observed.name.cmp(&b.observed.name));
     all.dedup_by(|a, b| a.observed.name == b.observed.name);
     let wires = all.iter().map(|pod| pod.wire.clone()).collect();
-    let index = objects.index(wires, now);
+    let observed = objects.observe(wires, now);
+    let inspection = observed.inspect();
     let others = knows_pods.then_some(all.as_slice());
     let explained = pods.iter().map(|pod| {
-        let explained = explain(pod, &sets, &index, others, now);
+        let explained = explain(pod, &sets, &inspection, others, now);
         ((*pod.observed.name).clone(), explained)
     });
     ExplainedPods {

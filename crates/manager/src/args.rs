@@ -4,7 +4,7 @@ use clap::ValueEnum;
 use jiff::tz::TimeZone;
 use leadsman_core::podprobe::Compatibility;
 use leadsman_core::sidecarset::condition::WhenWritten;
-use leadsman_core::sidecarset::index as sidecarset;
+use leadsman_core::sidecarset::reconcile as sidecarset;
 use leadsman_core::sidecarset::render::{ContainerOrder, RenderOptions};
 use leadsman_core::sidecarset::set::FailurePolicy;
 

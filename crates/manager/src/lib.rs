@@ -9,7 +9,7 @@
 //! | `gates` | which features are on, here and in `OpenKruise` |
 //! | `run` | the features, and leadership |
 //! | `podprobe` | `PodProbeMarker` as a feature: kinds, requests, its webhook |
-//! | `sidecarset` | `SidecarSet` as a feature: kinds, requests, its webhooks |
+//! | `sidecarset` | `SidecarSet` as a feature: kinds, its webhooks |
 //! | `systems` | the systems on the kernel, one row each |
 //! | `leader` | which of several managers writes |
 //! | `openkruise` | the guard against writing beside an `OpenKruise` manager |

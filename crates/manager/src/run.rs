@@ -16,7 +16,7 @@ use crate::gates::Gates;
 use crate::leader;
 use crate::openkruise::OpenKruiseGuard;
 use crate::podprobe::PodProbeRules;
-use crate::sidecarset::{SidecarSetRules, barrier_events};
+use crate::sidecarset::{SidecarSetRules, barrier_events, sidecar_sets};
 
 /// Why the manager ended.
 #[derive(Debug, thiserror::Error)]
@@ -72,11 +72,10 @@ fn add_features(
     }
     if args.feature_gates.sidecar_set {
         let config = args.sidecar_set_config();
-        let rules = SidecarSetRules::new(config, metrics);
-        let injection = rules.injection_webhook();
+        let (rules, injection, review) = sidecar_sets(config, metrics);
         let barriers = barrier_events(injection.barrier_in_force());
         // A webhook changes what sets do as a write does, so it also waits until no OpenKruise acts on them.
-        let of_sets = [injection, rules.review_webhook()];
+        let of_sets = [injection, review];
         webhooks.extend(of_sets.map(|webhook| webhook.led_by(over_sets.clone())));
         control.add_feature_with_events(rules, over_sets.clone(), barriers);
     }

@@ -25,7 +25,7 @@ pub trait Feature: Sized + Send + 'static {
     type Key: Key;
     /// The stores of the kinds that it watches.
     type World: Default + Send;
-    /// What no object shows. It is lost with the process, and when another one has led, so nothing may depend on it for good.
+    /// What no object shows. It is empty when this process begins to write, so nothing may depend on it for good.
     type Memory: Default + Send;
 
     /// All keys: each runs when this process begins to write.
@@ -39,6 +39,10 @@ pub trait Feature: Sized + Send + 'static {
         memory: &mut Self::Memory,
         plan: &mut Plan<'_, Self>,
     );
+
+    /// Passes on what others in this process answer by, as the reviewers of a webhook do. Called after each event, also
+    /// while this process does not write, when the memory is empty.
+    fn publish(&mut self, _world: &mut Self::World, _memory: &Self::Memory) {}
 }
 
 /// What a feature's function runs for: a pod, a job, a node.
@@ -65,6 +69,10 @@ pub trait Watch<K>: Feature {
         world: &Self::World,
         affected: &mut dyn FnMut(Self::Key),
     );
+
+    /// Brings up to date what the world keeps beside its stores, which have the change already. Called on each change, also
+    /// while this process does not write.
+    fn note_change(&self, _change: &Change<Self::Stored>, _world: &mut Self::World) {}
 
     /// Records whether the API server keeps the optional fields of the kind.
     fn note_fields_kept(_world: &mut Self::World, _kept: bool) {}

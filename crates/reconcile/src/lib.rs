@@ -65,4 +65,4 @@ pub use store::{Assumption, Change, ObjectChange, Store, Stored};
 pub use time::{Now, whole_seconds};
 pub use timers::Timers;
 pub use watches::{CompleteList, Watches};
-pub use writes::Fate;
+pub use writes::{Fate, Rest};

@@ -14,7 +14,7 @@ use crate::object::ObjectName;
 use crate::refusal::Refusal;
 use crate::store::{AskedObjects, Assumption};
 use crate::time::Now;
-use crate::writes::{Fate, Histories};
+use crate::writes::{Fate, Histories, Rest};
 
 /// A kind of write of one object: at most one of them is under way.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -101,12 +101,26 @@ impl<F: Feature> Write<F> {
         &self.id.name
     }
 
+    /// What it is to achieve.
+    pub fn purpose(&self) -> Purpose {
+        self.purpose
+    }
+
     /// The body of its request.
     pub fn body(&self) -> Cow<'_, Value> {
         match &self.body {
             Body::Ready(body) => Cow::Borrowed(body),
             Body::Built(build) => Cow::Owned(build()),
         }
+    }
+
+    /// Restricts a deletion to an object that has not changed since this version.
+    pub fn in_version(&mut self, version: &str) -> &mut Self {
+        debug_assert_eq!(self.kind().verb, WriteVerb::Delete);
+        if let Body::Ready(body) = &mut self.body {
+            body["preconditions"]["resourceVersion"] = version.into();
+        }
+        self
     }
 
     /// Says what the write is to achieve, where its body has times and versions beside that.
@@ -166,6 +180,7 @@ pub struct Plan<'a, F: Feature> {
     pub(crate) wake_at: Option<Duration>,
     pub(crate) wake_at_time: Option<Timestamp>,
     pub(crate) notices: Vec<Notice>,
+    pub(crate) marked: Vec<F::Key>,
 }
 
 impl<F: Feature> Plan<'_, F> {
@@ -233,6 +248,34 @@ impl<F: Feature> Plan<'_, F> {
         let (histories, id) = (self.histories, Self::id(kind, name.clone()));
         self.create(kind, name, purpose, build);
         histories.verdict(&id, purpose)
+    }
+
+    /// Has the function run for another key, which reads what this run has put into the memory.
+    pub fn mark(&mut self, key: F::Key) {
+        self.marked.push(key);
+    }
+
+    /// What has become of a write of this purpose that is wanted again, and until when it rests.
+    pub fn fate_of(
+        &self,
+        kind: &WriteKind,
+        name: &ObjectName,
+        purpose: Purpose,
+    ) -> Option<Rest<'_>> {
+        self.histories.rest(&Self::id(kind, name.clone()), purpose)
+    }
+
+    /// What has become of the writes of a kind that were refused, or undone more than once, were they wanted.
+    pub fn refused_or_undone(
+        &self,
+        kind: &WriteKind,
+    ) -> impl Iterator<Item = (&ObjectName, Rest<'_>)> {
+        let first = ObjectName {
+            namespace: String::new(),
+            name: String::new(),
+        };
+        let rests = self.histories.rests_from(Self::id(kind, first));
+        rests.filter(|(_, rest)| rest.fate != Fate::Undone(1))
     }
 
     /// What has become of the last write of an object, if it was refused or undone.

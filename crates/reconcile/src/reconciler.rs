@@ -93,6 +93,11 @@ impl<F: Feature> Reconciler<F> {
         &self.world
     }
 
+    /// What no object shows.
+    pub fn memory(&self) -> &F::Memory {
+        &self.memory
+    }
+
     /// The state of an object was seen.
     pub fn observe_object<K>(&mut self, object: &Arc<K>, source: Source)
     where
@@ -100,7 +105,7 @@ impl<F: Feature> Reconciler<F> {
     {
         let object = self.feature.read(object);
         let change = F::store(&mut self.world).observe(object, source);
-        self.mark_affected(change.as_slice());
+        self.note_changes(change.as_slice());
     }
 
     /// An object exists and cannot be decoded.
@@ -109,7 +114,7 @@ impl<F: Feature> Reconciler<F> {
         F: Watch<K>,
     {
         let change = F::store(&mut self.world).observe_undecodable(name);
-        self.mark_affected(change.as_slice());
+        self.note_changes(change.as_slice());
     }
 
     /// The watch shows a deletion, with its version.
@@ -118,7 +123,7 @@ impl<F: Feature> Reconciler<F> {
         F: Watch<K>,
     {
         let change = F::store(&mut self.world).observe_deletion(name, version, now.monotonic);
-        self.mark_affected(change.as_slice());
+        self.note_changes(change.as_slice());
     }
 
     /// A list is complete. One beside the watch may be ahead of it or behind it.
@@ -135,7 +140,7 @@ impl<F: Feature> Reconciler<F> {
         let was_served = store.is_served();
         let changes = store.observe_list(names, version, is_beside_watch, now.monotonic);
         let is_as_before = store.is_served() == was_served;
-        self.mark_affected(&changes);
+        self.note_changes(&changes);
         if !is_as_before {
             self.mark_all();
         }
@@ -175,13 +180,29 @@ impl<F: Feature> Reconciler<F> {
         }
     }
 
-    fn mark_affected<K>(&mut self, changes: &[Change<F::Stored>])
+    /// Takes in something that this process itself knows, and passes on the keys whose function reads it.
+    pub fn update_world(&mut self, update: impl FnOnce(&mut F::World, &mut dyn FnMut(F::Key))) {
+        let (keys, is_writing) = (&mut self.keys, self.is_writing);
+        update(&mut self.world, &mut |key| {
+            if is_writing {
+                keys.mark(key);
+            }
+        });
+    }
+
+    /// Has the feature pass on what others in this process answer by. Called after each event.
+    pub fn publish(&mut self) {
+        self.feature.publish(&mut self.world, &self.memory);
+    }
+
+    fn note_changes<K>(&mut self, changes: &[Change<F::Stored>])
     where
         F: Watch<K>,
     {
-        // Everything runs when this process begins to write.
-        if self.is_writing {
-            for change in changes {
+        for change in changes {
+            self.feature.note_change(change, &mut self.world);
+            // Everything runs when this process begins to write.
+            if self.is_writing {
                 let keys = &mut self.keys;
                 self.feature
                     .find_affected(change, &self.world, &mut |key| keys.mark(key));
@@ -253,6 +274,7 @@ impl<F: Feature> Reconciler<F> {
             wake_at: None,
             wake_at_time: None,
             notices: Vec::new(),
+            marked: Vec::new(),
         };
         self.feature
             .reconcile(key, &self.world, &mut self.memory, &mut plan);
@@ -261,9 +283,13 @@ impl<F: Feature> Reconciler<F> {
             wake_at,
             wake_at_time,
             notices,
+            marked,
             ..
         } = plan;
         self.set_wakes(key, wake_at, wake_at_time);
+        for marked in marked {
+            self.keys.mark(marked);
+        }
         for notice in self.notices.take_standing(key, notices) {
             self.tell(&notice, now);
         }
@@ -321,6 +347,12 @@ impl<F: Feature> Reconciler<F> {
             dirty: std::mem::take(&mut self.dirty).into_iter().collect(),
             deadline,
         }
+    }
+
+    /// All writes that are wanted, also those that are under way or rest. An identity that several keys want comes once for each.
+    pub fn wanted(&self) -> impl Iterator<Item = &Write<F>> {
+        let wanted = self.wanted.values().flat_map(BTreeMap::values);
+        wanted.map(|write| &**write)
     }
 
     /// The write that is due for an identity, if there is one. It counts as sent.

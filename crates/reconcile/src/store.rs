@@ -16,6 +16,11 @@ pub trait Stored: Send + Sync + 'static {
     /// Its name.
     fn name(&self) -> ObjectName;
 
+    /// The same, which the store keeps. A feature that shares it has it in memory once.
+    fn shared_name(&self) -> Arc<ObjectName> {
+        Arc::new(self.name())
+    }
+
     /// Its uid.
     fn uid(&self) -> &str;
 
@@ -25,6 +30,12 @@ pub trait Stored: Send + Sync + 'static {
     /// Passes on the words under which [`Store::find`] has it: the uid of its owner, the name of its node.
     fn words(&self, _found: &mut dyn FnMut(&str)) {}
 
+    /// Whether no list and no watch of the kind shows it, as they are restricted to objects with a label that it lacks. It is
+    /// known from the reply to a creation that it was in the way of.
+    fn is_hidden(&self) -> bool {
+        false
+    }
+
     /// Whether nothing that a feature reads differs from another state of the object: no key has to run then, and what a write
     /// does is done.
     fn is_same(&self, other: &Self) -> bool;
@@ -32,12 +43,14 @@ pub trait Stored: Send + Sync + 'static {
 
 /// The objects of a kind.
 pub struct Store<K> {
-    objects: BTreeMap<Arc<ObjectName>, (ResourceVersion, Arc<K>)>,
-    by_word: BTreeSet<(Arc<str>, Arc<ObjectName>)>,
+    objects: BTreeMap<Arc<ObjectName>, Arc<K>>,
+    /// The objects themselves, so that going through those of a word looks none of them up.
+    by_word: BTreeMap<(Arc<str>, Arc<ObjectName>), Arc<K>>,
     undecodable: BTreeSet<ObjectName>,
     asked: BTreeMap<Arc<ObjectName>, Asked<K>>,
     watches: Watches<()>,
     is_unserved: bool,
+    is_listed: bool,
 }
 
 /// What this process has asked the API server to do with an object, and no event has shown yet.
@@ -94,19 +107,30 @@ impl<K> Default for Store<K> {
     fn default() -> Self {
         Self {
             objects: BTreeMap::new(),
-            by_word: BTreeSet::new(),
+            by_word: BTreeMap::new(),
             undecodable: BTreeSet::new(),
             asked: BTreeMap::new(),
             watches: Watches::default(),
             is_unserved: false,
+            is_listed: false,
         }
     }
 }
 
 impl<K: Stored> Store<K> {
+    /// Whether a list has been completed, so that what is not here does not exist.
+    pub fn is_listed(&self) -> bool {
+        self.is_listed
+    }
+
+    /// The version up to which all objects are known.
+    pub fn known_until(&self) -> ResourceVersion {
+        self.watches.known_until(())
+    }
+
     /// The object as events show it.
     pub fn observed(&self, name: &ObjectName) -> Option<&Arc<K>> {
-        self.objects.get(name).map(|(_, object)| object)
+        self.objects.get(name)
     }
 
     /// The object as it is if what was asked has been carried out.
@@ -124,13 +148,12 @@ impl<K: Stored> Store<K> {
 
     /// The version in which an object is known.
     pub fn version(&self, name: &ObjectName) -> Option<ResourceVersion> {
-        self.objects.get(name).map(|(version, _)| *version)
+        self.objects.get(name).map(|object| object.version())
     }
 
     /// All objects as events show them, by name.
     pub fn iter(&self) -> impl Iterator<Item = (&Arc<ObjectName>, &Arc<K>)> {
-        let objects = self.objects.iter();
-        objects.map(|(name, (_, object))| (name, object))
+        self.objects.iter()
     }
 
     /// The objects of a namespace as events show them, by name.
@@ -143,13 +166,12 @@ impl<K: Stored> Store<K> {
         let objects = self.objects.range::<ObjectName, _>(from);
         objects
             .take_while(move |(name, _)| name.namespace == first.namespace)
-            .map(|(_, (_, object))| object)
+            .map(|(_, object)| object)
     }
 
     /// The objects of all namespaces that have a word ([`Stored::words`]) as events show them, by name.
     pub fn find<'a>(&'a self, word: &str) -> impl Iterator<Item = &'a Arc<K>> + use<'a, K> {
-        let names = self.names_of_word("", word);
-        names.filter_map(|name| self.observed(name))
+        self.entries_of_word("", word).map(|(_, object)| object)
     }
 
     /// The objects of a namespace that have a word as events show them, by name: an owner has what it owns in its own namespace,
@@ -159,8 +181,7 @@ impl<K: Stored> Store<K> {
         namespace: &'n str,
         word: &str,
     ) -> impl Iterator<Item = &'a Arc<K>> + use<'a, 'n, K> {
-        let names = self.names_in(namespace, word);
-        names.filter_map(|name| self.observed(name))
+        self.entries_in(namespace, word).map(|(_, object)| object)
     }
 
     /// The same if what was asked has been carried out: created ones are there, and deleted ones are not.
@@ -169,8 +190,8 @@ impl<K: Stored> Store<K> {
         namespace: &'a str,
         word: &'a str,
     ) -> impl Iterator<Item = &'a Arc<K>> {
-        let kept = self.names_in(namespace, word);
-        let kept = kept.filter_map(|name| self.assumed(name));
+        let kept = self.entries_in(namespace, word);
+        let kept = kept.filter_map(|(name, _)| self.assumed(name));
         let asked = self
             .asked
             .keys()
@@ -189,21 +210,21 @@ impl<K: Stored> Store<K> {
         !self.is_unserved
     }
 
-    fn names_in<'a, 'n>(
+    fn entries_in<'a, 'n>(
         &'a self,
         namespace: &'n str,
         word: &str,
-    ) -> impl Iterator<Item = &'a Arc<ObjectName>> + use<'a, 'n, K> {
-        self.names_of_word(namespace, word)
-            .take_while(move |name| name.namespace == namespace)
+    ) -> impl Iterator<Item = (&'a Arc<ObjectName>, &'a Arc<K>)> + use<'a, 'n, K> {
+        self.entries_of_word(namespace, word)
+            .take_while(move |(name, _)| name.namespace == namespace)
     }
 
-    /// The names under a word, from a namespace on.
-    fn names_of_word<'a>(
+    /// The objects under a word, from a namespace on.
+    fn entries_of_word<'a>(
         &'a self,
         namespace: &str,
         word: &str,
-    ) -> impl Iterator<Item = &'a Arc<ObjectName>> + use<'a, K> {
+    ) -> impl Iterator<Item = (&'a Arc<ObjectName>, &'a Arc<K>)> + use<'a, K> {
         let word: Arc<str> = word.into();
         let first = Arc::new(ObjectName {
             namespace: namespace.to_owned(),
@@ -211,8 +232,8 @@ impl<K: Stored> Store<K> {
         });
         let found = self.by_word.range((word.clone(), first)..);
         found
-            .take_while(move |(known, _)| *known == word)
-            .map(|(_, name)| name)
+            .take_while(move |((known, _), _)| *known == word)
+            .map(|((_, name), object)| (name, object))
     }
 
     /// Takes in a state. None if it shows nothing new.
@@ -220,22 +241,21 @@ impl<K: Stored> Store<K> {
         let (name, version) = (object.name(), object.version());
         self.watches.observe((), source, version);
         let known = self.version(&name);
-        if self.watches.is_stale(source, (), &name, version, known) {
+        let is_found = source == Source::Reply && known.is_none() && object.is_hidden();
+        if !is_found && self.watches.is_stale(source, (), &name, version, known) {
             return None;
         }
         self.undecodable.remove(&name);
         let (name, before) = match self.objects.remove_entry(&name) {
-            Some((name, (_, before))) => (name, Some(before)),
-            None => (Arc::new(name), None),
+            Some((name, before)) => (name, Some(before)),
+            None => (object.shared_name(), None),
         };
         if let Some(before) = &before {
             self.forget_words(&name, before);
         }
-        object.words(&mut |word| {
-            self.by_word.insert((word.into(), name.clone()));
-        });
+        object.words(&mut |word| self.insert_word(word, &name, &object));
         self.correct_asked(&name, Some(&object));
-        self.objects.insert(name.clone(), (version, object.clone()));
+        self.objects.insert(name.clone(), object.clone());
         let is_same = before
             .as_ref()
             .is_some_and(|before| before.uid() == object.uid() && object.is_same(before));
@@ -281,6 +301,7 @@ impl<K: Stored> Store<K> {
         is_beside_watch: bool,
         now: Duration,
     ) -> Vec<Change<K>> {
+        self.is_listed = true;
         self.is_unserved = version == ResourceVersion::UNKNOWN && names.is_empty();
         if self.is_unserved {
             return Vec::new();
@@ -295,7 +316,7 @@ impl<K: Stored> Store<K> {
         let decoded = self
             .objects
             .iter()
-            .map(|(name, (known, _))| (&**name, Some(*known)));
+            .map(|(name, object)| (&**name, Some(object.version())));
         let undecodable = self.undecodable.iter().map(|name| (name, None));
         let gone: Vec<ObjectName> = decoded
             .chain(undecodable)
@@ -324,7 +345,7 @@ impl<K: Stored> Store<K> {
         self.watches.note_deletion((), name, version, now);
         self.correct_asked(name, None);
         let was_undecodable = self.undecodable.remove(name);
-        let Some((name, (_, before))) = self.objects.remove_entry(name) else {
+        let Some((name, before)) = self.objects.remove_entry(name) else {
             return was_undecodable.then(|| Change {
                 name: Arc::new(name.clone()),
                 before: None,
@@ -337,6 +358,18 @@ impl<K: Stored> Store<K> {
             before: Some(before),
             now: None,
         })
+    }
+
+    fn insert_word(&mut self, word: &str, name: &Arc<ObjectName>, object: &Arc<K>) {
+        let mut entry: (Arc<str>, _) = (word.into(), name.clone());
+        // Many objects have the same word, which is kept once.
+        let before = self.by_word.range(..&entry).next_back();
+        let after = self.by_word.range(&entry..).next();
+        let mut neighbours = before.into_iter().chain(after);
+        if let Some(((known, _), _)) = neighbours.find(|((known, _), _)| **known == *word) {
+            entry.0 = known.clone();
+        }
+        self.by_word.insert(entry, object.clone());
     }
 
     fn forget_words(&mut self, name: &Arc<ObjectName>, object: &K) {

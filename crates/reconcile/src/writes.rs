@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use crate::object::ObjectName;
 use crate::plan::{Purpose, WriteId};
 use crate::refusal::Refusal;
 
@@ -27,6 +28,17 @@ pub enum Fate<'a> {
     Refused(&'a Refusal),
     /// It was carried out so many times, and is wanted again.
     Undone(u32),
+}
+
+/// What has become of a write that is wanted again, and its rest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rest<'a> {
+    /// What the write is to achieve.
+    pub purpose: Purpose,
+    /// What has become of it.
+    pub fate: Fate<'a>,
+    /// When it may be sent again, on the monotonic clock: at once, if it was carried out a single time.
+    pub until: Duration,
 }
 
 /// What is remembered of all identities. One whose writes are simply done is forgotten after a while.
@@ -185,6 +197,23 @@ impl Histories {
         self.0.clear();
     }
 
+    /// What has become of a write that is wanted again.
+    pub(crate) fn rest(&self, id: &WriteId, purpose: Purpose) -> Option<Rest<'_>> {
+        let mut rests = self.0.get(id)?.rests();
+        rests.find(|rest| rest.purpose == purpose)
+    }
+
+    /// What has become of the writes from this identity on that are of its kind.
+    pub(crate) fn rests_from(
+        &self,
+        first: WriteId,
+    ) -> impl Iterator<Item = (&ObjectName, Rest<'_>)> {
+        let kind = first.kind;
+        let histories = self.0.range(first..);
+        let histories = histories.take_while(move |(id, _)| id.kind == kind);
+        histories.flat_map(|(id, history)| history.rests().map(|rest| (&id.name, rest)))
+    }
+
     pub(crate) fn fate(&self, id: &WriteId) -> Option<Fate<'_>> {
         let history = self.0.get(id)?;
         let undone = history.done.filter(|done| done.times > 1);
@@ -193,6 +222,22 @@ impl Histories {
         refused
             .map(|refused| Fate::Refused(&refused.refusal))
             .or(undone)
+    }
+}
+
+impl History {
+    fn rests(&self) -> impl Iterator<Item = Rest<'_>> {
+        let refused = self.refused.iter().map(|refused| Rest {
+            purpose: refused.purpose,
+            fate: Fate::Refused(&refused.refusal),
+            until: refused.until,
+        });
+        let done = self.done.iter().map(|done| Rest {
+            purpose: done.purpose,
+            fate: Fate::Undone(done.times),
+            until: done.next(),
+        });
+        refused.chain(done)
     }
 }
 

@@ -19,24 +19,23 @@
 //! | `review` | what is wrong with a set that is being written, for the webhook that refuses it |
 //! | `explain` | what sets do to a pod and why not, for people |
 //! | `status`, `condition` | the counts of a set, and the condition of a pod that cannot be upgraded |
-//! | `event`, `index` | what is observed, and the writes that follow from it |
+//! | `reconcile` | the feature on the kernel: what is known of the cluster, and the writes that follow from it |
 //! | `metadata` | annotations that a set patches, and the administrator's whitelist |
 //! | `samples` | valid and nearly valid sets, for tests of the parser and of the CRD |
 
 pub mod annotations;
 pub mod condition;
 pub mod container;
-pub mod event;
 pub mod explain;
 mod fields;
 pub mod host_ports;
-pub mod index;
 pub mod metadata;
 mod namespaces_tag;
 pub mod objection;
 pub mod overlap;
 pub mod pair;
 pub mod pod;
+pub mod reconcile;
 pub mod render;
 pub mod resources;
 pub mod review;

@@ -8,10 +8,10 @@ use leadsman_api::SidecarSetSpec;
 use leadsman_api::sidecar_set::PassedOn;
 
 use super::container::hot_names;
-use super::event::CONFIGURATION;
 use super::host_ports::host_ports;
 use super::metadata::{AllowedKeys, MetadataPatch};
 use super::overlap::{self, Overlap};
+use super::reconcile::CONFIGURATION;
 use super::revision::RevisionOwner;
 use super::set::{PinnedRevision, SidecarSet};
 use crate::cluster::Invalid;

@@ -1,9 +1,159 @@
-//! Which pods of a set are upgraded next: `queue` keeps them in order, and tests hold it equal to `naive`, which looks at all
-//! of them each time.
-
-pub mod queue;
+//! Which pods of a set are upgraded next. It is worked out from all of its pods each time; tests hold it equal to another form
+//! that does the same.
 
 use super::pod::{LastUpgrade, PodState, Progress};
+use super::set::SidecarSet;
+use super::strategy::UpdateMode;
+use crate::workload::pod::{ObservedPod, UpgradeOrder};
+use crate::workload::priority::PriorityKey;
+use crate::workload::scatter::{LabelCounts, LabelPair};
+
+/// The place of a pod that can be upgraded among others, but for how the set scatters them.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct UpgradePlace {
+    priority: PriorityKey,
+    order: UpgradeOrder,
+}
+
+impl UpgradePlace {
+    /// The place of a pod.
+    pub fn new(set: &SidecarSet, pod: &ObservedPod) -> Self {
+        Self {
+            priority: set.update.priority.key(|key| pod.label(key)),
+            order: pod.upgrade_order(),
+        }
+    }
+}
+
+/// A pod of a set, as the roll-out sees it.
+#[derive(Clone, Copy, Debug)]
+pub struct RollingPod<'a> {
+    /// What it is to the set; if a write of it is under way, what it is once that has been carried out.
+    pub state: PodState,
+    /// Its place, if it can be upgraded.
+    pub place: Option<&'a UpgradePlace>,
+    /// The labels by which the set scatters it.
+    pub labels: &'a [LabelPair],
+    /// Whether its upgrade was sent, and may have been carried out.
+    pub is_sent: bool,
+}
+
+/// Which pods are upgraded, by their places in the list of all.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Rollout {
+    /// Those that are upgraded now, in their order.
+    pub next: Vec<usize>,
+    /// Those whose upgrade was sent, and is sent again if it was lost: they hold their places.
+    pub again: Vec<usize>,
+    /// Those that could be upgraded, but wait until others are available again.
+    pub waiting: Vec<usize>,
+    /// Those that could be upgraded, but are kept by the partition, or because nothing is upgraded.
+    pub kept: Vec<usize>,
+}
+
+impl RollingPod<'_> {
+    /// The budget that its upgrade takes a place of: 1 is that of pods that serve, and 0 that of those that are down anyway. A
+    /// pod that became ready just now counts as down already: a bad image is mended at once.
+    fn budget(&self) -> usize {
+        usize::from(self.state.would_go_down())
+    }
+}
+
+impl Rollout {
+    /// The pods of a set that are upgraded next.
+    pub fn plan(set: &SidecarSet, pods: &[RollingPod<'_>]) -> Self {
+        let is_rolling = set.update.mode == UpdateMode::Rolling;
+        // Those that cannot be upgraded are among the pods that stay as they are.
+        let old = pods.iter().filter(|pod| !pod.state.is_updated()).count();
+        let staying = set.update.partition.staying(pods.len());
+        let may_move = |old: usize| {
+            if is_rolling {
+                old.saturating_sub(staying)
+            } else {
+                0
+            }
+        };
+        let mut again = places_of(pods, |pod| pod.is_sent);
+        // Before all others: another pod would be taken down as well otherwise.
+        again.truncate(may_move(old + again.len()));
+        let mut order = places_of(pods, |pod| !pod.is_sent);
+        let most = may_move(old).min(order.len());
+        let is_scattered = !set.update.scatter.is_empty();
+        if is_scattered {
+            order = spread(set, pods, order);
+        } else {
+            // Who is among the first has to be known, and not in which order.
+            split_first(pods, &mut order, most);
+        }
+        let kept = order.split_off(most);
+        let limit = set.update.max_unavailable.of(pods.len());
+        let count = |is: fn(PodState) -> bool| pods.iter().filter(|pod| is(pod.state)).count();
+        // Of pods that are down anyway as many are upgraded at a time, so that a bad image is not pulled for all of them.
+        let budgets = [count(is_pending), count(is_down)];
+        let free = budgets.map(|taken| limit.saturating_sub(taken));
+        if !is_scattered {
+            order = first_of_each_budget(pods, order, free);
+        }
+        let mut left = free;
+        let (next, waiting) = order.into_iter().partition(|place| {
+            let left = &mut left[pods[*place].budget()];
+            let is_next = *left > 0;
+            *left = left.saturating_sub(1);
+            is_next
+        });
+        Self {
+            next,
+            again,
+            waiting,
+            kept,
+        }
+    }
+}
+
+/// Puts as many of each budget as are free to the front, in their order, and the others behind them in any.
+fn first_of_each_budget(
+    pods: &[RollingPod<'_>],
+    places: Vec<usize>,
+    free: [usize; 2],
+) -> Vec<usize> {
+    let of_serving = |place: &usize| pods[*place].budget() == 1;
+    let (serving, down): (Vec<_>, Vec<_>) = places.into_iter().partition(of_serving);
+    let (mut first, mut rest) = (Vec::new(), Vec::new());
+    for (mut budget, free) in [down, serving].into_iter().zip(free) {
+        let free = free.min(budget.len());
+        split_first(pods, &mut budget, free);
+        rest.extend(budget.split_off(free));
+        first.extend(budget);
+    }
+    first.sort_unstable_by_key(|place| pods[*place].place);
+    first.extend(rest);
+    first
+}
+
+/// Brings the first pods of the order to the front, in any order among them.
+fn split_first(pods: &[RollingPod<'_>], places: &mut [usize], first: usize) {
+    if first > 0 && first < places.len() {
+        places.select_nth_unstable_by_key(first, |place| pods[*place].place);
+    }
+}
+
+/// Spreads pods that can be upgraded, by how the set scatters them.
+fn spread(set: &SidecarSet, pods: &[RollingPod<'_>], mut order: Vec<usize>) -> Vec<usize> {
+    order.sort_unstable_by_key(|place| pods[*place].place);
+    let mut counts = LabelCounts::default();
+    for pod in pods {
+        counts.add(pod.labels, pod.place.is_some() && !pod.is_sent);
+    }
+    let spreads = counts.spreads(&set.update.scatter, pods.len(), order.len());
+    let spread = spreads.apply(order.iter().map(|place| pods[*place].labels));
+    spread.into_iter().map(|place| order[place]).collect()
+}
+
+/// The places of those that can be upgraded and that are so.
+fn places_of(pods: &[RollingPod<'_>], is: fn(&RollingPod<'_>) -> bool) -> Vec<usize> {
+    let of = |place: &usize| pods[*place].place.is_some() && is(&pods[*place]);
+    (0..pods.len()).filter(of).collect()
+}
 
 /// Whether a pod takes up a place of those that may be down. It does while it is down and an upgrade may be why, this one or
 /// an earlier one: its image may start and never get ready, and the set may have been edited since.

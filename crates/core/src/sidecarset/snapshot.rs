@@ -1,5 +1,5 @@
 //! What the webhooks answer by: an immutable state of the sets and of all that an injection, or the review of a set, depends
-//! on. The index makes a new one whenever something of it changes, in every replica.
+//! on. The feature makes a new one whenever something of it changes, in every replica.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,11 +1,13 @@
 //! The status of a set, from what its pods are to it.
 
+use std::ops::AddAssign;
+
 use leadsman_api::SidecarSetStatus;
 
 use super::pod::PodState;
 use super::set::SidecarSet;
 
-/// The counts of a status, kept as pods come, change and go.
+/// The counts of a status.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Pods.
@@ -21,20 +23,7 @@ pub struct Counts {
 impl Counts {
     /// Counts one more pod.
     pub fn add(&mut self, pod: PodState) {
-        let one = Self::of(pod);
-        self.matched += one.matched;
-        self.updated += one.updated;
-        self.ready += one.ready;
-        self.updated_ready += one.updated_ready;
-    }
-
-    /// Counts one pod less, which was counted as it is given here.
-    pub fn remove(&mut self, pod: PodState) {
-        let one = Self::of(pod);
-        self.matched -= one.matched;
-        self.updated -= one.updated;
-        self.ready -= one.ready;
-        self.updated_ready -= one.updated_ready;
+        *self += Self::of(pod);
     }
 
     fn of(pod: PodState) -> Self {
@@ -45,6 +34,15 @@ impl Counts {
             ready: usize::from(is_ready),
             updated_ready: usize::from(pod.is_updated() && is_ready),
         }
+    }
+}
+
+impl AddAssign for Counts {
+    fn add_assign(&mut self, other: Self) {
+        self.matched += other.matched;
+        self.updated += other.updated;
+        self.ready += other.ready;
+        self.updated_ready += other.updated_ready;
     }
 }
 
@@ -102,9 +100,6 @@ mod tests {
         counts.add(state);
         let written = status(&set, counts, "log-agent-6bf48c598b", 0, None);
         assert_eq!(serde_json::to_value(written).unwrap(), stored["status"]);
-        counts.remove(state);
-        counts.remove(state);
-        assert_eq!(counts, Counts::default());
     }
 
     // SCS-41, SCS-62

@@ -56,24 +56,6 @@ impl LabelCounts {
         }
     }
 
-    /// Counts one pod less, which was counted as it is given here.
-    pub fn remove(&mut self, labels: &[LabelPair], is_candidate: bool) {
-        for label in labels {
-            if let Some(count) = self.0.get_mut(label) {
-                count.all -= 1;
-                count.candidates -= usize::from(is_candidate);
-                if count.all == 0 {
-                    self.0.remove(label);
-                }
-            }
-        }
-    }
-
-    /// Whether no pod has any.
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
     /// The labels by which so many candidates among all pods are spread, one after the other.
     pub fn spreads(&self, terms: &[ScatterLabel], pods: usize, candidates: usize) -> Spreads {
         let mut seen = BTreeSet::new();

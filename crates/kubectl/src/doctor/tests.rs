@@ -2,7 +2,7 @@
 
 use leadsman_core::podprobe::Config;
 use leadsman_core::podprobe::explain::{ManagerState, MarkerSummary, Unread};
-use leadsman_core::sidecarset::index as sidecarset;
+use leadsman_core::sidecarset::reconcile as sidecarset;
 use leadsman_manager::Gates;
 use leadsman_manager::preflight::CheckResult;
 use rstest::rstest;

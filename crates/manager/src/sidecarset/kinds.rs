@@ -1,18 +1,13 @@
-//! The kinds that `SidecarSet` observes, and the event that each observation is.
-
-use std::sync::Arc;
+//! The kinds that `SidecarSet` observes.
 
 use leadsman_api::SidecarSet;
 use leadsman_api::slim::Namespace;
 use leadsman_api::slim::Pod;
 use leadsman_api::slim::config_map::ConfigMap;
 use leadsman_api::slim::revision::ControllerRevision;
-use leadsman_control::{Kind, Observation, Observe, OptionalFields};
-use leadsman_core::cluster::{ObjectName, Source};
-use leadsman_core::sidecarset::event::{CONFIGURATION, Event, WatchedKind};
+use leadsman_control::{Kind, OptionalFields, Reconciled, WatchedKinds};
+use leadsman_core::sidecarset::reconcile::{CONFIGURATION, SidecarSets};
 use leadsman_core::sidecarset::revision::SET_LABEL;
-
-use super::SidecarSetRules;
 
 /// Fields of a set's status that `OpenKruise`'s CRD lacks.
 const SET_FIELDS: OptionalFields = OptionalFields {
@@ -26,7 +21,7 @@ const SET_FIELDS: OptionalFields = OptionalFields {
 /// Sets and revisions are re-listed by a new leader, which would otherwise undo what the last one
 /// wrote; and pods, of which it would otherwise not count those that the last one has just taken
 /// down.
-pub(super) const KINDS: &[Kind<SidecarSetRules>] = &[
+const KINDS: &[Kind<SidecarSetRules>] = &[
     Kind::new::<SidecarSet>(50)
         .reviewed_by()
         .relisted_on_takeover()
@@ -48,59 +43,16 @@ pub(super) const KINDS: &[Kind<SidecarSetRules>] = &[
         .reviewed_by(),
 ];
 
-impl Observe<SidecarSet> for SidecarSetRules {
-    fn event_from_observation(observation: Observation<SidecarSet>) -> Event {
-        map_observation(observation, WatchedKind::Set, Event::Set)
-    }
-}
+/// `SidecarSet` as the control loop runs it.
+pub(crate) type SidecarSetRules = Reconciled<SidecarSetKinds>;
 
-impl Observe<Pod> for SidecarSetRules {
-    fn event_from_observation(observation: Observation<Pod>) -> Event {
-        map_observation(observation, WatchedKind::Pod, Event::Pod)
-    }
-}
+/// The kinds of `SidecarSet`.
+pub(crate) struct SidecarSetKinds;
 
-impl Observe<Namespace> for SidecarSetRules {
-    fn event_from_observation(observation: Observation<Namespace>) -> Event {
-        map_observation(observation, WatchedKind::Namespace, Event::Namespace)
-    }
-}
+impl WatchedKinds for SidecarSetKinds {
+    type Feature = SidecarSets;
 
-impl Observe<ControllerRevision> for SidecarSetRules {
-    fn event_from_observation(observation: Observation<ControllerRevision>) -> Event {
-        map_observation(observation, WatchedKind::Revision, Event::Revision)
-    }
-}
-
-impl Observe<ConfigMap> for SidecarSetRules {
-    fn event_from_observation(observation: Observation<ConfigMap>) -> Event {
-        map_observation(
-            observation,
-            WatchedKind::Configuration,
-            Event::Configuration,
-        )
-    }
-}
-
-fn map_observation<K>(
-    observation: Observation<K>,
-    kind: WatchedKind,
-    object: fn(Arc<K>, Source) -> Event,
-) -> Event {
-    match observation {
-        Observation::Object(seen, source) => object(seen, source),
-        Observation::Undecodable(metadata, _) => {
-            Event::Undecodable(kind, ObjectName::of(&metadata))
-        }
-        Observation::Deleted(name, version) => Event::Deleted(kind, name, version),
-        Observation::Listed(names, version) => {
-            Event::Listed(kind, Arc::unwrap_or_clone(names), version)
-        }
-        Observation::Relisted(names, version) => {
-            Event::Relisted(kind, Arc::unwrap_or_clone(names), version)
-        }
-        Observation::FieldsKept(kept) => Event::FieldsKept(kept),
-    }
+    const KINDS: &'static [Kind<SidecarSetRules>] = KINDS;
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use std::array;
 
-use leadsman_core::sidecarset::index::{REASONS, SetTotals};
+use leadsman_core::sidecarset::reconcile::{REASONS, SetSums, SetTotals};
 use leadsman_process::Metrics;
 use leadsman_process::metrics::Labels;
 use prometheus_client::metrics::family::Family;
@@ -19,18 +19,18 @@ pub(super) struct SetMetrics {
 }
 
 /// The number of pods that are in a state.
-type PodsInState = fn(&SetTotals) -> usize;
+type PodsInState = fn(&SetSums) -> usize;
 
 /// The states by which pods are counted, and their sums.
 const STATES: [(&str, PodsInState); 8] = [
-    ("matched", |totals| totals.matched),
-    ("updated", |totals| totals.updated),
-    ("ready", |totals| totals.ready),
-    ("updated_ready", |totals| totals.updated_ready),
-    ("not_upgradable", |totals| totals.not_upgradable),
-    ("refused", |totals| totals.refused),
-    ("former", |totals| totals.former),
-    ("not_injected", |totals| totals.lacking),
+    ("matched", |sums| sums.counts.matched),
+    ("updated", |sums| sums.counts.updated),
+    ("ready", |sums| sums.counts.ready),
+    ("updated_ready", |sums| sums.counts.updated_ready),
+    ("not_upgradable", |sums| sums.not_upgradable),
+    ("refused", |sums| sums.refused),
+    ("former", |sums| sums.former),
+    ("not_injected", |sums| sums.lacking),
 ];
 
 impl SetMetrics {
@@ -64,7 +64,7 @@ impl SetMetrics {
             gauge.set(number(count));
         }
         for (gauge, (_, sum)) in self.pods.iter().zip(STATES) {
-            gauge.set(number(sum(totals)));
+            gauge.set(number(sum(&totals.pods)));
         }
     }
 }

@@ -1,8 +1,8 @@
 //! The webhook that refuses `SidecarSet`s as they are written, for what the CRD cannot say of them.
 //!
 //! What is wrong is a rule (`leadsman_core::sidecarset::review`). A set that is written while no webhook answers is judged
-//! by the index, so this one is never waited for. It has no barrier: whatever of two sets that are written together a
-//! replica has not seen yet, the index sees.
+//! by the feature, so this one is never waited for. It has no barrier: whatever of two sets that are written together a
+//! replica has not seen yet, the feature sees.
 
 use std::sync::Arc;
 

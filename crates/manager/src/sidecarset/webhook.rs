@@ -12,7 +12,7 @@ use leadsman_admission::{
     WebhookCalls, WebhookFailurePolicy, WebhookFeed, WebhookSpec,
 };
 use leadsman_core::cluster::ResourceVersion;
-use leadsman_core::sidecarset::index::Config;
+use leadsman_core::sidecarset::reconcile::Config;
 use leadsman_core::sidecarset::render::Remark;
 use leadsman_core::sidecarset::resources::ResourceRemark;
 use leadsman_core::sidecarset::scope::{ScopeCall, SetScope};

@@ -7,8 +7,10 @@ use super::injection::report;
 use super::{FieldDifference, KnownSet, KnownSets, NotSelected, PodObject, SetOutcome};
 use crate::cluster::{SelectorTerm, closed_list};
 use crate::sidecarset::container::{ContainerKind, SetContainer};
-use crate::sidecarset::index::{Hold, Index, InspectedMembership, Lack, READY, SetByName, Turn};
 use crate::sidecarset::pod::{PodVersion, Progress, fresh_until};
+use crate::sidecarset::reconcile::{
+    Hold, InspectedMembership, Inspection, Lack, READY, SetByName, Turn,
+};
 use crate::sidecarset::set::MIN_READY_SECONDS_ANNOTATION;
 use crate::sidecarset::strategy::UpdateMode;
 
@@ -136,23 +138,23 @@ fn cause(reason: SetReason, message: impl Into<String>) -> SetCause {
 const FEW: usize = 3;
 const RECREATE: &str = "create the pod again";
 
-/// Explains what a pod has to do with each set: those that it was injected by, then those that it was not. `index` has
-/// observed the sets and `pods`, all of their pods; None if these could not be read.
+/// Explains what a pod has to do with each set: those that it was injected by, then those that it was not. `inspection` is
+/// of the sets and `pods`, all of their pods; None if these could not be read.
 pub fn explain(
     pod: &PodObject,
     sets: &KnownSets,
-    index: &Index,
+    inspection: &Inspection<'_>,
     pods: Option<&[PodObject]>,
     now: Timestamp,
 ) -> Vec<SetExplanation> {
     let context = Context {
         pod,
         sets,
-        index,
+        inspection,
         pods,
         now,
     };
-    let inspected = index.inspect_pod(&pod.observed.name);
+    let inspected = inspection.inspect_pod(&pod.observed.name);
     let mut explained = Vec::new();
     // A set that the pod lacks has not injected it, and is among those below.
     for own in inspected.iter().filter(|own| own.lack.is_none()) {
@@ -172,7 +174,7 @@ pub fn explain(
         let name = &known.set.name;
         if !is_explained(name) {
             let lack = inspected.iter().find(|own| own.name == &**name);
-            let causes = context.of_not_injected(known, lack.and_then(|own| own.lack));
+            let causes = context.of_not_injected(known, lack.and_then(|own| own.lack.as_ref()));
             explained.push(context.explanation(name, false, causes, Vec::new()));
         }
     }
@@ -186,7 +188,7 @@ pub fn explain(
 struct Context<'a> {
     pod: &'a PodObject,
     sets: &'a KnownSets,
-    index: &'a Index,
+    inspection: &'a Inspection<'a>,
     pods: Option<&'a [PodObject]>,
     now: Timestamp,
 }
@@ -417,7 +419,7 @@ impl Context<'_> {
 
     /// Which pods hold the places that a pod waits for, and why.
     fn holders(&self, known: &KnownSet, would_go_down: bool) -> String {
-        let holders = self.index.holders(&known.set.name, would_go_down);
+        let holders = self.inspection.holders(&known.set.name, would_go_down);
         let told = holders.iter().take(FEW).map(|holder| {
             let name = holder.pod;
             let mut pods = self.pods.into_iter().flatten();

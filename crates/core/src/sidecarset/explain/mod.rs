@@ -36,7 +36,7 @@ pub use self::explanation::{SetCause, SetExplanation, SetReason, explain};
 pub use self::groups::{PodsBySet, SetPodGroup, group_by_set};
 pub use self::injected_pod::PodObject;
 pub use self::injection::{InjectionReport, NotSelected, SetOutcome, SetReport, report};
-pub use self::objects::{SetObjects, SetSummary, name_of, parse, summarize_set};
+pub use self::objects::{ObservedSets, SetObjects, SetSummary, name_of, parse, summarize_set};
 
 /// Labels of an object.
 pub type Labels = BTreeMap<String, String>;

@@ -1,7 +1,7 @@
 //! The objects that an explanation follows from, as they were read.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
@@ -10,13 +10,13 @@ use leadsman_api::slim::Pod;
 use leadsman_api::slim::config_map::ConfigMap;
 use leadsman_api::slim::revision::ControllerRevision;
 use leadsman_api::{Guarded, SidecarSet as SidecarSetWire, SidecarSetStatus};
+use leadsman_reconcile::{Reconciler, Watch};
 use serde::Serialize;
 
 use super::{InvalidSet, KnownSet, KnownSets, Labels};
-use crate::cluster::{Now, ObjectName, ResourceVersion, Source};
-use crate::sidecarset::event::{CONFIGURATION, Event, WatchedKind};
-use crate::sidecarset::index::{Config, Index, READY};
+use crate::cluster::{Now, ResourceVersion, Source};
 use crate::sidecarset::metadata::{WHITELIST, Whitelist};
+use crate::sidecarset::reconcile::{CONFIGURATION, Config, Inspection, READY, SidecarSets};
 use crate::sidecarset::revision::SetRevision;
 use crate::sidecarset::selection::SetHistory;
 use crate::sidecarset::set::SidecarSet;
@@ -83,53 +83,54 @@ impl SetObjects {
     }
 
     /// What the manager would know, were these all pods.
-    pub fn index(&self, pods: Vec<Pod>, now: Timestamp) -> Index {
-        let mut index = Index::new(self.config.clone());
-        let mut observe = |kind: WatchedKind, events: Vec<(ObjectName, Event)>| {
-            let now = Now {
-                monotonic: std::time::Duration::ZERO,
+    pub fn observe(&self, pods: Vec<Pod>, now: Timestamp) -> ObservedSets {
+        let feature = SidecarSets::new(self.config.clone(), ());
+        // Nothing is written, so nothing runs that would take time.
+        let mut observed = ObservedSets {
+            reconciler: Reconciler::new(feature, || Duration::ZERO),
+            config: self.config.clone(),
+            now: Now {
+                monotonic: Duration::ZERO,
                 wall: now,
-            };
-            let mut names = BTreeSet::new();
-            for (name, event) in events {
-                names.insert(name);
-                // Nothing is written, so nothing that is due is taken.
-                let _effects = index.observe(event, now);
-            }
-            let listed = Event::Listed(kind, names, ResourceVersion::UNKNOWN);
-            let _effects = index.observe(listed, now);
-            // The last kind: by now the sets know all that they depend on.
-            if kind == WatchedKind::Pod {
-                let _effects = index.observe(Event::Synced, now);
-            }
+            },
         };
-        let namespaces = self.namespaces.iter().cloned();
-        let events =
-            namespaces.map(|it| (of(&it.identity), Event::Namespace(Arc::new(it), LISTED)));
-        observe(WatchedKind::Namespace, events.collect());
-        let revisions = self.revisions.iter().cloned();
-        let events = revisions.map(|it| (of(&it.identity), Event::Revision(Arc::new(it), LISTED)));
-        observe(WatchedKind::Revision, events.collect());
-        let maps = self.configuration.iter().cloned();
-        let events = maps.map(|it| (of(&it.identity), Event::Configuration(Arc::new(it), LISTED)));
-        observe(WatchedKind::Configuration, events.collect());
-        let sets = self.sets.iter().filter_map(|set| match set {
-            Guarded::Decoded(set) => {
-                let set = (**set).clone();
-                Some((of(&set.metadata), Event::Set(Arc::new(set), LISTED)))
-            }
+        observed.observe_all(self.namespaces.iter().cloned());
+        let own = |meta: &ObjectMeta| meta.namespace.as_ref() == Some(&self.config.namespace);
+        let revisions = self.revisions.iter().filter(|it| own(&it.identity));
+        observed.observe_all(revisions.cloned());
+        let configuration = self.configuration.iter();
+        let is_known = |map: &&ConfigMap| own(&map.identity);
+        observed.observe_all(configuration.filter(is_known).cloned());
+        observed.observe_all(self.sets.iter().filter_map(|set| match set {
+            Guarded::Decoded(set) => Some((**set).clone()),
             Guarded::Undecodable { .. } => None,
-        });
-        observe(WatchedKind::Set, sets.collect());
-        let pods = pods.into_iter();
-        let events = pods.map(|it| (of(&it.identity), Event::Pod(Arc::new(it), LISTED)));
-        observe(WatchedKind::Pod, events.collect());
-        index
+        }));
+        observed.observe_all(pods);
+        observed
     }
 }
 
-fn of(meta: &ObjectMeta) -> ObjectName {
-    ObjectName::of(meta)
+/// The sets and their pods as the manager would know them.
+pub struct ObservedSets {
+    reconciler: Reconciler<SidecarSets>,
+    config: Config,
+    now: Now,
+}
+
+impl ObservedSets {
+    fn observe_all<K>(&mut self, objects: impl IntoIterator<Item = K>)
+    where
+        SidecarSets: Watch<K>,
+    {
+        for object in objects {
+            self.reconciler.observe_object(&Arc::new(object), LISTED);
+        }
+    }
+
+    /// What follows from them.
+    pub fn inspect(&self) -> Inspection<'_> {
+        Inspection::new(&self.config, self.reconciler.world(), self.now)
+    }
 }
 
 fn labels_of(namespace: &Namespace) -> (String, Labels) {

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::cluster::words_of_tables;
 use crate::sidecarset::annotations::HASH;
-use crate::sidecarset::index::Config;
+use crate::sidecarset::reconcile::Config;
 use crate::sidecarset::revision::{SetRevision, create};
 use crate::sidecarset::selection::{NewPod, offer};
 use crate::sidecarset::set::MIN_READY_SECONDS_ANNOTATION;
@@ -179,8 +179,9 @@ impl Cluster {
             .map(|pod| PodObject::read(pod.clone()).unwrap())
             .collect();
         let wires = pods.iter().map(|pod| pod.wire.clone()).collect();
-        let index = objects.index(wires, now);
-        let mut explained = explain(&pods[0], &sets, &index, Some(&pods), now).into_iter();
+        let observed = objects.observe(wires, now);
+        let inspection = observed.inspect();
+        let mut explained = explain(&pods[0], &sets, &inspection, Some(&pods), now).into_iter();
         let name = self
             .sets
             .first()

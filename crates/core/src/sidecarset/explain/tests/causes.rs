@@ -283,8 +283,15 @@ fn a_set_that_is_gone_or_was_made_again_is_told() {
     };
     let now = "2026-11-22T01:58:33Z".parse().unwrap();
     let pods = [PodObject::read(gone.pods[0].clone()).unwrap()];
-    let index = gone.objects().index(vec![pods[0].wire.clone()], now);
-    let explained = explain(&pods[0], &KnownSets::default(), &index, Some(&pods), now);
+    let observed = gone.objects().observe(vec![pods[0].wire.clone()], now);
+    let inspection = observed.inspect();
+    let explained = explain(
+        &pods[0],
+        &KnownSets::default(),
+        &inspection,
+        Some(&pods),
+        now,
+    );
     assert_eq!(explained[0].causes[0].reason, SetReason::SetDeleted);
 }
 

@@ -1,6 +1,5 @@
-//! The pods that are upgraded next, found by looking at all pods of a set.
+//! The model of the roll-out: the pods that are upgraded next, in another form than the product's.
 
-use super::super::queue::RollingCandidate;
 use super::super::{is_down, is_pending};
 use crate::sidecarset::pod::{PodState, PodVersion};
 use crate::sidecarset::set::SidecarSet;
@@ -79,8 +78,11 @@ fn in_order(set: &SidecarSet, members: &[Member<'_>]) -> Vec<usize> {
         .filter(|place| members[*place].state.is_candidate() && !members[*place].is_refused)
         .collect();
     order.sort_by_cached_key(|place| {
-        let Member { pod, state, .. } = members[*place];
-        RollingCandidate::new(set, pod, state)
+        let pod = members[*place].pod;
+        (
+            set.update.priority.key(|key| pod.label(key)),
+            pod.upgrade_order(),
+        )
     });
     let pods: Vec<_> = members.iter().map(|member| member.pod).collect();
     scatter(&set.update.scatter, &pods, order, |pod, key| pod.label(key))

@@ -1,0 +1,207 @@
+//! Which sets cannot be on one pod together.
+//!
+//! An edit that leaves alone what a set claims and selects costs the set alone. Any other compares the set with those that
+//! claim something of the same name, and not with all; it affects the younger ones of these with which it differs. So many
+//! sets that claim different things cost as much as they are, and as many that all claim the same the pairs of them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use super::world::SetName;
+use crate::sidecarset::overlap::{self, Overlap};
+use crate::sidecarset::set::SidecarSet;
+
+#[derive(Debug, Default)]
+pub(super) struct Conflicts {
+    /// The sets that are acted on, as they were compared last.
+    compared: BTreeMap<SetName, Arc<SidecarSet>>,
+    /// The sets by what they claim.
+    claimants: BTreeMap<Overlap, BTreeSet<SetName>>,
+    /// The older sets that each set cannot be on a pod with.
+    winners: BTreeMap<SetName, BTreeSet<SetName>>,
+}
+
+impl Conflicts {
+    /// Compares a set, which has changed, or is not acted on any more. Returns the other sets to which it is something else now:
+    /// of two sets the younger gives way.
+    pub(super) fn compare(
+        &mut self,
+        name: &SetName,
+        now: Option<&Arc<SidecarSet>>,
+    ) -> BTreeSet<SetName> {
+        let before = match now {
+            Some(now) => self.compared.insert(name.clone(), now.clone()),
+            None => self.compared.remove(name),
+        };
+        if let (Some(before), Some(now)) = (&before, now)
+            && before.selector == now.selector
+            && before.namespaces == now.namespaces
+            && overlap::claim_the_same(&before.template, &now.template)
+        {
+            if before.is_injection_paused == now.is_injection_paused {
+                return BTreeSet::new();
+            }
+            // What gave way to it may be injected now, or not any more.
+            let younger = self.winners.iter();
+            let younger = younger.filter(|(_, winners)| winners.contains(name));
+            return younger.map(|(younger, _)| younger.clone()).collect();
+        }
+        let mut others = BTreeSet::new();
+        for claim in before.iter().flat_map(|set| overlap::claims(&set.template)) {
+            if let Some(claimants) = self.claimants.get_mut(&claim) {
+                claimants.remove(name);
+                others.extend(claimants.iter().cloned());
+                if claimants.is_empty() {
+                    self.claimants.remove(&claim);
+                }
+            }
+        }
+        for claim in now
+            .into_iter()
+            .flat_map(|set| overlap::claims(&set.template))
+        {
+            let claimants = self.claimants.entry(claim).or_default();
+            others.extend(claimants.iter().cloned());
+            claimants.insert(name.clone());
+        }
+        // A claim may be listed twice.
+        others.remove(name);
+        others.retain(|other| {
+            self.compare_two((before.as_ref(), now), other)
+                .unwrap_or_default()
+        });
+        if now.is_none() {
+            self.winners.remove(name);
+        }
+        others
+    }
+
+    /// Compares a set as it was and as it is with another one. Returns whether that is to be something else.
+    fn compare_two(
+        &mut self,
+        (before, now): (Option<&Arc<SidecarSet>>, Option<&Arc<SidecarSet>>),
+        other: &SetName,
+    ) -> Option<bool> {
+        let other = self.compared.get(other)?;
+        let own = now.or(before)?;
+        let is_older = own.precedence() < other.precedence();
+        let overlap = |own: &Arc<SidecarSet>| {
+            let pair = if is_older { (other, own) } else { (own, other) };
+            overlap_of_sets(pair.0, pair.1)
+        };
+        let (was, is) = (before.and_then(overlap), now.and_then(overlap));
+        let (older, newer) = if is_older { (own, other) } else { (other, own) };
+        if is.is_some() {
+            let winners = self.winners.entry(newer.name.clone()).or_default();
+            winners.insert(older.name.clone());
+        } else if let Some(winners) = self.winners.get_mut(&newer.name) {
+            winners.remove(&older.name);
+        }
+        Some(is_older && was != is)
+    }
+
+    /// The older sets that a set cannot be on a pod with.
+    pub(super) fn winners(&self, name: &str) -> impl Iterator<Item = &Arc<SidecarSet>> {
+        let winners = self.winners.get(name).into_iter().flatten();
+        winners.filter_map(|winner| self.compared.get(winner))
+    }
+
+    /// Whether a set is one of the older ones that another cannot be on a pod with.
+    pub(super) fn is_winner(&self, older: &str, newer: &str) -> bool {
+        let winners = self.winners.get(newer);
+        winners.is_some_and(|winners| winners.contains(older))
+    }
+}
+
+/// What two sets cannot both do to a pod that both select. Where each namespace has a set of its own, all of them may claim the
+/// same, and no two of them the same pod.
+pub(super) fn overlap_of_sets(newer: &SidecarSet, older: &SidecarSet) -> Option<Overlap> {
+    let may_meet = !newer.is_disjoint(older);
+    may_meet
+        .then(|| overlap::find(&newer.template, &older.template))
+        .flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    const NAMES: [&str; 5] = ["a", "b", "c", "d", "e"];
+
+    fn set(name: usize, (namespace, container, volume, image): (u8, u8, u8, u8)) -> Value {
+        // The first ones are younger, and two are of one age.
+        let created = format!("2026-01-01T00:0{}:00Z", (NAMES.len() - name) / 2);
+        let mut set = json!({
+            "metadata": {"name": NAMES[name], "creationTimestamp": created},
+            "spec": {
+                "selector": {"matchLabels": {"app": "web"}},
+                "containers": [{"name": format!("c{container}"), "image": format!("i:{image}")}],
+                "volumes": [{"name": "v", "hostPath": {"path": format!("/{volume}")}}],
+            },
+        });
+        if namespace > 0 {
+            set["spec"]["namespace"] = format!("n{namespace}").into();
+        }
+        set
+    }
+
+    /// What each set gives way to, found by comparing all with all.
+    fn naive(sets: &BTreeMap<SetName, Arc<SidecarSet>>) -> BTreeMap<(SetName, SetName), Overlap> {
+        let pairs = sets
+            .values()
+            .flat_map(|newer| sets.values().map(move |older| (newer, older)));
+        let pairs = pairs.filter(|(newer, older)| older.precedence() < newer.precedence());
+        let overlaps = pairs.filter_map(|(newer, older)| {
+            let overlap = overlap_of_sets(newer, older)?;
+            Some(((newer.name.clone(), older.name.clone()), overlap))
+        });
+        overlaps.collect()
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+        // SCS-78, SDF-18, SDF-28
+        #[test]
+        fn sets_that_change_one_after_the_other_conflict_as_all_of_them_compared(
+            changes in proptest::collection::vec(
+                (0..NAMES.len(), proptest::option::weighted(0.8, (0..3_u8, 0..3_u8, 0..2_u8, 0..2_u8))), 1..30,
+            ),
+        ) {
+            let (mut conflicts, mut sets) = (Conflicts::default(), BTreeMap::new());
+            for (number, change) in changes {
+                let name: SetName = NAMES[number].into();
+                let before = naive(&sets);
+                let parsed = change.map(|change| {
+                    let wire = serde_json::from_value(set(number, change)).unwrap();
+                    Arc::new(SidecarSet::parse(&wire).unwrap())
+                });
+                match &parsed {
+                    Some(set) => drop(sets.insert(name.clone(), set.clone())),
+                    None => drop(sets.remove(&name)),
+                }
+                let affected = conflicts.compare(&name, parsed.as_ref());
+                let after = naive(&sets);
+                let mut winners = BTreeSet::new();
+                for newer in NAMES.map(SetName::from) {
+                    let older = conflicts.winners(&newer).map(|older| (newer.clone(), older.name.clone()));
+                    winners.extend(older);
+                }
+                prop_assert_eq!(&winners, &after.keys().cloned().collect());
+                let of = |all: &BTreeMap<(SetName, SetName), Overlap>, newer: &str| -> Vec<_> {
+                    let own = all.iter().filter(|((own, _), _)| **own == *newer);
+                    own.map(|((_, older), overlap)| (older.clone(), overlap.clone())).collect()
+                };
+                let changed = NAMES.into_iter().filter(|newer| **newer != *name && of(&before, newer) != of(&after, newer));
+                prop_assert_eq!(affected, changed.map(SetName::from).collect());
+            }
+            for name in NAMES {
+                conflicts.compare(&name.into(), None);
+            }
+            prop_assert!(conflicts.claimants.is_empty() && conflicts.winners.values().all(BTreeSet::is_empty));
+        }
+    }
+}

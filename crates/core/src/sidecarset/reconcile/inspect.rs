@@ -1,0 +1,258 @@
+//! What is known of a pod and of a set, for those who explain it to somebody. All of it comes from the functions that decide
+//! what is written; nothing is decided here.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use leadsman_reconcile::Now;
+
+use super::member::{Hold, Lack, lack};
+use super::reason::Reason;
+use super::review::{Resting, ReviewedPod, SetReview, SetView};
+use super::world::{SetName, SetWorld};
+use super::{Config, SetMemory, SidecarSets};
+use crate::cluster::{Invalid, ObjectName, PodName};
+use crate::sidecarset::pod::PodState;
+use crate::sidecarset::rollout::{is_down, is_pending};
+use crate::sidecarset::set::SidecarSet;
+use crate::sidecarset::status::Counts;
+
+/// All sets with their pods, as they are now.
+pub struct Inspection<'a> {
+    world: &'a SetWorld,
+    sets: BTreeMap<SetName, InspectedReview>,
+}
+
+struct InspectedReview {
+    memory: SetMemory,
+    review: Option<SetReview>,
+    turns: Vec<Turn>,
+    problem: (Reason, String),
+}
+
+/// A set that a pod was injected by, or that selects it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct InspectedSet<'a> {
+    /// Its name.
+    pub name: &'a str,
+    /// The set.
+    pub set: SetByName<'a>,
+    /// What the pod is to it, if it was injected by it and still belongs to it.
+    pub membership: Option<InspectedMembership<'a>>,
+    /// Why the pod lacks it, if it selects the pod and is in force since before the pod was created.
+    pub lack: Option<Lack>,
+}
+
+/// A set by a name in a pod.
+#[derive(Clone, Debug, PartialEq)]
+pub enum SetByName<'a> {
+    /// It is acted on.
+    Active(&'a Arc<SidecarSet>),
+    /// It breaks rules.
+    Invalid(&'a [Invalid]),
+    /// It is being deleted.
+    Deleting,
+    /// There is none of this name.
+    Gone,
+}
+
+/// What a pod is to a set that it was injected by.
+#[derive(Clone, Debug, PartialEq)]
+pub struct InspectedMembership<'a> {
+    /// As it is observed.
+    pub state: PodState,
+    /// Why it is not upgraded, apart from what the roll-out says.
+    pub hold: Option<&'a Hold>,
+    /// Its place in the roll-out.
+    pub turn: Turn,
+    /// The revision that it has, as it says.
+    pub revision: Option<&'a str>,
+}
+
+/// The place of a pod in a roll-out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Turn {
+    /// It is upgraded now.
+    Now,
+    /// It waits until others are available again, or have shown that their new image is good.
+    Waiting {
+        /// Whether it serves, so that it waits for pods that are down. Others are down anyway, and wait for pods whose upgrade
+        /// has not shown yet that the image is good.
+        would_go_down: bool,
+    },
+    /// It stays as it is: by the partition, or because the set upgrades nothing.
+    Kept,
+    /// It is no candidate.
+    None,
+}
+
+/// A pod that holds a place for which others wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Holder<'a> {
+    /// The pod.
+    pub pod: &'a ObjectName,
+    /// Whether it is upgraded now, and not yet.
+    pub is_next: bool,
+}
+
+/// A set and its pods.
+#[derive(Clone, Debug, PartialEq)]
+pub struct InspectedPods<'a> {
+    /// What its condition says.
+    pub reason: Reason,
+    /// The message of that.
+    pub message: &'a str,
+    /// What its status counts.
+    pub counts: Counts,
+    /// The revision of the set as it is now.
+    pub newest: &'a str,
+    /// The pods that it selects and that lack it.
+    pub lacking: &'a BTreeMap<PodName, Lack>,
+}
+
+impl<'a> Inspection<'a> {
+    /// Looks at all sets of a world.
+    pub fn new(config: &Config, world: &'a SetWorld, now: Now) -> Self {
+        let feature = SidecarSets::new(config.clone(), ());
+        let sets = world.known.keys();
+        let sets = sets.filter_map(|name| {
+            let inspected = InspectedReview::new(&feature, name, world, now)?;
+            Some((name.clone(), inspected))
+        });
+        Self {
+            sets: sets.collect(),
+            world,
+        }
+    }
+
+    /// The sets that a pod was injected by, and those that it lacks.
+    pub fn inspect_pod(&self, name: &ObjectName) -> Vec<InspectedSet<'_>> {
+        let Some(pod) = self.world.pods.observed(name) else {
+            return Vec::new();
+        };
+        let lacks = self.sets.iter().filter_map(|(set, inspected)| {
+            let selection = inspected.memory.selection.as_ref()?;
+            Some((set, lack(&selection.set, selection.since, pod, self.world)?))
+        });
+        let lacks: BTreeMap<_, _> = lacks.collect();
+        let injected = pod.injected.iter().filter(|set| !lacks.contains_key(*set));
+        let injected = injected.map(|set| (set, None));
+        let lacks = lacks.iter().map(|(set, lack)| (*set, Some(lack.clone())));
+        let sets = injected.chain(lacks).map(|(set, lack)| InspectedSet {
+            name: set,
+            set: self.known_set(set),
+            membership: self.membership(set, name),
+            lack,
+        });
+        sets.collect()
+    }
+
+    fn known_set(&self, name: &str) -> SetByName<'_> {
+        let Some(known) = self.world.known.get(name) else {
+            return SetByName::Gone;
+        };
+        match (&known.parsed, known.active_set()) {
+            (Err(errors), _) => SetByName::Invalid(errors),
+            (Ok(_), Some(set)) => SetByName::Active(set),
+            (Ok(_), None) => SetByName::Deleting,
+        }
+    }
+
+    fn membership(&self, set: &str, pod: &ObjectName) -> Option<InspectedMembership<'_>> {
+        let inspected = self.sets.get(set)?;
+        let pods = &inspected.review.as_ref()?.pods;
+        let place = pods
+            .binary_search_by(|own| (**own.pod.name()).cmp(pod))
+            .ok()?;
+        let own = &pods[place];
+        Some(InspectedMembership {
+            state: own.state,
+            hold: own.hold.as_ref(),
+            turn: inspected.turns[place],
+            revision: own.member.revision.as_deref(),
+        })
+    }
+
+    /// The pods that hold the places for which a pod of a set [waits](Turn::Waiting): those that hold one already, and those
+    /// that are upgraded now. `would_go_down` says of the pod which places these are.
+    pub fn holders(&self, set: &str, would_go_down: bool) -> Vec<Holder<'_>> {
+        let Some(inspected) = self.sets.get(set) else {
+            return Vec::new();
+        };
+        let holds_place = if would_go_down { is_down } else { is_pending };
+        let pods = inspected.review.iter().flat_map(|review| &review.pods);
+        let holders = pods.zip(&inspected.turns).filter_map(|(own, turn)| {
+            let takes_place = own.assumed.would_go_down() == would_go_down;
+            let is_next = takes_place && *turn == Turn::Now;
+            // As the roll-out counts it: a pod whose upgrade was sent holds a place already.
+            (is_next || holds_place(own.assumed)).then_some(Holder {
+                pod: own.pod.name(),
+                is_next,
+            })
+        });
+        holders.collect()
+    }
+
+    /// A set and its pods; None if there is no set of this name.
+    pub fn inspect_set(&self, name: &str) -> Option<InspectedPods<'_>> {
+        let inspected = self.sets.get(name)?;
+        let review = inspected.review.as_ref();
+        let (reason, message) = &inspected.problem;
+        Some(InspectedPods {
+            reason: *reason,
+            message,
+            counts: review.map(|review| review.counts).unwrap_or_default(),
+            newest: self.world.known.get(name)?.history.newest_name(),
+            lacking: &inspected.memory.lacking,
+        })
+    }
+}
+
+impl InspectedReview {
+    fn new(feature: &SidecarSets, name: &str, world: &SetWorld, now: Now) -> Option<Self> {
+        let (stored, known) = world.set(name)?;
+        let set = known.active_set();
+        let mut memory = SetMemory::default();
+        feature.update_in_force((stored, known), world, &mut memory.in_force, now);
+        SidecarSets::find_lacking(set, world, &mut memory);
+        let review = set.map(|set| {
+            let review = feature.review(set, world, &Resting::default(), now);
+            feature.note_drift(set, &review, world, &mut memory);
+            review
+        });
+        let view = SetView {
+            name,
+            stored,
+            known,
+            world,
+            memory: &memory,
+            review: review.as_ref(),
+        };
+        let problem = feature.first_problem(view, None);
+        let turns = review.as_ref().map(turns).unwrap_or_default();
+        Some(Self {
+            memory,
+            review,
+            turns,
+            problem,
+        })
+    }
+}
+
+/// The turns of the pods of a set, by their places.
+fn turns(review: &SetReview) -> Vec<Turn> {
+    let mut turns = vec![Turn::None; review.pods.len()];
+    let rollout = &review.rollout;
+    for place in &rollout.next {
+        turns[*place] = Turn::Now;
+    }
+    for place in &rollout.kept {
+        turns[*place] = Turn::Kept;
+    }
+    for place in &rollout.waiting {
+        let ReviewedPod { assumed, .. } = &review.pods[*place];
+        let would_go_down = assumed.would_go_down();
+        turns[*place] = Turn::Waiting { would_go_down };
+    }
+    turns
+}
