@@ -370,6 +370,7 @@ fn together() -> Vec<Case<Installation>> {
         case!(entries::a_pod_recreated_under_its_name_gets_no_old_marks),
         case!(stored_bytes::what_a_command_takes_when_it_is_stored_keeps_no_neighbour_from_being_probed),
         case!(outputs::a_service_follows_the_role_in_the_output),
+        case!(outputs::one_pod_at_a_time_is_the_primary),
         case!(outputs::an_idle_server_may_go_when_it_has_been_idle_across_a_restart),
         case!(marks::verdicts_mark_and_unknown_takes_away),
         case!(marks::a_message_alone_keeps_the_transition_time),

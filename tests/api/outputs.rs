@@ -1,10 +1,12 @@
 //! Values in the output of a probe, and verdicts that have to hold.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
 use jiff::SignedDuration;
 use k8s_openapi::api::core::v1::{Pod, PodCondition};
+use kube::api::{Patch, PatchParams};
 use leadsman_tests::{History, Scene, document, wait_for_object};
 use serde_json::{Value, json};
 
@@ -85,6 +87,93 @@ pub(crate) async fn a_service_follows_the_role_in_the_output(
         .wait_for_marks("one", json!({"labels": {"role": "primary"}}))
         .await?;
     scene.wait_for_reason("m", "Probing").await?;
+    Ok(())
+}
+
+// PPM-23
+pub(crate) async fn one_pod_at_a_time_is_the_primary(
+    installation: Arc<Installation>,
+) -> Result<()> {
+    let scene = Scene::new(&installation.client, "primaries").await?;
+    for pod in ["one", "two"] {
+        scene.pod(pod).await?;
+    }
+    let probes = probes_of_example("primary-from-output.yaml")?;
+    scene.marker("m", probes).await?;
+    scene
+        .wait_for_entries(&["one/m#role", "two/m#role"])
+        .await?;
+    let history = History::of(&installation.client, &scene.ns).await?;
+    let report = async |pod: &str, output: &str| {
+        scene
+            .report_verdict(pod, "m#role", "Succeeded", output)
+            .await
+    };
+    let role = |role: Option<&str>| json!({"labels": {"role": role}});
+    report("two", "replica 7").await?;
+    report("one", "primary 7").await?;
+    scene.wait_for_marks("one", role(Some("primary"))).await?;
+    let stale = scene.pods().get("one").await?.metadata.resource_version;
+    // The first one goes on saying that it is the primary: its node is cut off.
+    report("two", "primary 8").await?;
+    scene.wait_for_marks("two", role(Some("primary"))).await?;
+    scene.wait_for_marks("one", role(None)).await?;
+    wait_for_object(&scene.markers(), "m", "who is the primary", |marker| {
+        let status = marker.status.clone().unwrap_or_default();
+        let holders = status.probes.first().map(|probe| probe.holders.clone());
+        let holders = holders.unwrap_or_default();
+        let [holder] = &holders[..] else {
+            anyhow::bail!("{holders:?}");
+        };
+        ensure!(
+            holder.pod == "two" && holder.version.as_deref() == Some("8") && holder.since.is_some(),
+            "{holder:?}"
+        );
+        Ok(())
+    })
+    .await?;
+    // An apply of a version from before, as a manager sends it that leads no more, is refused.
+    let late = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {
+        "name": "one", "resourceVersion": stale, "labels": {"role": "primary"}}});
+    let params = PatchParams::apply("leadsman-podprobe").force();
+    let refused = scene
+        .pods()
+        .patch_status("one", &params, &Patch::Apply(late))
+        .await;
+    ensure!(
+        matches!(&refused, Err(kube::Error::Api(status)) if status.code == 409),
+        "{refused:?}"
+    );
+    // The version stands on the pods: a new manager gives it to none that is older.
+    installation.stop_manager().await?;
+    scene.delete_pod("two").await?;
+    installation.start_manager().await?;
+    report("one", "primary 7").await?;
+    scene.wait_for_reason("m", "Probing").await?;
+    report("one", "primary 9").await?;
+    scene.wait_for_marks("one", role(Some("primary"))).await?;
+    let mut versions: Vec<Pod> = history.versions().await?.into_values().flatten().collect();
+    versions.sort_by_key(|pod| {
+        let version = pod.metadata.resource_version.as_deref();
+        version.and_then(|version| version.parse::<u64>().ok())
+    });
+    let mut primaries = BTreeSet::new();
+    for pod in versions {
+        let name = pod.metadata.name.clone().unwrap_or_default();
+        let is_primary = pod
+            .metadata
+            .labels
+            .as_ref()
+            .and_then(|labels| labels.get("role"))
+            == Some(&"primary".to_owned());
+        let is_gone = pod.metadata.deletion_timestamp.is_some();
+        if is_primary && !is_gone {
+            primaries.insert(name);
+        } else {
+            primaries.remove(&name);
+        }
+        ensure!(primaries.len() <= 1, "{primaries:?} at once");
+    }
     Ok(())
 }
 

@@ -405,6 +405,31 @@ const MAXIMA: &[(&str, &str, usize)] = &[
         limits::ANNOTATION_VALUE,
     ),
     (
+        "spec.probes[].markerPolicy[].exclusive.label",
+        "maxLength",
+        limits::QUALIFIED_NAME,
+    ),
+    (
+        "spec.probes[].markerPolicy[].exclusive.value",
+        "maxLength",
+        limits::LABEL,
+    ),
+    (
+        "spec.probes[].markerPolicy[].exclusive.version",
+        "maxLength",
+        limits::LABEL,
+    ),
+    (
+        "spec.probes[].markerPolicy[].exclusive.groupBy",
+        "maxLength",
+        limits::QUALIFIED_NAME,
+    ),
+    (
+        "status.probes[].holders",
+        "maxItems",
+        limits::EXCLUSIVE_HOLDERS,
+    ),
+    (
         "spec.probes[].probe.exec.command",
         "maxItems",
         limits::COMMAND_WORDS,

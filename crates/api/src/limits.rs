@@ -46,6 +46,10 @@ pub const OUTPUT_POLICY_KEYS: usize = 8;
 pub const POLICY_MESSAGE: usize = 512;
 /// Longest time for which a verdict may have to hold, in seconds.
 pub const HOLD_SECONDS: i32 = 24 * 3600;
+/// Pods with an exclusive value in the summary of a probe, at most: those of the first groups by name.
+pub const EXCLUSIVE_HOLDERS: usize = 32;
+/// The annotation that says of exclusive values whether a pod has them, and the highest versions that were proved to it.
+pub const EXCLUSIVE_ANNOTATION: &str = "podprobe.leadsman.io/exclusive";
 /// Bytes of all annotations of one policy together, keys and values, and of those of a pod: as many as Kubernetes allows an
 /// object (`TotalAnnotationSizeLimitB` in `k8s.io/apimachinery/pkg/api/validation/objectmeta.go`).
 pub const ANNOTATIONS_BYTES: usize = 256 * 1024;
@@ -139,7 +143,7 @@ pub const RESERVED_CONDITION_TYPES: &[&str] = &[
 ];
 
 /// Keys of labels and annotations that a marker may not set. By the first ones controllers recognize their pods: where a
-/// pod has lost its own, they create new pods without end. The others are records that `OpenKruise` reads back.
+/// pod has lost its own, they create new pods without end. The others are records that `OpenKruise` or leadsman reads back.
 pub const RESERVED_KEYS: &[&str] = &[
     "pod-template-hash",
     "controller-revision-hash",
@@ -149,6 +153,7 @@ pub const RESERVED_KEYS: &[&str] = &[
     "kubectl.kubernetes.io/last-applied-configuration",
     "kruise.io/podprobe",
     "kruise.io/podprobemarker-list",
+    EXCLUSIVE_ANNOTATION,
     "kruise.io/related-pub",
     "kruise.io/injected-persistent-pod-state",
     "apps.kruise.io/cloneset-instance-id",

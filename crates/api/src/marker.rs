@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::Probe;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, LabelSelector};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, LabelSelector, Time};
 use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -101,6 +101,27 @@ pub struct ProbeMarkerPolicy {
         skip_serializing_if = "Vec::is_empty"
     )]
     pub outputs: Vec<OutputPolicy>,
+    /// A label of this policy that only one pod of a group has with a certain value.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exclusive: Option<ExclusiveLabel>,
+}
+
+/// A value of a label that only one pod at a time has, of all pods of the marker or of those of a group. A pod claims it while
+/// its verdict would give it the value.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ExclusiveLabel {
+    /// The label, one that the policy or its `outputs` set.
+    pub label: String,
+    /// The value that one pod has. Other values of the label are not restricted.
+    pub value: String,
+    /// The value of the output, as `$(name)`, that is the version of a claim: a number of 64 bits without sign. The highest one
+    /// wins, and none that is lower is accepted after it. Without it the claim wins that was made last.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub version: Option<String>,
+    /// A label: pods with the same value of it are a group of their own, and those without it are one more.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub group_by: Option<String>,
 }
 
 /// Labels and annotations that a pod has beside those of the policy, and in place of those of the same keys, while the output
@@ -177,4 +198,28 @@ pub struct ProbeSummary {
     /// Pods whose agent does not report. They are counted by their last verdict too.
     #[serde(default)]
     pub silent: i64,
+    /// The pods that have the exclusive value, of the first groups by name.
+    #[serde(
+        default,
+        deserialize_with = "null_as_default",
+        skip_serializing_if = "Vec::is_empty"
+    )]
+    pub holders: Vec<ExclusiveHolder>,
+}
+
+/// The pod that has an exclusive value.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ExclusiveHolder {
+    /// The value of the label that groups the pods; left out where they are one group, and for those without the label.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub group: Option<String>,
+    /// The name of the pod.
+    pub pod: String,
+    /// The version of its claim, a number of 64 bits without sign.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub version: Option<String>,
+    /// When the verdict changed that made the claim.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub since: Option<Time>,
 }

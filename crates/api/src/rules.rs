@@ -5,6 +5,7 @@
 
 mod advanced_cron_job;
 mod broadcast_job;
+mod exclusive;
 mod sidecar_set;
 
 use std::borrow::Cow;
@@ -116,6 +117,7 @@ pub(crate) fn marker() -> Vec<CelRule> {
     let mut rules = selector();
     rules.extend(probes());
     rules.extend(policies());
+    rules.extend(exclusive::exclusive());
     rules.extend(handlers());
     rules.extend(http());
     rules.extend(ports());
@@ -272,7 +274,8 @@ fn pairs(policy: &str) -> Vec<CelRule> {
 fn uses_values(policy: &str) -> String {
     format!(
         "has({policy}.outputs) && {policy}.outputs.size() > 0 || has({policy}.message) && {policy}.message.contains('$(') || \
-         has({policy}.labels) && {policy}.labels.exists(k, {policy}.labels[k].contains('$('))"
+         has({policy}.labels) && {policy}.labels.exists(k, {policy}.labels[k].contains('$(')) || \
+         has({policy}.exclusive) && has({policy}.exclusive.version)"
     )
 }
 

@@ -1,6 +1,6 @@
 //! `kubectl leadsman explain`: why pods are marked as they are.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use clap_complete::engine::ArgValueCompleter;
 use futures::future::try_join_all;
@@ -9,7 +9,8 @@ use leadsman_api::slim::{Node, Pod};
 use leadsman_api::{Guarded, NodePodProbe, PodProbeMarker};
 use leadsman_core::cluster::ObjectName;
 use leadsman_core::podprobe::explain::{
-    Explanation, ObservedCluster, ObservedObjects, PodGroup, Unread, group_by_causes,
+    Explanation, ObservedCluster, ObservedObjects, PodGroup, Unread, format_selector,
+    group_by_causes,
 };
 use serde::Serialize;
 
@@ -19,7 +20,7 @@ use crate::reader::{ListSelection, Reader};
 use crate::recent_runs::{Agents, known_uids};
 use crate::report::{Report, Text, bad, bold, good, line, print_report};
 use crate::resources::{
-    ApiResource, BROADCAST_JOBS, MARKERS, NODE_POD_PROBES, NODES, SIDECAR_SETS,
+    ApiResource, BROADCAST_JOBS, MARKERS, NODE_POD_PROBES, NODES, PODS, SIDECAR_SETS,
 };
 use crate::sidecars::{self, ExplainedSidecars, GroupedSidecars};
 use crate::targets::{PodSelection, PodsOf, TargetState, parse_target};
@@ -216,7 +217,8 @@ pub(crate) async fn explain_pods(
         .collect();
     let one_namespace = namespaces.first().filter(|_| namespaces.len() == 1);
     let one_namespace = one_namespace.map(String::as_str);
-    let observed = observe_pods(reader, pods, one_namespace, now).await?;
+    let mut observed = observe_pods(reader, pods, one_namespace, now).await?;
+    observed.neighbours = read_neighbours(reader, &observed, &namespaces).await;
     let agents = Agents::new(&observed.config.agent_namespace, &observed.agents);
     let mut cluster = ObservedCluster::new(observed, now);
     if one_namespace.is_some() && cluster.lacks_marker() {
@@ -270,11 +272,50 @@ pub(crate) async fn observe_pods(
         gate: install.gates.pod_probe_marker,
         markers: markers?,
         pods,
+        neighbours: Vec::new(),
         nodes,
         node_pod_probes,
         agents,
         manager: install.manager,
     })
+}
+
+/// The other pods of these namespaces that markers with exclusive values select. Who may not read them gets an answer without.
+async fn read_neighbours(
+    reader: &Reader,
+    observed: &ObservedObjects,
+    namespaces: &BTreeSet<String>,
+) -> Vec<Pod> {
+    let known: BTreeSet<_> = observed
+        .pods
+        .iter()
+        .map(|pod| ObjectName::of(&pod.identity))
+        .collect();
+    let mut neighbours = BTreeMap::new();
+    for marker in &observed.markers {
+        let Guarded::Decoded(marker) = marker else {
+            continue;
+        };
+        let mut policies = marker.spec.probes.iter().flat_map(|one| &one.marker_policy);
+        let namespace = marker.metadata.namespace.as_ref();
+        let namespace = namespace.filter(|namespace| namespaces.contains(*namespace));
+        let Some(namespace) = namespace.filter(|_| policies.any(|one| one.exclusive.is_some()))
+        else {
+            continue;
+        };
+        let Ok(labels) = format_selector(&marker.spec.selector) else {
+            continue;
+        };
+        let selection = ListSelection {
+            labels: Some(labels),
+            ..ListSelection::of(Some(namespace), 150)
+        };
+        let pods = reader.list_objects::<Pod>(PODS, &selection).await;
+        let named = pods.unwrap_or_default().into_iter();
+        let named = named.map(|pod| (ObjectName::of(&pod.identity), pod));
+        neighbours.extend(named.filter(|(name, _)| !known.contains(name)));
+    }
+    neighbours.into_values().collect()
 }
 
 async fn read_markers(

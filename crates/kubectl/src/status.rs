@@ -177,6 +177,7 @@ async fn read_reports(
         gate: true,
         markers,
         pods: Vec::new(),
+        neighbours: Vec::new(),
         // Whether an agent is silent follows from its node's object.
         nodes: Ok(Vec::new()),
         node_pod_probes,

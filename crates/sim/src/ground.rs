@@ -13,6 +13,7 @@ use tokio::time::Instant;
 use tonic::Status;
 
 use crate::plan::{Answer, NODES};
+use crate::tenants::PRIMARY;
 
 /// A container of a pod.
 #[derive(Clone, Debug)]
@@ -213,8 +214,9 @@ impl GroundState {
             .get(1)
             .and_then(|key| key.parse().ok())
             .unwrap_or(0);
-        let succeeded = match self.answer(&known.pod[2], key) {
-            Answer::Succeeds => true,
+        let answer = self.answer(&known.pod[2], key);
+        let succeeded = match answer {
+            Answer::Succeeds | Answer::Leads(_) => true,
             Answer::Fails => false,
             Answer::CannotRun => {
                 return ScriptedAnswer::Err(Status::unknown("the runtime is broken"));
@@ -225,7 +227,10 @@ impl GroundState {
             key,
             succeeded,
         });
-        let text = format!("key {key}: {succeeded}");
+        let text = match answer {
+            Answer::Leads(version) => format!("{PRIMARY} {version}"),
+            _ => format!("key {key}: {succeeded}"),
+        };
         ScriptedAnswer::Ok(exec_response(i32::from(!succeeded), text))
     }
 
@@ -249,7 +254,7 @@ impl GroundState {
     /// Makes it the opposite.
     pub(crate) fn flip_answer(&mut self, pod: &str, key: usize) {
         let opposite = match self.answer(pod, key) {
-            Answer::Succeeds => Answer::Fails,
+            Answer::Succeeds | Answer::Leads(_) => Answer::Fails,
             Answer::Fails | Answer::CannotRun => Answer::Succeeds,
         };
         self.answers.insert((pod.to_owned(), key), opposite);

@@ -1,5 +1,6 @@
 //! What always holds, whatever happens: judged at each change that is stored.
 
+mod exclusive;
 mod roll_out;
 mod takeover;
 
@@ -8,11 +9,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leadsman_api::PodProbeMarker;
+use leadsman_api::limits::EXCLUSIVE_ANNOTATION;
 use leadsman_api_model::{ApiServer, Change};
 use leadsman_tests::oracle::{Mark, marks_after};
 use serde::Deserialize;
 use serde_json::Value;
 
+use self::exclusive::Holders;
 use self::roll_out::RollOuts;
 use self::takeover::Takeover;
 use crate::ground::Ground;
@@ -20,7 +23,7 @@ use crate::kubelet::text;
 use crate::process::{Hosts, is_leadsman, is_manager};
 use crate::resources::{LEASE, LEASE_NAMESPACE};
 use crate::story::Story;
-use crate::tenants::BY_HAND;
+use crate::tenants::{BY_HAND, PRIMARY};
 
 /// For how long something may have been untrue when a mark says it. Longer than the longest outage and a Lease.
 const WINDOW: Duration = Duration::from_mins(1);
@@ -49,6 +52,7 @@ pub(crate) struct Invariants {
     /// The identity in the Lease.
     holder: String,
     roll_outs: RollOuts,
+    holders: Holders,
     takeover: Takeover,
     /// Whether anybody edits what leadsman governs.
     has_meddlers: bool,
@@ -67,6 +71,7 @@ impl Invariants {
             candidates: Vec::new(),
             holder: String::new(),
             roll_outs,
+            holders: Holders::default(),
             takeover: Takeover::default(),
             has_meddlers,
             suspended_until: Duration::ZERO,
@@ -88,6 +93,10 @@ impl Invariants {
             _ => {}
         }
         self.takeover.observe(change, &self.ground, &self.story);
+        if resource == "pods" {
+            let is_judged = !self.is_suspended();
+            self.holders.observe_pod(change, is_judged, &self.story);
+        }
         if self.is_suspended() {
             return;
         }
@@ -111,6 +120,7 @@ impl Invariants {
         let lease = server.object("leases", LEASE_NAMESPACE, LEASE);
         self.holder = holder_of(lease.as_deref());
         self.roll_outs.note_restore(server);
+        self.holders.note_restore(server);
     }
 
     fn tell(&self, change: &Change) {
@@ -157,7 +167,15 @@ impl Invariants {
                 .and_then(|command| command.get(1)?.parse().ok())
                 .unwrap_or(0);
             for (state, succeeded) in [("Succeeded", true), ("Failed", false)] {
-                for (mark, value) in marks_after(probe, Some(state)) {
+                let marks = marks_after(probe, Some(state)).into_iter();
+                let marks = marks.flat_map(|(mark, value)| match value.as_deref() {
+                    // What a probe of a role prints.
+                    Some("$(role)") => ["key", PRIMARY]
+                        .map(|value| (mark.clone(), Some(value.to_owned())))
+                        .into(),
+                    _ => vec![(mark, value)],
+                });
+                for (mark, value) in marks {
                     let container = probe.container_name.clone();
                     let claim = Claim {
                         mark,
@@ -286,6 +304,9 @@ impl Invariants {
                 .iter()
                 .filter(|claim| claim.mark == mark)
                 .peekable();
+            if mark.1 == EXCLUSIVE_ANNOTATION {
+                continue;
+            }
             if own.peek().is_none() {
                 // Annotations of sets come with images, which are no part of the status.
                 let is_of_sets = match subresource {

@@ -1,6 +1,7 @@
 //! What all should look like when nothing happens any more, from the objects, and from what really runs on the nodes, by the
 //! shortest code that can be read against the rules of `docs/reference.md`.
 
+mod exclusive;
 mod marker;
 
 use std::collections::BTreeMap;
@@ -68,6 +69,7 @@ impl<'a> Oracle<'a> {
         for pod in self.pods.iter().filter(|pod| is_active(pod)) {
             faults.extend(mark_faults(pod, self.mark_rows(pod)));
         }
+        self.check_exclusive(&mut faults);
         for marker in self
             .markers
             .iter()

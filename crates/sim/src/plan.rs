@@ -67,6 +67,8 @@ pub(crate) enum ProcessId {
 pub(crate) enum Answer {
     /// It exits with 0.
     Succeeds,
+    /// Likewise, and it prints that the pod is the primary, with this version.
+    Leads(u64),
     /// It exits with 1.
     Fails,
     /// The container runtime cannot run it, so no verdict follows.
@@ -90,6 +92,9 @@ pub(crate) struct ProbeShape {
     pub(crate) period: u64,
     /// Failures in a row that count.
     pub(crate) failures: u64,
+    /// Whether its label is what it prints, and only one pod is the primary.
+    #[serde(default)]
+    pub(crate) is_exclusive: bool,
 }
 
 /// What another client does to a pod.
@@ -277,11 +282,13 @@ pub enum FaultClass {
     Nodes,
     /// Pods whose templates have no annotation.
     BarePods,
+    /// Values that only one pod has.
+    Exclusive,
 }
 
 impl FaultClass {
     /// Those of the gate: all.
-    pub const GATE: [Self; 10] = [
+    pub const GATE: [Self; 11] = [
         Self::Stale,
         Self::Watches,
         Self::Requests,
@@ -292,6 +299,7 @@ impl FaultClass {
         Self::Sets,
         Self::Nodes,
         Self::BarePods,
+        Self::Exclusive,
     ];
 }
 
@@ -303,6 +311,7 @@ impl Plan {
         let has_sets = classes.contains(&FaultClass::Sets) && rng.bool();
         // Where nobody meddles, nothing is undone.
         let has_meddlers = classes.contains(&FaultClass::Meddlers) && rng.bool();
+        let has_exclusive = classes.contains(&FaultClass::Exclusive) && rng.bool();
         let latency_ms = [0, 20, 100, 300][rng.usize(..4)];
         let page = [2, 4, 500][rng.usize(..3)];
         let mut draw = Draw {
@@ -310,6 +319,7 @@ impl Plan {
             classes,
             has_sets,
             has_meddlers,
+            has_exclusive,
         };
         let mut steps = Vec::new();
         for marker in 0..MARKERS {
@@ -386,6 +396,7 @@ struct Draw<'a> {
     classes: &'a [FaultClass],
     has_sets: bool,
     has_meddlers: bool,
+    has_exclusive: bool,
 }
 
 impl Draw<'_> {
@@ -413,7 +424,13 @@ impl Draw<'_> {
                 marks_failure: self.rng.bool(),
                 period: self.rng.u64(1..=2),
                 failures: self.rng.u64(1..=2),
+                is_exclusive: false,
             };
+            if self.has_exclusive && probes.is_empty() {
+                probe.is_exclusive = true;
+                // Of all markers alike: what one gave, another one finds.
+                (probe.key, probe.label) = (0, Some(self.rng.usize(..2)));
+            }
             // The schema of markers refuses a condition that two probes have, and a probe that sets nothing.
             let taken = probes
                 .iter()
@@ -434,6 +451,9 @@ impl Draw<'_> {
         let marker = self.rng.usize(..MARKERS);
         if self.has_sets && self.rng.u8(..) < 90 {
             return self.set_edit();
+        }
+        if self.has_exclusive && self.rng.u8(..) < 100 {
+            return self.claim(pod);
         }
         match self.rng.u8(..24) {
             0..=2 => Action::PutMarker {
@@ -476,6 +496,21 @@ impl Draw<'_> {
                     Answer::CannotRun,
                 ]),
             },
+        }
+    }
+
+    /// A pod says that it is the primary, or that it is not.
+    fn claim(&mut self, pod: usize) -> Action {
+        let version = self.rng.u64(1..6);
+        let answers = [
+            Answer::Leads(version),
+            Answer::Leads(version),
+            Answer::Succeeds,
+        ];
+        Action::SetAnswer {
+            pod,
+            key: 0,
+            answer: self.one_of(&answers),
         }
     }
 
@@ -619,7 +654,12 @@ impl Draw<'_> {
         let image = self.rng.usize(..4);
         let soon = self.rng.u64(500..6000);
         let kind = self.one_of(&["pods", "nodes", "podprobemarkers", "nodepodprobes"]);
-        match self.rng.u8(..10) {
+        let claim = |pod, version| Action::SetAnswer {
+            pod,
+            key: 0,
+            answer: Answer::Leads(version),
+        };
+        match self.rng.u8(..12) {
             // A leader loses the Lease just after a late reply to a renewal.
             0 if self.has(FaultClass::Requests) => vec![
                 (0, slow("leases", 4900, 6000)),
@@ -706,6 +746,33 @@ impl Draw<'_> {
                     },
                 ),
                 (0, self.edit()),
+            ],
+            // A primary gives way to another one while writes are late or lost, and again after a change of leadership.
+            10 if self.has_exclusive && self.has(FaultClass::Requests) => vec![
+                (0, claim(pod, 6)),
+                (soon, slow("pods", 2500, 12_000)),
+                (
+                    soon,
+                    Action::LoseReplies {
+                        process,
+                        only: only("pods"),
+                        count: 2,
+                    },
+                ),
+                (soon, claim(pod + 1, 7)),
+                (soon + 3000, claim(pod, 8)),
+            ],
+            11 if self.has_exclusive && self.has(FaultClass::Stale) => vec![
+                (0, late("pods", 30_000)),
+                (0, claim(pod, 6)),
+                (
+                    soon,
+                    Action::Stop {
+                        process: other,
+                        down_ms: 20_000,
+                    },
+                ),
+                (soon + 500, claim(pod + 1, 7)),
             ],
             9 if self.has(FaultClass::Restores) && self.rng.u8(..3) == 0 => vec![
                 (0, Action::SkipVersions),

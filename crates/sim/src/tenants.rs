@@ -20,6 +20,8 @@ pub(crate) const WORKLOADS: [(&str, &[&str]); 2] = [("a", &["main", "extra"]), (
 pub(crate) const IMAGES: [&str; 4] = ["side:1", "side:2", "side:3", "side:broken"];
 /// The sidecars of the sets.
 pub(crate) const SIDECARS: [&str; 2] = ["log", "mesh"];
+/// The value that only one pod has.
+pub(crate) const PRIMARY: &str = "primary";
 /// Who takes the Lease by hand.
 pub(crate) const BY_HAND: &str = "somebody";
 /// For how long a client fights over a label.
@@ -74,9 +76,19 @@ fn probe(marker: usize, place: usize, shape: &ProbeShape) -> Value {
     }
     if let Some(label) = shape.label {
         let policy = |state: &str| {
-            let value = format!("{}-p{place}-{state}", marker_name(marker));
+            let mut value = format!("{}-p{place}-{state}", marker_name(marker));
             let key = label_key(label);
-            json!({"state": state, "labels": {key.clone(): value}, "annotations": {key: "set"}})
+            let is_exclusive = shape.is_exclusive && state == "Succeeded";
+            if is_exclusive {
+                "$(role)".clone_into(&mut value);
+            }
+            let mut policy =
+                json!({"state": state, "labels": {&key: value}, "annotations": {&key: "set"}});
+            if is_exclusive {
+                policy["exclusive"] =
+                    json!({"label": key, "value": PRIMARY, "version": "$(version)"});
+            }
+            policy
         };
         let states: &[_] = if shape.marks_failure {
             &["Succeeded", "Failed"]
@@ -85,6 +97,9 @@ fn probe(marker: usize, place: usize, shape: &ProbeShape) -> Value {
         };
         let policies: Vec<_> = states.iter().map(|state| policy(state)).collect();
         probe["markerPolicy"] = json!(policies);
+        if shape.is_exclusive {
+            probe["output"] = json!({"matches": "^(?<role>[a-z]+) (?<version>[0-9]+)"});
+        }
     }
     probe
 }

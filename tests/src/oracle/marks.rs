@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use leadsman_api::NodePodProbe;
+use leadsman_api::limits::EXCLUSIVE_ANNOTATION;
 use leadsman_api::marker::PodContainerProbe;
 use leadsman_api::node_pod_probe::PodProbe;
 use serde_json::Value;
@@ -52,9 +53,11 @@ pub fn mark_faults<'a>(
     let mut rows: Vec<_> = rows.into_iter().collect();
     rows.sort_by_key(|(_, has_container, _)| !has_container);
     for (probe, _, state) in rows {
+        let labels = exclusive_labels(probe);
         for (mark, value) in marks_after(probe, state) {
             let is_first = claimed.insert(mark.clone());
-            if !is_first || state.is_none() {
+            // Who has an exclusive value follows from all pods.
+            if !is_first || state.is_none() || labels.contains(&mark) {
                 continue;
             }
             let found = mark_on(pod, &mark);
@@ -65,11 +68,21 @@ pub fn mark_faults<'a>(
                 ));
             }
         }
+        if !labels.is_empty() {
+            claimed.insert(("annotation", EXCLUSIVE_ANNOTATION.to_owned()));
+        }
     }
     for mark in ours.difference(&claimed) {
         faults.push(format!("{name}: {mark:?} is ours, and no marker names it"));
     }
     faults
+}
+
+/// The labels of a probe that have a value which only one pod has.
+fn exclusive_labels(probe: &PodContainerProbe) -> BTreeSet<Mark> {
+    let policies = probe.marker_policy.iter();
+    let exclusive = policies.filter_map(|policy| policy.exclusive.as_ref());
+    exclusive.map(|one| ("label", one.label.clone())).collect()
 }
 
 /// The marks that are in the entry of leadsman's field manager.

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use jiff::{SignedDuration, Timestamp};
 
 use super::compatibility::Compatibility;
+use super::exclusive::Exclusive;
 use super::output::{ExpectedOutput, OutputValues, ValueText};
 use super::probe::State;
 use super::resolved::ResolvedProbe;
@@ -69,6 +70,8 @@ pub struct MarkerProbe {
     pub succeeded: Option<Policy>,
     /// The pod's labels and annotations while the verdict is Failed.
     pub failed: Option<Policy>,
+    /// The value of a label that only one pod has, of those that `succeeded` sets.
+    pub exclusive: Option<Arc<Exclusive>>,
 }
 
 /// Labels and annotations of a pod for one verdict.
@@ -315,6 +318,7 @@ impl MarkerProbe {
         if probe.output.is_none() && probe.marker_policy.iter().any(uses_values) {
             report.add("refers to values of the output: set output.matches");
         }
+        Exclusive::check_policies(&probe.marker_policy, report);
         let wire = probe.output.as_ref();
         let output =
             wire.and_then(|output| ExpectedOutput::read(output, &mut report.field("output")));
@@ -324,7 +328,7 @@ impl MarkerProbe {
             None if wire.is_some() => PolicyReader::Invalid,
             None => PolicyReader::Anything,
         };
-        let [succeeded, failed] =
+        let ([succeeded, failed], exclusive) =
             reader.read_policies(&probe.marker_policy, &mut report.field("markerPolicy"));
         let template =
             ProbeTemplate::parse_template(&probe.probe, compatibility, &mut report.field("probe"))?;
@@ -343,6 +347,7 @@ impl MarkerProbe {
             condition_type: condition_type.map(Into::into),
             succeeded,
             failed,
+            exclusive: exclusive.map(Arc::new),
         })
     }
 }
@@ -373,7 +378,10 @@ fn check_probe_name(name: &str) -> Result<(), String> {
 /// the probe has no `output`.
 fn uses_values(policy: &ProbeMarkerPolicy) -> bool {
     let mut texts = policy.labels.values().chain(&policy.message);
-    !policy.outputs.is_empty() || texts.any(|text| text.contains("$("))
+    let versions = |exclusive: &wire::ExclusiveLabel| exclusive.version.is_some();
+    !policy.outputs.is_empty()
+        || texts.any(|text| text.contains("$("))
+        || policy.exclusive.as_ref().is_some_and(versions)
 }
 
 /// Reads the policies of one probe, by what it says that the output has to be.
@@ -387,14 +395,15 @@ enum PolicyReader<'a> {
 }
 
 impl PolicyReader<'_> {
-    /// Reads the policies of Succeeded and of Failed.
+    /// Reads the policies of Succeeded and of Failed, and the value that only one pod has.
     fn read_policies(
         &self,
         policies: &[ProbeMarkerPolicy],
         report: &mut FieldErrors<'_>,
-    ) -> [Option<Policy>; 2] {
+    ) -> ([Option<Policy>; 2], Option<Exclusive>) {
         report.at_most(policies.len(), 2, "policies");
         let [mut succeeded, mut failed] = [None, None];
+        let mut exclusive = None;
         let mut states = Occurrences::default();
         for (index, policy) in policies.iter().enumerate() {
             let mut at = report.index(index);
@@ -402,6 +411,8 @@ impl PolicyReader<'_> {
                 at.add(format!("there is another policy for {:?}", policy.state));
             }
             let read = self.read_policy(policy, &mut at);
+            let check = |name: &str, at: &mut FieldErrors<'_>| self.check_value_name(name, at);
+            exclusive = Exclusive::read(policy, check, &mut at).or(exclusive);
             match policy.state.as_str() {
                 "Succeeded" => succeeded = Some(read),
                 "Failed" => {
@@ -416,7 +427,7 @@ impl PolicyReader<'_> {
                 }
             }
         }
-        [succeeded, failed]
+        ([succeeded, failed], exclusive)
     }
 
     fn read_policy(&self, policy: &ProbeMarkerPolicy, report: &mut FieldErrors<'_>) -> Policy {

@@ -3,6 +3,7 @@
 //! A mark is a label, an annotation or a condition. A key that a policy of a matching marker names is governed: the
 //! verdict decides its value, or that it is absent. The writes that give a pod its marks are in `write`.
 
+mod exclusive;
 mod finding;
 mod write;
 
@@ -13,10 +14,13 @@ use std::fmt;
 use std::sync::Arc;
 
 use jiff::Timestamp;
+use leadsman_api::limits::EXCLUSIVE_ANNOTATION;
 
+pub(super) use self::exclusive::Membership;
 use self::finding::{Finding, PairsOf};
 pub use self::finding::{HeldVerdict, RefusedValue};
 pub(super) use self::write::{ComparedMark, compare_marks, condition_status, diff_marks};
+use super::exclusive::{Ruling, Stance};
 use super::injected::{MARKERS, PROBES};
 use super::marker::{Marker, MarkerProbe};
 use super::pod::{CoOwner, IndexedPod, Ours};
@@ -113,6 +117,10 @@ pub struct DesiredMarks {
     pub refused: Vec<RefusedValue>,
     /// Verdicts that do not count yet.
     pub held: Vec<HeldVerdict>,
+    /// What the verdicts say of exclusive values, of the probes that set their labels.
+    pub stances: Vec<(ProbePosition, Stance)>,
+    /// What is decided of these values. Known once all pods of their groups are.
+    pub rulings: Vec<(ProbePosition, Ruling)>,
 }
 
 /// The claims of a pod's probes so far.
@@ -204,6 +212,7 @@ impl DesiredMarks {
         for (place, probe) in probes_of(markers).filter(|(_, probe)| !has_container(probe)) {
             claims.claim_marks(place, probe, None);
         }
+        let stances = claims.judge_exclusive(markers, verdict);
         let wants = Wants {
             labels: claims.labels.into_wants(),
             annotations: claims.annotations.into_wants(),
@@ -214,6 +223,8 @@ impl DesiredMarks {
             conflicts,
             refused: claims.refused,
             held: claims.held,
+            stances,
+            rulings: Vec::new(),
         }
     }
 }
@@ -283,6 +294,7 @@ fn probe_claims(probe: &MarkerProbe, mark: &Mark) -> bool {
         Mark::Annotation(key) if [PROBES, MARKERS].contains(&&**key) => {
             probe.condition_type.is_some()
         }
+        Mark::Annotation(key) if **key == *EXCLUSIVE_ANNOTATION => probe.exclusive.is_some(),
         Mark::Annotation(key) => pairs.any(|pairs| pairs.annotations.contains_key(key)),
         Mark::Condition(kind) => probe.condition_type.as_ref() == Some(kind),
     }

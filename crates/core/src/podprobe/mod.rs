@@ -20,6 +20,7 @@
 mod compatibility;
 mod contest;
 pub mod event;
+pub mod exclusive;
 pub mod explain;
 pub mod history;
 pub mod index;

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use leadsman_api::PodProbeMarkerStatus;
-use leadsman_api::marker::ProbeSummary;
+use leadsman_api::marker::{ExclusiveHolder, ProbeSummary};
 
 use super::marker::MARKERS_PER_POD;
 use super::probe::State;
@@ -415,6 +415,8 @@ pub struct StatusInputs<'a> {
     pub refused: Option<(&'a Trouble, &'a str)>,
     /// The status observed last.
     pub status: &'a PodProbeMarkerStatus,
+    /// The pods that have exclusive values, by the name of the probe.
+    pub holders: &'a BTreeMap<Arc<str>, Vec<ExclusiveHolder>>,
     /// Whether the API server keeps `probes` and `conditions`: `OpenKruise`'s CRD has neither field.
     pub summaries: bool,
 }
@@ -463,6 +465,10 @@ pub fn diff_status(
         probes: tally.probes.clone(),
         conditions,
     };
+    for probe in &mut desired.probes {
+        let holders = inputs.holders.get(probe.name.as_str());
+        probe.holders = holders.cloned().unwrap_or_default();
+    }
     if desired.probes.is_empty() || !inputs.summaries {
         // An empty list is left out of the patch, which therefore cannot clear the observed one.
         desired.probes.clone_from(&observed.probes);

@@ -182,6 +182,7 @@ async fn read_reports(
         gate: install.gates.pod_probe_marker,
         markers,
         pods,
+        neighbours: Vec::new(),
         nodes: nodes.map_err(Clone::clone),
         node_pod_probes: Ok(node_pod_probes),
         agents: agents.map(decode_each).map_err(Clone::clone),

@@ -20,6 +20,10 @@ const MARKER_FIELDS: OptionalFields = OptionalFields {
             "spec.probes[].markerPolicy[].holdSeconds",
             "verdicts count at once",
         ),
+        (
+            "spec.probes[].markerPolicy[].exclusive.label",
+            "no value is exclusive: any number of pods may have it",
+        ),
     ],
 };
 

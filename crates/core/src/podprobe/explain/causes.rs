@@ -4,10 +4,13 @@
 //! that no status can show: that no marker matches, that a pod cannot be probed, that a verdict is due, that nobody
 //! writes, and what a failed probe's message means.
 
+use leadsman_api::limits::EXCLUSIVE_ANNOTATION;
+
 use super::explanation::{Cause, CauseReason};
 use super::failures::diagnose_failure;
 use super::{ManagerState, PodContext, reported_problem, words};
 use crate::cluster::nearest;
+use crate::podprobe::exclusive::Ruling;
 use crate::podprobe::index::{InspectedFit, InspectedMarker, InspectedProbe};
 use crate::podprobe::marker::{Marker, MarkerProbe};
 use crate::podprobe::marks::Conflict;
@@ -58,6 +61,7 @@ impl PodContext<'_> {
                 let lost = lost.filter(|conflict| conflict.loser.0 == place);
                 causes.extend(lost.filter_map(|conflict| self.conflict_cause(parsed, conflict)));
                 causes.extend(self.output_and_hold_causes(place, parsed));
+                causes.extend(self.exclusive_causes(place, parsed));
                 causes.extend(remembered);
             } else {
                 causes.extend(self.unmatched_marker_cause(marker));
@@ -275,6 +279,64 @@ impl PodContext<'_> {
                     CauseReason::Held,
                     format!(
                         "probe {name}: {state} has to hold for some time (holdSeconds), and nobody said since when it does; whoever reports it has to set lastTransitionTime"
+                    ),
+                ),
+            };
+            causes.push(cause.with_origin(marker, Some(probe)));
+        }
+        causes
+    }
+
+    /// Why the pod does not have the exclusive values that it claims.
+    fn exclusive_causes(&self, place: usize, marker: &Marker) -> Vec<Cause> {
+        let mut causes = Vec::new();
+        let rulings = self.inspected.rulings.iter();
+        for ((_, second), ruling) in rulings.filter(|((first, _), _)| *first == place) {
+            let Some(probe) = marker.probes.get(*second) else {
+                continue;
+            };
+            let Some(exclusive) = &probe.exclusive else {
+                continue;
+            };
+            let value = format!(
+                "probe {}: label {}={} is exclusive",
+                probe.name, exclusive.label, exclusive.value
+            );
+            let cause = match ruling {
+                Ruling::Stays | Ruling::Has | Ruling::Declines => continue,
+                Ruling::Lost(other) => Cause::new_problem(
+                    CauseReason::NotHolder,
+                    format!(
+                        "{value}, and pod {} has a better claim or has it already: {}; if that pod is not the one, look at what its probe prints",
+                        other.name,
+                        if exclusive.version.is_some() {
+                            "the higher version wins, and of equal ones the pod that has it"
+                        } else {
+                            "the later transition of the verdict wins"
+                        }
+                    ),
+                ),
+                Ruling::Outdated(floor) => Cause::new_problem(
+                    CauseReason::NotHolder,
+                    format!(
+                        "{value}, and its version is lower than {floor}, which was proved before; if versions began anew, remove the annotation {EXCLUSIVE_ANNOTATION} from all pods of the marker"
+                    ),
+                ),
+                Ruling::Awaits(others) => {
+                    let names = others.iter().map(|name| name.name.as_str());
+                    let names: Vec<_> = names.take(3).collect();
+                    Cause::new_resolving(
+                        CauseReason::NotHolder,
+                        format!(
+                            "{value}, and the pod gets it when pods {} have lost it",
+                            names.join(", ")
+                        ),
+                    )
+                }
+                Ruling::Announced => Cause::new_resolving(
+                    CauseReason::NotHolder,
+                    format!(
+                        "{value}, and the pod gets it when the manager has seen its annotation {EXCLUSIVE_ANNOTATION}"
                     ),
                 ),
             };

@@ -271,6 +271,8 @@ closed_list! {
         InvalidValue,
         /// The verdict has to hold for some time before it counts.
         Held,
+        /// Another pod has an exclusive value, or has to lose it first.
+        NotHolder,
         /// Another client sets the same key, again and again.
         Contested,
         /// The pod's node does not exist.

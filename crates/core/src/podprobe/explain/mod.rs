@@ -77,6 +77,8 @@ pub struct ObservedObjects {
     pub markers: Vec<Guarded<PodProbeMarker>>,
     /// The pods that are to be explained.
     pub pods: Vec<Pod>,
+    /// Other pods of markers with exclusive values, which may have these.
+    pub neighbours: Vec<Pod>,
     /// Their nodes.
     pub nodes: Result<Vec<Node>, Unread>,
     /// The objects of their nodes.
@@ -148,7 +150,7 @@ impl ObservedCluster {
             unread: unread.into_iter().collect(),
         };
         cluster.observe_markers(observed.markers);
-        cluster.observe_pods(observed.pods);
+        cluster.observe_pods(observed.pods, &observed.neighbours);
         cluster.observe_nodes(observed.nodes, observed.node_pod_probes.unwrap_or_default());
         cluster.observe_event(Event::Synced);
         cluster
@@ -219,10 +221,12 @@ impl ObservedCluster {
         self.observe_markers(markers);
     }
 
-    fn observe_pods(&mut self, pods: Vec<Pod>) {
+    fn observe_pods(&mut self, pods: Vec<Pod>, neighbours: &[Pod]) {
         let mut names = BTreeSet::new();
         // With the agents' pods, by which the index judges whether an agent works.
-        for pod in pods.iter().chain(&self.agents.clone()) {
+        let others = neighbours.iter().chain(&self.agents);
+        let others: Vec<_> = others.cloned().collect();
+        for pod in others.iter().chain(&pods) {
             names.insert(ObjectName::of(&pod.identity));
             self.observe_event(Event::Pod(Arc::new(pod.clone()), LISTED));
         }

@@ -126,6 +126,19 @@ fn nothing_is_in_the_way_of_a_pod_that_is_marked_as_it_should_be() {
     scene.probe()["markerPolicy"][0]["holdSeconds"] = json!(60);
     scene.states[0].as_object_mut().unwrap().remove("lastTransitionTime");
 })]
+#[case::another_pod_has_the_value("NotHolder", &["label idle=true is exclusive", "pod other has a better claim"], |scene: &mut Scene| {
+    scene.probe()["markerPolicy"][0]["exclusive"] = json!({ "label": "idle", "value": "true" });
+    scene.pod["metadata"]["labels"].as_object_mut().unwrap().remove("idle");
+    let mut other = scene.pod.clone();
+    other["metadata"]["name"] = json!("other");
+    other["metadata"]["uid"] = json!("v");
+    other["metadata"]["labels"]["idle"] = json!("true");
+    let key = leadsman_api::limits::EXCLUSIVE_ANNOTATION;
+    let record = format!(r#"{{"{}#Idle":{{"holds":true,"since":"2026-01-01T00:55:00Z"}}}}"#, scene.markers[0]["metadata"]["name"].as_str().unwrap());
+    other["metadata"]["annotations"][key] = json!(record);
+    other["metadata"]["managedFields"][1]["fieldsV1"]["f:metadata"]["f:annotations"][format!("f:{key}")] = json!({});
+    scene.neighbours.push(other);
+})]
 #[case::contested("Contested", &["another client keeps removing", "label idle is written by operator"], |scene: &mut Scene| {
     scene.reports("Contested", "another client keeps removing or changing marks: p (label idle)");
     scene.pod["metadata"]["labels"]["idle"] = json!("no");

@@ -12,6 +12,7 @@ use super::markers::MarkerPhase;
 use super::nodes::AgentState;
 use super::pod_plan::{InspectedProbe, PlannedEntries, markers_of_pod};
 use crate::cluster::{Now, ObjectName};
+use crate::podprobe::exclusive::Ruling;
 use crate::podprobe::marker::Marker;
 use crate::podprobe::marks::{
     self, Conflict, HeldVerdict, Mark, ProbePosition, RefusedValue, Wants,
@@ -36,6 +37,8 @@ pub struct InspectedPod<'a> {
     pub refused: Vec<RefusedValue>,
     /// Verdicts that do not count yet.
     pub held: Vec<HeldVerdict>,
+    /// What is decided of exclusive values, of the probes that set their labels.
+    pub rulings: Vec<(ProbePosition, Ruling)>,
     /// Whether the object of its node lacks entries of it, or has others than it should.
     pub entries_differ: bool,
     /// Whether an agent is to run a probe of it.
@@ -96,7 +99,7 @@ impl Index {
         let entries = PlannedEntries::new(pod, &matching, node.observed_entries());
         let plan = self
             .observations_of(pod, now)
-            .inspect_plan(&matching, &entries);
+            .inspect_plan(&matching, &entries, &self.groups);
         let desired = plan.desired;
         let markers: Vec<_> = matching.iter().map(|(_, marker)| *marker).collect();
         let of_probes = plan.probes.iter().flatten();
@@ -126,6 +129,7 @@ impl Index {
             conflicts: desired.conflicts,
             refused: desired.refused,
             held: desired.held,
+            rulings: desired.rulings,
             entries_differ: node.has_unapplied_entries(),
             has_entries,
             agent: node.agent_state(),

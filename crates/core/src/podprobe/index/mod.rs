@@ -6,13 +6,14 @@
 //! state, apart from two things that are remembered: contests with other writers, and writes that were refused for
 //! good.
 //!
-//! Three machines with private fields do the work, and this file only wires them:
+//! Four machines with private fields do the work, and this file only wires them:
 //!
 //! | machine | owns | takes in | gives out |
 //! |---|---|---|---|
 //! | `markers` | markers, their selectors and tallies | what each pod adds to the tallies | which match a pod; statuses and finalizers that are due |
 //! | `nodes` | nodes, `NodePodProbe`s, agents | which entries each pod should have | what a node and its agent report of a pod; the objects that are due |
 //! | `pods` | pods, contests over their marks | the plan of each pod | the marks that are due |
+//! | `groups` | who claims and who has exclusive values | what each pod has to do with them | who is to have them |
 //!
 //! None of them knows another. Beside them:
 //!
@@ -34,6 +35,7 @@
 //! one plan to the next.
 
 mod context;
+mod groups;
 mod inspect;
 mod markers;
 mod nodes;
@@ -56,6 +58,7 @@ use leadsman_api::DEFAULT_NAMESPACE;
 use self::context::{
     Affected, Contributions, DueWrite, IndexContext, MarkerName, PodName, Sent, Timer, pod_key,
 };
+use self::groups::Groups;
 pub use self::inspect::{InspectedFit, InspectedMark, InspectedMarker, InspectedPod};
 pub use self::markers::FINALIZER;
 use self::markers::{MarkerChange, MarkerReflection, Markers};
@@ -112,6 +115,7 @@ pub struct Index {
     markers: Markers,
     nodes: Nodes,
     pods: Pods,
+    groups: Groups,
     turns: PlanningTurns,
     undecodable: Undecodable,
     refusals: RefusedWrites,
@@ -132,6 +136,7 @@ impl Index {
             ),
             nodes: Nodes::new(config.node_bytes),
             pods: Pods::default(),
+            groups: Groups::default(),
             turns: PlanningTurns::default(),
             undecodable: Undecodable::default(),
             refusals: RefusedWrites::default(),
@@ -259,7 +264,14 @@ impl Index {
 
     fn due_write(&self, target: &WriteTarget, now: Now) -> Option<DueWrite> {
         match target {
-            WriteTarget::PodMarks(name) => self.pods.due_write(name, now),
+            WriteTarget::PodMarks(name) => {
+                let due = self.pods.due_write(name, now)?;
+                // Other pods may have been planned since, and this one waits to be planned again.
+                let (pod, mut gives) = self.pods.given_values(name)?;
+                gives
+                    .all(|group| self.groups.may_give(group, pod))
+                    .then_some(due)
+            }
             WriteTarget::NodePodProbe(name) => self.nodes.due_write(name, now.monotonic),
             // While pods wait for their turn, the marker is not compared either ([`Index::compare_markers`]).
             WriteTarget::MarkerStatus(name) | WriteTarget::MarkerFinalizer(name)
@@ -371,6 +383,8 @@ impl Index {
     }
 
     fn compare_marker(&mut self, name: &MarkerName) {
+        let holders = self.groups.holders_of(name);
+        self.markers.set_holders(name, holders);
         let reflection = self.reflection_of(name);
         self.markers.compare_marker(name, reflection, &mut self.cx);
     }
@@ -423,6 +437,14 @@ impl Index {
         // What the object has now is an input: an entry remembers for which container the startup probe has passed.
         let observed = self.nodes.view_of_pod(pod).observed_entries();
         let entries = PlannedEntries::new(pod, &matching, observed);
+        let members = self.observations_of(pod, self.cx.now).plan_memberships(
+            &matching,
+            &entries,
+            &self.groups,
+        );
+        let cx = &mut self.cx;
+        self.groups
+            .set_memberships(name, pod.version.number(), members, cx);
         let undecodable = self.undecodable.entries_of_markers(pod, observed);
         let wanted = entries.to_pod_entries(pod, undecodable, cx);
         let on_node = wanted.as_ref().and_then(|_| pod_key(pod));
@@ -440,9 +462,10 @@ impl Index {
             contributions: of_pod,
             last_transition,
             counts_from,
+            exclusive,
         } = self
             .observations_of(pod, self.cx.now)
-            .plan_marks(&matching, &entries);
+            .plan_marks(&matching, &entries, &self.groups);
         // A pod that has ended is not written any more, so the deletion of a marker must not wait for its marks.
         let leaves_marks = pod.active && marks::has_unclaimed(pod, &wants);
         let cx = &mut self.cx;
@@ -455,6 +478,7 @@ impl Index {
             contributions: Contributions { of_pod, surplus },
             last_transition,
             counts_from,
+            exclusive,
         };
         let Some(planned) = self.pods.set_plan(name, plan, cx) else {
             return;
@@ -497,6 +521,7 @@ impl Index {
             contested: self.pods.contested_marks(&pod.name).collect(),
             keeps_unclaimed: self.undecodable.has_marker_in(&pod.name.namespace),
             now: now.wall,
+            markers: &self.markers,
         }
     }
 

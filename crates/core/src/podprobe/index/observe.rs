@@ -12,6 +12,7 @@ use super::Index;
 use super::context::Contributions;
 use crate::cluster::{CompleteList, ObjectName, Refusal, ResourceVersion, Source};
 use crate::podprobe::event::{Event, WatchedKind, Write, WriteTarget};
+use crate::podprobe::exclusive;
 use crate::podprobe::pod::IndexedPod;
 
 impl Index {
@@ -27,6 +28,9 @@ impl Index {
             }
             Event::Undecodable(kind, name) => self.observe_undecodable(kind, name),
             Event::Deleted(kind, name, version) => {
+                if kind == WatchedKind::Pod {
+                    self.groups.note_watched(version, cx);
+                }
                 // The watch may lag behind the reply to a write that created a new object of this name.
                 let known = self.known_version(kind, &name);
                 if !known.is_some_and(|known| known.is_later_than(version)) {
@@ -35,6 +39,9 @@ impl Index {
             }
             Event::Listed(kind, names, version) => {
                 self.markers_listed |= kind == WatchedKind::Marker;
+                if kind == WatchedKind::Pod {
+                    self.groups.note_listed(version, cx);
+                }
                 let list = self.watches.complete_list(kind, version);
                 self.remove_unlisted(kind, &names, list);
             }
@@ -93,6 +100,11 @@ impl Index {
 
     fn observe_pod(&mut self, wire: &slim::Pod, source: Source) {
         let name = ObjectName::of(&wire.identity);
+        if source == Source::Watch {
+            let version = wire.identity.resource_version.as_deref();
+            self.groups
+                .note_watched(ResourceVersion::parse(version), &mut self.cx);
+        }
         if self.is_stale(WatchedKind::Pod, &name, &wire.identity, source) {
             return;
         }
@@ -115,8 +127,14 @@ impl Index {
         }
         self.count_release(&pod);
         self.observe_agent(&pod, wire);
-        self.cx.affected.pods.insert(pod.name.clone());
+        let name = pod.name.clone();
+        self.cx.affected.pods.insert(name.clone());
+        let known = self.pods.get(&name);
+        let is_recorded = known.into_iter().chain([&pod]).any(exclusive::has_records);
         self.pods.insert_pod(pod, self.cx.now);
+        if self.cx.synced && is_recorded {
+            self.update_memberships(&name);
+        }
     }
 
     /// Counts a pod that has lost its controller for its markers.
@@ -370,6 +388,7 @@ impl Index {
         let cx = &mut self.cx;
         let removed = self.pods.remove_pod(name, cx)?;
         let pod = &removed.pod;
+        self.groups.remove_pod(&pod.name, cx);
         self.nodes.remove_agent(pod, cx);
         // With the last pod that had unclaimed marks, markers that wait for their removal may go.
         if self.pods.set_unclaimed(&pod.name, false) {

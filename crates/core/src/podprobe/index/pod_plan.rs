@@ -8,11 +8,17 @@ use std::sync::Arc;
 use jiff::Timestamp;
 
 use super::context::{IndexContext, MarkerName};
+use super::groups::{GroupName, Groups, NewMember};
+use super::markers::Markers;
 use super::nodes::NodeView;
 use super::situation::{PodSituation, ProbedBy};
+use crate::cluster::ObjectName;
+use crate::podprobe::exclusive::{
+    Exclusive, Member, Record, Records, Ruling, Stance, read_records,
+};
 use crate::podprobe::marker::{MARKERS_PER_POD, Marker, MarkerProbe};
 use crate::podprobe::marks::{
-    self, Conflict, DesiredMarks, Mark, ProbePosition, RefusedValue, Wants,
+    self, Conflict, DesiredMarks, Mark, Membership, ProbePosition, RefusedValue, Want, Wants,
 };
 use crate::podprobe::plan::{Entry, Gap, PodEntries};
 use crate::podprobe::pod::IndexedPod;
@@ -75,6 +81,8 @@ pub(super) struct Observations<'a> {
     pub(super) keeps_unclaimed: bool,
     /// By which verdicts that have to hold for some time count.
     pub(super) now: Timestamp,
+    /// Markers that do not match the pod any more may be those of its records.
+    pub(super) markers: &'a Markers,
 }
 
 /// What follows from the verdicts on a pod.
@@ -87,6 +95,30 @@ pub(super) struct PlannedMarks {
     pub(super) last_transition: Option<Timestamp>,
     /// When the next verdict counts that does not yet.
     pub(super) counts_from: Option<Timestamp>,
+    pub(super) exclusive: PlannedExclusive,
+}
+
+/// What a plan of a pod has to do with exclusive values.
+#[derive(Debug, Default)]
+pub(in crate::podprobe::index) struct PlannedExclusive {
+    /// Whether the pod may have one, or is about to get one: its marks are written for the version of the pod that was
+    /// planned, and no other.
+    pub(super) is_fenced: bool,
+    /// Whether one is taken from a pod that has ended, of which nothing else is written.
+    pub(super) takes_from_ended: bool,
+    /// The groups whose values it gives the pod.
+    pub(super) gives: Box<[GroupName]>,
+}
+
+/// An exclusive value with which a pod has to do.
+struct ExclusiveOfPod<'a> {
+    /// The probe, of those of matching markers.
+    place: Option<ProbePosition>,
+    /// `<marker>#<probe>`.
+    entry: &'a str,
+    exclusive: &'a Exclusive,
+    group: GroupName,
+    stance: Stance,
 }
 
 impl Observations<'_> {
@@ -95,17 +127,20 @@ impl Observations<'_> {
         &self,
         matching: &Matching<'_>,
         PlannedEntries(entries): &PlannedEntries,
+        groups: &Groups,
     ) -> PlannedMarks {
         let markers = markers_of_pod(matching);
         let provided = self.provided_probes(&markers);
         let provided = provided.as_ref();
         let verdict_at = |place| self.verdict_at(place, &markers, entries, provided);
+        let (desired, exclusive) = self.desired_marks(matching, entries, provided, groups);
         let DesiredMarks {
             wants,
             conflicts,
             refused,
             held,
-        } = self.desired_marks(&markers, entries, provided);
+            ..
+        } = desired;
         let situation = PodSituation::new(self.pod, self.node, self.refused_object);
         let mut contributions = Vec::with_capacity(matching.len());
         let mut last_transition = None;
@@ -138,7 +173,148 @@ impl Observations<'_> {
             contributions,
             last_transition,
             counts_from: held.iter().filter_map(|held| held.until).min(),
+            exclusive,
         }
+    }
+
+    /// What the pod has to do with exclusive values, by its verdicts and its marks.
+    pub(super) fn plan_memberships(
+        &self,
+        matching: &Matching<'_>,
+        PlannedEntries(entries): &PlannedEntries,
+        groups: &Groups,
+    ) -> Vec<NewMember> {
+        let has_exclusive = |(_, marker): &(_, &Marker)| {
+            let mut probes = marker.probes.iter();
+            probes.any(|probe| probe.exclusive.is_some())
+        };
+        let records = read_records(self.pod);
+        // So have hardly any pods, and the others cost no more than this.
+        if records.is_empty() && !matching.iter().any(has_exclusive) {
+            return Vec::new();
+        }
+        let markers = markers_of_pod(matching);
+        let provided = self.provided_probes(&markers);
+        let verdict_at = |place| self.verdict_at(place, &markers, entries, provided.as_ref());
+        let desired = DesiredMarks::new(&markers, self.pod, verdict_at, self.now);
+        let all = self.exclusive_of_pod(matching, &desired.stances, &records);
+        let members = all.into_iter().map(|one| NewMember {
+            member: Member {
+                stance: one.stance,
+                shows: one.exclusive.is_shown_by(self.pod),
+                record: records.get(one.entry).cloned(),
+                is_watched: groups.has_watched(self.pod.version.number()),
+            },
+            group: one.group,
+            is_versioned: one.exclusive.version.is_some(),
+        });
+        members.collect()
+    }
+
+    /// The exclusive values of the probes that set their labels, and those of which the pod has records, of markers that do not
+    /// match it any more.
+    fn exclusive_of_pod<'b>(
+        &'b self,
+        matching: &Matching<'b>,
+        stances: &[(ProbePosition, Stance)],
+        records: &'b Records,
+    ) -> Vec<ExclusiveOfPod<'b>> {
+        let own = stances.iter().filter_map(|(place, stance)| {
+            let (name, marker) = matching.get(place.0)?;
+            let probe = marker.probes.get(place.1)?;
+            let stance = if self.pod.active {
+                *stance
+            } else {
+                Stance::Gone
+            };
+            self.exclusive_of_probe((name, probe), Some(*place), stance)
+        });
+        let mut all: Vec<_> = own.collect();
+        for entry in records.keys() {
+            if all.iter().any(|one| one.entry == entry) {
+                continue;
+            }
+            let Some((marker, probe)) = entry.split_once('#') else {
+                continue;
+            };
+            let name = ObjectName {
+                namespace: self.pod.name.namespace.clone(),
+                name: marker.to_owned(),
+            };
+            let known = self.markers.active_entry(&name);
+            let past = known.and_then(|(name, marker)| {
+                let mut probes = marker.probes.iter();
+                let probe = probes.find(|one| *one.name == *probe)?;
+                self.exclusive_of_probe((name, probe), None, Stance::Gone)
+            });
+            all.extend(past);
+        }
+        all
+    }
+
+    fn exclusive_of_probe<'b>(
+        &self,
+        (marker, probe): (&MarkerName, &'b MarkerProbe),
+        place: Option<ProbePosition>,
+        stance: Stance,
+    ) -> Option<ExclusiveOfPod<'b>> {
+        let exclusive = probe.exclusive.as_deref()?;
+        let group = GroupName {
+            marker: marker.clone(),
+            probe: probe.name.clone(),
+            value: exclusive.group_of(self.pod),
+        };
+        Some(ExclusiveOfPod {
+            place,
+            entry: &probe.entry,
+            exclusive,
+            group,
+            stance,
+        })
+    }
+
+    /// Settles who has exclusive values. Returns also what is decided of the probes of matching markers.
+    fn settle_exclusive(
+        &self,
+        matching: &Matching<'_>,
+        desired: &mut DesiredMarks,
+        groups: &Groups,
+    ) -> (PlannedExclusive, Vec<(ProbePosition, Ruling)>) {
+        let records = read_records(self.pod);
+        let stances = std::mem::take(&mut desired.stances);
+        let all = self.exclusive_of_pod(matching, &stances, &records);
+        let pod = &self.pod.name;
+        let decided = all.iter().map(|one| groups.ruling(&one.group, pod));
+        let decided: Vec<(Ruling, Option<Record>)> = decided.collect();
+        let memberships = all.iter().zip(&decided);
+        let memberships = memberships.map(|(one, (ruling, record))| Membership {
+            entry: one.entry,
+            exclusive: one.exclusive,
+            ruling: ruling.clone(),
+            record: record.clone(),
+            is_past: one.place.is_none(),
+        });
+        let memberships: Vec<_> = memberships.collect();
+        desired.settle_exclusive(self.pod, &memberships, self.keeps_unclaimed);
+        let is_about_to_have =
+            |ruling: &Ruling| matches!(ruling, Ruling::Has | Ruling::Announced | Ruling::Awaits(_));
+        let gives = all.iter().filter(|one| {
+            let label = desired.wants.labels.get(&one.exclusive.label);
+            let gives = matches!(label, Some(Want::Value(value)) if *value == one.exclusive.value);
+            gives && !one.exclusive.is_shown_by(self.pod)
+        });
+        let planned = PlannedExclusive {
+            is_fenced: all.iter().any(|one| groups.may_have(&one.group, pod))
+                || decided.iter().any(|(ruling, _)| is_about_to_have(ruling)),
+            takes_from_ended: !self.pod.active
+                && decided
+                    .iter()
+                    .any(|(one, _)| matches!(one, Ruling::Lost(_))),
+            gives: gives.map(|one| one.group.clone()).collect(),
+        };
+        let rulings = all.iter().zip(decided);
+        let rulings = rulings.filter_map(|(one, (ruling, _))| Some((one.place?, ruling)));
+        (planned, rulings.collect())
     }
 
     /// The trouble with a value in the output of a marker's probe.
@@ -177,12 +353,16 @@ impl Observations<'_> {
 
     fn desired_marks(
         &self,
-        markers: &[&Marker],
+        matching: &Matching<'_>,
         entries: &[Vec<Result<Entry, Gap>>],
         provided: Option<&Provided>,
-    ) -> DesiredMarks {
-        let verdict_at = |place| self.verdict_at(place, markers, entries, provided);
-        let mut desired = DesiredMarks::new(markers, self.pod, verdict_at, self.now);
+        groups: &Groups,
+    ) -> (DesiredMarks, PlannedExclusive) {
+        let markers = markers_of_pod(matching);
+        let verdict_at = |place| self.verdict_at(place, &markers, entries, provided);
+        let mut desired = DesiredMarks::new(&markers, self.pod, verdict_at, self.now);
+        let (exclusive, rulings) = self.settle_exclusive(matching, &mut desired, groups);
+        desired.rulings = rulings;
         let wants = &mut desired.wants;
         // The conditions of a virtual node's pod are the provider's own; the marks that follow from them are ours.
         if let Some(provided) = provided {
@@ -198,7 +378,7 @@ impl Observations<'_> {
             // The provider may register its node again.
             wants.hold_injected(&self.pod.ours);
         }
-        desired
+        (desired, exclusive)
     }
 
     /// What the marks follow from, for [`Index::inspect_pod`](super::Index::inspect_pod).
@@ -206,11 +386,12 @@ impl Observations<'_> {
         &self,
         matching: &Matching<'_>,
         PlannedEntries(entries): &PlannedEntries,
+        groups: &Groups,
     ) -> InspectedPlan {
         let markers = markers_of_pod(matching);
         let provided = self.provided_probes(&markers);
         let provided = provided.as_ref();
-        let desired = self.desired_marks(&markers, entries, provided);
+        let (desired, _) = self.desired_marks(matching, entries, provided, groups);
         let situation = PodSituation::new(self.pod, self.node, self.refused_object);
         let inspect = |place: ProbePosition, entry: &Result<Entry, Gap>, probe: &MarkerProbe| {
             let verdict = self.verdict_at(place, &markers, entries, provided);

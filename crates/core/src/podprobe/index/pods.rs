@@ -12,6 +12,8 @@ use jiff::{SignedDuration, Timestamp};
 use super::context::{
     Contributions, DueWrite, IndexContext, MarkerName, NodeName, PodKey, PodName, Sent, Timer,
 };
+use super::groups::GroupName;
+use super::pod_plan::PlannedExclusive;
 use crate::cluster::{Now, ObjectName, ResourceVersion, Selector};
 use crate::podprobe::contest::Contests;
 use crate::podprobe::event::{Write, WriteTarget};
@@ -77,6 +79,8 @@ pub(super) struct PodPlan {
     pub(super) last_transition: Option<Timestamp>,
     /// When the next of its verdicts counts that does not yet.
     pub(super) counts_from: Option<Timestamp>,
+    /// What it has to do with exclusive values.
+    pub(super) exclusive: PlannedExclusive,
 }
 
 /// The due marks of a pod, kept from one plan to the next, so that neither the write nor its contest needs another
@@ -88,6 +92,7 @@ struct DueMarks {
     differing: Vec<ComparedMark>,
     /// When the verdict changed that they follow from. None if they follow from something else.
     verdict_since: Option<Timestamp>,
+    exclusive: PlannedExclusive,
 }
 
 /// A removed pod, with what refers to it in the other machines.
@@ -249,6 +254,7 @@ impl Pods {
             contributions,
             last_transition,
             counts_from,
+            exclusive,
         } = plan;
         let now = cx.now.monotonic;
         // By the clock of the wall, by which the agent wrote when the verdict changed: if it is set back meanwhile, the pod is
@@ -257,8 +263,9 @@ impl Pods {
         let ends = left.map(|left| now.saturating_add(left.unsigned_abs()));
         cx.timers
             .reset(&mut state.hold_timer, ends, || Timer::Hold(name.clone()));
-        // A pod that has ended or is being deleted is not written any more: nothing acts on its marks.
-        let mut compared = if state.pod.active {
+        // A pod that has ended or is being deleted is not written any more: nothing acts on its marks, but for what another pod
+        // waits for.
+        let mut compared = if state.pod.active || exclusive.takes_from_ended {
             marks::compare_marks(&state.pod, &wants, cx.now.wall)
         } else {
             Vec::new()
@@ -285,6 +292,7 @@ impl Pods {
                 wants,
                 differing: compared,
                 verdict_since,
+                exclusive,
             })
         });
         state.last_transition = state.last_transition.max(last_transition);
@@ -335,13 +343,26 @@ impl Pods {
         let state = self.by_name.get(name)?;
         let due = state.due.as_ref()?;
         let is_held = |mark: &Mark| state.contests.delays_writes_of(mark, now.monotonic);
-        let marks = marks::diff_marks(&state.pod, &due.wants, is_held, now.wall)?;
+        let is_fenced = due.exclusive.is_fenced;
+        let marks = marks::diff_marks(&state.pod, &due.wants, is_held, is_fenced, now.wall)?;
         let changed = due.differing.iter().filter(|one| !is_held(&one.key));
+        let changed = changed.filter(|one| marks.apply.is_some() || marks.removes(&one.key));
         let changed = changed.map(|one| (one.key.clone(), one.wanted));
+        let sent = Sent::Marks(changed.collect());
         Some(DueWrite {
             write: Write::PodMarks(Box::new(marks)),
-            sent: Sent::Marks(changed.collect()),
+            sent,
         })
+    }
+
+    /// The groups whose values the due marks of a pod give it.
+    pub(super) fn given_values(
+        &self,
+        name: &ObjectName,
+    ) -> Option<(&PodName, impl Iterator<Item = &GroupName>)> {
+        let (name, state) = self.by_name.get_key_value(name)?;
+        let due = state.due.iter();
+        Some((name, due.flat_map(|due| due.exclusive.gives.iter())))
     }
 
     /// When the verdict changed from which the due marks of a pod follow.

@@ -149,10 +149,14 @@ pub(in crate::podprobe) fn compare_marks(
 ///
 /// A held mark stays as it is. As a server-side apply removes what it leaves out and we alone own, the apply repeats a held
 /// mark of ours with its present value, and leaves out one that is not ours.
+///
+/// `is_fenced` makes the apply one of the pod's present version: carried out late, it would bring back an exclusive label that
+/// was taken away meanwhile. A patch before it would change the version, so the apply follows in a write of its own.
 pub(in crate::podprobe) fn diff_marks(
     pod: &IndexedPod,
     wants: &Wants,
     is_held: impl Fn(&Mark) -> bool,
+    is_fenced: bool,
     now: Timestamp,
 ) -> Option<PodMarks> {
     let [labels, annotations] = pairs_of(pod, wants);
@@ -165,13 +169,22 @@ pub(in crate::podprobe) fn diff_marks(
     if !apply && !remove {
         return None;
     }
+    let apply = apply && !(is_fenced && remove);
+    let version = pod.version.number().filter(|_| is_fenced);
     Some(PodMarks {
         pod: (*pod.name).clone(),
         uid: pod.uid.to_string(),
         remove: remove
             .then(|| removal_patch(pod, &labels.remove, &annotations.remove, &conditions.remove)),
-        apply: apply
-            .then(|| apply_body(pod, labels.values, annotations.values, &conditions.values)),
+        apply: apply.then(|| {
+            apply_body(
+                pod,
+                version,
+                labels.values,
+                annotations.values,
+                &conditions.values,
+            )
+        }),
     })
 }
 
@@ -390,6 +403,7 @@ fn removal_patch(
 
 fn apply_body(
     pod: &IndexedPod,
+    version: Option<u64>,
     labels: Map<String, Value>,
     annotations: Map<String, Value>,
     conditions: &[Value],
@@ -399,6 +413,9 @@ fn apply_body(
         "kind": "Pod",
         "metadata": { "name": pod.name.name, "namespace": pod.name.namespace, "uid": pod.uid },
     });
+    if let Some(version) = version {
+        body["metadata"]["resourceVersion"] = json!(version.to_string());
+    }
     for (field, values) in [("labels", labels), ("annotations", annotations)] {
         if !values.is_empty() {
             body["metadata"][field] = Value::Object(values);

@@ -175,6 +175,88 @@ pub(super) fn add_outputs(table: &mut Table) {
     );
 }
 
+pub(super) fn add_exclusive(table: &mut Table) {
+    let role = || {
+        (
+            OUTPUT,
+            json!({"matches": "^(?<role>[a-z]+) (?<version>[0-9]+)$"}),
+        )
+    };
+    let first = format!("{}[0]", pointer_to_path(POLICIES));
+    let policies = |exclusive: Value| {
+        let policy =
+            json!({"state": "Succeeded", "labels": {"role": "$(role)"}, "exclusive": exclusive});
+        [role(), (POLICIES, json!([policy]))]
+    };
+    let good = || json!({"label": "role", "value": "primary"});
+    let with = |field: &str, value: Value| {
+        let mut exclusive = good();
+        exclusive[field] = value;
+        policies(exclusive)
+    };
+    table.add_accepted("an exclusive value", &policies(good()));
+    table.add_accepted("no exclusive value", &policies(json!(null)));
+    table.add_accepted("with versions", &with("version", json!("$(version)")));
+    table.add_accepted("by groups", &with("groupBy", json!("a.io/b")));
+    let fixed = json!({"state": "Succeeded", "labels": {"role": "primary"}, "exclusive": good()});
+    table.add_accepted("exclusive without output", &[(POLICIES, json!([fixed]))]);
+    let in_outputs = json!([{"when": {"role": "primary"}, "labels": {"role": "primary"}}]);
+    let of_outputs = json!({"state": "Succeeded", "outputs": in_outputs, "exclusive": good()});
+    table.add_accepted(
+        "exclusive of outputs",
+        &[role(), (POLICIES, json!([of_outputs]))],
+    );
+    for (field, bad) in [
+        ("label", json!("other")),
+        ("value", json!("")),
+        ("value", json!("no value")),
+        ("value", json!("v".repeat(limits::LABEL + 1))),
+        ("version", json!("")),
+        ("version", json!("7")),
+        ("version", json!("v$(version)")),
+        ("version", json!("$$(version)")),
+        ("groupBy", json!("")),
+        ("groupBy", json!("-")),
+        ("groupBy", json!("a/b/c")),
+    ] {
+        let path = format!("{first}.exclusive.{field}");
+        table.add_refused(format!("exclusive {field} {bad}"), &with(field, bad), path);
+    }
+    let without_output = &with("version", json!("$(version)"))[1..];
+    table.add_refused("a version without output", without_output, "spec.probes[0]");
+    let failed = json!({"state": "Failed", "labels": {"role": "primary"}, "exclusive": good()});
+    let path = format!("{first}.exclusive");
+    table.add_refused("exclusive for Failed", &[(POLICIES, json!([failed]))], path);
+    table.add_refused(
+        "groups by a label that is set",
+        &with("groupBy", json!("role")),
+        "spec.probes[0]",
+    );
+    let succeeded =
+        json!({"state": "Succeeded", "labels": {"role": "primary"}, "exclusive": good()});
+    let other = |value: &str| {
+        let failed = json!({"state": "Failed", "labels": {"role": value}});
+        [(POLICIES, json!([succeeded, failed]))]
+    };
+    table.add_accepted("another value for Failed", &other("none"));
+    table.add_refused(
+        "the value for Failed too",
+        &other("primary"),
+        "spec.probes[0]",
+    );
+    for missing in ["label", "value"] {
+        let mut exclusive = good();
+        if let Some(object) = exclusive.as_object_mut() {
+            object.remove(missing);
+        }
+        table.add_sample(
+            format!("exclusive without {missing}"),
+            &policies(exclusive),
+            SampleVerdict::Unreadable,
+        );
+    }
+}
+
 pub(super) fn add_selectors(table: &mut Table) {
     let by = |expression: Value| [(SELECTOR, json!({"matchExpressions": [expression]}))];
     let at = "spec.selector.matchExpressions[0]";

@@ -96,6 +96,7 @@ pub fn all_samples() -> Vec<Sample> {
     handlers::add_timings(&mut table);
     marker::add_effects(&mut table);
     marker::add_outputs(&mut table);
+    marker::add_exclusive(&mut table);
     names::add_reserved(&mut table);
     marker::add_selectors(&mut table);
     marker::add_probes(&mut table);

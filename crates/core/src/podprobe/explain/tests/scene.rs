@@ -28,6 +28,7 @@ pub(super) struct Scene {
     pub(super) pod: Value,
     pub(super) node: Option<Value>,
     pub(super) agent: Option<Value>,
+    pub(super) neighbours: Vec<Value>,
     /// What the agent reports of each entry.
     pub(super) states: Vec<Value>,
     pub(super) obstacles: Vec<Value>,
@@ -102,6 +103,7 @@ impl Scene {
             pod,
             node: Some(json!({ "metadata": { "name": "n1", "uid": "n" } })),
             agent: Some(agent),
+            neighbours: Vec::new(),
             states: vec![json!({
                 "name": "m#Idle", "state": "Succeeded", "message": "idle",
                 "lastTransitionTime": "2026-01-01T00:50:00Z", "lastProbeTime": "2026-01-01T00:50:00Z",
@@ -197,6 +199,7 @@ impl Scene {
             gate: self.gate,
             markers: self.markers.iter().map(decode).collect(),
             pods: vec![decode(&self.pod)],
+            neighbours: self.neighbours.iter().map(decode).collect(),
             nodes: if self.reads_nodes {
                 Ok(self.node.iter().map(decode).collect())
             } else {

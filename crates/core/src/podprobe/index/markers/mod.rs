@@ -35,6 +35,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
+use leadsman_api::marker::ExclusiveHolder;
 use leadsman_api::{PodProbeMarker, PodProbeMarkerStatus};
 
 use self::ages::Ages;
@@ -94,6 +95,8 @@ struct MarkerState {
     /// The pods that are counted in the tally.
     pods: BTreeSet<PodName>,
     tally: Tally,
+    /// Who has the exclusive values of its probes, by the probe.
+    holders: BTreeMap<Arc<str>, Vec<ExclusiveHolder>>,
     releases: Releases,
 }
 
@@ -172,6 +175,23 @@ impl Markers {
     /// A marker that is acted on.
     fn active_marker(&self, name: &ObjectName) -> Option<&Marker> {
         self.by_name.get(name)?.phase.as_active()
+    }
+
+    /// A marker that is acted on, with its name as others share it.
+    pub(super) fn active_entry(&self, name: &ObjectName) -> Option<(&MarkerName, &Marker)> {
+        let (name, state) = self.by_name.get_key_value(name)?;
+        Some((name, state.phase.as_active()?))
+    }
+
+    /// Replaces who has the exclusive values of a marker.
+    pub(super) fn set_holders(
+        &mut self,
+        name: &ObjectName,
+        holders: BTreeMap<Arc<str>, Vec<ExclusiveHolder>>,
+    ) {
+        if let Some(marker) = self.by_name.get_mut(name) {
+            marker.holders = holders;
+        }
     }
 
     /// The selector of a marker that is acted on.
@@ -499,6 +519,7 @@ impl MarkerState {
             phase,
             pods: BTreeSet::new(),
             tally: Tally::new(names),
+            holders: BTreeMap::new(),
             releases: Releases::default(),
         }
     }

@@ -101,6 +101,7 @@ impl Markers {
             acknowledged: reflection.is_acknowledged,
             refused,
             status: &marker.status,
+            holders: &marker.holders,
             summaries: self.keeps_summaries,
         };
         status::diff_status(&marker.tally, &inputs, now)
@@ -160,7 +161,9 @@ fn fingerprint_of_status(status: &PodProbeMarkerStatus) -> u64 {
             probe.pending,
             probe.silent,
         ];
-        (&probe.name, counts)
+        let holders = probe.holders.iter();
+        let holders = holders.map(|one| (&one.group, &one.pod, &one.version));
+        (&probe.name, counts, holders.collect::<Vec<_>>())
     });
     let conditions = status.conditions.iter();
     let conditions = conditions.filter(|one| one.type_ == READY);

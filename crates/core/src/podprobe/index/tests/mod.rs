@@ -5,6 +5,7 @@ mod cluster;
 mod contests;
 mod cycles;
 mod events;
+mod exclusive;
 mod finalizers;
 mod marker_status;
 mod marks;

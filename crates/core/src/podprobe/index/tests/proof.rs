@@ -235,7 +235,7 @@ fn prove(config: Config, drops_extensions: bool, turn: Option<usize>, steps: &[S
 }
 
 /// Fast enough for each test run; more by the environment's `PROPTEST_CASES`.
-fn histories() -> ProptestConfig {
+pub(super) fn histories() -> ProptestConfig {
     let asked = std::env::var("PROPTEST_CASES").ok();
     ProptestConfig {
         failure_persistence: None,

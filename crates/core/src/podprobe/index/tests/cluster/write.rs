@@ -160,10 +160,14 @@ impl Cluster {
         let pod = self.pods.get(&marks.pod)?;
         let bodies = [&marks.remove, &marks.apply];
         for body in bodies.into_iter().flatten() {
-            if body["metadata"]["uid"] != json!(pod.uid) {
+            let version = &body["metadata"]["resourceVersion"];
+            // What is of another version conflicts (`metadata.resourceVersion` of an apply is a precondition).
+            let is_other = !version.is_null() && *version != json!(pod.version.to_string());
+            if body["metadata"]["uid"] != json!(pod.uid) || is_other {
                 return None;
             }
         }
+        let was_primary = pod.is_marked_primary();
         self.edit_pod(&marks.pod, |pod| {
             if let Some(body) = &marks.remove {
                 pod.remove(body);
@@ -172,6 +176,9 @@ impl Cluster {
                 pod.apply(body);
             }
         });
+        if !was_primary {
+            self.assert_one_holder(&marks.pod);
+        }
         self.reply_with(WatchedKind::Pod, &marks.pod)
     }
 }

@@ -1,0 +1,107 @@
+//! Values that only one pod has: who should have them.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt;
+use leadsman_api::limits::EXCLUSIVE_ANNOTATION;
+use leadsman_api::marker::ExclusiveLabel;
+use serde_json::Value;
+
+use super::Oracle;
+use super::marker::Row;
+
+/// What a pod's annotation says of a value.
+fn record(pod: &Pod, entry: &str) -> Value {
+    let text = pod.annotations().get(EXCLUSIVE_ANNOTATION);
+    let records = text.and_then(|text| serde_json::from_str::<Value>(text).ok());
+    records.map_or(Value::Null, |records| records[entry].clone())
+}
+
+fn exclusive_of<'a>(row: &Row<'a>) -> Option<&'a ExclusiveLabel> {
+    let mut policies = row.probe.marker_policy.iter();
+    policies.find_map(|policy| policy.exclusive.as_ref())
+}
+
+/// The row that sets a label: the first one that names it, of those whose containers the pod has.
+fn setter<'a, 'b>(rows: &'b [Row<'a>], label: &str) -> Option<&'b Row<'a>> {
+    let sets = |row: &&Row<'_>| {
+        let mut policies = row.probe.marker_policy.iter();
+        policies.any(|policy| policy.labels.contains_key(label))
+    };
+    let setters = rows.iter().filter(sets);
+    setters.min_by_key(|row| !row.has_container)
+}
+
+impl Oracle<'_> {
+    /// Of the pods that claim a value the one with the highest version has it, and no other.
+    pub(super) fn check_exclusive(&self, faults: &mut Vec<String>) {
+        // By the probe: the claims, each with whether the pod has the value, and all that have it.
+        let mut claims: BTreeMap<String, Vec<(u64, bool, String)>> = BTreeMap::new();
+        let mut holders: BTreeMap<String, Vec<String>> = BTreeMap::new();
+        for pod in &self.pods {
+            let rows = self.rows(pod);
+            for row in &rows {
+                let (Some(exclusive), entry) = (exclusive_of(row), row.entry_name()) else {
+                    continue;
+                };
+                let is_setter =
+                    setter(&rows, &exclusive.label).is_some_and(|it| std::ptr::eq(it, row));
+                let Some(verdict) = self.verdict(pod, row).filter(|_| is_setter) else {
+                    continue;
+                };
+                let label = pod.labels().get(&exclusive.label);
+                let has = label == Some(&exclusive.value);
+                let values = verdict.values.clone().unwrap_or_default();
+                if values.get("role") == Some(&exclusive.value) {
+                    let version = values["version"].parse().unwrap_or_default();
+                    let claim = (version, has, pod.name_any());
+                    claims.entry(entry.clone()).or_default().push(claim);
+                }
+                if has {
+                    holders
+                        .entry(entry.clone())
+                        .or_default()
+                        .push(pod.name_any());
+                }
+                if has != record(pod, &entry)["holds"].as_bool().unwrap_or_default() {
+                    let name = pod.name_any();
+                    faults.push(format!(
+                        "{name}: {entry} is {label:?} beside {}",
+                        record(pod, &entry)
+                    ));
+                }
+            }
+        }
+        for (entry, mut claims) in claims {
+            let proved = self
+                .pods
+                .iter()
+                .filter_map(|pod| record(pod, &entry)["version"].as_u64());
+            let floor = proved.max().unwrap_or_default();
+            claims.retain(|(version, ..)| *version >= floor);
+            let expected = claims
+                .iter()
+                .max_by_key(|(version, has, _)| (*version, *has));
+            let holders = holders.remove(&entry).unwrap_or_default();
+            let is_right = match (expected, &holders[..]) {
+                (None, []) => true,
+                // Of claims that are equal any one may have it.
+                (Some((version, ..)), [holder]) => claims
+                    .iter()
+                    .any(|(own, _, pod)| own == version && pod == holder),
+                _ => false,
+            };
+            if !is_right {
+                faults.push(format!(
+                    "{entry}: {holders:?} have the value that {claims:?} claim, from {floor} on"
+                ));
+            }
+        }
+        for (entry, holders) in holders {
+            faults.push(format!(
+                "{entry}: {holders:?} have a value that nobody claims"
+            ));
+        }
+    }
+}
