@@ -10,7 +10,7 @@ use kube::api::{
 };
 use kube::{Api, Client, Error};
 use leadsman_api::BroadcastJob;
-use leadsman_api::crd::{advanced_cron_job_crd, broadcast_job_crd};
+use leadsman_api::crd::{advanced_cron_job_crd, broadcast_job_crd, clone_set_crd};
 use leadsman_tests::{Scene, wait_for_answer, wait_for_object};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -53,10 +53,14 @@ const REFUSED: [&str; 15] = [
 /// The cases that the API server judges when a pod is created.
 const JUDGED_LATER: [&str; 2] = ["empty image", "bad label"];
 
-/// Has the API server serve the kinds of jobs, which only their gates install.
+/// Has the API server serve the kinds of jobs and sets of pods, which only their gates install.
 pub(crate) async fn serve_jobs(client: &Client) -> Result<()> {
     let crds: Api<CustomResourceDefinition> = Api::all(client.clone());
-    for crd in [broadcast_job_crd(), advanced_cron_job_crd()] {
+    for crd in [
+        broadcast_job_crd(),
+        advanced_cron_job_crd(),
+        clone_set_crd(),
+    ] {
         let name = crd.metadata.name.clone().unwrap_or_default();
         let apply = PatchParams::apply("tests").force();
         let crd = serde_json::to_value(crd)?;

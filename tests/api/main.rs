@@ -8,6 +8,7 @@ mod admission;
 mod api_model;
 mod broadcast;
 mod budgets;
+mod cloneset;
 mod completion;
 mod deletion;
 mod doctor;
@@ -322,6 +323,7 @@ fn apart() -> Vec<Case<Installation>> {
         case!(apart leadership::after_an_outage_one_manager_writes_all),
         case!(apart leadership::a_leader_that_ends_hands_over_at_once),
         case!(apart broadcast::a_job_over_all_nodes_runs_to_its_end),
+        case!(apart cloneset::a_set_is_made_scaled_and_updated),
         case!(apart deletion::clients_of_openkruise_find_the_finalizer),
         case!(apart jobs::a_schedule_runs_its_jobs_once_across_a_restart),
         case!(apart jobs::the_manager_creates_and_deletes_what_its_jobs_control),
@@ -355,6 +357,7 @@ fn together() -> Vec<Case<Installation>> {
         case!(sidecarset_schema::what_a_set_must_keep_is_kept),
         case!(sidecarset_schema::all_errors_of_a_set_come_in_one_answer),
         case!(broadcast::the_api_server_takes_and_refuses_what_was_recorded),
+        case!(cloneset::the_api_server_takes_and_refuses_what_was_recorded),
         case!(entries::an_entry_has_a_resolved_port_and_defaults),
         case!(entries::a_node_without_entries_has_its_object),
         case!(entries::a_virtual_node_has_no_object),

@@ -2,6 +2,7 @@
 //! process that lacks one names it. What `docs/security.md` says of them is what is tested here.
 
 mod account;
+mod clone_set_occasion;
 mod document;
 mod job_occasion;
 mod occasion;

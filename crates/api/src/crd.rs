@@ -6,6 +6,7 @@
 
 mod advanced_cron_job;
 mod broadcast_job;
+mod clone_set;
 mod sidecar_set;
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
@@ -14,7 +15,8 @@ use serde_json::{Map, Value, json};
 
 use crate::rules::CelRule;
 use crate::{
-    AdvancedCronJob, BroadcastJob, NodePodProbe, PodProbeMarker, SidecarSet, limits, rules,
+    AdvancedCronJob, BroadcastJob, CloneSet, NodePodProbe, PodProbeMarker, SidecarSet, limits,
+    rules,
 };
 
 /// An object of JSON, such as a schema is.
@@ -38,6 +40,11 @@ pub fn broadcast_job_crd() -> CustomResourceDefinition {
     typed(broadcast_job::document(&BroadcastJob::crd()))
 }
 
+/// The CRD of sets of pods, likewise.
+pub fn clone_set_crd() -> CustomResourceDefinition {
+    typed(clone_set::document(&CloneSet::crd()))
+}
+
 /// The CRD of cron jobs, likewise.
 pub fn advanced_cron_job_crd() -> CustomResourceDefinition {
     typed(advanced_cron_job::document(&AdvancedCronJob::crd()))
@@ -53,6 +60,7 @@ pub fn render() -> Vec<(String, String)> {
             "BroadcastJobGate/",
             broadcast_job::document(&BroadcastJob::crd()),
         ),
+        ("CloneSetGate/", clone_set::document(&CloneSet::crd())),
         (
             "AdvancedCronJobGate/",
             advanced_cron_job::document(&AdvancedCronJob::crd()),

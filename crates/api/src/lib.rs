@@ -5,6 +5,7 @@
 
 pub mod advanced_cron_job;
 pub mod broadcast_job;
+pub mod clone_set;
 pub mod crd;
 pub mod guarded;
 pub mod limits;
@@ -20,6 +21,7 @@ mod wire;
 
 pub use advanced_cron_job::{AdvancedCronJob, AdvancedCronJobSpec, AdvancedCronJobStatus};
 pub use broadcast_job::{BroadcastJob, BroadcastJobSpec, BroadcastJobStatus};
+pub use clone_set::{CloneSet, CloneSetSpec, CloneSetStatus};
 pub use guarded::Guarded;
 pub use marker::{PodProbeMarker, PodProbeMarkerSpec, PodProbeMarkerStatus};
 pub use node_pod_probe::{NodePodProbe, NodePodProbeSpec, NodePodProbeStatus};
@@ -51,6 +53,9 @@ pub const SIDECAR_SET_CRD: &str = include_str!(
 pub const BROADCAST_JOB_CRD: &str = include_str!(
     "../../../charts/leadsman/files/crds/BroadcastJobGate/apps.kruise.io_broadcastjobs.yaml"
 );
+/// The CRD of sets of pods, likewise.
+pub const CLONE_SET_CRD: &str =
+    include_str!("../../../charts/leadsman/files/crds/CloneSetGate/apps.kruise.io_clonesets.yaml");
 /// The CRD of cron jobs, likewise.
 pub const ADVANCED_CRON_JOB_CRD: &str = include_str!(
     "../../../charts/leadsman/files/crds/AdvancedCronJobGate/apps.kruise.io_advancedcronjobs.yaml"

@@ -108,6 +108,16 @@ pub const FIELD_PATH: usize = "metadata.annotations['']".len() + QUALIFIED_NAME;
 pub const PATCHES: usize = 16;
 /// Annotations of one entry of a set's `patchPodMetadata`, at most.
 pub const PATCH_KEYS: usize = 32;
+/// Characters of the name of a `CloneSet`: that of a pod has six more.
+pub const CLONE_SET_NAME: usize = 247;
+/// Names in `podsToDelete`, at most.
+pub const PODS_TO_DELETE: usize = 1024;
+/// Labels of a template, at most.
+pub const TEMPLATE_LABELS: usize = 128;
+/// Labels, and as many finalizers, of a hook of a lifecycle, at most.
+pub const HOOK_MARKS: usize = 16;
+/// Longest grace period of an update in place, in seconds.
+pub const GRACE_SECONDS: i64 = 24 * 3600;
 /// Maximum terms of a priority strategy, and of a scatter strategy.
 pub const TERMS: usize = 32;
 

@@ -219,7 +219,7 @@ pub struct ExclusiveHolder {
     /// The version of its claim, a number of 64 bits without sign.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub version: Option<String>,
-    /// When the verdict changed that made the claim.
+    /// Time at which the verdict changed that made the claim.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since: Option<Time>,
 }

@@ -5,7 +5,9 @@
 
 mod advanced_cron_job;
 mod broadcast_job;
+mod clone_set;
 mod exclusive;
+mod roll_out;
 mod sidecar_set;
 
 use std::borrow::Cow;
@@ -14,6 +16,8 @@ use serde_json::{Value, json};
 
 pub(crate) use self::advanced_cron_job::{RUN_TEMPLATES, advanced_cron_job};
 pub(crate) use self::broadcast_job::broadcast_job;
+pub(crate) use self::clone_set::{CLONE_SET_SELECTORS, CLONE_SET_WEIGHT_VALUES, clone_set};
+use self::roll_out::{amount_rule, priority_rules};
 pub(crate) use self::sidecar_set::{SELECTORS, WEIGHT_VALUES, sidecar_set};
 use crate::limits;
 

@@ -28,8 +28,8 @@ pub type Pairs = Vec<(String, String)>;
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(try_from = "PodWire")]
 pub struct Pod {
-    /// Name, namespace, uid, resourceVersion, generation, creationTimestamp and deletionTimestamp; all other fields are
-    /// empty.
+    /// Name, namespace, uid, resourceVersion, generation, creationTimestamp, deletionTimestamp and finalizers; all other fields
+    /// are empty.
     pub identity: ObjectMeta,
     /// The labels.
     pub labels: Pairs,
@@ -263,6 +263,8 @@ struct PodMetadata {
     #[serde(default, deserialize_with = "pairs")]
     annotations: Pairs,
     #[serde(default, deserialize_with = "null_as_default")]
+    finalizers: Vec<String>,
+    #[serde(default, deserialize_with = "null_as_default")]
     owner_references: Vec<OwnerReference>,
     #[serde(default, deserialize_with = "null_as_default")]
     managed_fields: Vec<FieldOwner>,
@@ -404,9 +406,11 @@ impl PodWire {
             owned.into_iter().flatten().map(String::len)
         });
         let pinned = self.spec.pinned_node.iter().map(String::len);
+        let finalizers = self.metadata.finalizers.iter().map(String::len);
         let texts = labels
             .chain(annotations)
             .chain(pinned)
+            .chain(finalizers)
             .chain(names)
             .chain(ports)
             .chain(owned);
@@ -437,6 +441,7 @@ impl TryFrom<PodWire> for Pod {
                 generation: metadata.generation,
                 creation_timestamp: metadata.creation_timestamp,
                 deletion_timestamp: metadata.deletion_timestamp,
+                finalizers: (!metadata.finalizers.is_empty()).then_some(metadata.finalizers),
                 ..ObjectMeta::default()
             },
             labels: metadata.labels,

@@ -7,6 +7,7 @@ use futures::future::try_join_all;
 use jiff::Timestamp;
 use leadsman_api::slim::{Node, Pod};
 use leadsman_api::{Guarded, NodePodProbe, PodProbeMarker};
+use leadsman_core::cloneset::SetExplanation;
 use leadsman_core::cluster::ObjectName;
 use leadsman_core::podprobe::explain::{
     Explanation, ObservedCluster, ObservedObjects, PodGroup, Unread, format_selector,
@@ -20,12 +21,12 @@ use crate::reader::{ListSelection, Reader};
 use crate::recent_runs::{Agents, known_uids};
 use crate::report::{Report, Text, bad, bold, good, line, print_report};
 use crate::resources::{
-    ApiResource, BROADCAST_JOBS, MARKERS, NODE_POD_PROBES, NODES, PODS, SIDECAR_SETS,
+    ApiResource, BROADCAST_JOBS, CLONE_SETS, MARKERS, NODE_POD_PROBES, NODES, PODS, SIDECAR_SETS,
 };
 use crate::sidecars::{self, ExplainedSidecars, GroupedSidecars};
 use crate::targets::{PodSelection, PodsOf, TargetState, parse_target};
 use crate::text::after_colon;
-use crate::{VerbError, broadcast_jobs, completion};
+use crate::{VerbError, broadcast_jobs, clone_sets, completion};
 
 /// Up to so many nodes are read one by one, more of them as a list.
 const FEW_NODES: usize = 8;
@@ -73,6 +74,9 @@ struct ManyPods {
     /// Of a marker or a set what its status says.
     #[serde(skip_serializing_if = "Option::is_none")]
     object: Option<TargetState>,
+    /// Of a `CloneSet`, what its pods wait for.
+    #[serde(rename = "cloneSet", skip_serializing_if = "Option::is_none")]
+    clone_set: Option<SetExplanation>,
     groups: Vec<PodGroup>,
     /// What markers do to them; left out where a set is asked about.
     pods: Vec<Explanation>,
@@ -100,14 +104,25 @@ pub(crate) async fn run(args: &Args) -> Result<(), VerbError> {
     let selected = target.select_pods(&reader, namespace).await?;
     let pods = selected.read_pods(&reader).await?;
     let now = reader.cluster_time().await;
+    let clone_set = match (target, namespace) {
+        (PodsOf::Workload(CLONE_SETS, _, name), Some(namespace)) => {
+            // Who may not read revisions hears of the pods alone.
+            let of_set = (namespace, name);
+            clone_sets::explain(&reader, of_set, &selected.selection, now)
+                .await
+                .ok()
+        }
+        _ => None,
+    };
     let is_one_pod = matches!(target, PodsOf::Pod(_));
     // For machines a workload is a list however many pods it has: a filter of jq must not fail after a scale-down to one.
     let is_text = matches!(args.output, OutputFormat::Table | OutputFormat::Wide);
-    if is_one_pod || is_text && pods.len() == 1 && selected.state.is_none() {
+    if is_one_pod || is_text && pods.len() == 1 && selected.state.is_none() && clone_set.is_none() {
         let pod = explain_one_pod(&reader, pods, !args.no_runs, now).await?;
         return print_report(args.output, now, &pod);
     }
-    let several = explain_many_pods(&reader, selected, pods, set, now).await?;
+    let mut several = explain_many_pods(&reader, selected, pods, set, now).await?;
+    several.clone_set = clone_set;
     print_report(args.output, now, &several)
 }
 
@@ -158,6 +173,7 @@ async fn explain_many_pods(
     }
     Ok(ManyPods {
         object: selected.state,
+        clone_set: None,
         groups: group_by_causes(&explained),
         pods: explained,
         sidecars: sidecars.and_then(|sidecars| sidecars.into_groups(set)),
@@ -190,6 +206,9 @@ impl Report for ManyPods {
             } else {
                 text.add_gap();
             }
+        }
+        if let Some(set) = &self.clone_set {
+            clone_sets::add_text(set, text);
         }
         if !self.pods.is_empty() {
             text.add_groups(&self.groups, &self.pods);

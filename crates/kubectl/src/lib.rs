@@ -13,6 +13,7 @@
 //! | `install` | who leads, with which settings |
 //! | `explain`, `status`, `history`, `top`, `doctor`, `trial` (`try`), `inject`, `drift`, `next` | the verbs |
 //! | `sidecars` | what a pod has to do with `SidecarSet`s, for `explain` |
+//! | `clone_sets` | what the pods of a `CloneSet` wait for, for `explain` |
 //! | `broadcast_jobs` | which nodes have no pod of a `BroadcastJob`, for `explain` |
 //! | `sidecar_sets` | the `SidecarSet`s of a cluster or of files, and what their injection follows from |
 //! | `targets` | what a verb is asked about, and its pods |
@@ -23,6 +24,7 @@
 #![doc(html_no_source)]
 
 mod broadcast_jobs;
+mod clone_sets;
 mod cluster_clock;
 mod completion;
 mod connection;

@@ -9,7 +9,7 @@ use leadsman_api::slim::Namespace;
 use leadsman_api::{Guarded, SidecarSet as SidecarSetWire};
 use leadsman_core::podprobe::explain::Unread;
 use leadsman_core::sidecarset::explain::{KnownSets, SetObjects, name_of, parse};
-use leadsman_core::sidecarset::reconcile::CONFIGURATION;
+use leadsman_core::sidecarset::metadata::CONFIGURATION;
 use leadsman_core::sidecarset::revision::SET_LABEL;
 use leadsman_core::sidecarset::set::{Namespaces, SidecarSet};
 use serde_json::Value;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::ConfigMap;
 use leadsman_reconcile::{
     Change, Class, Feature, Key, Now, ObjectName, Plan, Purpose, Reconciler, ResourceVersion,
-    RightScope, Source, Store, Stored, Watch, Write, WriteId, WriteKind, WriteVerb,
+    RightScope, Source, Store, Stored, Watch, WriteId, WriteKind, WriteVerb,
 };
 use serde_json::{Value, json};
 

@@ -56,6 +56,7 @@ fn shown(row: &Row) -> String {
         Given::WithSets => " ²",
         Given::WithCron => " ³",
         Given::WithBroadcast => " ⁴",
+        Given::WithCloneSets => " ⁵",
     };
     let named_in = match row.named_in {
         NamedIn::Readyz => "`/readyz`, log",

@@ -17,6 +17,7 @@ use leadsman_tests::Scene;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
+use super::clone_set_occasion::CloneSetOccasions;
 use super::job_occasion::JobOccasions;
 use super::set_occasion::SetOccasions;
 use crate::marks::idle;
@@ -84,6 +85,11 @@ pub(crate) enum Occasion {
     FailedBroadcast,
     /// A `BroadcastJob` that has failed and whose time to live is over, with a pod.
     EndedBroadcast,
+    /// A `CloneSet` without pods.
+    NewCloneSet,
+    /// A `CloneSet` of none, with a pod of its own, one that has left it, a revision that it does not need, and its present one,
+    /// which has no owner.
+    LeftCloneSet,
     /// An object that another manager has created in this moment, or a plugin of the API server that the test bed has not: no test
     /// arranges it, and what is said of the right is compared with the manifests and with the page alone.
     Race,
@@ -108,6 +114,7 @@ pub(super) struct Occasions {
     pub(super) scene: Scene,
     sets: SetOccasions,
     jobs: JobOccasions,
+    clones: CloneSetOccasions,
     made: AtomicUsize,
 }
 
@@ -123,6 +130,7 @@ impl Occasions {
         Ok(Self {
             sets: SetOccasions::new(client).await?,
             jobs: JobOccasions::new(client, &scene.ns),
+            clones: CloneSetOccasions::new(client, &scene.ns),
             scene,
             made: AtomicUsize::new(0),
         })
@@ -199,6 +207,8 @@ impl Occasions {
             Occasion::Broadcast => self.jobs.make_broadcast(&self.scene.node, number).await?,
             Occasion::FailedBroadcast => self.jobs.make_failed_broadcast(number).await?,
             Occasion::EndedBroadcast => self.jobs.make_ended_broadcast(number).await?,
+            Occasion::NewCloneSet => self.clones.make_new(number).await?,
+            Occasion::LeftCloneSet => self.clones.make_left(number).await?,
         }
         Ok(meanwhile)
     }

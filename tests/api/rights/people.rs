@@ -68,9 +68,9 @@ pub(crate) async fn people_have_rights_on_markers_by_their_roles(
 
 /// The roles on cron jobs and jobs are aggregated whatever is said of markers.
 async fn check_roles_on_jobs() -> Result<()> {
-    let gates = "--feature-gates=AdvancedCronJobGate=true,BroadcastJobGate=true";
+    let gates = "--feature-gates=AdvancedCronJobGate=true,BroadcastJobGate=true,CloneSetGate=true";
     let printed = manifests(&[gates]).await?;
-    for system in ["advancedcronjob", "broadcastjob"] {
+    for system in ["advancedcronjob", "broadcastjob", "cloneset"] {
         for (people, to) in [("viewer", &["view"][..]), ("editor", &["admin", "edit"])] {
             let name = format!("leadsman-{system}-{people}");
             let role = printed.iter().find(|object| {

@@ -8,10 +8,10 @@ use tokio::process::Command;
 
 use super::occasion::Occasion::{
     self, Broadcast, BroadcastOfRuns, ContestedLease, DeletedMarker, EndedBroadcast,
-    FailedBroadcast, FreeLease, Leftover, ManyRevisions, NewMarker, NewNode, NewPod, NewSet,
-    NewVerdict, NewVersion, NoConfiguration, NoLease, NoMarkers, NoSecret, NoServer,
-    ObjectInTheWay, OldNode, OldPod, OpenKruise, OtherConfiguration, Race, RepeatedVerdict,
-    RevisionInTheWay, Schedule, SpoiltSecret, Start, Verdict, WrongSet,
+    FailedBroadcast, FreeLease, LeftCloneSet, Leftover, ManyRevisions, NewCloneSet, NewMarker,
+    NewNode, NewPod, NewSet, NewVerdict, NewVersion, NoConfiguration, NoLease, NoMarkers, NoSecret,
+    NoServer, ObjectInTheWay, OldNode, OldPod, OpenKruise, OtherConfiguration, Race,
+    RepeatedVerdict, RevisionInTheWay, Schedule, SpoiltSecret, Start, Verdict, WrongSet,
 };
 
 /// The account of the manager.
@@ -68,15 +68,18 @@ pub(crate) enum Given {
     WithCron,
     /// With `BroadcastJobGate`.
     WithBroadcast,
+    /// With `CloneSetGate`.
+    WithCloneSets,
 }
 
 impl Given {
-    pub(crate) const ALL: [Self; 5] = [
+    pub(crate) const ALL: [Self; 6] = [
         Self::Always,
         Self::WithWebhooks,
         Self::WithSets,
         Self::WithCron,
         Self::WithBroadcast,
+        Self::WithCloneSets,
     ];
 
     /// Gates with which it is given.
@@ -87,6 +90,7 @@ impl Given {
             Self::WithSets => "SidecarSetGate=true",
             Self::WithCron => "AdvancedCronJobGate=true",
             Self::WithBroadcast => "BroadcastJobGate=true",
+            Self::WithCloneSets => "CloneSetGate=true",
         }
     }
 
@@ -140,6 +144,11 @@ const OF_CRON: Row = Row {
 };
 const OF_BROADCAST: Row = Row {
     given: Given::WithBroadcast,
+    ..OF_MANAGER
+};
+
+const OF_CLONE_SETS: Row = Row {
+    given: Given::WithCloneSets,
     ..OF_MANAGER
 };
 
@@ -566,6 +575,78 @@ pub(crate) const TABLE: &[Row] = &[
         verbs: &[("create", Broadcast)],
         needed_to: "tell what becomes of a job and its pods",
         ..OF_BROADCAST
+    },
+    Row {
+        group: APPS,
+        resource: "clonesets",
+        needed_to: "read the CloneSets",
+        ..OF_CLONE_SETS
+    },
+    Row {
+        group: APPS,
+        resource: "clonesets/status",
+        verbs: &[("patch", NewCloneSet)],
+        needed_to: "write the status of a CloneSet",
+        ..OF_CLONE_SETS
+    },
+    Row {
+        group: APPS,
+        resource: "clonesets/finalizers",
+        verbs: &[("update", Race)],
+        needed_to: "create objects that block the deletion of their owner, where the API server asks for this right (`OwnerReferencesPermissionEnforcement`, as on OpenShift)",
+        named_in: NamedIn::Log,
+        ..OF_CLONE_SETS
+    },
+    Row {
+        resource: "pods",
+        verbs: &[("create", NewCloneSet), ("delete", LeftCloneSet)],
+        needed_to: "create and delete the pods of CloneSets; those alone, by the policy `leadsman-manager-cloneset`",
+        ..OF_CLONE_SETS
+    },
+    Row {
+        resource: "pods",
+        verbs: &[("patch", LeftCloneSet)],
+        needed_to: "update pods of CloneSets in place, and release those that leave a set; what else of a pod may be changed says the policy `leadsman-manager-cloneset-pods`",
+        ..OF_CLONE_SETS
+    },
+    Row {
+        resource: "pods",
+        verbs: &[("get", Race)],
+        needed_to: "read a pod that another manager has just created, without waiting for the watch",
+        named_in: NamedIn::Log,
+        ..OF_CLONE_SETS
+    },
+    Row {
+        group: "apps",
+        resource: "controllerrevisions",
+        needed_to: "read the revisions of CloneSets",
+        ..OF_CLONE_SETS
+    },
+    Row {
+        group: "apps",
+        resource: "controllerrevisions",
+        verbs: &[
+            ("create", NewCloneSet),
+            ("patch", LeftCloneSet),
+            ("delete", LeftCloneSet),
+        ],
+        needed_to: "record what a CloneSet was; those of sets alone, by the policy `leadsman-manager-cloneset-revisions`",
+        ..OF_CLONE_SETS
+    },
+    Row {
+        group: "apps",
+        resource: "controllerrevisions",
+        verbs: &[("get", Race)],
+        needed_to: "read a revision that another manager has just created, without waiting for the watch",
+        named_in: NamedIn::Log,
+        ..OF_CLONE_SETS
+    },
+    Row {
+        group: "events.k8s.io",
+        resource: "events",
+        verbs: &[("create", NewCloneSet)],
+        needed_to: "tell what becomes of a CloneSet and its pods",
+        ..OF_CLONE_SETS
     },
     Row {
         group: APPS,

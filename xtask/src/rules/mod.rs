@@ -18,10 +18,11 @@ use self::scan::Named;
 use crate::{cargo, sources};
 
 /// Where the rules are listed, from the workspace's folder.
-const REFERENCES: [&str; 4] = [
+const REFERENCES: [&str; 5] = [
     "docs/reference.md",
     "docs/reference/advancedcronjob.md",
     "docs/reference/broadcastjob.md",
+    "docs/reference/cloneset.md",
     "docs/reference/sidecarset.md",
 ];
 /// Files that list the cases of a black-box suite: their functions have no test attribute.

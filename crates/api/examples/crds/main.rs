@@ -15,6 +15,7 @@ fn main() -> std::io::Result<ExitCode> {
         crds.extend([
             crd::sidecar_set_crd(),
             crd::broadcast_job_crd(),
+            crd::clone_set_crd(),
             crd::advanced_cron_job_crd(),
         ]);
         print!("{}", fields::page(&crds));

@@ -69,7 +69,7 @@ fn complete(schema: &mut SchemaObject) {
 }
 
 /// The fields of a pod template that the rules of a job read.
-fn pod_template() -> Value {
+pub(super) fn pod_template() -> Value {
     let open = |properties: Value| {
         json!({
             "type": "object",

@@ -2,8 +2,9 @@
 //! whatever an annotation of the set says.
 
 use super::{
-    CelRule, DNS_LABEL, LABEL_VALUE, QUALIFIED, VALUE, enumeration, full_match, keys_rule, one_of,
-    qualified_name, rule, selector_rules, string_rule, unreserved_key,
+    CelRule, DNS_LABEL, LABEL_VALUE, QUALIFIED, VALUE, amount_rule, enumeration, full_match,
+    keys_rule, one_of, priority_rules, qualified_name, rule, selector_rules, string_rule,
+    unreserved_key,
 };
 use crate::limits;
 
@@ -269,17 +270,8 @@ fn revision() -> Vec<CelRule> {
 }
 
 fn update_strategy() -> Vec<CelRule> {
-    let key = format!("must be a qualified name: {QUALIFIED}");
-    let amount = "must be a number or a percentage such as 10%, and not negative";
     let strategy = "spec.updateStrategy";
-    let priority = "spec.updateStrategy.priorityStrategy";
-    let given = |list: &str| format!("has(self.{list}) && self.{list}.size() > 0");
-    let most = i32::MAX;
     let of_kind = |number: &str, text: &str| format!("type(self) in [int] ? {number} : {text}");
-    let is_amount = of_kind(
-        &format!("0 <= self && self <= {most}"),
-        "self.matches(r'^0*[0-9]{1,9}%$')",
-    );
     let is_more = of_kind("self != 0", "!self.matches(r'^0+%$')");
     let is_share = of_kind(
         "true",
@@ -287,19 +279,19 @@ fn update_strategy() -> Vec<CelRule> {
     );
     let zero =
         "type(self.partition) in [int] ? self.partition == 0 : self.partition.matches(r'^0+%$')";
-    vec![
+    let mut rules = vec![
         enumeration(
             format!("{strategy}.type"),
             &["", "RollingUpdate", "NotUpdate"],
         ),
-        rule(format!("{strategy}.partition"), is_amount.clone(), amount).naming("self"),
+        amount_rule("spec.updateStrategy.partition"),
         rule(
             strategy,
             format!("!has(self.selector) || !has(self.partition) || ({zero})"),
             "cannot be set beside selector: the pods that are upgraded follow from one of the two",
         )
         .at_field(".partition"),
-        rule(format!("{strategy}.maxUnavailable"), is_amount, amount).naming("self"),
+        amount_rule("spec.updateStrategy.maxUnavailable"),
         rule(
             format!("{strategy}.maxUnavailable"),
             is_more,
@@ -310,24 +302,7 @@ fn update_strategy() -> Vec<CelRule> {
             is_share,
             "must not be above 100%",
         ),
-        string_rule(
-            format!("{strategy}.scatterStrategy[].key"),
-            qualified_name("self"),
-            key.clone(),
-        ),
-        rule(
-            priority,
-            format!(
-                "!({} && {})",
-                given("weightPriority"),
-                given("orderPriority")
-            ),
-            "has weightPriority and orderPriority, of which only one is possible",
-        ),
-        string_rule(
-            format!("{priority}.orderPriority[].orderedKey"),
-            qualified_name("self"),
-            key,
-        ),
-    ]
+    ];
+    rules.extend(priority_rules(strategy));
+    rules
 }

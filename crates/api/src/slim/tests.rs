@@ -122,6 +122,7 @@ fn through_the_whole(text: &str) -> Pod {
             generation: meta.generation,
             creation_timestamp: meta.creation_timestamp,
             deletion_timestamp: meta.deletion_timestamp,
+            finalizers: meta.finalizers,
             ..ObjectMeta::default()
         },
         labels: meta.labels.into_iter().flatten().collect(),
@@ -352,6 +353,7 @@ fn what_is_kept_of_a_pod_is_bounded() {
         (json!({ "metadata": { "labels": pairs(1_000, 63) } }), false),
         (json!({ "metadata": { "annotations": pairs(10, 20_000) } }), true),
         (json!({ "metadata": { "annotations": pairs(2_000, 0) } }), false),
+        (json!({ "metadata": { "finalizers": many(2_000, &|at| json!(format!("f/{at}"))) } }), false),
         (owner("Update"), true),
         (owner("Apply"), false),
         (json!({ "metadata": {}, "spec": { "containers": many(100, &container) } }), true),

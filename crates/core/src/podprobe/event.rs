@@ -8,7 +8,6 @@ use std::sync::Arc;
 use leadsman_api::slim::{Node, Pod};
 use leadsman_api::{NodePodProbe, PodProbeMarker, PodProbeMarkerStatus};
 
-use super::marks::Mark;
 use crate::cluster::{ObjectName, Refusal, ResourceVersion, Source};
 
 /// A kind that the index needs watched.
@@ -144,23 +143,4 @@ pub struct PodMarks {
     pub remove: Option<serde_json::Value>,
     /// A forced server-side apply of all our marks.
     pub apply: Option<serde_json::Value>,
-}
-
-impl PodMarks {
-    /// Whether the patch removes a mark.
-    pub(super) fn removes(&self, mark: &Mark) -> bool {
-        let Some(patch) = &self.remove else {
-            return false;
-        };
-        let has = |field: &str, key: &str| patch["metadata"][field].get(key).is_some();
-        match mark {
-            Mark::Label(key) => has("labels", key),
-            Mark::Annotation(key) => has("annotations", key),
-            Mark::Condition(kind) => {
-                let conditions = patch["status"]["conditions"].as_array();
-                let mut conditions = conditions.into_iter().flatten();
-                conditions.any(|one| one["type"].as_str() == Some(kind))
-            }
-        }
-    }
 }

@@ -180,9 +180,22 @@ pub struct Record {
     /// Since when its claim counts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since: Option<Time>,
+    /// The value of the label by which the pods are grouped: in another group the version says nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub group: Option<String>,
 }
 
 impl Record {
+    /// The record as it counts in the group of this value.
+    #[must_use]
+    pub fn in_group(&self, group: Option<&str>) -> Self {
+        Self {
+            version: self.version.filter(|_| self.group.as_deref() == group),
+            group: group.map(str::to_owned),
+            ..self.clone()
+        }
+    }
+
     /// What is left when the pod does not have the value any more.
     fn of_past(version: Option<u64>) -> Option<Self> {
         version.map(|version| Self {
@@ -428,6 +441,7 @@ impl Group {
                     holds: true,
                     version: claim.version,
                     since: since.filter(|_| is_same).or(claim.since.map(Time)),
+                    group: None,
                 })
             }
             (Stance::Claims(claim), _) => {

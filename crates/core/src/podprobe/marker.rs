@@ -155,6 +155,12 @@ impl MarkerProbe {
 }
 
 impl Marker {
+    /// Whether a probe has a value that only one pod of a group has.
+    pub fn has_exclusive(&self) -> bool {
+        let mut probes = self.probes.iter();
+        probes.any(|probe| probe.exclusive.is_some())
+    }
+
     /// Parses a marker.
     ///
     /// # Errors

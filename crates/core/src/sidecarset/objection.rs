@@ -9,9 +9,8 @@ use leadsman_api::sidecar_set::PassedOn;
 
 use super::container::hot_names;
 use super::host_ports::host_ports;
-use super::metadata::{AllowedKeys, MetadataPatch};
+use super::metadata::{AllowedKeys, CONFIGURATION, MetadataPatch};
 use super::overlap::{self, Overlap};
-use super::reconcile::CONFIGURATION;
 use super::revision::RevisionOwner;
 use super::set::{PinnedRevision, SidecarSet};
 use crate::cluster::Invalid;

@@ -6,7 +6,8 @@ use leadsman_api::slim::Pod;
 use leadsman_api::slim::config_map::ConfigMap;
 use leadsman_api::slim::revision::ControllerRevision;
 use leadsman_control::{Kind, OptionalFields, Reconciled, WatchedKinds};
-use leadsman_core::sidecarset::reconcile::{CONFIGURATION, SidecarSets};
+use leadsman_core::sidecarset::metadata::CONFIGURATION;
+use leadsman_core::sidecarset::reconcile::SidecarSets;
 use leadsman_core::sidecarset::revision::SET_LABEL;
 
 /// Fields of a set's status that `OpenKruise`'s CRD lacks.

@@ -44,7 +44,7 @@ pub(crate) fn sidecar_sets(
     (SidecarSetRules::new(feature), injection, review)
 }
 
-/// What webhooks and metrics show.
+/// State that webhooks and metrics show.
 struct SetPublisher {
     injection: SetInjection,
     review: SetReview,

@@ -12,10 +12,11 @@ use leadsman_process::watch;
 use crate::args::Args;
 
 mod broadcast;
+mod cloneset;
 mod cron;
 
 /// All systems, in the order in which they are added.
-pub static SYSTEMS: &[System] = &[cron::SYSTEM, broadcast::SYSTEM];
+pub static SYSTEMS: &[System] = &[cron::SYSTEM, broadcast::SYSTEM, cloneset::SYSTEM];
 
 /// A system that its gate switches on: a feature on the kernel, which has no webhook.
 pub struct System {

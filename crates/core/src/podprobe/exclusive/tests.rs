@@ -30,6 +30,7 @@ fn record(holds: bool, version: u64, second: i64) -> Option<Record> {
         holds,
         version: Some(version),
         since: Some(Time(at(second))),
+        group: None,
     })
 }
 

@@ -10,12 +10,9 @@ use std::sync::Arc;
 use leadsman_api::limits::EXCLUSIVE_HOLDERS;
 use leadsman_api::marker::ExclusiveHolder;
 
-use super::Index;
 use super::context::{IndexContext, MarkerName, PodName};
-use super::pod_plan::PlannedEntries;
 use crate::cluster::{ObjectName, ResourceVersion};
 use crate::podprobe::exclusive::{Group, Member, Record, Ruling};
-use crate::podprobe::marker::MARKERS_PER_POD;
 
 /// The name of a group.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -114,16 +111,19 @@ impl Groups {
         let Some(group) = self.by_name.get_mut(name) else {
             return;
         };
-        let holder = group.election().holder.clone();
+        let before = group.election().clone();
         let known = group.member(pod).cloned();
         let changes_others = group.set_member(pod, member);
         if group.member(pod) != known.as_ref() {
             cx.affected.markers.insert(name.marker.clone());
         }
         if changes_others {
-            // Those whose label or record follows from who is to have the value, and not all that claim it in vain.
-            let elected = holder.iter().chain(&group.election().holder);
-            let possible = group.possible_holders().map(|(pod, _)| pod);
+            // Those whose label or record follows from who is to have the value, and not all that claim it in vain. Of those that
+            // may have it, only the elected one waits for the others.
+            let elected = before.holder.iter().chain(&group.election().holder);
+            let is_as_before = *group.election() == before;
+            let possible = group.possible_holders().filter(|_| !is_as_before);
+            let possible = possible.map(|(pod, _)| pod);
             let others = elected.chain(possible).filter(|other| *other != pod);
             cx.affected.pods.extend(others.cloned());
         }
@@ -159,6 +159,10 @@ impl Groups {
         &self,
         marker: &ObjectName,
     ) -> BTreeMap<Arc<str>, Vec<ExclusiveHolder>> {
+        // So it is where no marker has such a value.
+        if self.by_name.is_empty() {
+            return BTreeMap::new();
+        }
         let first = GroupName {
             marker: Arc::new(marker.clone()),
             probe: "".into(),
@@ -168,9 +172,12 @@ impl Groups {
         let groups = groups.take_while(|(name, _)| *name.marker == *marker);
         let mut holders: BTreeMap<Arc<str>, Vec<ExclusiveHolder>> = BTreeMap::new();
         for (name, group) in groups {
-            let mut shown = group.possible_holders().filter(|(_, member)| member.shows);
             let all = holders.entry(name.probe.clone()).or_default();
-            if let Some((pod, member)) = shown.next().filter(|_| all.len() < EXCLUSIVE_HOLDERS) {
+            if all.len() == EXCLUSIVE_HOLDERS {
+                continue;
+            }
+            let mut shown = group.possible_holders().filter(|(_, member)| member.shows);
+            if let Some((pod, member)) = shown.next() {
                 let record = member.record.clone().unwrap_or_default();
                 all.push(ExclusiveHolder {
                     group: name.value.as_ref().map(ToString::to_string),
@@ -181,27 +188,5 @@ impl Groups {
             }
         }
         holders
-    }
-}
-
-impl Index {
-    /// Records what a pod has to do with exclusive values, before it is planned: others must know by then, however long it waits
-    /// for its turn.
-    pub(super) fn update_memberships(&mut self, name: &PodName) {
-        let Some(pod) = self.pods.get(name) else {
-            return;
-        };
-        let (mut matching, _) = self.markers.match_markers(pod);
-        matching.truncate(MARKERS_PER_POD);
-        let observed = self.nodes.view_of_pod(pod).observed_entries();
-        let entries = PlannedEntries::new(pod, &matching, observed);
-        let members = self.observations_of(pod, self.cx.now).plan_memberships(
-            &matching,
-            &entries,
-            &self.groups,
-        );
-        let cx = &mut self.cx;
-        self.groups
-            .set_memberships(name, pod.version.number(), members, cx);
     }
 }

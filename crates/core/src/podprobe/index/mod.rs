@@ -416,7 +416,15 @@ impl Index {
             && let Some(selector) = self.markers.selector_of(&change.name)
         {
             let selected = self.pods.selected_by(&change.name.namespace, selector);
-            self.cx.affected.pods.extend(selected.cloned());
+            let selected: Vec<_> = selected.cloned().collect();
+            let marker = self.markers.active_entry(&change.name);
+            if marker.is_some_and(|(_, marker)| marker.has_exclusive()) {
+                // Before the first of them is planned: none may be given a value that another one has in its group.
+                for pod in &selected {
+                    self.update_memberships(pod);
+                }
+            }
+            self.cx.affected.pods.extend(selected);
         }
     }
 

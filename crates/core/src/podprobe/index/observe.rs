@@ -9,10 +9,12 @@ use leadsman_api::slim;
 use leadsman_api::{AGENT_LABELS, NodePodProbe, PodProbeMarker};
 
 use super::Index;
-use super::context::Contributions;
+use super::context::{Contributions, PodName};
+use super::pod_plan::PlannedEntries;
 use crate::cluster::{CompleteList, ObjectName, Refusal, ResourceVersion, Source};
 use crate::podprobe::event::{Event, WatchedKind, Write, WriteTarget};
 use crate::podprobe::exclusive;
+use crate::podprobe::marker::MARKERS_PER_POD;
 use crate::podprobe::pod::IndexedPod;
 
 impl Index {
@@ -157,6 +159,26 @@ impl Index {
                 self.plan_pods_of(&change);
             }
         }
+    }
+
+    /// Records what a pod has to do with exclusive values, before it is planned: others must know by then, however long it waits
+    /// for its turn.
+    pub(super) fn update_memberships(&mut self, name: &PodName) {
+        let Some(pod) = self.pods.get(name) else {
+            return;
+        };
+        let (mut matching, _) = self.markers.match_markers(pod);
+        matching.truncate(MARKERS_PER_POD);
+        let observed = self.nodes.view_of_pod(pod).observed_entries();
+        let entries = PlannedEntries::new(pod, &matching, observed);
+        let members = self.observations_of(pod, self.cx.now).plan_memberships(
+            &matching,
+            &entries,
+            &self.groups,
+        );
+        let cx = &mut self.cx;
+        self.groups
+            .set_memberships(name, pod.version.number(), members, cx);
     }
 
     /// Records a pod that may be an agent's.

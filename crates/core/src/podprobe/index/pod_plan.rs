@@ -184,13 +184,9 @@ impl Observations<'_> {
         PlannedEntries(entries): &PlannedEntries,
         groups: &Groups,
     ) -> Vec<NewMember> {
-        let has_exclusive = |(_, marker): &(_, &Marker)| {
-            let mut probes = marker.probes.iter();
-            probes.any(|probe| probe.exclusive.is_some())
-        };
         let records = read_records(self.pod);
         // So have hardly any pods, and the others cost no more than this.
-        if records.is_empty() && !matching.iter().any(has_exclusive) {
+        if records.is_empty() && !matching.iter().any(|(_, marker)| marker.has_exclusive()) {
             return Vec::new();
         }
         let markers = markers_of_pod(matching);
@@ -202,7 +198,9 @@ impl Observations<'_> {
             member: Member {
                 stance: one.stance,
                 shows: one.exclusive.is_shown_by(self.pod),
-                record: records.get(one.entry).cloned(),
+                record: records
+                    .get(one.entry)
+                    .map(|record| record.in_group(one.group.value.as_deref())),
                 is_watched: groups.has_watched(self.pod.version.number()),
             },
             group: one.group,
@@ -291,7 +289,10 @@ impl Observations<'_> {
             entry: one.entry,
             exclusive: one.exclusive,
             ruling: ruling.clone(),
-            record: record.clone(),
+            record: record.clone().map(|record| Record {
+                group: one.group.value.as_deref().map(str::to_owned),
+                ..record
+            }),
             is_past: one.place.is_none(),
         });
         let memberships: Vec<_> = memberships.collect();

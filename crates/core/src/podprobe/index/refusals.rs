@@ -105,6 +105,10 @@ impl RefusedWrites {
 fn without_times_and_versions(mut write: Write) -> Write {
     match &mut write {
         Write::PodMarks(marks) => {
+            let bodies = marks.remove.iter_mut().chain(&mut marks.apply);
+            for metadata in bodies.filter_map(|body| body.get_mut("metadata")?.as_object_mut()) {
+                metadata.remove("resourceVersion");
+            }
             let conditions = marks
                 .apply
                 .as_mut()

@@ -102,8 +102,12 @@ impl DesiredMarks {
                 Ruling::Has | Ruling::Stays | Ruling::Declines => {}
             }
             records.remove(one.entry);
-            // A marker that does not match any more leaves nothing on a pod, unless the pod has ended and is left as it is.
-            let record = one.record.clone().filter(|_| !one.is_past || !pod.active);
+            // A marker that does not match any more leaves nothing on a pod, unless the pod has ended and is left as it is, or its
+            // init containers run again.
+            let record = one
+                .record
+                .clone()
+                .filter(|_| !one.is_past || !pod.is_target());
             records.extend(record.map(|record| (one.entry.to_owned(), record)));
         }
         self.wants.set_records(pod, &records);

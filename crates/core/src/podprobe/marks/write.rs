@@ -426,3 +426,22 @@ fn apply_body(
     }
     body
 }
+
+impl PodMarks {
+    /// Whether the patch removes a mark.
+    pub(in crate::podprobe) fn removes(&self, mark: &Mark) -> bool {
+        let Some(patch) = &self.remove else {
+            return false;
+        };
+        let has = |field: &str, key: &str| patch["metadata"][field].get(key).is_some();
+        match mark {
+            Mark::Label(key) => has("labels", key),
+            Mark::Annotation(key) => has("annotations", key),
+            Mark::Condition(kind) => {
+                let conditions = patch["status"]["conditions"].as_array();
+                let mut conditions = conditions.into_iter().flatten();
+                conditions.any(|one| one["type"].as_str() == Some(kind))
+            }
+        }
+    }
+}

@@ -15,8 +15,8 @@ use serde::Serialize;
 
 use super::{InvalidSet, KnownSet, KnownSets, Labels};
 use crate::cluster::{Now, ResourceVersion, Source};
-use crate::sidecarset::metadata::{WHITELIST, Whitelist};
-use crate::sidecarset::reconcile::{CONFIGURATION, Config, Inspection, READY, SidecarSets};
+use crate::sidecarset::metadata::{CONFIGURATION, WHITELIST, Whitelist};
+use crate::sidecarset::reconcile::{Config, Inspection, READY, SidecarSets};
 use crate::sidecarset::revision::SetRevision;
 use crate::sidecarset::selection::SetHistory;
 use crate::sidecarset::set::SidecarSet;

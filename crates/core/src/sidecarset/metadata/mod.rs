@@ -9,7 +9,7 @@ use leadsman_api::limits;
 use leadsman_api::sidecar_set::PatchPodMetadata;
 
 pub use self::merge_patch::{MergeError, merge};
-pub use self::whitelist::{AllowedKeys, WHITELIST, Whitelist};
+pub use self::whitelist::{AllowedKeys, CONFIGURATION, WHITELIST, Whitelist};
 use crate::cluster::{FieldErrors, names};
 
 /// Annotations of one policy.

@@ -9,6 +9,8 @@ use serde_json::Value;
 use crate::cluster::{FieldErrors, Invalid, Selector};
 use crate::workload::JsonObject;
 
+/// Name of the `ConfigMap` with the administrator's whitelist, in the manager's namespace, as `OpenKruise` has it.
+pub const CONFIGURATION: &str = "kruise-configuration";
 /// The key of the list in its `ConfigMap`.
 pub const WHITELIST: &str = "SidecarSet_PatchPodMetadata_WhiteList";
 

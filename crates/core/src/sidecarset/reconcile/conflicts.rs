@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::world::SetName;
+use super::SetName;
 use crate::sidecarset::overlap::{self, Overlap};
 use crate::sidecarset::set::SidecarSet;
 

@@ -6,24 +6,12 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use leadsman_api::sidecar_set::InForce;
 use leadsman_reconcile::{Change, Stored};
 
-use super::SidecarSets;
-use super::history::History;
-use super::world::{KnownSet, SetName, SetWorld, StoredSet};
+use super::revisions::History;
+use super::world::{KnownBarrier, KnownSet, SetWorld, StoredSet};
+use super::{SetName, SidecarSets};
 use crate::cluster::{Now, ResourceVersion, whole_seconds};
 use crate::sidecarset::set::SidecarSet;
 use crate::sidecarset::snapshot::SnapshotVersion;
-
-/// What the webhook injects by, as far as it is known.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) enum KnownBarrier {
-    /// Nothing is known yet.
-    #[default]
-    Unknown,
-    /// There is no webhook.
-    NoWebhook,
-    /// By this version, or a later one.
-    At(SnapshotVersion),
-}
 
 /// Which generation of a set is in force, as long as its status does not say so.
 #[derive(Debug, Default)]

@@ -1,11 +1,11 @@
 //! What a pod is to a set that it was injected by, and why a pod lacks one that selects it.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, PoisonError};
 
 use jiff::Timestamp;
 
 use super::SidecarSets;
-use super::world::{SetWorld, StoredNamespace, StoredPod};
+use super::world::{Member, SetWorld, StoredNamespace, StoredPod};
 use crate::sidecarset::annotations::{
     HASH, HashEntries, HashEntry, InPlaceState, MISSING_VARIABLES, missing_variables,
 };
@@ -16,42 +16,6 @@ use crate::sidecarset::pod::{
 use crate::sidecarset::rollout::{UpgradePlace, recorded_by_upgrade};
 use crate::sidecarset::set::SidecarSet;
 use crate::workload::pod::ObservedPod;
-use crate::workload::scatter::LabelPair;
-
-/// What a pod is to a set that it was injected by, from both of them and the labels of the namespace.
-#[derive(Debug)]
-pub(super) struct Member {
-    set: Arc<SidecarSet>,
-    namespace: Option<Arc<StoredNamespace>>,
-    /// When it is something else, if nothing shows that before.
-    pub(super) until: Option<Timestamp>,
-    /// None if it does not belong to the set.
-    pub(super) state: Option<PodState>,
-    /// Its place in the roll-out, if it can be upgraded.
-    pub(super) place: Option<Box<UpgradePlace>>,
-    /// The labels by which the set scatters it.
-    pub(super) labels: Box<[LabelPair]>,
-    /// The revision that it has, as it says.
-    pub(super) revision: Option<Arc<str>>,
-    /// The revision that it was injected with, where an upgrade has replaced its images since.
-    pub(super) injected: Option<Arc<str>>,
-    /// The revision that was the newest when it was injected, if it says so.
-    newest: Option<Arc<str>>,
-    /// Whether no upgrade has left a record.
-    is_as_injected: bool,
-    /// Whether a variable that the set transfers was not there.
-    pub(super) lacks_variable: bool,
-}
-
-/// What a pod is to its sets. A copy of the pod knows nothing yet.
-#[derive(Debug, Default)]
-pub(super) struct KnownMembers(Mutex<Vec<Arc<Member>>>);
-
-impl Clone for KnownMembers {
-    fn clone(&self) -> Self {
-        Self::default()
-    }
-}
 
 /// Why a pod is not upgraded by a set.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -73,17 +37,6 @@ pub enum Lack {
     Missed,
     /// It has a container of this name.
     OwnContainer(Arc<str>),
-}
-
-impl Member {
-    fn is_of(&self, set: &Arc<SidecarSet>, namespace: Option<&Arc<StoredNamespace>>) -> bool {
-        let is_same_namespace = match (&self.namespace, namespace) {
-            (Some(own), Some(now)) => Arc::ptr_eq(own, now),
-            (None, None) => true,
-            _ => false,
-        };
-        is_same_namespace && Arc::ptr_eq(&self.set, set)
-    }
 }
 
 impl SidecarSets {

@@ -8,6 +8,7 @@
 //! | module | holds |
 //! |---|---|
 //! | `world` | the stores, and what follows from several objects |
+//! | `revisions` | the revisions of sets as they are stored |
 //! | `watches` | which keys a change affects |
 //! | `member` | what a pod is to a set that it was injected by, and why it lacks one |
 //! | `review` | a set with all of its pods: the roll-out, counts, what is wrong |
@@ -28,6 +29,7 @@ mod pod_writes;
 mod publish;
 mod reason;
 mod review;
+mod revisions;
 mod set_writes;
 mod status;
 #[cfg(test)]
@@ -42,7 +44,6 @@ use std::sync::Arc;
 
 use leadsman_reconcile::{Class, Feature, Key, Plan, WriteKind};
 
-pub use self::history::StoredRevision;
 use self::in_force::InForceMemory;
 pub use self::inspect::{
     InspectedMembership, InspectedPods, InspectedSet, Inspection, SetByName, Turn,
@@ -52,14 +53,16 @@ pub use self::publish::{Publisher, REASONS, SetTotals};
 pub use self::reason::{READY, Reason, ReasonFacts};
 use self::review::Selection;
 pub use self::review::SetSums;
-pub use self::world::{
-    CONFIGURATION, Configuration, SetName, SetWorld, StoredNamespace, StoredPod, StoredSet,
-};
+pub use self::revisions::StoredRevision;
+pub use self::world::{Configuration, SetWorld, StoredNamespace, StoredPod, StoredSet};
 use super::condition::WhenWritten;
 use super::metadata::AllowedKeys;
 use super::render::RenderOptions;
 use super::set::{FailurePolicy, SidecarSet};
 use crate::cluster::{Interners, PodName};
+
+/// Name of a set.
+pub type SetName = Arc<str>;
 
 /// The settings of the feature.
 #[derive(Clone, Debug)]

@@ -10,9 +10,9 @@ use leadsman_api::slim::Pod;
 use leadsman_reconcile::{Notice, Now, Plan, Purpose, Regarding, Write};
 use serde_json::{Value, json};
 
-use super::SidecarSets;
-use super::world::{SetName, SetWorld, StoredPod};
+use super::world::{SetWorld, StoredPod};
 use super::writes::{ACTION, POD_CONDITION, UPGRADE_POD};
+use super::{SetName, SidecarSets};
 use crate::cluster::{PodName, whole_seconds};
 use crate::sidecarset::annotations::{HASH, HashEntry};
 use crate::sidecarset::condition::{UPGRADABLE, UpgradableCondition};

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::SidecarSets;
 use super::reason::{READY, Reason};
 use super::review::SetSums;
-use super::world::{KnownSet, SetWorld, StoredSet, set_object};
+use super::world::{KnownSet, Published, SetWorld, StoredSet, set_object};
 use super::{SetMemory, Sets};
 use crate::sidecarset::selection::SetHistory;
 use crate::sidecarset::set::{PinPolicy, SidecarSet};
@@ -47,20 +47,6 @@ pub struct SetTotals {
     pub sets: [usize; REASONS.len()],
     /// What their pods come to.
     pub pods: SetSums,
-}
-
-/// What was published last, and what has changed since.
-#[expect(clippy::struct_excessive_bools, reason = "each kind changes by itself")]
-#[derive(Default)]
-pub(super) struct Published {
-    /// Whether a set has changed, or its revisions.
-    pub(super) sets_changed: bool,
-    /// Whether a set has changed since the sums were published.
-    pub(super) totals_changed: bool,
-    pub(super) revisions_changed: bool,
-    pub(super) namespaces_changed: bool,
-    pub(super) whitelist_changed: bool,
-    last: Option<Snapshot>,
 }
 
 impl SidecarSets {

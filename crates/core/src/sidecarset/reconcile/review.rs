@@ -8,8 +8,8 @@ use std::time::Duration;
 use jiff::Timestamp;
 use leadsman_reconcile::{Now, Purpose};
 
-use super::member::{Hold, Member, lack, state_after_upgrade};
-use super::world::{KnownSet, SetWorld, StoredPod, StoredSet};
+use super::member::{Hold, lack, state_after_upgrade};
+use super::world::{KnownSet, Member, SetWorld, StoredPod, StoredSet};
 use super::{SetMemory, SidecarSets};
 use crate::cluster::ObjectName;
 use crate::sidecarset::pod::{PodState, PodVersion};

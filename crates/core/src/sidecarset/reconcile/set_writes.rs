@@ -8,9 +8,9 @@ use serde_json::json;
 
 use super::pod_writes::{assume_sent, monotonic};
 use super::review::{Resting, ReviewedPod, SetReview, SetView, upgrade_purpose};
-use super::world::{SetName, SetWorld, StoredSet, set_object};
+use super::world::{SetWorld, StoredSet, set_object};
 use super::writes::{SET_HASHES, UPGRADE_POD, rest_reason};
-use super::{SetMemory, SidecarSets, WrittenHashes};
+use super::{SetMemory, SetName, SidecarSets, WrittenHashes};
 use crate::sidecarset::annotations::{HASH, HASH_WITHOUT_IMAGE};
 use crate::sidecarset::rollout::recorded_by_upgrade;
 use crate::sidecarset::set::SidecarSet;

@@ -8,10 +8,9 @@ use leadsman_api::slim::revision::ControllerRevision;
 use leadsman_api::slim::{Namespace, Pod};
 use leadsman_reconcile::{Change, Store, Stored, Watch};
 
-use super::history::StoredRevision;
-use super::in_force::KnownBarrier;
-use super::world::{Configuration, SetName, SetWorld, StoredNamespace, StoredPod, StoredSet};
-use super::{SetKey, SidecarSets};
+use super::revisions::StoredRevision;
+use super::world::{Configuration, KnownBarrier, SetWorld, StoredNamespace, StoredPod, StoredSet};
+use super::{SetKey, SetName, SidecarSets};
 use crate::sidecarset::revision::SET_LABEL;
 use crate::sidecarset::snapshot::SnapshotVersion;
 

@@ -2,30 +2,28 @@
 //! objects and is read often.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
+use jiff::Timestamp;
 use leadsman_api::slim::config_map::ConfigMap;
 use leadsman_api::slim::{Namespace, Pod, PodStatus};
 use leadsman_api::{SidecarSet as SidecarSetWire, SidecarSetStatus, limits};
 use leadsman_reconcile::{Store, Stored};
 
+use super::SetName;
 use super::conflicts::Conflicts;
-use super::history::{History, StoredRevision};
-use super::in_force::KnownBarrier;
-use super::member::KnownMembers;
-use super::publish::Published;
+use super::revisions::{History, StoredRevision};
 use crate::cluster::{Interners, Invalid, ObjectName, PodName, ResourceVersion, SortedMap};
 use crate::sidecarset::annotations::{IN_PLACE_STATE, INJECTED_LIST, injected_sets};
 use crate::sidecarset::condition::UPGRADABLE;
 use crate::sidecarset::metadata::{WHITELIST, Whitelist};
+use crate::sidecarset::pod::PodState;
+use crate::sidecarset::rollout::UpgradePlace;
 use crate::sidecarset::set::SidecarSet;
+use crate::sidecarset::snapshot::{Snapshot, SnapshotVersion};
 use crate::workload::pod::ObservedPod;
+use crate::workload::scatter::LabelPair;
 
-/// Name of a set.
-pub type SetName = Arc<str>;
-
-/// Name of the `ConfigMap` with the administrator's whitelist, in the manager's namespace, as `OpenKruise` has it.
-pub const CONFIGURATION: &str = "kruise-configuration";
 /// Annotation of a pod by which the API server shows one that a kubelet runs from a file (`MirrorPodAnnotationKey` in
 /// `k8s.io/kubernetes/pkg/kubelet/types`): no set is injected into it, and none upgrades it.
 const MIRROR_POD: &str = "kubernetes.io/config.mirror";
@@ -57,6 +55,32 @@ pub struct SetWorld {
     pub(super) whitelist_since: ResourceVersion,
     no_rules: Whitelist,
     pub(super) published: Published,
+}
+
+/// What the webhook injects by, as far as it is known.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) enum KnownBarrier {
+    /// Nothing is known yet.
+    #[default]
+    Unknown,
+    /// There is no webhook.
+    NoWebhook,
+    /// By this version, or a later one.
+    At(SnapshotVersion),
+}
+
+/// What was published last, and what has changed since.
+#[expect(clippy::struct_excessive_bools, reason = "each kind changes by itself")]
+#[derive(Default)]
+pub(super) struct Published {
+    /// Whether a set has changed, or its revisions.
+    pub(super) sets_changed: bool,
+    /// Whether a set has changed since the sums were published.
+    pub(super) totals_changed: bool,
+    pub(super) revisions_changed: bool,
+    pub(super) namespaces_changed: bool,
+    pub(super) whitelist_changed: bool,
+    pub(super) last: Option<Snapshot>,
 }
 
 /// A set as it is stored.
@@ -102,6 +126,41 @@ pub struct StoredPod {
 pub(super) struct ObservedCondition {
     pub(super) is_upgradable: bool,
     pub(super) message: Arc<str>,
+}
+
+/// What a pod is to a set that it was injected by, from both of them and the labels of the namespace.
+#[derive(Debug)]
+pub(super) struct Member {
+    pub(super) set: Arc<SidecarSet>,
+    pub(super) namespace: Option<Arc<StoredNamespace>>,
+    /// When it is something else, if nothing shows that before.
+    pub(super) until: Option<Timestamp>,
+    /// None if it does not belong to the set.
+    pub(super) state: Option<PodState>,
+    /// Its place in the roll-out, if it can be upgraded.
+    pub(super) place: Option<Box<UpgradePlace>>,
+    /// The labels by which the set scatters it.
+    pub(super) labels: Box<[LabelPair]>,
+    /// The revision that it has, as it says.
+    pub(super) revision: Option<Arc<str>>,
+    /// The revision that it was injected with, where an upgrade has replaced its images since.
+    pub(super) injected: Option<Arc<str>>,
+    /// The revision that was the newest when it was injected, if it says so.
+    pub(super) newest: Option<Arc<str>>,
+    /// Whether no upgrade has left a record.
+    pub(super) is_as_injected: bool,
+    /// Whether a variable that the set transfers was not there.
+    pub(super) lacks_variable: bool,
+}
+
+/// What a pod is to its sets. A copy of the pod knows nothing yet.
+#[derive(Debug, Default)]
+pub(super) struct KnownMembers(pub(super) Mutex<Vec<Arc<Member>>>);
+
+impl Clone for KnownMembers {
+    fn clone(&self) -> Self {
+        Self::default()
+    }
 }
 
 /// A namespace as it is stored.
@@ -226,6 +285,21 @@ impl KnownSet {
     pub(super) fn active_set(&self) -> Option<&Arc<SidecarSet>> {
         let set = self.parsed.as_ref().ok();
         set.filter(|_| !self.is_deleting)
+    }
+}
+
+impl Member {
+    pub(super) fn is_of(
+        &self,
+        set: &Arc<SidecarSet>,
+        namespace: Option<&Arc<StoredNamespace>>,
+    ) -> bool {
+        let is_same_namespace = match (&self.namespace, namespace) {
+            (Some(own), Some(now)) => Arc::ptr_eq(own, now),
+            (None, None) => true,
+            _ => false,
+        };
+        is_same_namespace && Arc::ptr_eq(&self.set, set)
     }
 }
 

@@ -3,7 +3,9 @@
 //! in a later `OpenKruise`; `go_json` writes them behind the others.
 
 mod containers;
+mod pods;
 mod volumes;
 
 pub use containers::{CONTAINER, OBJECT_FIELD_SELECTOR};
+pub use pods::POD_TEMPLATE;
 pub use volumes::{LOCAL_OBJECT_REFERENCE, VOLUME};

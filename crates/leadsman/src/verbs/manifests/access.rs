@@ -48,7 +48,7 @@ pub(super) fn access_objects(namespace: &str, gates: Gates, aggregate_to_edit: b
         objects.extend(roles_on_sets());
         objects.extend(policies::pods_policy(policies::PODS, namespace));
         objects.extend(policies::sets_policy(namespace));
-        objects.extend(policies::revisions_policy(namespace));
+        objects.extend(policies::revisions_policy(policies::REVISIONS, namespace));
         objects.extend(policies::validating_webhooks_policy(namespace));
     }
     for system in gates.systems.iter() {
@@ -57,6 +57,10 @@ pub(super) fn access_objects(namespace: &str, gates: Gates, aggregate_to_edit: b
         if system.patches_pods {
             let name = format!("{MANAGER}-{}-pods", system.name);
             objects.extend(policies::pods_policy(&name, namespace));
+        }
+        if system.children.contains(&policies::REVISION_RESOURCE) {
+            let name = format!("{MANAGER}-{}-revisions", system.name);
+            objects.extend(policies::revisions_policy(&name, namespace));
         }
     }
     objects

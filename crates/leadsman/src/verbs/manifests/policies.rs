@@ -14,7 +14,10 @@ const OWN_NODE: &str = "leadsman-agent-own-node";
 /// The policy on pods that comes with `SidecarSet`.
 pub(super) const PODS: &str = "leadsman-manager-pods";
 const SETS: &str = "leadsman-manager-sidecarsets";
-const REVISIONS: &str = "leadsman-manager-revisions";
+/// The policy on revisions that comes with `SidecarSet`.
+pub(super) const REVISIONS: &str = "leadsman-manager-revisions";
+/// Revisions of workloads: group and plural.
+pub(super) const REVISION_RESOURCE: (&str, &str) = ("apps", "controllerrevisions");
 const SECRETS: &str = "leadsman-manager-secrets";
 /// Each is named as the role that grants the rights.
 const WEBHOOKS: &str = OWNER;
@@ -53,7 +56,8 @@ pub(super) fn own_node_policy(namespace: &str) -> [Value; 2] {
 /// could write first. Of the rest of a pod's spec Kubernetes lets only what is named here be changed
 /// (`ValidatePodUpdate`, `pkg/apis/core/validation/validation.go`); a pod whose gates still hold it back, more.
 ///
-/// The deadline is changed of pods of `BroadcastJob`s, which are ended by it. Each gate with such changes has this policy under a
+/// The deadline is changed of pods of `BroadcastJob`s, which are ended by it. Pods of `CloneSet`s are the manager's own: it gives
+/// them other images and metadata, and releases those that leave a set. Each gate with such changes has this policy under a
 /// name of its own, since what one of them allows the other must not refuse.
 pub(super) fn pods_policy(name: &str, namespace: &str) -> [Value; 2] {
     const MAY: &str = "the manager of leadsman may change of a pod what SidecarSets ask for: ";
@@ -61,6 +65,8 @@ pub(super) fn pods_policy(name: &str, namespace: &str) -> [Value; 2] {
         "object.spec.?activeDeadlineSeconds == oldObject.spec.?activeDeadlineSeconds || {}",
         is_controlled_by("BroadcastJob")
     );
+    let of_clone_set = was_controlled_by("CloneSet");
+    let or_of_clone_set = |condition: String| format!("{of_clone_set} || ({condition})");
     let policy = AdmissionPolicy {
         name: name.to_owned(),
         account: MANAGER,
@@ -72,12 +78,15 @@ pub(super) fn pods_policy(name: &str, namespace: &str) -> [Value; 2] {
             "resources": ["pods"],
         }),
         // The whitelist of annotations is no part of this: it is JSON with expressions, which CEL cannot read.
-        variables: changed_keys("annotations", &is_foreign()),
+        variables: changed_keys(
+            "annotations",
+            &format!("!({of_clone_set}) && {}", is_foreign()),
+        ),
         validations: vec![
             forbid_unless(
                 MAY,
-                &images_unchanged("containers"),
-                "images of containers that no SidecarSet has injected stay as they are",
+                &or_of_clone_set(images_unchanged("containers")),
+                "images of containers that no SidecarSet has injected stay as they are, but for pods of CloneSets",
             ),
             forbid_unless(
                 MAY,
@@ -96,8 +105,8 @@ pub(super) fn pods_policy(name: &str, namespace: &str) -> [Value; 2] {
             ),
             forbid_unless(
                 MAY,
-                &fields_unchanged("metadata", METADATA),
-                "labels, owners and finalizers stay as they are",
+                &or_of_clone_set(fields_unchanged("metadata", METADATA)),
+                "labels, owners and finalizers stay as they are, but for pods of CloneSets",
             ),
             forbid_foreign_changes(
                 MAY,
@@ -150,13 +159,25 @@ pub(super) fn sets_policy(namespace: &str) -> [Value; 2] {
     policy.to_objects(namespace)
 }
 
-/// The policy by which the manager writes `ControllerRevision`s of `SidecarSet`s alone: its right, in its own namespace, would
+/// The policy by which the manager writes `ControllerRevision`s of `SidecarSet`s and `CloneSet`s alone: its right, in its own namespace, would
 /// reach those of `DaemonSet`s and `StatefulSet`s too, by which Kubernetes rolls back.
-pub(super) fn revisions_policy(namespace: &str) -> [Value; 2] {
-    const MAY: &str = "the manager of leadsman may write ControllerRevisions of SidecarSets: ";
-    let of_a_set = is_controlled_by("SidecarSet");
+///
+/// Each gate has it under a name of its own, since what one of them allows the other must not refuse. One without a controller,
+/// which a deleted `CloneSet` has left, becomes that of a new one.
+pub(super) fn revisions_policy(name: &str, namespace: &str) -> [Value; 2] {
+    const MAY: &str =
+        "the manager of leadsman may write ControllerRevisions of SidecarSets and CloneSets: ";
+    let adopted = format!(
+        "(request.operation == 'UPDATE' && oldObject.metadata.?ownerReferences.orValue([]).size() == 0 && {})",
+        controlled("object", "CloneSet")
+    );
+    let of_a_set = format!(
+        "{} || {} || {adopted}",
+        is_controlled_by("SidecarSet"),
+        is_controlled_by("CloneSet")
+    );
     let policy = AdmissionPolicy {
-        name: REVISIONS.to_owned(),
+        name: name.to_owned(),
         account: MANAGER,
         component: "manager",
         rule: json!({
@@ -172,7 +193,15 @@ pub(super) fn revisions_policy(namespace: &str) -> [Value; 2] {
                 MAY,
                 &if_update(&fields_unchanged(
                     "metadata",
-                    &["annotations", "finalizers", "ownerReferences"],
+                    &["annotations", "finalizers"],
+                )),
+                "annotations, owners and finalizers stay as they are",
+            ),
+            forbid_unless(
+                MAY,
+                &if_update(&format!(
+                    "{} || {adopted}",
+                    fields_unchanged("metadata", &["ownerReferences"])
                 )),
                 "annotations, owners and finalizers stay as they are",
             ),
@@ -232,8 +261,14 @@ pub(super) fn children_policy(system: &System, namespace: &str) -> [Value; 2] {
             forbid_foreign_changes(&may, "annotations of others stay as they are"),
         ];
     }
+    // Revisions of sets of sidecars are written by a feature that is no system.
+    let of_sidecar_sets = is_of(REVISION_RESOURCE, &is_controlled_by("SidecarSet"));
     let all_updates = std::iter::once("request.operation == 'UPDATE'".to_owned());
-    let is_permitted: Vec<_> = all_updates.chain(of_children).chain(of_own).collect();
+    let is_permitted: Vec<_> = all_updates
+        .chain(of_children)
+        .chain(of_own)
+        .chain(of_sidecar_sets)
+        .collect();
     let groups: BTreeSet<_> = written.iter().map(|(group, _)| group).collect();
     let resources: BTreeSet<_> = written.iter().map(|(_, resource)| resource).collect();
     let policy = AdmissionPolicy {
@@ -392,9 +427,19 @@ const METADATA: &[&str] = &["finalizers", "labels", "ownerReferences"];
 
 /// CEL: the object, before and after, is controlled by an object of this kind of ours.
 fn is_controlled_by(kind: &str) -> String {
+    let controlled = controlled("o", kind);
+    format!("[object, oldObject].all(o, o == null || {controlled})")
+}
+
+/// CEL: the object was controlled by an object of this kind of ours before this update.
+fn was_controlled_by(kind: &str) -> String {
+    controlled("oldObject", kind)
+}
+
+fn controlled(object: &str, kind: &str) -> String {
     format!(
-        "[object, oldObject].all(o, o == null || o.metadata.?ownerReferences.orValue([]).exists(r, \
-         r.apiVersion.startsWith('{GROUP}/') && r.kind == '{kind}' && r.?controller.orValue(false)))"
+        "{object}.metadata.?ownerReferences.orValue([]).exists(r, \
+         r.apiVersion.startsWith('{GROUP}/') && r.kind == '{kind}' && r.?controller.orValue(false))"
     )
 }
 

@@ -418,6 +418,23 @@ fn what_others_write_into_the_annotation_counts_for_nothing() {
 
 // PPM-23
 #[test]
+fn a_version_of_another_group_says_nothing() {
+    let mut world = World::database(&role(true, None));
+    world.says(0, "primary 9");
+    world.says(1, "primary 3");
+    assert_eq!(world.roles(), "primary - -");
+    for (pod, group) in [(0, "a"), (1, "b")] {
+        world.cluster.edit_pod(&pod_name(pod), |pod| {
+            pod.labels
+                .insert("group".to_owned(), mark(group, Owner::User));
+        });
+    }
+    world.mark("way", &[role(true, Some("group"))]);
+    assert_eq!(world.roles(), "primary primary -");
+}
+
+// PPM-23
+#[test]
 fn labels_from_before_stay_with_one_pod() {
     let mut plain = role(true, None);
     plain["markerPolicy"][0]["exclusive"] = Value::Null;

@@ -15,12 +15,12 @@ use super::world::{
 use crate::cluster::{Refusal, ResourceVersion};
 use crate::sidecarset::annotations::{HASH, HASH_WITHOUT_IMAGE, INJECTED_LIST};
 use crate::sidecarset::condition::UPGRADABLE;
-use crate::sidecarset::metadata::WHITELIST;
+use crate::sidecarset::metadata::{CONFIGURATION, WHITELIST};
 use crate::sidecarset::reconcile::world::MOST_SETS;
 use crate::sidecarset::reconcile::writes::{
     CREATE_REVISION, DELETE_REVISION, EVENT, PATCH_REVISION, SET_HASHES, SET_STATUS, UPGRADE_POD,
 };
-use crate::sidecarset::reconcile::{CONFIGURATION, Hold, Lack, SetByName, Turn};
+use crate::sidecarset::reconcile::{Hold, Lack, SetByName, Turn};
 use crate::sidecarset::set::{ADOPT_PODS, MIN_READY_SECONDS_ANNOTATION};
 use crate::sidecarset::snapshot::SnapshotVersion;
 

@@ -1,0 +1,161 @@
+//! Why the pods of a set are as they are, for `kubectl leadsman explain`.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use leadsman_api::CloneSet;
+use leadsman_api::slim::Pod;
+use leadsman_api::slim::revision::ControllerRevision;
+use leadsman_reconcile::{ObjectName, Reconciler, Source};
+use serde::Serialize;
+
+use super::feature::World;
+use super::history::Revisions;
+use super::member::Member;
+use super::round::{Round, Scene};
+use super::set::{Objection, PodSet};
+use super::state::State;
+use super::writes::CloneSets;
+
+/// A set, and its pods by what they wait for.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SetExplanation {
+    /// The set's namespace.
+    pub namespace: String,
+    /// The set's name.
+    pub name: String,
+    /// The pods that there are to be, that there are, that are available, and that are of the present template.
+    pub counts: [usize; 4],
+    /// Problems of the whole set, and whatever keeps it from going on.
+    pub set: Vec<String>,
+    /// The pods that are not as they are to be, by the reason.
+    pub pods: BTreeMap<String, Vec<String>>,
+}
+
+/// Explains a set by its pods and revisions.
+pub fn explain_set(
+    set: CloneSet,
+    pods: Vec<Pod>,
+    revisions: Vec<ControllerRevision>,
+    now: Timestamp,
+) -> SetExplanation {
+    let name = ObjectName::of(&set.metadata);
+    let mut observed = Reconciler::new(CloneSets, || Duration::ZERO);
+    observed.observe_object(&Arc::new(set), Source::Reply);
+    for pod in pods {
+        observed.observe_object(&Arc::new(pod), Source::Reply);
+    }
+    for revision in revisions {
+        observed.observe_object(&Arc::new(revision), Source::Reply);
+    }
+    let set = observed.world().sets.observed(&name);
+    explain_in(set.expect("it was just observed"), observed.world(), now)
+}
+
+fn explain_in(set: &PodSet, world: &World, now: Timestamp) -> SetExplanation {
+    let revisions = Revisions::find(set, &world.revisions);
+    let scene = Scene {
+        set,
+        revisions: &revisions,
+        pods: &world.pods,
+        refused: &|_, _| false,
+        now,
+    };
+    let round = Round::survey(scene).decide(scene, usize::MAX);
+    let mut pods = BTreeMap::<_, Vec<_>>::new();
+    for member in &round.members {
+        if let Some(reason) = reason_of(set, &round, member) {
+            pods.entry(reason)
+                .or_default()
+                .push(member.pod.name.name.clone());
+        }
+    }
+    let count = |counts: &dyn Fn(&Member<'_>) -> bool| {
+        round.members.iter().filter(|one| counts(one)).count()
+    };
+    SetExplanation {
+        namespace: set.name.namespace.clone(),
+        name: set.name.name.clone(),
+        counts: [
+            set.spec.replicas,
+            round.members.len(),
+            count(&|one| one.is_available),
+            count(&|one| one.is_new),
+        ],
+        set: of_set(set, &revisions, &round),
+        pods,
+    }
+}
+
+fn of_set(set: &PodSet, revisions: &Revisions<'_>, round: &Round<'_>) -> Vec<String> {
+    let mut lines = Vec::new();
+    if let Some(Objection::Invalid(why) | Objection::Unsupported(why)) = &set.spec.objection {
+        lines.push(format!("{why}: nothing is done"));
+    }
+    for condition in &set.status.conditions {
+        let message = condition.message.as_deref().unwrap_or_default();
+        lines.push(format!("{}: {message}", condition.type_));
+    }
+    let difference = &round.difference;
+    if revisions.get(&revisions.newest.name).is_none() {
+        lines.push("the present template has no ControllerRevision yet: it comes first".to_owned());
+    } else if difference.missing > difference.create {
+        let limited = difference.missing - difference.create;
+        lines.push(format!(
+            "{limited} pods are not created before others are available: spec.scaleStrategy.maxUnavailable"
+        ));
+    } else if difference.missing > 0 {
+        let missing = difference.missing;
+        lines.push(format!(
+            "{missing} pods are missing: they are about to be created"
+        ));
+    }
+    lines
+}
+
+/// Why a pod is not as it is to be.
+fn reason_of(set: &PodSet, round: &Round<'_>, member: &Member<'_>) -> Option<String> {
+    let (pod, difference) = (member.pod, &round.difference);
+    let most = round.targets.unavailable;
+    let text = match pod.state() {
+        State::PreparingDelete => {
+            "held before its deletion until no mark of spec.lifecycle.preDelete is left".to_owned()
+        }
+        _ if member.is_specified => {
+            format!("is to be deleted, as soon as no more than {most} pods are unavailable")
+        }
+        State::PreparingUpdate => {
+            "held before its update until no mark of spec.lifecycle.inPlaceUpdate is left"
+                .to_owned()
+        }
+        State::Updating => "updated in place: its containers are restarted".to_owned(),
+        State::Updated => {
+            "updated in place, and held until it has all marks of spec.lifecycle.inPlaceUpdate"
+                .to_owned()
+        }
+        _ if !member.is_new && set.spec.is_paused => "not updated: the set is paused".to_owned(),
+        _ if !member.is_new && difference.update == 0 => {
+            "not updated: spec.updateStrategy.partition keeps it".to_owned()
+        }
+        _ if !member.is_new => match &round.not_in_place {
+            Some(field) => format!(
+                "not updated: the type is InPlaceOnly, and {field} cannot be changed in place"
+            ),
+            None if member.is_on_way() => "out of service, and about to be updated".to_owned(),
+            None => format!(
+                "waits for its turn: {most} pods may be unavailable, {} are",
+                round.members.iter().filter(|one| !one.is_available).count()
+            ),
+        },
+        State::PreparingNormal => {
+            "not available before it has all marks of spec.lifecycle.preNormal".to_owned()
+        }
+        _ if !pod.is_ready() => "not ready".to_owned(),
+        _ if !member.is_available => "ready, but not for spec.minReadySeconds yet".to_owned(),
+        _ => return None,
+    };
+    Some(text)
+}

@@ -1,0 +1,400 @@
+//! The sets as a feature of the kernel: what a change affects, and what is wanted for a set.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use leadsman_api::CloneSet;
+use leadsman_api::clone_set::CloneSetStatus;
+use leadsman_api::slim::Pod;
+use leadsman_api::slim::revision::ControllerRevision;
+use leadsman_reconcile::{
+    Assumption, Change, Class, Fate, Feature, Key, ObjectName, Plan, Purpose, Store, Watch,
+    WriteKind,
+};
+use serde_json::json;
+
+use super::brake::Memory;
+use super::child::new_pod;
+use super::history::{Revisions, SetHistory, revision_name};
+use super::pod::{ClonePod, PodChange};
+use super::round::{Action, Round, Scene};
+use super::set::PodSet;
+use super::status::{FAILED_SCALE, FAILED_UPDATE, Problem, Problems, status};
+use super::template::RevisionData;
+use super::writes::{
+    CREATE_POD, CREATE_REVISION, CloneSets, DELETE_POD, DELETE_REVISION, MARK_POD, PATCH_REVISION,
+    STATUS, TELL, UPDATE_POD,
+};
+
+/// Writes on pods that a run plans, at most; with those on the set and its revisions they are 64 at most.
+const MOST: usize = 60;
+/// Revisions that a run deletes, at most.
+const REVISIONS: usize = 2;
+/// How long a refused creation rests: what lets it through, a quota that is raised, shows in no watch.
+const RETRY: Duration = Duration::from_mins(1);
+
+/// The cluster as the feature knows it.
+#[derive(Default)]
+pub struct World {
+    /// The sets.
+    pub sets: Store<PodSet>,
+    /// The pods.
+    pub pods: Store<ClonePod>,
+    /// The revisions.
+    pub revisions: Store<SetHistory>,
+}
+
+/// A set.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct SetKey(pub ObjectName);
+
+impl Key for SetKey {
+    fn namespace(&self) -> &str {
+        &self.0.namespace
+    }
+}
+
+impl Feature for CloneSets {
+    const NAME: &'static str = "cloneset";
+    const EVENTS_FROM: &'static str = "cloneset-controller";
+    const WRITES: &'static [WriteKind] = &[
+        CREATE_POD,
+        DELETE_POD,
+        UPDATE_POD,
+        MARK_POD,
+        STATUS,
+        CREATE_REVISION,
+        PATCH_REVISION,
+        DELETE_REVISION,
+        TELL,
+    ];
+    const CLASSES: &'static [Class] = &[
+        Class::new("cloneset_pods"),
+        Class::new("cloneset_status").spacing(Duration::from_secs(2)),
+        Class::new("cloneset_revisions"),
+        Class::new("cloneset_events"),
+    ];
+
+    type Key = SetKey;
+    type World = World;
+    type Memory = Memory;
+
+    fn keys(&self, world: &World) -> Vec<SetKey> {
+        let sets = world.sets.iter();
+        sets.map(|(name, _)| SetKey((**name).clone())).collect()
+    }
+
+    fn reconcile(
+        &self,
+        SetKey(name): &SetKey,
+        world: &World,
+        memory: &mut Memory,
+        plan: &mut Plan<'_, Self>,
+    ) {
+        match world.sets.observed(name).filter(|set| !set.is_going) {
+            // The set is gone: Kubernetes collects its pods and revisions as garbage.
+            None => {
+                memory.0.remove(name);
+            }
+            Some(set) => carry_on(set, world, memory, plan),
+        }
+    }
+}
+
+fn carry_on(set: &PodSet, world: &World, memory: &mut Memory, plan: &mut Plan<'_, CloneSets>) {
+    let now = plan.now();
+    let revisions = Revisions::find(set, &world.revisions);
+    let is_recorded = revisions.get(&revisions.newest.name).is_some();
+    let acts = set.spec.objection.is_none() && is_recorded;
+    let round = {
+        let refused = |kind: &WriteKind, name: &ObjectName| {
+            matches!(plan.fate(kind, name), Some(Fate::Refused(_)))
+        };
+        let scene = Scene {
+            set,
+            revisions: &revisions,
+            pods: &world.pods,
+            refused: &refused,
+            now: now.wall,
+        };
+        let round = Round::survey(scene);
+        if acts {
+            let allowance = memory.of(set, &round, now.monotonic).allowance();
+            round.decide(scene, allowance)
+        } else {
+            round
+        }
+    };
+    let mut problems = Problems::default();
+    if let Some(objection) = &set.spec.objection {
+        problems.add(Problem::of_objection(objection));
+    } else if !is_recorded {
+        create_revision(set, &revisions, plan, &mut problems);
+    } else {
+        if round.braked > 0 {
+            problems.add(Problem::of_brake(round.braked));
+        }
+        if let Some(field) = &round.not_in_place {
+            problems.add(Problem::not_in_place(field));
+        }
+        let brake = memory.of(set, &round, now.monotonic);
+        plan_actions(set, &revisions, &round, brake, plan, &mut problems);
+        for pod in &round.resting {
+            if let Some(Fate::Refused(refusal)) = plan.fate(&UPDATE_POD, &pod.name) {
+                let message = refusal.clone().into_reason();
+                let message = format!("pod {}: {message}", pod.name.name);
+                problems.add(Problem::refused(FAILED_UPDATE, message));
+            }
+        }
+        if !round.resting.is_empty() {
+            plan.wake_at(now.monotonic.saturating_add(RETRY));
+        }
+        keep_revisions(set, &revisions, &round, plan);
+    }
+    if let Some(at) = round.wake {
+        plan.wake_at_time(at);
+    }
+    let status = status(set, &revisions, &round, &problems, now.wall);
+    for problem in &problems.0 {
+        let note = problem.message.clone();
+        plan.tell(set.notice(true, problem.type_, "Reconcile", note));
+    }
+    plan_status(set, &status, plan);
+}
+
+/// Wants another status, in which the times of conditions do not count.
+fn plan_status(set: &PodSet, status: &CloneSetStatus, plan: &mut Plan<'_, CloneSets>) {
+    if *status == set.status {
+        return;
+    }
+    let mut body = json!({
+        "metadata": {"uid": set.uid, "resourceVersion": set.version_text()},
+        "status": status,
+    });
+    // A field that is left out stays in a merge patch.
+    for field in [
+        "updatedAvailableReplicas",
+        "expectedUpdatedReplicas",
+        "conditions",
+    ] {
+        if body["status"].get(field).is_none() {
+            body["status"][field] = serde_json::Value::Null;
+        }
+    }
+    let mut timeless = status.clone();
+    for condition in &mut timeless.conditions {
+        condition.last_transition_time = None;
+    }
+    let purpose = Purpose::of(serde_json::to_string(&timeless).unwrap_or_default());
+    plan.patch(&STATUS, set.name.clone(), body)
+        .with_purpose(purpose);
+}
+
+/// Records the present template. No pod is made of it before: whoever leads next has to find it.
+fn create_revision(
+    set: &PodSet,
+    revisions: &Revisions<'_>,
+    plan: &mut Plan<'_, CloneSets>,
+    problems: &mut Problems,
+) {
+    let name = revision_name(set, &revisions.newest.name);
+    if let Some(Fate::Refused(refusal)) = plan.fate(&CREATE_REVISION, &name) {
+        let message = refusal.clone().into_reason();
+        problems.add(Problem::refused(FAILED_UPDATE, message));
+    }
+    if let Some(object) = revisions.new_object() {
+        let purpose = Purpose::of(object.to_string());
+        plan.create(&CREATE_REVISION, name, purpose, move || object.clone());
+    }
+}
+
+fn keep_revisions(
+    set: &PodSet,
+    revisions: &Revisions<'_>,
+    round: &Round<'_>,
+    plan: &mut Plan<'_, CloneSets>,
+) {
+    if let Some((revision, patch)) = revisions.patch() {
+        let name = revision_name(set, &revisions.newest.name);
+        debug_assert_eq!(patch["metadata"]["uid"], *revision.uid);
+        plan.patch(&PATCH_REVISION, name, patch);
+    }
+    let hashes = round.members.iter().map(|one| one.pod.revision_hash());
+    let surplus = revisions.surplus(&hashes.collect());
+    for revision in surplus.into_iter().take(REVISIONS) {
+        let name = leadsman_reconcile::Stored::name(revision);
+        plan.delete::<ControllerRevision>(&DELETE_REVISION, name, &revision.uid);
+    }
+}
+
+fn plan_actions(
+    set: &PodSet,
+    revisions: &Revisions<'_>,
+    round: &Round<'_>,
+    brake: &mut super::brake::Brake,
+    plan: &mut Plan<'_, CloneSets>,
+    problems: &mut Problems,
+) {
+    let now = plan.now().monotonic;
+    let mut room = MOST;
+    for action in &round.actions {
+        let (kind, name) = match action {
+            Action::Create(name, _) => (&CREATE_POD, name),
+            Action::Delete(pod) => (&DELETE_POD, &pod.name),
+            Action::Mark(pod, _) => (&MARK_POD, &pod.name),
+            Action::Update(pod, _) => (&UPDATE_POD, &pod.name),
+        };
+        let type_ = match action {
+            Action::Create(..) | Action::Delete(_) => FAILED_SCALE,
+            Action::Mark(..) | Action::Update(..) => FAILED_UPDATE,
+        };
+        if let Some(Fate::Refused(refusal)) = plan.fate(kind, name) {
+            // A write that rests takes nobody's place.
+            let message = refusal.clone().into_reason();
+            problems.add(Problem::refused(
+                type_,
+                format!("pod {}: {message}", name.name),
+            ));
+        } else if room == 0 {
+            continue;
+        } else {
+            room -= 1;
+        }
+        if let Action::Delete(pod) | Action::Mark(pod, _) = action
+            && round.too_many.contains(&pod.name)
+        {
+            brake.count(&pod.observed.uid, now);
+        }
+        match action {
+            Action::Create(name, hash) => create_pod(set, revisions, (name, hash), plan),
+            Action::Delete(pod) => {
+                let note = format!("succeed to delete pod {}", pod.name.name);
+                plan.delete::<Pod>(&DELETE_POD, pod.name.clone(), &pod.observed.uid)
+                    .tell_when_done(set.notice(false, "SuccessfulDelete", "Delete", note));
+            }
+            Action::Mark(pod, change) => change_pod(&MARK_POD, pod, change, plan),
+            Action::Update(pod, change) => {
+                change_pod(&UPDATE_POD, pod, change, plan);
+            }
+        }
+    }
+}
+
+fn change_pod(
+    kind: &WriteKind,
+    pod: &ClonePod,
+    change: &PodChange,
+    plan: &mut Plan<'_, CloneSets>,
+) {
+    let assumed = change.clone();
+    plan.patch(kind, pod.name.clone(), change.patch(&pod.observed.uid))
+        .with_purpose(Purpose::of(change.purpose()))
+        .assuming_changed::<Pod>(move |pod| assumed.apply(pod));
+}
+
+fn create_pod(
+    set: &PodSet,
+    revisions: &Revisions<'_>,
+    (name, hash): (&ObjectName, &str),
+    plan: &mut Plan<'_, CloneSets>,
+) {
+    let Some(revision) = revisions.of_hash(hash) else {
+        return;
+    };
+    let minute = plan.now().monotonic.as_secs() / RETRY.as_secs();
+    if matches!(plan.fate(&CREATE_POD, name), Some(Fate::Refused(_))) {
+        plan.wake_at(Duration::from_secs((minute + 1) * RETRY.as_secs()));
+    }
+    let revision_name = leadsman_reconcile::Stored::name(revision).name;
+    let purpose = Purpose::of((set.generation, &revision_name, minute));
+    let parts: (PodSet, ObjectName, String, RevisionData) = (
+        set.clone(),
+        name.clone(),
+        revision_name,
+        revision.data.clone(),
+    );
+    let at = leadsman_reconcile::whole_seconds(plan.now().wall);
+    let build = Arc::new(move || new_pod(&parts.0, (&parts.1, &parts.2), &parts.3, at));
+    let (assumed, uid) = (build.clone(), set.uid.clone());
+    let refused = set.notice(true, "FailedCreate", "Create", String::new());
+    let pod = name.name.clone();
+    let note = format!("succeed to create pod {pod}");
+    plan.create(&CREATE_POD, name.clone(), purpose, move || (*build)())
+        .assuming::<Pod>(move || {
+            Assumption::Created(Arc::new(ClonePod::created(&uid, &(*assumed)())))
+        })
+        .tell_when_done(set.notice(false, "SuccessfulCreate", "Create", note))
+        .tell_when_refused(move |refusal| leadsman_reconcile::Notice {
+            note: format!("pod {pod}: {}", refusal.clone().into_reason()),
+            ..refused.clone()
+        });
+}
+
+impl Watch<CloneSet> for CloneSets {
+    type Stored = PodSet;
+
+    fn store(world: &mut World) -> &mut Store<PodSet> {
+        &mut world.sets
+    }
+
+    fn read(&self, set: &Arc<CloneSet>) -> Arc<PodSet> {
+        Arc::new(PodSet::read(set))
+    }
+
+    fn find_affected(&self, change: &Change<PodSet>, _: &World, affected: &mut dyn FnMut(SetKey)) {
+        affected(SetKey((*change.name).clone()));
+    }
+}
+
+impl Watch<Pod> for CloneSets {
+    type Stored = ClonePod;
+
+    fn store(world: &mut World) -> &mut Store<ClonePod> {
+        &mut world.pods
+    }
+
+    fn read(&self, pod: &Arc<Pod>) -> Arc<ClonePod> {
+        Arc::new(ClonePod::read(pod))
+    }
+
+    /// The set whose pod it is, or whose pods are named so: a name that becomes free may be one that it waits for.
+    fn find_affected(
+        &self,
+        change: &Change<ClonePod>,
+        _: &World,
+        affected: &mut dyn FnMut(SetKey),
+    ) {
+        if let Some((set, _)) = change.name.name.rsplit_once('-') {
+            affected(SetKey(ObjectName {
+                namespace: change.name.namespace.clone(),
+                name: set.to_owned(),
+            }));
+        }
+    }
+}
+
+impl Watch<ControllerRevision> for CloneSets {
+    type Stored = SetHistory;
+
+    fn store(world: &mut World) -> &mut Store<SetHistory> {
+        &mut world.revisions
+    }
+
+    fn read(&self, revision: &Arc<ControllerRevision>) -> Arc<SetHistory> {
+        Arc::new(SetHistory::read(revision))
+    }
+
+    fn find_affected(
+        &self,
+        change: &Change<SetHistory>,
+        _: &World,
+        affected: &mut dyn FnMut(SetKey),
+    ) {
+        if let Some((set, _)) = change.name.name.rsplit_once('-') {
+            affected(SetKey(ObjectName {
+                namespace: change.name.namespace.clone(),
+                name: set.to_owned(),
+            }));
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! The hooks that a pod waits for.
+
+use leadsman_api::clone_set::{Lifecycle, LifecycleHook};
+
+use super::pod::{ClonePod, PodChange};
+use super::state::State;
+
+/// The hooks of a set.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Hooks {
+    pub(super) pre_delete: LifecycleHook,
+    pub(super) in_place: LifecycleHook,
+    pub(super) pre_normal: LifecycleHook,
+}
+
+impl Hooks {
+    pub(super) fn read(lifecycle: Option<&Lifecycle>) -> Self {
+        let of = |hook: fn(&Lifecycle) -> &Option<LifecycleHook>| {
+            lifecycle
+                .and_then(|it| hook(it).clone())
+                .unwrap_or_default()
+        };
+        Self {
+            pre_delete: of(|it| &it.pre_delete),
+            in_place: of(|it| &it.in_place_update),
+            pre_normal: of(|it| &it.pre_normal),
+        }
+    }
+
+    /// Whether a pod is held before it is deleted.
+    pub(super) fn hold_deletion(&self, pod: &ClonePod) -> bool {
+        has_any(pod, &self.pre_delete)
+    }
+
+    /// Whether a pod is held before it is updated in place.
+    pub(super) fn hold_update(&self, pod: &ClonePod) -> bool {
+        has_any(pod, &self.in_place)
+    }
+
+    /// Whether pods are held before they are updated in place.
+    pub(super) fn has_update_hook(&self) -> bool {
+        !is_empty(&self.in_place)
+    }
+
+    /// The state of a pod that nothing is done to: a new one, or one that was not deleted after all. One that was normal is so
+    /// again, though a hook may have taken its mark away since.
+    pub(super) fn restored(&self, pod: &ClonePod) -> State {
+        if pod.was_normal || has_all(pod, &self.pre_normal) {
+            State::Normal
+        } else {
+            State::PreparingNormal
+        }
+    }
+
+    /// The state of a new pod.
+    pub(super) fn first(&self) -> State {
+        if is_empty(&self.pre_normal) {
+            State::Normal
+        } else {
+            State::PreparingNormal
+        }
+    }
+
+    /// The state of a pod whose update in place is done.
+    pub(super) fn updated(&self, pod: &ClonePod) -> State {
+        if has_all(pod, &self.in_place) {
+            State::Normal
+        } else {
+            State::Updated
+        }
+    }
+
+    /// The next state of a pod that waits for nothing that is done to it.
+    pub(super) fn next(&self, pod: &ClonePod) -> Option<State> {
+        let is_over = match pod.state() {
+            State::PreparingNormal => has_all(pod, &self.pre_normal),
+            State::Updated => has_all(pod, &self.in_place),
+            _ => false,
+        };
+        is_over.then_some(State::Normal)
+    }
+
+    /// Puts back what holds a pod before it is updated in place: it was taken away for the last update.
+    pub(super) fn hold_again(&self, pod: &ClonePod, change: &mut PodChange) {
+        let labels = self.in_place.labels_handler.iter();
+        change
+            .labels
+            .extend(labels.map(|(key, value)| (key.clone(), Some(value.clone()))));
+        let missing = self.in_place.finalizers_handler.iter();
+        let missing = missing.filter(|one| !pod.finalizers.contains(one));
+        change.finalizers.extend(missing.cloned());
+    }
+}
+
+fn is_empty(hook: &LifecycleHook) -> bool {
+    hook.labels_handler.is_empty() && hook.finalizers_handler.is_empty()
+}
+
+/// Whether a pod has each mark of a hook, and if so which.
+fn marks<'a>(pod: &'a ClonePod, hook: &'a LifecycleHook) -> impl Iterator<Item = bool> + use<'a> {
+    let labels = hook.labels_handler.iter();
+    let labels = labels.map(|(key, value)| pod.observed.label(key) == Some(value));
+    let finalizers = hook.finalizers_handler.iter();
+    labels.chain(finalizers.map(|one| pod.finalizers.contains(one)))
+}
+
+fn has_any(pod: &ClonePod, hook: &LifecycleHook) -> bool {
+    marks(pod, hook).any(|is_there| is_there)
+}
+
+fn has_all(pod: &ClonePod, hook: &LifecycleHook) -> bool {
+    marks(pod, hook).all(|is_there| is_there)
+}

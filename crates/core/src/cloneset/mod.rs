@@ -1,0 +1,57 @@
+//! `CloneSet`: pods of one template, which are counted, updated and deleted one by one.
+//!
+//! The feature is a function on the kernel ([`leadsman_reconcile`]); its keys are sets. A run looks at all pods of a set, counts
+//! them, and works out a [`Round`]: what is created, deleted, changed in place or marked. Names of new pods follow from the set
+//! and from the names that are taken, so that what is created twice meets itself. What has to outlive a process is in the pods
+//! and in the set's status.
+//!
+//! | module | holds |
+//! |---|---|
+//! | `feature` | what a change affects, and the writes that are wanted for a set |
+//! | `writes` | the kinds of writes |
+//! | `set` | a set as the rules read it |
+//! | `pod` | the pods of sets: what is read of one, and how one is changed |
+//! | `template` | the data of a revision |
+//! | `child` | the pod that is made of a revision |
+//! | `names` | the names of new pods |
+//! | `history` | the revisions of a set |
+//! | `scale` | how many pods are created, deleted and updated |
+//! | `order` | which pods are deleted first, and which are updated first |
+//! | `state` | the states of a pod |
+//! | `lifecycle` | the hooks that a pod waits for |
+//! | `in_place` | whether a pod can be changed in place, and how |
+//! | `member` | a pod as a round looks at it |
+//! | `round` | what is wanted of each pod |
+//! | `brake` | deletions that nobody has asked for |
+//! | `status` | the status, and what is wrong |
+//! | `explain` | why pods are as they are |
+
+mod brake;
+mod child;
+mod explain;
+mod feature;
+mod history;
+mod in_place;
+mod lifecycle;
+mod member;
+mod names;
+mod order;
+mod pod;
+mod round;
+mod scale;
+mod set;
+mod state;
+mod status;
+mod template;
+mod writes;
+
+pub use brake::Memory;
+pub use explain::{SetExplanation, explain_set};
+pub use feature::{SetKey, World};
+pub use history::SetHistory;
+pub use pod::ClonePod;
+pub use set::PodSet;
+pub use writes::CloneSets;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,50 @@
+//! The names of new pods.
+
+use leadsman_reconcile::{ObjectName, Store};
+
+use super::pod::ClonePod;
+use super::set::PodSet;
+use crate::workload::hash::fnv1_32;
+
+/// Refused creations of a set beside which no further name is tried. What refuses so many, as a quota does, refuses all.
+pub(super) const REFUSED: usize = 10;
+/// The letters at the end of a pod's name.
+const LETTERS: &[u8; 27] = b"bcdfghjklmnpqrstvwxz2456789";
+
+/// The names of new pods of a set that are free, always in the same order: what is created twice has one name.
+pub(super) fn free_names<'a>(
+    set: &'a PodSet,
+    pods: &'a Store<ClonePod>,
+) -> impl Iterator<Item = ObjectName> + use<'a> {
+    let names = (0_u32..).map(|number| {
+        let mut hash = fnv1_32(format!("{number}/{}", set.uid).bytes());
+        let letters = (0..5).map(|_| {
+            let letter = LETTERS[hash as usize % LETTERS.len()];
+            hash /= 27;
+            char::from(letter)
+        });
+        ObjectName {
+            namespace: set.name.namespace.clone(),
+            name: format!("{}-{}", set.name.name, letters.collect::<String>()),
+        }
+    });
+    // Whatever has the name: a pod of another one, too, and one that terminates. One that is named to be deleted would go again.
+    names.filter(|name| {
+        !set.spec.pods_to_delete.contains(&name.name)
+            && pods.observed(name).is_none()
+            && !pods.is_asked(name)
+            && !pods.undecodable().contains(name)
+    })
+}
+
+/// Pods that may be the set's and cannot be looked at.
+pub(super) fn count_undecodable(set: &PodSet, pods: &Store<ClonePod>) -> usize {
+    let first = ObjectName {
+        namespace: set.name.namespace.clone(),
+        name: format!("{}-", set.name.name),
+    };
+    let from_first = pods.undecodable().range(&first..);
+    let named = from_first
+        .take_while(|name| name.namespace == first.namespace && name.name.starts_with(&first.name));
+    named.count()
+}

@@ -1,0 +1,571 @@
+//! What is wanted of each pod of a set.
+//!
+//! What is wanted follows from the pods as events show them, so that a write whose fate is unknown is wanted until it is seen to
+//! be done. What is counted are the pods as they are once that is done.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::{SignedDuration, Timestamp};
+use leadsman_reconcile::{ObjectName, Store, WriteKind};
+
+use super::history::Revisions;
+use super::in_place::{InPlaceChange, Progress, progress};
+use super::member::Member;
+use super::order::{sort_for_deletion, sort_for_update};
+use super::pod::{ClonePod, PodChange, REPLACED_FOR, WAS_NORMAL, hash_in, is_active};
+use super::scale::{Difference, PodCounts, Targets};
+use super::set::{PodSet, UpdateKind};
+use super::state::State;
+use super::writes::{DELETE_POD, MARK_POD, UPDATE_POD};
+use crate::workload::amount::Amount;
+use crate::workload::pod::PodPhase;
+
+/// Pods that have ended and stay for whoever asks why, of each set.
+const ENDED: usize = 10;
+/// How long a kubelet may take to say that a pod is not ready whose gate was closed.
+const UNREADY: SignedDuration = SignedDuration::from_secs(5);
+
+/// An action that is wanted on a pod.
+#[derive(Debug)]
+pub(super) enum Action<'a> {
+    /// Creates it, of the revision with this hash.
+    Create(ObjectName, String),
+    /// Deletes it.
+    Delete(&'a ClonePod),
+    /// Holds it before it is deleted, restores it, drains it or brings it back.
+    Mark(&'a ClonePod, PodChange),
+    /// Gives it another revision in place, or releases it.
+    Update(&'a ClonePod, PodChange),
+}
+
+/// Whether the API server has refused a write of a pod.
+pub(super) type Refused<'r> = &'r dyn Fn(&WriteKind, &ObjectName) -> bool;
+
+/// All that is wanted of the pods of a set.
+#[derive(Debug, Default)]
+pub(super) struct Round<'a> {
+    pub(super) members: Vec<Member<'a>>,
+    /// Pods whose deletion was asked for.
+    leaving: Vec<&'a ClonePod>,
+    ended: Vec<&'a ClonePod>,
+    pub(super) targets: Targets,
+    pub(super) difference: Difference,
+    pub(super) actions: Vec<Action<'a>>,
+    /// Pods that stay in service as they are, since the API server has refused their update.
+    pub(super) resting: Vec<&'a ClonePod>,
+    /// The field that keeps pods from being updated in place.
+    pub(super) not_in_place: Option<String>,
+    /// How many pods are too many and are not deleted, since nobody has asked for it.
+    pub(super) braked: usize,
+    /// The pods that go because there are too many.
+    pub(super) too_many: BTreeSet<&'a ObjectName>,
+    /// Time at which it looks otherwise without an event.
+    pub(super) wake: Option<Timestamp>,
+}
+
+/// All that a round is worked out from.
+#[derive(Clone, Copy)]
+pub(super) struct Scene<'a, 'r> {
+    pub(super) set: &'a PodSet,
+    pub(super) revisions: &'r Revisions<'a>,
+    pub(super) pods: &'a Store<ClonePod>,
+    pub(super) refused: Refused<'r>,
+    pub(super) now: Timestamp,
+}
+
+impl<'a> Round<'a> {
+    /// Counts the pods of a set.
+    pub(super) fn survey(scene: Scene<'a, '_>) -> Self {
+        let Scene { set, pods, now, .. } = scene;
+        let namespace = &set.name.namespace;
+        let mut round = Self {
+            targets: set.targets(),
+            ..Self::default()
+        };
+        for pod in pods.find_in(namespace, &set.uid) {
+            let label = |key: &str| pod.observed.label(key);
+            if pod.observed.phase == PodPhase::Ended && !pod.observed.is_terminating {
+                round.ended.push(pod);
+            } else if is_active(pod) {
+                match pods.assumed(&pod.name) {
+                    None => round.leaving.push(pod),
+                    Some(assumed) if set.spec.selector.matches(label) => {
+                        round.add(scene, pod, assumed, true);
+                    }
+                    Some(_) => {
+                        let mut change = PodChange::new(now);
+                        change.released_by = Some(set.uid.clone());
+                        round.actions.push(Action::Update(pod, change));
+                    }
+                }
+            }
+        }
+        let assumed = pods.find_assumed_in(namespace, &set.uid);
+        for created in assumed.filter(|pod| pod.observed.uid.is_empty()) {
+            round.add(scene, created, created, false);
+        }
+        let [old, new] = round.counts();
+        round.targets.leaving = round.leaving.len() + round.actions.len();
+        round.difference = Difference::of(old, new, &round.targets);
+        round
+    }
+
+    fn add(&mut self, scene: Scene<'a, '_>, pod: &'a ClonePod, assumed: &'a ClonePod, shown: bool) {
+        let Scene {
+            set,
+            revisions,
+            now,
+            ..
+        } = scene;
+        let min_ready = set.spec.min_ready;
+        let newest = &*revisions.newest.name;
+        let is_new = assumed.revision_hash() == hash_in(newest);
+        let is_replaced = !is_new && assumed.observed.annotation(REPLACED_FOR) == newest;
+        let available_at = pod.available_at(min_ready);
+        self.wake_at(available_at.filter(|at| *at > now));
+        self.members.push(Member {
+            pod,
+            is_shown: shown,
+            is_new,
+            is_available: pod.is_available(min_ready, now) && assumed.is_available(min_ready, now),
+            is_held: assumed.state() == State::PreparingDelete,
+            is_specified: set.specifies(pod) || is_replaced,
+        });
+    }
+
+    fn wake_at(&mut self, at: Option<Timestamp>) {
+        self.wake = self.wake.into_iter().chain(at).min();
+    }
+
+    /// The counts of the pods that are not of the present template, and of those that are.
+    pub(super) fn counts(&self) -> [PodCounts; 2] {
+        let mut counts = [PodCounts::default(); 2];
+        for member in &self.members {
+            let count = &mut counts[usize::from(member.is_new)];
+            if member.is_held {
+                count.held += 1;
+                continue;
+            }
+            count.active += 1;
+            if member.is_specified {
+                count.specified += 1;
+            } else if !member.is_available {
+                count.unavailable += 1;
+            }
+        }
+        counts
+    }
+
+    /// Works out what is wanted. So many pods may be deleted that are too many.
+    pub(super) fn decide(mut self, scene: Scene<'a, '_>, allowance: usize) -> Self {
+        for pod in &self.leaving {
+            self.actions.push(Action::Delete(pod));
+        }
+        self.ended.sort_by_key(|pod| pod.observed.created);
+        let ended = self
+            .ended
+            .iter()
+            .take(self.ended.len().saturating_sub(ENDED));
+        self.actions.extend(ended.map(|pod| Action::Delete(pod)));
+        let mut actions = Vec::new();
+        let restored = self.restore(scene, &mut actions);
+        self.create(scene, restored, &mut actions);
+        let deleted = self.delete(scene, allowance, &mut actions);
+        let staying = if deleted || scene.set.spec.is_paused {
+            BTreeSet::new()
+        } else {
+            self.update(scene, &mut actions)
+        };
+        self.actions.extend(actions);
+        let marks = self.mark(scene, &staying);
+        // Actions that bring pods into service come before those that take others out of it.
+        self.actions.splice(0..0, marks);
+        self
+    }
+
+    /// Takes back pods that are held and need not go. Returns how many.
+    fn restore(&self, scene: Scene<'a, '_>, actions: &mut Vec<Action<'a>>) -> usize {
+        let going = self.members.iter();
+        let going = going.filter(|one| one.is_specified || one.is_held).count();
+        let missing = (self.targets.replicas + going).saturating_sub(self.members.len());
+        let held = self.members.iter().filter(|one| one.is_held);
+        let mut restorable: Vec<_> = held
+            .filter(|one| !one.is_specified && one.is_shown)
+            .collect();
+        sort_for_deletion(&mut restorable, &self.members);
+        let restored = restorable.len().min(missing);
+        let asked = self.members.iter();
+        let asked = asked.filter(|one| !one.is_held && one.pod.state() == State::PreparingDelete);
+        for member in restorable.into_iter().rev().take(missing).chain(asked) {
+            let state = scene.set.spec.hooks.restored(member.pod);
+            let mut change = PodChange::new(scene.now).in_state(state);
+            for key in [WAS_NORMAL, REPLACED_FOR] {
+                change.annotations.push((key.to_owned(), None));
+            }
+            actions.push(Action::Mark(member.pod, change));
+        }
+        restored
+    }
+
+    /// Creates the pods that are missing.
+    fn create(&self, scene: Scene<'a, '_>, restored: usize, actions: &mut Vec<Action<'a>>) {
+        let Scene {
+            set,
+            revisions,
+            pods,
+            refused,
+            ..
+        } = scene;
+        // The answer may have been lost of those that no event has shown. They have their place already, unless there are too
+        // many now.
+        let asked: Vec<_> = self.members.iter().filter(|one| !one.is_shown).collect();
+        let wanted = asked.len().saturating_sub(self.difference.beyond);
+        for member in asked.into_iter().take(wanted) {
+            let hash = member.pod.revision_hash().to_owned();
+            actions.push(Action::Create(member.pod.name.clone(), hash));
+        }
+        let stand_ins = if self.targets.excludes_held {
+            restored
+        } else {
+            0
+        };
+        let unknown = super::names::count_undecodable(set, pods);
+        let missing = self.difference.create.saturating_sub(stand_ins + unknown);
+        if missing == 0 {
+            return;
+        }
+        let names = super::names::free_names(set, pods);
+        let (mut fresh, mut resting) = (Vec::new(), Vec::new());
+        for name in names {
+            if fresh.len() == missing || resting.len() == super::names::REFUSED {
+                break;
+            }
+            let is_refused = refused(&super::writes::CREATE_POD, &name);
+            let list = if is_refused { &mut resting } else { &mut fresh };
+            list.push(name);
+        }
+        let (current, newest) = (
+            hash_in(revisions.current()),
+            hash_in(&revisions.newest.name),
+        );
+        let of_current = (0..self.difference.create_old).map(|_| current);
+        let hashes = of_current.chain(std::iter::repeat(newest));
+        let names = fresh.into_iter().chain(resting).take(missing);
+        for (name, hash) in names.zip(hashes) {
+            actions.push(Action::Create(name, hash.to_owned()));
+        }
+    }
+
+    /// Deletes pods that are named or too many. Returns whether any is.
+    fn delete(
+        &mut self,
+        scene: Scene<'a, '_>,
+        allowance: usize,
+        actions: &mut Vec<Action<'a>>,
+    ) -> bool {
+        let Scene { set, refused, .. } = scene;
+        let is_refused = |member: &&Member<'_>| refused(&DELETE_POD, &member.pod.name);
+        let mut available = self.difference.delete_available;
+        let shown = || self.members.iter().filter(|one| one.is_shown);
+        let mut gone: Vec<&Member<'_>> = Vec::new();
+        let mut take = |member: &Member<'_>| {
+            let is_free = !member.is_available || available > 0;
+            available -= usize::from(is_free && member.is_available);
+            is_free
+        };
+        let mut named: Vec<_> = shown()
+            .filter(|one| one.is_specified && !one.is_held)
+            .collect();
+        sort_for_deletion(&mut named, &self.members);
+        gone.extend(named.into_iter().filter(|member| take(member)));
+        // Creations whose answer was lost are given up first.
+        let asked = self.members.len() - shown().count();
+        let given_up = asked.min(self.difference.beyond);
+        let surplus = self.difference.delete.saturating_sub(given_up);
+        let mut others: Vec<_> = shown()
+            .filter(|one| !one.is_specified && !one.is_held)
+            .collect();
+        if surplus > 0 {
+            sort_for_deletion(&mut others, &self.members);
+            // A share of old pods is met as pods come and go: never is one that serves deleted before one that does not.
+            if !matches!(set.spec.partition, Amount::Percent(1..)) {
+                let mut old = self.difference.delete_old.min(surplus);
+                others.sort_by_cached_key(|member| {
+                    let is_first = !member.is_new && old > 0;
+                    old -= usize::from(is_first);
+                    !is_first
+                });
+            }
+            let (resting, fresh): (Vec<_>, Vec<_>) = others.into_iter().partition(is_refused);
+            // Pods that are chosen wait for their turn: others do not go in their place.
+            let chosen = fresh
+                .into_iter()
+                .chain(resting)
+                .take(surplus.min(allowance));
+            let free: Vec<_> = chosen.filter(|member| take(member)).collect();
+            self.too_many = free.iter().map(|one| &one.pod.name).collect();
+            gone.extend(free);
+        }
+        self.braked = surplus.saturating_sub(allowance);
+        for member in shown().filter(|one| one.is_held) {
+            if member.pod.state() != State::PreparingDelete {
+                actions.push(remove(scene, member.pod, None));
+            } else if !set.spec.hooks.hold_deletion(member.pod) && !is_restored(actions, member.pod)
+            {
+                actions.push(Action::Delete(member.pod));
+            }
+        }
+        let is_any = gone.iter().any(|member| !is_refused(member));
+        actions.extend(gone.into_iter().map(|one| remove(scene, one.pod, None)));
+        is_any
+    }
+
+    /// Updates pods. Returns those that have left service for it and stay out of it.
+    fn update(
+        &mut self,
+        scene: Scene<'a, '_>,
+        actions: &mut Vec<Action<'a>>,
+    ) -> BTreeSet<&'a ObjectName> {
+        let Scene {
+            set,
+            revisions,
+            refused,
+            ..
+        } = scene;
+        let mut staying = BTreeSet::new();
+        let mut steps = Steps {
+            scene,
+            by_hash: BTreeMap::new(),
+            not_in_place: None,
+            wake: None,
+        };
+        let target = hash_in(&revisions.newest.name);
+        let candidates = self
+            .members
+            .iter()
+            .filter(|one| one.is_shown && !one.is_held);
+        let (asked, candidates): (Vec<_>, Vec<_>) = candidates
+            .filter(|one| !one.is_specified && one.pod.revision_hash() != target)
+            .partition(|one| one.is_new);
+        let sorted = sort_for_update(candidates, &self.members, &set.spec);
+        let is_refused = |member: &&Member<'_>| {
+            let kinds = [&DELETE_POD, &MARK_POD, &UPDATE_POD];
+            kinds.iter().any(|kind| refused(kind, &member.pod.name))
+        };
+        let (last, fresh): (Vec<_>, Vec<_>) = sorted.into_iter().partition(is_refused);
+        let mut resting = Vec::new();
+        let most = self.difference.update_unavailable;
+        let unavailable = || self.members.iter().filter(|one| !one.is_available);
+        let mut taken = unavailable().filter(|one| one.is_new).count();
+        let mut missing = unavailable().count();
+        let mut left = self.difference.update;
+        for member in fresh.into_iter().chain(last) {
+            if left == 0 {
+                break;
+            }
+            let Some(change) = steps.change_of(member.pod) else {
+                continue;
+            };
+            left -= 1;
+            if refused(&UPDATE_POD, &member.pod.name) {
+                resting.push(member.pod);
+                continue;
+            }
+            if member.is_on_way() {
+                staying.insert(&member.pod.name);
+            }
+            if taken >= most || (member.is_available && missing >= most) {
+                continue;
+            }
+            taken += 1;
+            missing += usize::from(member.is_available);
+            actions.extend(steps.next(member.pod, change));
+        }
+        for member in asked {
+            let change = steps.change_of(member.pod);
+            actions.extend(change.and_then(|change| steps.next(member.pod, change)));
+        }
+        self.resting = resting;
+        self.not_in_place = steps.not_in_place;
+        let wake = steps.wake;
+        self.wake_at(wake);
+        staying
+    }
+
+    /// Moves lifecycles on: pods that are done with an update, that are not updated after all, or that have what they wait for.
+    fn mark(&mut self, scene: Scene<'a, '_>, staying: &BTreeSet<&ObjectName>) -> Vec<Action<'a>> {
+        let (set, now) = (scene.set, scene.now);
+        let hooks = &set.spec.hooks;
+        let (mut actions, mut wakes) = (Vec::new(), Vec::new());
+        let busy: BTreeSet<_> = self.actions.iter().filter_map(Action::pod).collect();
+        let members = self
+            .members
+            .iter()
+            .filter(|one| one.is_shown && !one.is_held);
+        for Member { pod, is_new, .. } in members {
+            if busy.contains(&pod.name) || staying.contains(&pod.name) {
+                continue;
+            }
+            let opens = pod.gate.is_none_or(|(is_open, _)| !is_open);
+            let mut change = PodChange::new(now);
+            let next = match pod.state() {
+                State::PreparingDelete => continue,
+                State::Updating => match progress(pod, now) {
+                    Progress::Done => Some(hooks.updated(pod)),
+                    Progress::Waits(at) => {
+                        wakes.extend(at);
+                        continue;
+                    }
+                },
+                State::PreparingUpdate if *is_new || !set.spec.is_paused => Some(State::Normal),
+                State::PreparingUpdate => None,
+                _ => hooks.next(pod),
+            };
+            if let Some(state) = next {
+                change = change.in_state(state);
+            }
+            change.gate = opens.then_some(true);
+            if next.is_some() || opens {
+                actions.push(Action::Mark(pod, change));
+            }
+        }
+        self.wake_at(wakes.into_iter().min());
+        actions
+    }
+}
+
+impl<'a> Action<'a> {
+    /// The pod, if it is there.
+    fn pod(&self) -> Option<&'a ObjectName> {
+        match self {
+            Self::Create(..) => None,
+            Self::Delete(pod) | Self::Mark(pod, _) | Self::Update(pod, _) => Some(&pod.name),
+        }
+    }
+}
+
+fn is_restored(actions: &[Action<'_>], pod: &ClonePod) -> bool {
+    actions
+        .iter()
+        .any(|action| matches!(action, Action::Mark(marked, _) if marked.name == pod.name))
+}
+
+/// Deletes a pod, or holds it before. `replaced_for` is the revision for which another one comes in its place.
+fn remove<'a>(scene: Scene<'a, '_>, pod: &'a ClonePod, replaced_for: Option<&str>) -> Action<'a> {
+    if !scene.set.spec.hooks.hold_deletion(pod) {
+        return Action::Delete(pod);
+    }
+    let mut change = PodChange::new(scene.now).in_state(State::PreparingDelete);
+    if pod.state().is_normal() {
+        change
+            .annotations
+            .push((WAS_NORMAL.to_owned(), Some("true".to_owned())));
+    }
+    if let Some(revision) = replaced_for {
+        change
+            .annotations
+            .push((REPLACED_FOR.to_owned(), Some(revision.to_owned())));
+    }
+    Action::Mark(pod, change)
+}
+
+/// The way of a pod to the present template.
+#[derive(Clone, Debug)]
+enum Way {
+    InPlace(InPlaceChange),
+    ReCreate,
+    /// No way: this field cannot be changed in place, and nothing else may be done.
+    None(String),
+}
+
+/// The steps of updates.
+struct Steps<'a, 'r> {
+    scene: Scene<'a, 'r>,
+    /// The ways from each revision, by its hash.
+    by_hash: BTreeMap<String, Way>,
+    not_in_place: Option<String>,
+    wake: Option<Timestamp>,
+}
+
+impl<'a> Steps<'a, '_> {
+    fn change_of(&mut self, pod: &ClonePod) -> Option<Way> {
+        let Scene { set, revisions, .. } = self.scene;
+        let hash = pod.revision_hash();
+        let way = self.by_hash.entry(hash.to_owned()).or_insert_with(|| {
+            if set.spec.kind == UpdateKind::ReCreate {
+                return Way::ReCreate;
+            }
+            let from = revisions.of_hash(hash);
+            let change = match from {
+                Some(from) => InPlaceChange::between(&from.data, &set.spec.data),
+                None => Err("the revision, whose ControllerRevision is gone".to_owned()),
+            };
+            match change {
+                Ok(change) => Way::InPlace(change),
+                Err(_) if set.spec.kind == UpdateKind::InPlaceIfPossible => Way::ReCreate,
+                Err(field) => Way::None(field),
+            }
+        });
+        if let Way::None(field) = way {
+            self.not_in_place = Some(field.clone());
+            return None;
+        }
+        Some(way.clone())
+    }
+
+    /// The next step of a pod.
+    fn next(&mut self, pod: &'a ClonePod, way: Way) -> Option<Action<'a>> {
+        let Scene {
+            set,
+            revisions,
+            now,
+            ..
+        } = self.scene;
+        let Way::InPlace(in_place) = way else {
+            return Some(remove(self.scene, pod, Some(&revisions.newest.name)));
+        };
+        let hooks = &set.spec.hooks;
+        let prepared = || PodChange::new(now).in_state(State::PreparingUpdate);
+        match pod.state() {
+            State::Updated if hooks.has_update_hook() => {
+                let mut change = prepared();
+                hooks.hold_again(pod, &mut change);
+                return Some(Action::Update(pod, change));
+            }
+            State::PreparingUpdate if hooks.hold_update(pod) => return None,
+            state if state != State::Updating && hooks.hold_update(pod) => {
+                return Some(Action::Mark(pod, prepared()));
+            }
+            _ => {}
+        }
+        let change = in_place.of_pod(pod, &revisions.newest.name, now);
+        if !in_place.restarts(pod) {
+            let is_on_way = pod.state() == State::PreparingUpdate;
+            let change = if is_on_way {
+                change.in_state(State::Normal)
+            } else {
+                change
+            };
+            return Some(Action::Update(pod, change));
+        }
+        let Some((false, since)) = pod.gate else {
+            let mut change = PodChange::new(now);
+            change.gate = Some(false);
+            return Some(Action::Mark(pod, change));
+        };
+        // The kubelet says so before its containers end, and clients hear it from there.
+        let is_out = pod.observed.ready.is_none();
+        let wait = if is_out {
+            SignedDuration::ZERO
+        } else {
+            UNREADY
+        };
+        let wait = wait.max(set.spec.grace);
+        let at = since.and_then(|since| since.checked_add(wait).ok());
+        if let Some(at) = at.filter(|at| *at > now) {
+            self.wake = self.wake.into_iter().chain([at]).min();
+            return None;
+        }
+        Some(Action::Update(pod, change.in_state(State::Updating)))
+    }
+}

@@ -1,0 +1,316 @@
+//! A `CloneSet` as the rules read it.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use jiff::SignedDuration;
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use leadsman_api::clone_set::{CloneSet, CloneSetStatus, EXCLUDE_HELD_LABEL};
+use leadsman_reconcile::{Notice, ObjectName, Regarding, ResourceVersion, Stored};
+
+use super::lifecycle::Hooks;
+use super::scale::Targets;
+use super::template::{RevisionData, read_template};
+use crate::cluster::{FieldErrors, Selector, names};
+use crate::workload::JsonObject;
+use crate::workload::amount::Amount;
+use crate::workload::object;
+use crate::workload::priority::Priority;
+use crate::workload::scatter::ScatterLabel;
+
+/// A set. A change of its state costs no copy of its template.
+#[derive(Clone, Debug)]
+pub struct PodSet {
+    /// The set's name.
+    pub name: ObjectName,
+    /// The set's uid.
+    pub uid: String,
+    version: ResourceVersion,
+    pub(super) generation: i64,
+    pub(super) is_going: bool,
+    /// Whether pods are created beside held ones.
+    pub(super) excludes_held: bool,
+    pub(super) spec: Arc<SetSpec>,
+    /// The status as it was last written.
+    pub status: CloneSetStatus,
+}
+
+/// A set's spec as the rules read it.
+#[derive(Debug)]
+pub(super) struct SetSpec {
+    /// A problem with the spec. With such a set nothing is done.
+    pub(super) objection: Option<Objection>,
+    pub(super) data: RevisionData,
+    pub(super) selector: Selector,
+    /// The selector as `kubectl scale` and autoscalers read it.
+    pub(super) selector_text: String,
+    pub(super) replicas: usize,
+    pub(super) pods_to_delete: BTreeSet<String>,
+    unavailable_to_scale: Option<Amount>,
+    pub(super) kind: UpdateKind,
+    pub(super) partition: Amount,
+    unavailable: Amount,
+    surge: Amount,
+    pub(super) is_paused: bool,
+    pub(super) priority: Priority,
+    pub(super) scatter: Vec<ScatterLabel>,
+    pub(super) grace: SignedDuration,
+    pub(super) min_ready: SignedDuration,
+    pub(super) history_limit: usize,
+    pub(super) hooks: Hooks,
+}
+
+/// Why nothing is done with a set.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Objection {
+    /// The set asks for something that leadsman does not do.
+    Unsupported(String),
+    /// The set is not valid.
+    Invalid(String),
+}
+
+/// How pods get another revision.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum UpdateKind {
+    ReCreate,
+    InPlaceIfPossible,
+    InPlaceOnly,
+}
+
+impl PodSet {
+    /// Reads a set.
+    pub fn read(set: &CloneSet) -> Self {
+        let metadata = &set.metadata;
+        let label = metadata.labels.as_ref();
+        let label = label.and_then(|labels| labels.get(EXCLUDE_HELD_LABEL));
+        Self {
+            name: ObjectName::of(metadata),
+            uid: metadata.uid.clone().unwrap_or_default(),
+            version: ResourceVersion::parse(metadata.resource_version.as_deref()),
+            generation: metadata.generation.unwrap_or_default(),
+            is_going: metadata.deletion_timestamp.is_some(),
+            excludes_held: label.is_some_and(|value| value == "true"),
+            spec: Arc::new(SetSpec::read(set)),
+            status: set.status.clone().unwrap_or_default(),
+        }
+    }
+
+    /// The numbers that it asks for.
+    pub(super) fn targets(&self) -> Targets {
+        let spec = &self.spec;
+        let replicas = spec.replicas;
+        let surge = if spec.is_paused {
+            0
+        } else {
+            spec.surge.of(replicas)
+        };
+        Targets {
+            replicas,
+            partition: spec.partition.staying(replicas),
+            // So that with neither there is always one, and with a surge never more than was asked for.
+            unavailable: match spec.unavailable {
+                Amount::Percent(percent) if surge > 0 => replicas * percent as usize / 100,
+                amount => amount.of(replicas),
+            },
+            surge,
+            unavailable_to_scale: spec.unavailable_to_scale.map(|most| most.of(replicas)),
+            excludes_held: self.excludes_held,
+            leaving: 0,
+        }
+    }
+
+    /// Whether a pod is named to be deleted, by the set or by its own label.
+    pub(super) fn specifies(&self, pod: &super::ClonePod) -> bool {
+        pod.is_specified() || self.spec.pods_to_delete.contains(&pod.name.name)
+    }
+
+    /// Something to tell people about the set.
+    pub(super) fn notice(
+        &self,
+        is_warning: bool,
+        reason: &'static str,
+        action: &'static str,
+        note: String,
+    ) -> Notice {
+        Notice {
+            regarding: Regarding {
+                api_version: "apps.kruise.io/v1alpha1",
+                kind: "CloneSet",
+                name: self.name.clone(),
+                uid: self.uid.clone(),
+            },
+            is_warning,
+            reason,
+            action,
+            note,
+        }
+    }
+
+    /// The version that its status is a patch of.
+    pub(super) fn version_text(&self) -> Option<String> {
+        self.version.number().map(|version| version.to_string())
+    }
+}
+
+impl SetSpec {
+    fn read(set: &CloneSet) -> Self {
+        let (spec, strategy) = (&set.spec, &set.spec.update_strategy);
+        let mut errors = Vec::new();
+        let mut report = FieldErrors::new(&mut errors, "spec");
+        let selector = Selector::read(&spec.selector, &mut report.field("selector"));
+        if selector.is_empty() {
+            report.field("selector").add("must not be empty");
+        }
+        let template = spec.template.read();
+        let data = match &template {
+            Ok(template) => RevisionData::of(template),
+            Err(_) => RevisionData::default(),
+        };
+        match &template {
+            Ok(template) => check_template(template, &selector, &mut report.field("template")),
+            Err(error) => report.field("template").add(error.to_string()),
+        }
+        let mut at = report.field("updateStrategy");
+        let mut amount = |field: &str, wire: Option<&IntOrString>, default: Amount| {
+            let read = wire.map_or(Ok(default), Amount::read);
+            read.unwrap_or_else(|error| {
+                at.field(field).add(error);
+                default
+            })
+        };
+        let none = Amount::Number(0);
+        let partition = amount("partition", strategy.partition.as_ref(), none);
+        let unavailable = amount(
+            "maxUnavailable",
+            strategy.max_unavailable.as_ref(),
+            Amount::Percent(20),
+        );
+        let surge = amount("maxSurge", strategy.max_surge.as_ref(), none);
+        if unavailable.is_zero() && surge.is_zero() {
+            at.field("maxUnavailable")
+                .add("must not be 0 beside maxSurge 0: set paused for that");
+        }
+        let priority = Priority::read(
+            strategy.priority_strategy.as_ref(),
+            &mut at.field("priorityStrategy"),
+        );
+        let scatter = strategy.scatter_strategy.iter().enumerate();
+        let scatter = scatter.map(|(index, term)| {
+            let mut at = at.field("scatterStrategy");
+            at.index(index)
+                .field("key")
+                .check(names::qualified_name(&term.key));
+            ScatterLabel {
+                key: term.key.as_str().into(),
+                value: (term.value != "*").then(|| term.value.as_str().into()),
+            }
+        });
+        let scatter = scatter.collect();
+        let kind = match strategy.type_.as_deref() {
+            None | Some("" | "ReCreate") => UpdateKind::ReCreate,
+            Some("InPlaceIfPossible") => UpdateKind::InPlaceIfPossible,
+            Some("InPlaceOnly") => UpdateKind::InPlaceOnly,
+            Some(other) => {
+                at.field("type").add(format!("{other:?} is not known"));
+                UpdateKind::InPlaceOnly
+            }
+        };
+        let mut at = report.field("scaleStrategy");
+        let scale = spec.scale_strategy.max_unavailable.as_ref();
+        let unavailable_to_scale = scale.and_then(|wire| {
+            let read = Amount::read(wire);
+            read.map_err(|error| at.field("maxUnavailable").add(error))
+                .ok()
+        });
+        let seconds = |seconds: Option<i32>| SignedDuration::from_secs(seconds.unwrap_or(0).into());
+        let grace = strategy.in_place_update_strategy.as_ref();
+        let invalid = errors
+            .first()
+            .map(|error| Objection::Invalid(error.to_string()));
+        Self {
+            objection: unsupported(set).map(Objection::Unsupported).or(invalid),
+            data,
+            selector_text: selector.to_string(),
+            selector,
+            replicas: spec
+                .replicas
+                .map_or(1, |count| usize::try_from(count).unwrap_or(0)),
+            pods_to_delete: spec.scale_strategy.pods_to_delete.iter().cloned().collect(),
+            unavailable_to_scale,
+            kind,
+            partition,
+            unavailable,
+            surge,
+            is_paused: strategy.paused,
+            priority,
+            scatter,
+            grace: seconds(grace.and_then(|grace| grace.grace_period_seconds)),
+            min_ready: seconds(spec.min_ready_seconds),
+            history_limit: usize::try_from(spec.revision_history_limit.unwrap_or(10)).unwrap_or(0),
+            hooks: Hooks::read(spec.lifecycle.as_ref()),
+        }
+    }
+}
+
+/// Names what a set asks for and leadsman does not do. One of these means other pods than somebody expects.
+fn unsupported(set: &CloneSet) -> Option<String> {
+    let spec = &set.spec;
+    let lifecycle = spec.lifecycle.as_ref();
+    let hooks = lifecycle.map(|it| [&it.pre_delete, &it.in_place_update]);
+    let marks = hooks
+        .into_iter()
+        .flatten()
+        .flatten()
+        .any(|it| it.mark_pod_not_ready);
+    if !spec.volume_claim_templates.is_empty() {
+        Some("spec.volumeClaimTemplates is not supported".to_owned())
+    } else if marks {
+        Some("markPodNotReady in spec.lifecycle is not supported".to_owned())
+    } else {
+        None
+    }
+}
+
+fn check_template(template: &JsonObject, selector: &Selector, report: &mut FieldErrors<'_>) {
+    let template = read_template(template);
+    let label = |key: &str| template.labels.and_then(|labels| labels.get(key)?.as_str());
+    if !selector.matches(label) {
+        report
+            .field("metadata.labels")
+            .add("does not match spec.selector");
+    }
+    let policy = template
+        .spec
+        .and_then(|pod| object::text(pod, "restartPolicy"));
+    if policy.is_some_and(|policy| policy != "Always") {
+        report.field("spec.restartPolicy").add("must be Always");
+    }
+    let containers = template
+        .spec
+        .map(|pod| object::items(pod, "containers").count());
+    if containers.unwrap_or(0) == 0 {
+        report.field("spec.containers").add("must not be empty");
+    }
+}
+
+impl Stored for PodSet {
+    fn name(&self) -> ObjectName {
+        self.name.clone()
+    }
+
+    fn uid(&self) -> &str {
+        &self.uid
+    }
+
+    fn version(&self) -> ResourceVersion {
+        self.version
+    }
+
+    fn is_same(&self, other: &Self) -> bool {
+        // Each edit of the spec has a generation of its own.
+        self.generation == other.generation
+            && self.is_going == other.is_going
+            && self.excludes_held == other.excludes_held
+            && self.status == other.status
+    }
+}

@@ -1,0 +1,272 @@
+//! `CloneSet` on a real API server: what its CRD takes and refuses, and a set that is made, scaled and updated. Nobody runs its
+//! pods: the test reports what a kubelet would.
+
+use std::sync::Arc;
+
+use anyhow::{Context, Result, ensure};
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube::api::{
+    ApiResource, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams, PostParams,
+};
+use kube::{Api, Error, ResourceExt};
+use leadsman_api::CloneSet;
+use leadsman_process::clock;
+use leadsman_tests::{Scene, wait_for_answer};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::Installation;
+use crate::broadcast::serve_jobs;
+use crate::stage::PLACES;
+
+const GATE: &str = "--feature-gates=CloneSetGate=true";
+/// What was recorded of `OpenKruise`'s webhooks.
+const RECORDED: &str = include_str!("../fixtures/openkruise/cloneset-admission.jsonl");
+
+/// An object that was sent, and whether it was taken.
+#[derive(Deserialize)]
+struct Recorded {
+    case: String,
+    allowed: bool,
+    object: Value,
+}
+
+/// The cases that mean nothing, or with which no pod would be made or updated: `OpenKruise` takes them.
+const REFUSED: [&str; 8] = [
+    "both-zero-replicas-0",
+    "surge-negative",
+    "grace-negative",
+    "claim-without-storage",
+    "scale-maxUnavailable-text",
+    "scale-maxUnavailable-negative",
+    "minReady-negative",
+    "history-negative",
+];
+/// The cases that the API server judges when a pod is created, and names of pods that are not there, which are no error.
+const JUDGED_LATER: [&str; 3] = [
+    "bad-image-empty",
+    "unknown-volume-mount",
+    "podsToDelete-on-create",
+];
+
+// CLD-18, CLD-46, CLD-62
+pub(crate) async fn the_api_server_takes_and_refuses_what_was_recorded(
+    installation: Arc<Installation>,
+) -> Result<()> {
+    serve_jobs(&installation.client).await?;
+    let scene = Scene::new(&installation.client, "c").await?;
+    let kind = GroupVersionKind::gvk("apps.kruise.io", "v1alpha1", "CloneSet");
+    let sets = Api::namespaced_with(
+        scene.client.clone(),
+        &scene.ns,
+        &ApiResource::from_gvk(&kind),
+    );
+    let dry_run = PostParams {
+        dry_run: true,
+        ..PostParams::default()
+    };
+    let mut problems = Vec::new();
+    for line in RECORDED.lines() {
+        let recorded: Recorded = serde_json::from_str(line)?;
+        let case = &*recorded.case;
+        let is_wanted =
+            recorded.allowed && !REFUSED.contains(&case) || JUDGED_LATER.contains(&case);
+        let object: DynamicObject = serde_json::from_value(recorded.object)?;
+        match sets.create(&dry_run, &object).await {
+            Ok(stored) => {
+                let spec = &stored.data["spec"];
+                let is_complete = spec["replicas"].is_number()
+                    && spec["updateStrategy"]["type"].is_string()
+                    && !spec["updateStrategy"]["maxUnavailable"].is_null();
+                if !is_wanted || !is_complete {
+                    problems.push(format!("{case} was taken: {spec}"));
+                }
+            }
+            Err(Error::Api(status)) if !is_wanted && status.code == 422 => {
+                eprintln!("{case}: {}", status.message);
+            }
+            Err(error) => problems.push(format!("{case}: {error}")),
+        }
+    }
+    ensure!(problems.is_empty(), "{}", problems.join("\n"));
+    Ok(())
+}
+
+/// The pods of a set, and the reports of their kubelets.
+struct Pods(Api<Pod>);
+
+impl Pods {
+    async fn active(&self) -> Result<Vec<Pod>> {
+        let pods = self.0.list(&ListParams::default()).await?.items;
+        Ok(pods
+            .into_iter()
+            .filter(|pod| pod.metadata.deletion_timestamp.is_none())
+            .collect())
+    }
+
+    /// Reports of each pod that its container runs with the image of its spec, and whether it is ready: as its gate says.
+    async fn report(&self) -> Result<()> {
+        for pod in self.0.list(&ListParams::default()).await? {
+            let name = pod.name_any();
+            if pod.metadata.deletion_timestamp.is_some() {
+                let now = kube::api::DeleteParams::default().grace_period(0);
+                unless_gone(self.0.delete(&name, &now).await)?;
+                continue;
+            }
+            let image = image(&pod);
+            let conditions = pod
+                .status
+                .iter()
+                .flat_map(|status| status.conditions.iter().flatten());
+            let is_open = conditions
+                .clone()
+                .any(|one| one.type_ == "InPlaceUpdateReady" && one.status == "True");
+            let was_ready = conditions
+                .clone()
+                .any(|one| one.type_ == "Ready" && one.status == "True");
+            let statuses = pod
+                .status
+                .iter()
+                .flat_map(|status| status.container_statuses.iter().flatten());
+            let runs = statuses.clone().any(|one| one.image == image);
+            if runs && was_ready == is_open {
+                continue;
+            }
+            let now = Time(clock::now());
+            let ready = if is_open { "True" } else { "False" };
+            let status = json!({"status": {"phase": "Running",
+                "conditions": [{"type": "Ready", "status": ready, "lastTransitionTime": now}],
+                "containerStatuses": [{"name": "main", "image": image, "imageID": format!("sha256:{image}"),
+                    "containerID": format!("containerd://{image}"), "ready": true, "restartCount": 0,
+                    "state": {"running": {"startedAt": now}}}]}});
+            let (patch, params) = (Patch::Strategic(status), PatchParams::default());
+            unless_gone(self.0.patch_status(&name, &params, &patch).await)?;
+        }
+        Ok(())
+    }
+
+    /// The active pods, once so many of them are ready and have this image.
+    async fn ready(&self, count: usize, image_wanted: &str) -> Result<Vec<Pod>> {
+        wait_for_answer("the pods of the set", || async {
+            self.report().await?;
+            let pods = self.active().await?;
+            let is_done = |pod: &Pod| {
+                let conditions = pod
+                    .status
+                    .iter()
+                    .flat_map(|status| status.conditions.iter().flatten());
+                let mut conditions = conditions.filter(|one| one.type_ == "Ready");
+                image(pod) == image_wanted && conditions.any(|one| one.status == "True")
+            };
+            let is_whole = pods.len() == count && pods.iter().all(is_done);
+            Ok(is_whole.then_some(pods))
+        })
+        .await
+    }
+}
+
+/// A pod may be deleted between two requests.
+fn unless_gone<T>(answer: Result<T, Error>) -> Result<(), Error> {
+    match answer {
+        Err(Error::Api(status)) if status.code == 404 => Ok(()),
+        answer => answer.map(drop),
+    }
+}
+
+fn image(pod: &Pod) -> String {
+    let containers = pod.spec.iter().flat_map(|spec| &spec.containers);
+    containers
+        .map(|one| one.image.clone().unwrap_or_default())
+        .next()
+        .unwrap_or_default()
+}
+
+fn uids(pods: &[Pod]) -> Vec<String> {
+    let mut uids: Vec<_> = pods
+        .iter()
+        .filter_map(|pod| pod.metadata.uid.clone())
+        .collect();
+    uids.sort();
+    uids
+}
+
+// CLS-13, CLS-22, CLS-27, CLS-40, CLS-42, CLD-23
+pub(crate) async fn a_set_is_made_scaled_and_updated(_shared: Arc<Installation>) -> Result<()> {
+    let _place = PLACES.acquire().await?;
+    let installation = Installation::raise_idle().await?;
+    serve_jobs(&installation.client).await?;
+    installation
+        .apply_manifests(&[GATE, "--only=access"], &["--force-conflicts"])
+        .await?;
+    installation.start_manager_with(&[GATE]).await?;
+    let scene = Scene::new(&installation.client, "n1").await?;
+    let sets: Api<CloneSet> = Api::namespaced(scene.client.clone(), &scene.ns);
+    let set: CloneSet = serde_json::from_value(json!({
+        "apiVersion": "apps.kruise.io/v1alpha1", "kind": "CloneSet", "metadata": {"name": "web"},
+        "spec": {
+            "replicas": 3,
+            "selector": {"matchLabels": {"app": "web"}},
+            "updateStrategy": {"maxUnavailable": 1},
+            "template": {"metadata": {"labels": {"app": "web"}},
+                "spec": {"automountServiceAccountToken": false, "containers": [{"name": "main", "image": "app:1"}]}},
+        },
+    }))?;
+    sets.create(&PostParams::default(), &set).await?;
+    let pods = Pods(Api::namespaced(scene.client.clone(), &scene.ns));
+    pods.ready(3, "app:1").await?;
+    let patch = |patch: Value| {
+        let sets = sets.clone();
+        async move {
+            sets.patch("web", &PatchParams::default(), &Patch::Merge(patch))
+                .await
+        }
+    };
+    // By the subresource, as an autoscaler does it.
+    let scale = Patch::Merge(json!({"spec": {"replicas": 4}}));
+    sets.patch_scale("web", &PatchParams::default(), &scale)
+        .await?;
+    let four = pods.ready(4, "app:1").await?;
+    patch(json!({"spec": {"replicas": 2}})).await?;
+    let two = pods.ready(2, "app:1").await?;
+    ensure!(
+        uids(&two).iter().all(|uid| uids(&four).contains(uid)),
+        "the rest stays"
+    );
+    let template = |image: &str| {
+        let containers = json!([{"name": "main", "image": image}]);
+        json!({"spec": {"template": {"spec": {"containers": containers}}}})
+    };
+    patch(template("app:2")).await?;
+    let re_created = pods.ready(2, "app:2").await?;
+    ensure!(
+        uids(&re_created)
+            .iter()
+            .all(|uid| !uids(&two).contains(uid)),
+        "others came"
+    );
+    patch(json!({"spec": {"updateStrategy": {"type": "InPlaceIfPossible"}}})).await?;
+    patch(template("app:3")).await?;
+    let in_place = pods.ready(2, "app:3").await?;
+    ensure!(
+        uids(&in_place) == uids(&re_created),
+        "they were updated in place"
+    );
+    // Metadata alone, which the policy on pods lets the manager change.
+    patch(json!({"spec": {"template": {"metadata": {"labels": {"tier": "front"}}}}})).await?;
+    wait_for_answer("the label", || async {
+        let pods = pods.active().await?;
+        Ok(pods
+            .iter()
+            .all(|pod| pod.labels().contains_key("tier"))
+            .then_some(()))
+    })
+    .await?;
+    wait_for_answer("the status", || async {
+        let set = sets.get("web").await?;
+        let status = set.status.context("a status")?;
+        let is_whole = status.updated_available_replicas == 2 && status.replicas == 2;
+        Ok((is_whole && status.current_revision == status.update_revision).then_some(()))
+    })
+    .await
+}
