@@ -61,6 +61,8 @@ pub const POD_BYTES: usize = 1280 * 1024;
 pub const KEPT_POD_BYTES: usize = 64 * 1024;
 /// Bytes of the template of a job as JSON. Those in use have one to ten KiB.
 pub const TEMPLATE_BYTES: usize = 64 * 1024;
+/// Revisions of a set that are kept beside those in use, at most.
+pub const REVISIONS: usize = 100;
 /// Requirements that a job has of its nodes, at most: labels, expressions and tolerations together. Each is looked at for each
 /// node.
 pub const NODE_REQUIREMENTS: usize = 128;

@@ -13,6 +13,7 @@ use leadsman_reconcile::{
 };
 use serde_json::json;
 
+use super::MOST;
 use super::brake::Memory;
 use super::child::new_pod;
 use super::history::{Revisions, SetHistory, revision_name};
@@ -26,8 +27,6 @@ use super::writes::{
     STATUS, TELL, UPDATE_POD,
 };
 
-/// Writes on pods that a run plans, at most; with those on the set and its revisions they are 64 at most.
-const MOST: usize = 60;
 /// Revisions that a run deletes, at most.
 const REVISIONS: usize = 2;
 /// How long a refused creation rests: what lets it through, a quota that is raised, shows in no watch.

@@ -53,5 +53,8 @@ pub use pod::ClonePod;
 pub use set::PodSet;
 pub use writes::CloneSets;
 
+/// Writes on pods that a run plans, at most; with those on the set and its revisions they are 64 at most.
+const MOST: usize = 60;
+
 #[cfg(test)]
 mod tests;

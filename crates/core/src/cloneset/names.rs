@@ -46,5 +46,8 @@ pub(super) fn count_undecodable(set: &PodSet, pods: &Store<ClonePod>) -> usize {
     let from_first = pods.undecodable().range(&first..);
     let named = from_first
         .take_while(|name| name.namespace == first.namespace && name.name.starts_with(&first.name));
-    named.count()
+    // The name of another set may begin with that of this one.
+    named
+        .filter(|name| !name.name[first.name.len()..].contains('-'))
+        .count()
 }

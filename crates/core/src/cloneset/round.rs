@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::{SignedDuration, Timestamp};
 use leadsman_reconcile::{ObjectName, Store, WriteKind};
 
+use super::MOST;
 use super::history::Revisions;
 use super::in_place::{InPlaceChange, Progress, progress};
 use super::member::Member;
@@ -149,6 +150,7 @@ impl<'a> Round<'a> {
             count.active += 1;
             if member.is_specified {
                 count.specified += 1;
+                count.specified_unavailable += usize::from(!member.is_available);
             } else if !member.is_available {
                 count.unavailable += 1;
             }
@@ -216,11 +218,10 @@ impl<'a> Round<'a> {
             refused,
             ..
         } = scene;
-        // The answer may have been lost of those that no event has shown. They have their place already, unless there are too
-        // many now.
-        let asked: Vec<_> = self.members.iter().filter(|one| !one.is_shown).collect();
-        let wanted = asked.len().saturating_sub(self.difference.beyond);
-        for member in asked.into_iter().take(wanted) {
+        // The answer may have been lost of those that no event has shown. They have their place already. If there are too many now,
+        // none is asked for again: which of them are there is not known, and the watch shows those that are.
+        let asked = self.members.iter().filter(|one| !one.is_shown);
+        for member in asked.filter(|_| self.difference.beyond == 0) {
             let hash = member.pod.revision_hash().to_owned();
             actions.push(Action::Create(member.pod.name.clone(), hash));
         }
@@ -231,6 +232,8 @@ impl<'a> Round<'a> {
         };
         let unknown = super::names::count_undecodable(set, pods);
         let missing = self.difference.create.saturating_sub(stand_ins + unknown);
+        // Further ones follow: any number may be asked for.
+        let missing = missing.min(MOST);
         if missing == 0 {
             return;
         }
@@ -277,6 +280,8 @@ impl<'a> Round<'a> {
             .filter(|one| one.is_specified && !one.is_held)
             .collect();
         sort_for_deletion(&mut named, &self.members);
+        // The first may be unavailable for all: one that is refused keeps no other from going.
+        named.sort_by_key(is_refused);
         gone.extend(named.into_iter().filter(|member| take(member)));
         // Creations whose answer was lost are given up first.
         let asked = self.members.len() - shown().count();
@@ -287,8 +292,12 @@ impl<'a> Round<'a> {
             .collect();
         if surplus > 0 {
             sort_for_deletion(&mut others, &self.members);
-            // A share of old pods is met as pods come and go: never is one that serves deleted before one that does not.
-            if !matches!(set.spec.partition, Amount::Percent(1..)) {
+            others.sort_by_key(is_refused);
+            // A share of old pods is met as pods come and go: never is one that serves deleted before one that does not. But what
+            // was created beyond the replicas is to stay, or it would be created and deleted without end: also where an old pod
+            // is refused, in whose place no new one goes.
+            let is_share = matches!(set.spec.partition, Amount::Percent(1..));
+            if !is_share || self.targets.surge > 0 {
                 let mut old = self.difference.delete_old.min(surplus);
                 others.sort_by_cached_key(|member| {
                     let is_first = !member.is_new && old > 0;
@@ -296,12 +305,8 @@ impl<'a> Round<'a> {
                     !is_first
                 });
             }
-            let (resting, fresh): (Vec<_>, Vec<_>) = others.into_iter().partition(is_refused);
             // Pods that are chosen wait for their turn: others do not go in their place.
-            let chosen = fresh
-                .into_iter()
-                .chain(resting)
-                .take(surplus.min(allowance));
+            let chosen = others.into_iter().take(surplus.min(allowance));
             let free: Vec<_> = chosen.filter(|member| take(member)).collect();
             self.too_many = free.iter().map(|one| &one.pod.name).collect();
             gone.extend(free);

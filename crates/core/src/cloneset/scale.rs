@@ -7,6 +7,8 @@ pub(super) struct PodCounts {
     pub(super) active: usize,
     /// Active pods that are named to be deleted.
     pub(super) specified: usize,
+    /// Those of them that are not available.
+    pub(super) specified_unavailable: usize,
     /// Other active pods that are not available.
     pub(super) unavailable: usize,
     /// Held by a hook before their deletion.
@@ -92,7 +94,9 @@ impl Difference {
             create_old: wanted_old.saturating_sub(old.active + counted(old.held)),
             delete: staying.saturating_sub(wanted),
             delete_old: (old.active - old.specified).saturating_sub(wanted_old),
-            delete_available: may_be_unavailable.saturating_sub(unavailable),
+            delete_available: may_be_unavailable.saturating_sub(
+                unavailable + old.specified_unavailable + new.specified_unavailable,
+            ),
             update,
             update_unavailable: may_be_unavailable,
         }

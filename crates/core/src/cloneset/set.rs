@@ -6,6 +6,7 @@ use std::sync::Arc;
 use jiff::SignedDuration;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use leadsman_api::clone_set::{CloneSet, CloneSetStatus, EXCLUDE_HELD_LABEL};
+use leadsman_api::limits;
 use leadsman_reconcile::{Notice, ObjectName, Regarding, ResourceVersion, Stored};
 
 use super::lifecycle::Hooks;
@@ -246,7 +247,9 @@ impl SetSpec {
             scatter,
             grace: seconds(grace.and_then(|grace| grace.grace_period_seconds)),
             min_ready: seconds(spec.min_ready_seconds),
-            history_limit: usize::try_from(spec.revision_history_limit.unwrap_or(10)).unwrap_or(0),
+            history_limit: usize::try_from(spec.revision_history_limit.unwrap_or(10))
+                .unwrap_or(0)
+                .min(limits::REVISIONS),
             hooks: Hooks::read(spec.lifecycle.as_ref()),
         }
     }

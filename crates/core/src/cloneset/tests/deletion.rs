@@ -154,6 +154,70 @@ fn with_a_share_of_old_pods_none_that_serves_goes_before_one_that_does_not() {
     assert_eq!(deleted, old);
 }
 
+// CLD-13
+#[test]
+fn with_a_share_of_old_pods_and_a_surge_the_roll_out_ends() {
+    for surge in 1..3 {
+        let strategy = json!({"partition": "50%", "maxSurge": surge, "maxUnavailable": 0});
+        let mut cluster = Cluster::with_set(json!({"replicas": 5, "updateStrategy": strategy}));
+        cluster.set_image("app:2");
+        cluster.settle();
+        assert_eq!(cluster.with_image("app:2").len(), 2);
+        assert_eq!((cluster.active().len(), cluster.created.len()), (5, 7));
+        assert!(cluster.reasons().is_empty());
+    }
+}
+
+// CLD-63
+#[test]
+fn a_surge_stays_where_old_pods_may_not_be_deleted() {
+    let strategy = json!({"maxUnavailable": 0, "maxSurge": 2});
+    let mut cluster = Cluster::with_set(json!({"replicas": 5, "updateStrategy": strategy}));
+    let old = cluster.active();
+    cluster.policy = Box::new(move |label, pod, _| {
+        label == "cloneset_delete_pod" && old.iter().any(|one| one == pod)
+    });
+    cluster.set_image("app:2");
+    for _ in 0..5 {
+        cluster.settle();
+        cluster.wait(std::time::Duration::from_mins(6));
+    }
+    assert_eq!((cluster.active().len(), cluster.created.len()), (7, 7));
+    cluster.policy = Box::new(|_, _, _| false);
+    for _ in 0..3 {
+        cluster.wait(std::time::Duration::from_mins(6));
+        cluster.settle();
+    }
+    assert_eq!(cluster.with_image("app:2").len(), 5);
+}
+
+// CLS-22
+#[test]
+fn a_named_pod_that_is_missed_already_takes_the_place_of_another_named_one() {
+    let mut cluster =
+        Cluster::with_set(json!({"replicas": 5, "updateStrategy": {"maxUnavailable": 1}}));
+    let pods = cluster.active();
+    let unready = json!({"status": {"conditions": [{"type": "Ready", "status": "False"}]}});
+    cluster.patch(Kind::Pod, &pods[0], &unready);
+    cluster.watch(Kind::Pod, usize::MAX);
+    cluster.edit(&json!({"scaleStrategy": {"podsToDelete": &pods[..2]}}));
+    cluster.step();
+    assert_eq!(cluster.deleted, pods[..1]);
+}
+
+// CLS-22
+#[test]
+fn a_named_pod_that_is_refused_keeps_no_other_from_going() {
+    let mut cluster =
+        Cluster::with_set(json!({"replicas": 5, "updateStrategy": {"maxUnavailable": 1}}));
+    let pods = cluster.active();
+    let first = pods[0].clone();
+    cluster.policy = Box::new(move |label, pod, _| label == "cloneset_delete_pod" && pod == first);
+    cluster.edit(&json!({"scaleStrategy": {"podsToDelete": &pods[..2]}}));
+    cluster.settle();
+    assert_eq!(cluster.deleted, pods[1..2]);
+}
+
 /// Pods that nobody has asked to go: 20 of a set of 20 are shown as its own.
 // CLD-63
 #[test]

@@ -13,6 +13,7 @@ fn pods((active, specified, unavailable, held): Pods) -> PodCounts {
         specified,
         unavailable,
         held,
+        ..PodCounts::default()
     }
 }
 
