@@ -7,7 +7,7 @@ pub(super) struct PodCounts {
     pub(super) active: usize,
     /// Active pods that are named to be deleted.
     pub(super) specified: usize,
-    /// Those of them that are not available.
+    /// Named pods that are not available.
     pub(super) specified_unavailable: usize,
     /// Other active pods that are not available.
     pub(super) unavailable: usize,
