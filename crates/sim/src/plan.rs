@@ -747,7 +747,7 @@ impl Draw<'_> {
                 ),
                 (0, self.edit()),
             ],
-            // A primary gives way to another one while writes are late or lost.
+            // A primary gives way to another one while writes are late or lost, and again after a change of leadership.
             10 if self.has_exclusive && self.has(FaultClass::Requests) => vec![
                 (0, claim(pod, 6)),
                 (soon, slow("pods", 2500, 12_000)),
@@ -761,6 +761,18 @@ impl Draw<'_> {
                 ),
                 (soon, claim(pod + 1, 7)),
                 (soon + 3000, claim(pod, 8)),
+            ],
+            11 if self.has_exclusive && self.has(FaultClass::Stale) => vec![
+                (0, late("pods", 30_000)),
+                (0, claim(pod, 6)),
+                (
+                    soon,
+                    Action::Stop {
+                        process: other,
+                        down_ms: 20_000,
+                    },
+                ),
+                (soon + 500, claim(pod + 1, 7)),
             ],
             9 if self.has(FaultClass::Restores) && self.rng.u8(..3) == 0 => vec![
                 (0, Action::SkipVersions),
