@@ -165,7 +165,9 @@ pub(crate) async fn a_hot_upgrade_hands_a_listening_socket_over_and_no_request_f
     let most = history.most_at_once(both).await?;
     ensure!(most == 1, "{most} pods were upgraded at the same time");
 
-    // Paused as soon as the first pod has begun: that one is finished, the other one stays.
+    // Paused as soon as the first pod has begun: that one is finished, the other one stays. What the upgrade before it looked
+    // like is no beginning of this one.
+    let history = History::of(&cluster.client, &room.scene.ns).await?;
     set.edit(json!({"containers": [hot("1")]})).await?;
     let begun = |pod: &Pod| image_in(pod, first) == Some(image("1").as_str()) && both(pod);
     history.wait_for_version("an upgrade", begun).await?;
