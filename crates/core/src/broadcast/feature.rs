@@ -7,8 +7,8 @@ use leadsman_api::BroadcastJob;
 use leadsman_api::broadcast_job::BroadcastJobStatus;
 use leadsman_api::slim::{Node, Pod};
 use leadsman_reconcile::{
-    Assumption, Change, Class, Fate, Feature, Key, Notice, ObjectName, Plan, Purpose, Regarding,
-    Store, Watch, WriteKind,
+    After, Assumption, Change, Class, Fate, Feature, Key, Notice, ObjectName, Plan, Purpose,
+    Regarding, Store, Watch, WriteKind,
 };
 use serde_json::{Value, json};
 
@@ -18,7 +18,7 @@ use super::pod::{JobPod, PodPhase, new_pod};
 use super::survey::{KnownNode, Survey, node_name};
 use super::verdict::{Verdict, notice, number, status};
 use super::writes::{
-    BroadcastJobs, CREATE_POD, DELETE_JOB, DELETE_POD, RECORD, STATUS, STOP_POD, TELL,
+    BroadcastJobs, CREATE_POD, DELETE_JOB, DELETE_POD, PODS, RECORD, STATUS, STOP_POD, TELL,
 };
 
 /// Writes on pods that a run plans, at most; with those on the job they are 64 at most.
@@ -58,7 +58,10 @@ impl Feature for BroadcastJobs {
         Class::new("broadcastjob_pods"),
         Class::new("broadcastjob_status").spacing(Duration::from_secs(2)),
         Class::new("broadcastjob_jobs"),
-        Class::new("broadcastjob_events"),
+        Class::new("broadcastjob_events").after(After {
+            class: PODS,
+            at_most: Duration::from_secs(2),
+        }),
     ];
 
     type Key = JobKey;

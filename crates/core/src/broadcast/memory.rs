@@ -30,8 +30,10 @@ pub(super) struct JobMemory {
     uid: String,
     /// The successes that are not in the job's annotation.
     unrecorded: NodeHashes,
-    /// When the first of them was seen.
+    /// When the first of them was seen, or the annotation without them.
     since: Option<Duration>,
+    /// The annotation as it was last seen.
+    recorded: Arc<NodeHashes>,
     /// The spec as it was last seen.
     spec: Option<Arc<JobSpec>>,
     /// Whether the template was edited while this process looked.
@@ -90,9 +92,12 @@ impl JobMemory {
             |hash: &String| survey.succeeded.contains(hash) || survey.lost.contains(hash);
         self.unrecorded
             .retain(|hash| is_there(hash) && !job.succeeded.contains(hash));
-        if self.unrecorded.is_empty() {
+        // A job of many nodes always has some whose success is news: a record is followed by the next one after a while.
+        if self.unrecorded.is_empty() || *self.recorded != *job.succeeded {
+            self.recorded = job.succeeded.clone();
             self.since = None;
-        } else {
+        }
+        if !self.unrecorded.is_empty() {
             self.since.get_or_insert(now);
         }
         let due = self

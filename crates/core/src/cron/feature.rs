@@ -1,18 +1,19 @@
 //! The kinds that are watched, the writes, and what makes a cron job run anew.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use leadsman_api::AdvancedCronJob;
 use leadsman_api::slim::run::{BroadcastJobRun, Job};
 use leadsman_reconcile::{
-    Change, Class, Feature, Key, ObjectName, Plan, Store, Stored, Watch, WriteKind,
+    After, Change, Class, Feature, Key, ObjectName, Plan, Store, Stored, Watch, WriteKind,
 };
 
 use super::cron_job::{CronJob, Run};
 use super::reconcile::Look;
 use super::world::{
     CREATE_BROADCAST_JOB, CREATE_JOB, Cron, DELETE_BROADCAST_JOB, DELETE_JOB, EVENT,
-    JUDGE_BROADCAST_JOB, JUDGE_JOB, Memory, Remembered, STATUS, World,
+    JUDGE_BROADCAST_JOB, JUDGE_JOB, Memory, RUNS, Remembered, STATUS, World,
 };
 
 /// A cron job by name.
@@ -24,6 +25,11 @@ impl Key for CronJobKey {
         &self.0.namespace
     }
 }
+
+const RUNS_FIRST: After = After {
+    class: RUNS,
+    at_most: Duration::from_secs(2),
+};
 
 impl Feature for Cron {
     const NAME: &'static str = "advancedcronjob";
@@ -38,12 +44,13 @@ impl Feature for Cron {
         STATUS,
         EVENT,
     ];
+    // Runs that are due at once are begun before it is written down and told.
     const CLASSES: &'static [Class] = &[
         Class::new("advancedcronjob_runs"),
-        Class::new("advancedcronjob_statuses"),
+        Class::new("advancedcronjob_statuses").after(RUNS_FIRST),
         Class::new("advancedcronjob_old_runs"),
-        Class::new("advancedcronjob_events"),
-        Class::new("advancedcronjob_templates"),
+        Class::new("advancedcronjob_events").after(RUNS_FIRST),
+        Class::new("advancedcronjob_templates").after(RUNS_FIRST),
     ];
 
     type Key = CronJobKey;

@@ -1,5 +1,7 @@
 //! Which nodes get a pod, when, and which pod.
 
+use std::time::Duration;
+
 use leadsman_api::slim::Pod;
 use leadsman_reconcile::ObjectName;
 use rstest::rstest;
@@ -344,6 +346,22 @@ fn a_success_is_recorded_after_a_while_and_forgotten_with_its_node() {
         uid_of(&cluster, "n1").is_some(),
         "it is another node of that name"
     );
+}
+
+#[test]
+fn successes_without_end_are_recorded_together() {
+    let mut cluster = Cluster::with_job(json!({}));
+    for number in 0..60 {
+        cluster.add_node(&format!("m{number}"));
+    }
+    cluster.settle();
+    for number in 0..60 {
+        cluster.report(&format!("m{number}"), "Succeeded", 0);
+        cluster.step();
+        cluster.wait(Duration::from_secs(1));
+    }
+    let records = cluster.writes["broadcastjob_record"];
+    assert!((5..=7).contains(&records), "{records} in a minute");
 }
 
 // BCJ-9
