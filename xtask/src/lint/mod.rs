@@ -5,6 +5,7 @@ pub(crate) mod deny;
 mod fragments;
 mod layers;
 mod orphans;
+mod proofs;
 mod selects;
 mod versions;
 
@@ -39,6 +40,7 @@ const CHECKS: &[Check] = &[
     ("selects", selects::check),
     ("fragments", fragments::check),
     ("rules", rules::findings),
+    ("proofs", proofs::check),
     ("versions", versions::check),
     ("clippy", clippy),
     ("crds", crds_are_fresh),
