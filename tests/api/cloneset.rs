@@ -1,10 +1,11 @@
 //! `CloneSet` on a real API server: what its CRD takes and refuses, and a set that is made, scaled and updated. Nobody runs its
 //! pods: the test reports what a kubelet would.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::api::{
     ApiResource, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams, PostParams,
@@ -191,7 +192,7 @@ fn uids(pods: &[Pod]) -> Vec<String> {
     uids
 }
 
-// CLS-13, CLS-22, CLS-27, CLS-40, CLS-42, CLD-23
+// CLS-12, CLS-13, CLS-14, CLS-15, CLS-22, CLS-27, CLS-40, CLS-42, CLD-23
 pub(crate) async fn a_set_is_made_scaled_and_updated(_shared: Arc<Installation>) -> Result<()> {
     let _place = PLACES.acquire().await?;
     let installation = Installation::raise_idle().await?;
@@ -268,5 +269,83 @@ pub(crate) async fn a_set_is_made_scaled_and_updated(_shared: Arc<Installation>)
         let is_whole = status.updated_available_replicas == 2 && status.replicas == 2;
         Ok((is_whole && status.current_revision == status.update_revision).then_some(()))
     })
-    .await
+    .await?;
+    claims_come_and_go_with_their_pods(&installation).await
+}
+
+/// The claims that do not go, with their uids: nobody takes the finalizer of the protection away that the API server adds.
+async fn staying(claims: &Api<PersistentVolumeClaim>) -> Result<BTreeMap<String, String>> {
+    let all = claims.list(&ListParams::default()).await?.items;
+    let staying = all
+        .into_iter()
+        .filter(|claim| claim.metadata.deletion_timestamp.is_none());
+    Ok(staying
+        .map(|claim| (claim.name_any(), claim.uid().unwrap_or_default()))
+        .collect())
+}
+
+// CLS-12, CLS-14, CLS-15
+async fn claims_come_and_go_with_their_pods(installation: &Installation) -> Result<()> {
+    let scene = Scene::new(&installation.client, "n2").await?;
+    let sets: Api<CloneSet> = Api::namespaced(scene.client.clone(), &scene.ns);
+    let claims: Api<PersistentVolumeClaim> = Api::namespaced(scene.client.clone(), &scene.ns);
+    let pods = Pods(Api::namespaced(scene.client.clone(), &scene.ns));
+    let mount = json!([{"name": "data", "mountPath": "/data"}]);
+    let containers = json!([{"name": "main", "image": "app:1", "volumeMounts": mount}]);
+    let claim = json!({"metadata": {"name": "data"},
+        "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}});
+    let set: CloneSet = serde_json::from_value(json!({
+        "apiVersion": "apps.kruise.io/v1alpha1", "kind": "CloneSet", "metadata": {"name": "db"},
+        "spec": {
+            "replicas": 2,
+            "selector": {"matchLabels": {"app": "db"}},
+            "volumeClaimTemplates": [claim],
+            "template": {"metadata": {"labels": {"app": "db"}},
+                "spec": {"automountServiceAccountToken": false, "containers": containers}},
+        },
+    }))?;
+    sets.create(&PostParams::default(), &set).await?;
+    let scale = |replicas: i32| {
+        let (sets, patch) = (sets.clone(), json!({"spec": {"replicas": replicas}}));
+        async move {
+            sets.patch("db", &PatchParams::default(), &Patch::Merge(patch))
+                .await
+        }
+    };
+    let two = pods.ready(2, "app:1").await?;
+    for pod in &two {
+        let claim = claims.get(&format!("data-{}", pod.name_any())).await?;
+        let owner = claim.owner_references().first().context("an owner")?;
+        ensure!(owner.kind == "CloneSet" && owner.controller == Some(true));
+        let (of_pod, of_claim) = (pod.labels(), claim.labels());
+        let id = "apps.kruise.io/cloneset-instance-id";
+        ensure!(of_claim.get("app").is_some_and(|app| app == "db"));
+        ensure!(of_claim.contains_key(id) && of_claim.get(id) == of_pod.get(id));
+    }
+    let before = staying(&claims).await?;
+    ensure!(before.len() == 2, "{before:?}");
+    // Others delete a pod: the next one has its name and its claim.
+    pods.0
+        .delete(&two[0].name_any(), &kube::api::DeleteParams::default())
+        .await?;
+    wait_for_answer("another pod of the same name", || async {
+        pods.report().await?;
+        let pod = pods.0.get_opt(&two[0].name_any()).await?;
+        Ok(pod.filter(|pod| pod.uid() != two[0].uid()).map(drop))
+    })
+    .await?;
+    pods.ready(2, "app:1").await?;
+    ensure!(staying(&claims).await? == before, "the claims stay");
+    scale(3).await?;
+    pods.ready(3, "app:1").await?;
+    ensure!(staying(&claims).await?.len() == 3);
+    scale(1).await?;
+    let one = pods.ready(1, "app:1").await?;
+    wait_for_answer("the claims of the pods that are left", || async {
+        let left = staying(&claims).await?;
+        let wanted = format!("data-{}", one[0].name_any());
+        Ok((left.len() == 1 && left.contains_key(&wanted)).then_some(()))
+    })
+    .await?;
+    Ok(())
 }

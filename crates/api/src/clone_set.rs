@@ -49,7 +49,8 @@ pub struct CloneSetSpec {
     #[serde(default, deserialize_with = "null_as_default")]
     #[schemars(with = "PassedOn")]
     pub template: Verbatim,
-    /// Claims of each pod. Not supported: refused.
+    /// Claims of each pod: templates of `PersistentVolumeClaim`s, each of which is a volume of its name. An edit counts for new
+    /// pods.
     #[serde(
         default,
         deserialize_with = "null_as_default",
@@ -92,7 +93,7 @@ pub struct ScaleStrategy {
     /// Number or percentage of pods that may be unavailable while further ones are created; any if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_unavailable: Option<IntOrString>,
-    /// Whether claims of pods that others have deleted are deleted too. Without effect, since claims are not supported.
+    /// Whether claims of pods that others have deleted are deleted too. A new pod gets them if not.
     #[serde(
         default,
         rename = "disablePVCReuse",

@@ -116,6 +116,8 @@ pub const CLONE_SET_NAME: usize = 247;
 pub const PODS_TO_DELETE: usize = 1024;
 /// Labels of a template, at most.
 pub const TEMPLATE_LABELS: usize = 128;
+/// Templates of claims of a set, at most.
+pub const CLAIM_TEMPLATES: usize = 16;
 /// Labels, and as many finalizers, of a hook of a lifecycle, at most.
 pub const HOOK_MARKS: usize = 16;
 /// Longest grace period of an update in place, in seconds.

@@ -108,7 +108,7 @@ fn string_rule(
 }
 
 pub(crate) const LABEL_VALUE: &str = "(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?";
-const DNS_LABEL: &str = "[a-z0-9]([-a-z0-9]*[a-z0-9])?";
+pub(crate) const DNS_LABEL: &str = "[a-z0-9]([-a-z0-9]*[a-z0-9])?";
 const NAME: &str = "([A-Za-z0-9][-A-Za-z0-9_.]{0,61})?[A-Za-z0-9]";
 
 const QUALIFIED: &str = "at most 63 letters, digits, '-', '_' and '.', beginning and ending with a letter or digit, \

@@ -8,6 +8,7 @@ use std::fmt;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use serde::{Deserialize, Deserializer};
 
+use self::claim::PersistentVolumeClaim;
 use self::config_map::ConfigMap;
 use self::revision::ControllerRevision;
 use self::run::{BroadcastJobRun, Job};
@@ -15,6 +16,7 @@ use crate::limits;
 pub use crate::managed::{FieldOwner, Owned};
 use crate::wire::{null_as_default, pairs};
 
+pub mod claim;
 pub mod config_map;
 pub mod crd;
 pub mod revision;
@@ -529,6 +531,13 @@ resource!(
     "ConfigMap",
     "",
     "configmaps",
+    NamespaceResourceScope
+);
+resource!(
+    PersistentVolumeClaim,
+    "PersistentVolumeClaim",
+    "",
+    "persistentvolumeclaims",
     NamespaceResourceScope
 );
 resource!(

@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result};
 use k8s_openapi::api::apps::v1::ControllerRevision;
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use kube::api::PostParams;
 use kube::{Api, Client, ResourceExt};
 use leadsman_api::CloneSet;
@@ -14,6 +14,7 @@ const VERSION: &str = "apps.kruise.io/v1alpha1";
 pub(super) struct CloneSetOccasions {
     sets: Api<CloneSet>,
     pods: Api<Pod>,
+    claims: Api<PersistentVolumeClaim>,
     revisions: Api<ControllerRevision>,
 }
 
@@ -22,17 +23,18 @@ impl CloneSetOccasions {
         Self {
             sets: Api::namespaced(client.clone(), namespace),
             pods: Api::namespaced(client.clone(), namespace),
+            claims: Api::namespaced(client.clone(), namespace),
             revisions: Api::namespaced(client.clone(), namespace),
         }
     }
 
-    /// A set that has no pod yet.
+    /// A set that has neither pod nor claim yet.
     pub(super) async fn make_new(&self, number: usize) -> Result<()> {
         self.make(&format!("clones-{number}"), 1).await?;
         Ok(())
     }
 
-    /// A set of none, to which something is left.
+    /// A set of none, to which something is left: also a claim that it does not reuse.
     pub(super) async fn make_left(&self, number: usize) -> Result<()> {
         let name = format!("left-{number}");
         let owner = json!([self.make(&name, 0).await?]);
@@ -44,6 +46,11 @@ impl CloneSetOccasions {
             let pod = serde_json::from_value(pod)?;
             self.pods.create(&PostParams::default(), &pod).await?;
         }
+        let mut claim = claim_template();
+        claim["metadata"] = json!({"name": format!("data-{name}-ccccc"), "ownerReferences": owner,
+            "labels": {"app": name, "apps.kruise.io/cloneset-instance-id": "ccccc"}});
+        let claim = serde_json::from_value(claim)?;
+        self.claims.create(&PostParams::default(), &claim).await?;
         // As a set of this template records it.
         let mut present = template(&name);
         present["$patch"] = json!("replace");
@@ -67,6 +74,7 @@ impl CloneSetOccasions {
     async fn make(&self, name: &str, replicas: usize) -> Result<Value> {
         let set = json!({"apiVersion": VERSION, "kind": "CloneSet", "metadata": {"name": name},
             "spec": {"replicas": replicas, "revisionHistoryLimit": 0, "selector": {"matchLabels": {"app": name}},
+                "scaleStrategy": {"disablePVCReuse": true}, "volumeClaimTemplates": [claim_template()],
                 "template": template(name)}});
         let set = serde_json::from_value(set)?;
         let set: CloneSet = self.sets.create(&PostParams::default(), &set).await?;
@@ -75,6 +83,11 @@ impl CloneSetOccasions {
             json!({"apiVersion": VERSION, "kind": "CloneSet", "name": name, "uid": uid, "controller": true}),
         )
     }
+}
+
+fn claim_template() -> Value {
+    json!({"metadata": {"name": "data"},
+        "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}})
 }
 
 fn template(app: &str) -> Value {

@@ -617,6 +617,24 @@ pub(crate) const TABLE: &[Row] = &[
         ..OF_CLONE_SETS
     },
     Row {
+        resource: "persistentvolumeclaims",
+        needed_to: "see which claims the pods of CloneSets have. RBAC cannot say \"of CloneSets\": the names and labels of all are read, and of others nothing but the name is kept",
+        ..OF_CLONE_SETS
+    },
+    Row {
+        resource: "persistentvolumeclaims",
+        verbs: &[("create", NewCloneSet), ("delete", LeftCloneSet)],
+        needed_to: "create the claims of a CloneSet's pods, and delete those of pods that it has deleted; those alone, by the policy `leadsman-manager-cloneset`",
+        ..OF_CLONE_SETS
+    },
+    Row {
+        resource: "persistentvolumeclaims",
+        verbs: &[("get", Race)],
+        needed_to: "read a claim that another manager has just created, without waiting for the watch",
+        named_in: NamedIn::Log,
+        ..OF_CLONE_SETS
+    },
+    Row {
         group: "apps",
         resource: "controllerrevisions",
         needed_to: "read the revisions of CloneSets",

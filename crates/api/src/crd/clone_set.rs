@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 
 use super::broadcast_job::pod_template;
 use super::{
-    SchemaObject, add_rules, any_object, bound_number, complete_selector, count_column,
-    document_of, make_list_map, object, schema, schema_at, set_keywords, set_selector_maxima,
+    SchemaObject, add_rules, bound_number, complete_selector, count_column, document_of,
+    make_list_map, object, schema, schema_at, set_keywords, set_selector_maxima,
 };
 use crate::{limits, rules};
 
@@ -45,8 +45,12 @@ fn complete(schema: &mut SchemaObject) {
     let pod = schema_at(schema, "spec.template.spec").get_mut("properties");
     if let Some(properties) = pod.and_then(Value::as_object_mut) {
         properties.insert("activeDeadlineSeconds".into(), json!({"type": "integer"}));
+        let name = json!({"type": "string", "maxLength": limits::LABEL});
+        let volume = open(json!({"name": name}), &[]);
+        let volumes = json!({"type": "array", "maxItems": limits::VOLUMES, "items": volume});
+        properties.insert("volumes".into(), volumes);
     }
-    *schema_at(schema, "spec.volumeClaimTemplates[]") = any_object();
+    *schema_at(schema, "spec.volumeClaimTemplates[]") = claim_template();
     schema_at(schema, "spec").insert("required".into(), json!(["selector", "template"]));
     for selector in rules::CLONE_SET_SELECTORS {
         set_selector_maxima(schema_at(schema, selector));
@@ -100,7 +104,44 @@ fn complete(schema: &mut SchemaObject) {
     add_rules(schema, rules::clone_set());
 }
 
+/// The fields of a template of claims without which no claim could be created, and no volume of its name mounted.
+fn claim_template() -> SchemaObject {
+    let pattern = format!("^{}$", rules::DNS_LABEL);
+    let name = json!({"type": "string", "maxLength": limits::LABEL, "pattern": pattern});
+    // An amount may be a number, as in a claim itself.
+    let amount = json!({"x-kubernetes-int-or-string": true,
+        "anyOf": [{"type": "integer"}, {"type": "string"}]});
+    let requests = open(json!({"storage": amount}), &["storage"]);
+    let modes = json!({"type": "array", "minItems": 1, "items": {"type": "string"}});
+    let spec = json!({"accessModes": modes, "resources": open(json!({"requests": requests}), &["requests"])});
+    object(open(
+        json!({
+            "metadata": open(json!({"name": name}), &["name"]),
+            "spec": open(spec, &["accessModes", "resources"]),
+        }),
+        &["metadata", "spec"],
+    ))
+}
+
+/// An object with these fields and any others.
+fn open(properties: Value, required: &[&str]) -> Value {
+    let mut open = json!({
+        "type": "object",
+        "properties": properties,
+        "x-kubernetes-preserve-unknown-fields": true,
+    });
+    if !required.is_empty() {
+        open["required"] = json!(required);
+    }
+    open
+}
+
 const MAXIMA: &[(&str, &str, usize)] = &[
+    (
+        "spec.volumeClaimTemplates",
+        "maxItems",
+        limits::CLAIM_TEMPLATES,
+    ),
     (
         "spec.scaleStrategy.podsToDelete",
         "maxItems",

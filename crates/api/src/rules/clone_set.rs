@@ -4,6 +4,7 @@ use super::{
     CelRule, amount_rule, enumeration, priority_rules, rule, same_selector, selector_rules,
 };
 use crate::clone_set::SPECIFIED_DELETE_LABEL;
+use crate::limits;
 
 /// The selectors of a set, all of which must select something.
 pub(crate) const CLONE_SET_SELECTORS: [&str; 2] = [
@@ -26,6 +27,7 @@ pub(crate) fn clone_set() -> Vec<CelRule> {
         "is immutable: make another set",
     ));
     rules.extend(template());
+    rules.extend(claims());
     rules.extend(strategy());
     rules.extend(unsupported());
     rules
@@ -66,6 +68,42 @@ fn template() -> Vec<CelRule> {
             "must not be empty",
         )
         .at_field(".containers"),
+    ]
+}
+
+/// The rules for templates of claims, each of which is a volume of the pods.
+fn claims() -> [CelRule; 3] {
+    let claims = "self.volumeClaimTemplates";
+    let volumes = "self.template.spec.volumes";
+    let each = |condition: &str| format!("!has({claims}) || {claims}.all(c, {condition})");
+    let names = format!(
+        "!has(self.spec.volumeClaimTemplates) || self.spec.volumeClaimTemplates.all(c, \
+         c.metadata.name.size() + self.metadata.name.size() <= {})",
+        limits::SUBDOMAIN - "--12345".len()
+    );
+    [
+        rule(
+            "spec",
+            each(&format!(
+                "{claims}.exists_one(d, d.metadata.name == c.metadata.name)"
+            )),
+            "has a name twice",
+        )
+        .at_field(".volumeClaimTemplates"),
+        rule(
+            "spec",
+            each(&format!(
+                "!has({volumes}) || {volumes}.all(v, !has(v.name) || v.name != c.metadata.name)"
+            )),
+            "has the name of a volume of the template: each claim is a volume of its name",
+        )
+        .at_field(".volumeClaimTemplates"),
+        rule(
+            "",
+            names,
+            "has a name that is too long beside that of the set, since a claim of a pod has both",
+        )
+        .at_field(".spec.volumeClaimTemplates"),
     ]
 }
 
@@ -116,12 +154,6 @@ fn unsupported() -> Vec<CelRule> {
         .at_field(".markPodNotReady")
     };
     vec![
-        rule(
-            "spec",
-            "!has(self.volumeClaimTemplates) || self.volumeClaimTemplates.size() == 0",
-            "is not supported: use a StatefulSet, or generic ephemeral volumes of the template",
-        )
-        .at_field(".volumeClaimTemplates"),
         rule(
             "spec",
             format!(

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use leadsman_reconcile::ObjectName;
 
+use super::claims::ClaimNotes;
 use super::round::Round;
 use super::set::PodSet;
 use super::status::{FAILED_SCALE, TOO_MANY_DELETIONS};
@@ -20,7 +21,10 @@ const WINDOW: Duration = Duration::from_mins(10);
 
 /// Notes on all sets: nothing that has to outlive this process.
 #[derive(Debug, Default)]
-pub struct Memory(pub(super) BTreeMap<ObjectName, Brake>);
+pub struct Memory {
+    brakes: BTreeMap<ObjectName, Brake>,
+    claims: BTreeMap<ObjectName, ClaimNotes>,
+}
 
 /// Notes on a set.
 #[derive(Debug, Default)]
@@ -35,9 +39,20 @@ pub(super) struct Brake {
 }
 
 impl Memory {
+    /// Forgets a set that is gone.
+    pub(super) fn forget(&mut self, set: &ObjectName) {
+        self.brakes.remove(set);
+        self.claims.remove(set);
+    }
+
+    /// The notes on the claims of a set.
+    pub(super) fn claims(&mut self, set: &PodSet) -> &mut ClaimNotes {
+        self.claims.entry(set.name.clone()).or_default()
+    }
+
     /// Finds the notes on a set. An edit lets it delete what is too many then.
     pub(super) fn of(&mut self, set: &PodSet, round: &Round<'_>, now: Duration) -> &mut Brake {
-        let brake = self.0.entry(set.name.clone()).or_default();
+        let brake = self.brakes.entry(set.name.clone()).or_default();
         let (status, surplus) = (&set.status, round.difference.delete);
         let replicas = set.spec.replicas;
         let few = FEW.max((replicas * SHARE).div_ceil(100)) + round.targets.surge;

@@ -4,17 +4,18 @@ use leadsman_api::clone_set::{INSTANCE_LABEL, LIFECYCLE_LABEL, SPECIFIED_DELETE_
 use leadsman_reconcile::ObjectName;
 use serde_json::{Map, Value, json};
 
+use super::claim::ClaimTemplate;
 use super::pod::{GATE, hash_in};
 use super::set::PodSet;
 use super::state::TIMESTAMP;
 use super::template::{RevisionData, read_template, revision_labels};
 use crate::workload::object;
 
-/// The pod of a set of this name and revision.
+/// The pod of a set of this name and revision, with a volume for each of its claims in front of those of its template.
 pub(super) fn new_pod(
     set: &PodSet,
     (name, revision): (&ObjectName, &str),
-    data: &RevisionData,
+    (data, claims): (&RevisionData, &[ClaimTemplate]),
     at: jiff::Timestamp,
 ) -> Value {
     let template = data.template();
@@ -34,6 +35,10 @@ pub(super) fn new_pod(
     };
     annotations.insert(TIMESTAMP.to_owned(), json!(at.to_string()));
     let mut spec = parts.spec.cloned().unwrap_or_default();
+    if !claims.is_empty() {
+        let volumes = claims.iter().map(|claim| claim.volume(name));
+        object::list_mut(&mut spec, "volumes").splice(0..0, volumes);
+    }
     let gates = object::list_mut(&mut spec, "readinessGates");
     if !gates.iter().any(|gate| gate["conditionType"] == GATE) {
         gates.push(json!({"conditionType": GATE}));

@@ -11,6 +11,7 @@ use leadsman_api::slim::revision::ControllerRevision;
 use leadsman_reconcile::{ObjectName, Reconciler, Source};
 use serde::Serialize;
 
+use super::claims::{ClaimNotes, Claims};
 use super::feature::World;
 use super::history::Revisions;
 use super::member::Member;
@@ -57,10 +58,13 @@ pub fn explain_set(
 
 fn explain_in(set: &PodSet, world: &World, now: Timestamp) -> SetExplanation {
     let revisions = Revisions::find(set, &world.revisions);
+    let mut notes = ClaimNotes::default();
+    let claims = Claims::survey(set, &world.pods, &world.claims, &mut notes);
     let scene = Scene {
         set,
         revisions: &revisions,
         pods: &world.pods,
+        claims: &claims,
         refused: &|_, _| false,
         now,
     };
@@ -109,8 +113,14 @@ fn of_set(set: &PodSet, revisions: &Revisions<'_>, round: &Round<'_>) -> Vec<Str
         ));
     } else if difference.missing > 0 {
         let missing = difference.missing;
+        let has_claims = !set.spec.claims.is_empty();
+        let after = if has_claims {
+            ", after their claims"
+        } else {
+            ""
+        };
         lines.push(format!(
-            "{missing} pods are missing: they are about to be created"
+            "{missing} pods are missing: they are about to be created{after}"
         ));
     }
     lines
@@ -121,6 +131,9 @@ fn reason_of(set: &PodSet, round: &Round<'_>, member: &Member<'_>) -> Option<Str
     let (pod, difference) = (member.pod, &round.difference);
     let most = round.targets.unavailable;
     let text = match pod.state() {
+        State::PreparingDelete if !set.spec.hooks.hold_deletion(pod) => {
+            "about to be deleted, and its claims after it".to_owned()
+        }
         State::PreparingDelete => {
             "held before its deletion until no mark of spec.lifecycle.preDelete is left".to_owned()
         }

@@ -6,31 +6,29 @@ use std::time::Duration;
 use leadsman_api::CloneSet;
 use leadsman_api::clone_set::CloneSetStatus;
 use leadsman_api::slim::Pod;
+use leadsman_api::slim::claim::PersistentVolumeClaim;
 use leadsman_api::slim::revision::ControllerRevision;
 use leadsman_reconcile::{
-    Assumption, Change, Class, Fate, Feature, Key, ObjectName, Plan, Purpose, Store, Watch,
-    WriteKind,
+    Change, Class, Fate, Feature, Key, ObjectName, Plan, Purpose, Store, Watch, WriteKind,
 };
 use serde_json::json;
 
-use super::MOST;
+use super::actions::{RETRY, plan_actions};
 use super::brake::Memory;
-use super::child::new_pod;
+use super::claim::SetClaim;
+use super::claims::Claims;
 use super::history::{Revisions, SetHistory, revision_name};
-use super::pod::{ClonePod, PodChange};
-use super::round::{Action, Round, Scene};
+use super::pod::ClonePod;
+use super::round::{Round, Scene};
 use super::set::PodSet;
-use super::status::{FAILED_SCALE, FAILED_UPDATE, Problem, Problems, status};
-use super::template::RevisionData;
+use super::status::{FAILED_UPDATE, Problem, Problems, status};
 use super::writes::{
-    CREATE_POD, CREATE_REVISION, CloneSets, DELETE_POD, DELETE_REVISION, MARK_POD, PATCH_REVISION,
-    STATUS, TELL, UPDATE_POD,
+    CREATE_CLAIM, CREATE_POD, CREATE_REVISION, CloneSets, DELETE_CLAIM, DELETE_POD,
+    DELETE_REVISION, MARK_POD, PATCH_REVISION, STATUS, TELL, UPDATE_POD,
 };
 
 /// Revisions that a run deletes, at most.
 const REVISIONS: usize = 2;
-/// How long a refused creation rests: what lets it through, a quota that is raised, shows in no watch.
-const RETRY: Duration = Duration::from_mins(1);
 
 /// The cluster as the feature knows it.
 #[derive(Default)]
@@ -41,6 +39,8 @@ pub struct World {
     pub pods: Store<ClonePod>,
     /// The revisions.
     pub revisions: Store<SetHistory>,
+    /// The claims.
+    pub claims: Store<SetClaim>,
 }
 
 /// A set.
@@ -66,12 +66,15 @@ impl Feature for CloneSets {
         PATCH_REVISION,
         DELETE_REVISION,
         TELL,
+        CREATE_CLAIM,
+        DELETE_CLAIM,
     ];
     const CLASSES: &'static [Class] = &[
         Class::new("cloneset_pods"),
         Class::new("cloneset_status").spacing(Duration::from_secs(2)),
         Class::new("cloneset_revisions"),
         Class::new("cloneset_events"),
+        Class::new("cloneset_claims"),
     ];
 
     type Key = SetKey;
@@ -93,7 +96,7 @@ impl Feature for CloneSets {
         match world.sets.observed(name).filter(|set| !set.is_going) {
             // The set is gone: Kubernetes collects its pods and revisions as garbage.
             None => {
-                memory.0.remove(name);
+                memory.forget(name);
             }
             Some(set) => carry_on(set, world, memory, plan),
         }
@@ -104,6 +107,7 @@ fn carry_on(set: &PodSet, world: &World, memory: &mut Memory, plan: &mut Plan<'_
     let now = plan.now();
     let revisions = Revisions::find(set, &world.revisions);
     let is_recorded = revisions.get(&revisions.newest.name).is_some();
+    let claims = Claims::survey(set, &world.pods, &world.claims, memory.claims(set));
     let acts = set.spec.objection.is_none() && is_recorded;
     let round = {
         let refused = |kind: &WriteKind, name: &ObjectName| {
@@ -113,6 +117,7 @@ fn carry_on(set: &PodSet, world: &World, memory: &mut Memory, plan: &mut Plan<'_
             set,
             revisions: &revisions,
             pods: &world.pods,
+            claims: &claims,
             refused: &refused,
             now: now.wall,
         };
@@ -136,8 +141,7 @@ fn carry_on(set: &PodSet, world: &World, memory: &mut Memory, plan: &mut Plan<'_
         if let Some(field) = &round.not_in_place {
             problems.add(Problem::not_in_place(field));
         }
-        let brake = memory.of(set, &round, now.monotonic);
-        plan_actions(set, &revisions, &round, brake, plan, &mut problems);
+        plan_actions(set, &revisions, &round, memory, plan, &mut problems);
         for pod in &round.resting {
             if let Some(Fate::Refused(refusal)) = plan.fate(&UPDATE_POD, &pod.name) {
                 let message = refusal.clone().into_reason();
@@ -226,109 +230,6 @@ fn keep_revisions(
     }
 }
 
-fn plan_actions(
-    set: &PodSet,
-    revisions: &Revisions<'_>,
-    round: &Round<'_>,
-    brake: &mut super::brake::Brake,
-    plan: &mut Plan<'_, CloneSets>,
-    problems: &mut Problems,
-) {
-    let now = plan.now().monotonic;
-    let mut room = MOST;
-    for action in &round.actions {
-        let (kind, name) = match action {
-            Action::Create(name, _) => (&CREATE_POD, name),
-            Action::Delete(pod) => (&DELETE_POD, &pod.name),
-            Action::Mark(pod, _) => (&MARK_POD, &pod.name),
-            Action::Update(pod, _) => (&UPDATE_POD, &pod.name),
-        };
-        let type_ = match action {
-            Action::Create(..) | Action::Delete(_) => FAILED_SCALE,
-            Action::Mark(..) | Action::Update(..) => FAILED_UPDATE,
-        };
-        if let Some(Fate::Refused(refusal)) = plan.fate(kind, name) {
-            // A write that rests takes nobody's place.
-            let message = refusal.clone().into_reason();
-            problems.add(Problem::refused(
-                type_,
-                format!("pod {}: {message}", name.name),
-            ));
-        } else if room == 0 {
-            continue;
-        } else {
-            room -= 1;
-        }
-        if let Action::Delete(pod) | Action::Mark(pod, _) = action
-            && round.too_many.contains(&pod.name)
-        {
-            brake.count(&pod.observed.uid, now);
-        }
-        match action {
-            Action::Create(name, hash) => create_pod(set, revisions, (name, hash), plan),
-            Action::Delete(pod) => {
-                let note = format!("succeed to delete pod {}", pod.name.name);
-                plan.delete::<Pod>(&DELETE_POD, pod.name.clone(), &pod.observed.uid)
-                    .tell_when_done(set.notice(false, "SuccessfulDelete", "Delete", note));
-            }
-            Action::Mark(pod, change) => change_pod(&MARK_POD, pod, change, plan),
-            Action::Update(pod, change) => {
-                change_pod(&UPDATE_POD, pod, change, plan);
-            }
-        }
-    }
-}
-
-fn change_pod(
-    kind: &WriteKind,
-    pod: &ClonePod,
-    change: &PodChange,
-    plan: &mut Plan<'_, CloneSets>,
-) {
-    let assumed = change.clone();
-    plan.patch(kind, pod.name.clone(), change.patch(&pod.observed.uid))
-        .with_purpose(Purpose::of(change.purpose()))
-        .assuming_changed::<Pod>(move |pod| assumed.apply(pod));
-}
-
-fn create_pod(
-    set: &PodSet,
-    revisions: &Revisions<'_>,
-    (name, hash): (&ObjectName, &str),
-    plan: &mut Plan<'_, CloneSets>,
-) {
-    let Some(revision) = revisions.of_hash(hash) else {
-        return;
-    };
-    let minute = plan.now().monotonic.as_secs() / RETRY.as_secs();
-    if matches!(plan.fate(&CREATE_POD, name), Some(Fate::Refused(_))) {
-        plan.wake_at(Duration::from_secs((minute + 1) * RETRY.as_secs()));
-    }
-    let revision_name = leadsman_reconcile::Stored::name(revision).name;
-    let purpose = Purpose::of((set.generation, &revision_name, minute));
-    let parts: (PodSet, ObjectName, String, RevisionData) = (
-        set.clone(),
-        name.clone(),
-        revision_name,
-        revision.data.clone(),
-    );
-    let at = leadsman_reconcile::whole_seconds(plan.now().wall);
-    let build = Arc::new(move || new_pod(&parts.0, (&parts.1, &parts.2), &parts.3, at));
-    let (assumed, uid) = (build.clone(), set.uid.clone());
-    let refused = set.notice(true, "FailedCreate", "Create", String::new());
-    let pod = name.name.clone();
-    let note = format!("succeed to create pod {pod}");
-    plan.create(&CREATE_POD, name.clone(), purpose, move || (*build)())
-        .assuming::<Pod>(move || {
-            Assumption::Created(Arc::new(ClonePod::created(&uid, &(*assumed)())))
-        })
-        .tell_when_done(set.notice(false, "SuccessfulCreate", "Create", note))
-        .tell_when_refused(move |refusal| leadsman_reconcile::Notice {
-            note: format!("pod {pod}: {}", refusal.clone().into_reason()),
-            ..refused.clone()
-        });
-}
-
 impl Watch<CloneSet> for CloneSets {
     type Stored = PodSet;
 
@@ -395,5 +296,29 @@ impl Watch<ControllerRevision> for CloneSets {
                 name: set.to_owned(),
             }));
         }
+    }
+}
+
+impl Watch<PersistentVolumeClaim> for CloneSets {
+    type Stored = SetClaim;
+
+    fn store(world: &mut World) -> &mut Store<SetClaim> {
+        &mut world.claims
+    }
+
+    fn read(&self, claim: &Arc<PersistentVolumeClaim>) -> Arc<SetClaim> {
+        Arc::new(SetClaim::read(claim))
+    }
+
+    fn find_affected(
+        &self,
+        change: &Change<SetClaim>,
+        _: &World,
+        affected: &mut dyn FnMut(SetKey),
+    ) {
+        let states = change.before.iter().chain(&change.now);
+        states
+            .filter_map(|claim| claim.set())
+            .for_each(|set| affected(SetKey(set)));
     }
 }

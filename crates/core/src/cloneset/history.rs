@@ -8,10 +8,14 @@ use leadsman_reconcile::{ObjectName, ResourceVersion, Store, Stored};
 use serde_json::{Value, json};
 
 use super::child::owner;
+use super::claim::ClaimTemplate;
 use super::pod::hash_in;
 use super::set::PodSet;
 use super::template::RevisionData;
 use crate::workload::revision::{HASH_LABEL, Newest, Revision, RevisionChange, newest};
+
+/// The annotation of a revision with the set's templates of claims: pods of an earlier template mount what these have named.
+const CLAIM_TEMPLATES: &str = "cloneset.leadsman.io/claim-templates";
 
 /// A revision of whichever workload. Of one that belongs to another one its data is not kept.
 #[derive(Debug, PartialEq)]
@@ -24,6 +28,8 @@ pub struct SetHistory {
     labels: BTreeMap<String, String>,
     number: i64,
     pub(super) data: RevisionData,
+    /// The templates of claims of the time when it was recorded.
+    pub(super) claims: Vec<ClaimTemplate>,
 }
 
 impl SetHistory {
@@ -34,7 +40,10 @@ impl SetHistory {
         let mut controllers = references.filter(|it| it.controller == Some(true));
         let controller = controllers.next();
         let may_be_of_set = controller.is_none_or(|it| it.kind == "CloneSet");
+        let annotations = metadata.annotations.as_ref().filter(|_| may_be_of_set);
+        let claims = annotations.and_then(|all| all.get(CLAIM_TEMPLATES));
         Self {
+            claims: claims.map_or_else(Vec::new, |record| ClaimTemplate::read_record(record)),
             name: ObjectName::of(metadata),
             uid: metadata.uid.clone().unwrap_or_default(),
             version: ResourceVersion::parse(metadata.resource_version.as_deref()),
@@ -47,6 +56,10 @@ impl SetHistory {
                 RevisionData("".into())
             },
         }
+    }
+
+    pub(super) fn revision_name(&self) -> &str {
+        &self.name.name
     }
 }
 
@@ -78,6 +91,7 @@ impl Stored for SetHistory {
             && self.number == other.number
             && self.labels == other.labels
             && self.data == other.data
+            && self.claims == other.claims
     }
 }
 
@@ -158,6 +172,9 @@ impl<'a> Revisions<'a> {
         let labels = super::template::read_template(&template).labels.cloned();
         let mut labels = labels.unwrap_or_default();
         labels.insert(HASH_LABEL.to_owned(), json!(hash));
+        let claims = &set.spec.claims;
+        let annotations =
+            (!claims.is_empty()).then(|| json!({CLAIM_TEMPLATES: ClaimTemplate::record(claims)}));
         Some(json!({
             "apiVersion": "apps/v1",
             "kind": "ControllerRevision",
@@ -165,6 +182,7 @@ impl<'a> Revisions<'a> {
                 "name": &*self.newest.name,
                 "namespace": set.name.namespace,
                 "labels": labels,
+                "annotations": annotations,
                 "ownerReferences": [owner(set)],
             },
             "data": data,

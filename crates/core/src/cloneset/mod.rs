@@ -14,6 +14,7 @@
 //! | `template` | the data of a revision |
 //! | `child` | the pod that is made of a revision |
 //! | `names` | the names of new pods |
+//! | `claim`, `claims` | the claims of pods: what one is made of, which a new pod gets, and which go |
 //! | `history` | the revisions of a set |
 //! | `scale` | how many pods are created, deleted and updated |
 //! | `order` | which pods are deleted first, and which are updated first |
@@ -22,12 +23,17 @@
 //! | `in_place` | whether a pod can be changed in place, and how |
 //! | `member` | a pod as a round looks at it |
 //! | `round` | what is wanted of each pod |
+//! | `steps` | the way of a pod to another revision |
+//! | `actions` | the writes of what is wanted |
 //! | `brake` | deletions that nobody has asked for |
 //! | `status` | the status, and what is wrong |
 //! | `explain` | why pods are as they are |
 
+mod actions;
 mod brake;
 mod child;
+mod claim;
+mod claims;
 mod explain;
 mod feature;
 mod history;
@@ -42,10 +48,12 @@ mod scale;
 mod set;
 mod state;
 mod status;
+mod steps;
 mod template;
 mod writes;
 
 pub use brake::Memory;
+pub use claim::SetClaim;
 pub use explain::{SetExplanation, explain_set};
 pub use feature::{SetKey, World};
 pub use history::SetHistory;

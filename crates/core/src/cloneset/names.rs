@@ -2,6 +2,8 @@
 
 use leadsman_reconcile::{ObjectName, Store};
 
+use super::claim::ClaimTemplate;
+use super::claims::Claims;
 use super::pod::ClonePod;
 use super::set::PodSet;
 use crate::workload::hash::fnv1_32;
@@ -11,11 +13,13 @@ pub(super) const REFUSED: usize = 10;
 /// The letters at the end of a pod's name.
 const LETTERS: &[u8; 27] = b"bcdfghjklmnpqrstvwxz2456789";
 
-/// The names of new pods of a set that are free, always in the same order: what is created twice has one name.
+/// The names of new pods of a set that are free, always in the same order: what is created twice has one name. Those come first
+/// whose claims are there.
 pub(super) fn free_names<'a>(
     set: &'a PodSet,
     pods: &'a Store<ClonePod>,
-) -> impl Iterator<Item = ObjectName> + use<'a> {
+    (claims, templates): (&'a Claims<'_>, &'a [&ClaimTemplate]),
+) -> impl Iterator<Item = ObjectName> {
     let names = (0_u32..).map(|number| {
         let mut hash = fnv1_32(format!("{number}/{}", set.uid).bytes());
         let letters = (0..5).map(|_| {
@@ -28,6 +32,8 @@ pub(super) fn free_names<'a>(
             name: format!("{}-{}", set.name.name, letters.collect::<String>()),
         }
     });
+    let names = names.filter(|name| claims.are_free(name, templates));
+    let names = claims.unused(templates).chain(names);
     // Whatever has the name: a pod of another one, too, and one that terminates. One that is named to be deleted would go again.
     names.filter(|name| {
         !set.spec.pods_to_delete.contains(&name.name)

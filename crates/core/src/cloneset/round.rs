@@ -3,32 +3,37 @@
 //! What is wanted follows from the pods as events show them, so that a write whose fate is unknown is wanted until it is seen to
 //! be done. What is counted are the pods as they are once that is done.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use leadsman_reconcile::{ObjectName, Store, WriteKind};
 
 use super::MOST;
+use super::claim::{ClaimTemplate, SetClaim};
+use super::claims::{Claims, NextStep, templates_of};
 use super::history::Revisions;
-use super::in_place::{InPlaceChange, Progress, progress};
+use super::in_place::{Progress, progress};
 use super::member::Member;
 use super::order::{sort_for_deletion, sort_for_update};
 use super::pod::{ClonePod, PodChange, REPLACED_FOR, WAS_NORMAL, hash_in, is_active};
 use super::scale::{Difference, PodCounts, Targets};
-use super::set::{PodSet, UpdateKind};
+use super::set::PodSet;
 use super::state::State;
+use super::steps::{Steps, remove};
 use super::writes::{DELETE_POD, MARK_POD, UPDATE_POD};
 use crate::workload::amount::Amount;
 use crate::workload::pod::PodPhase;
 
 /// Pods that have ended and stay for whoever asks why, of each set.
 const ENDED: usize = 10;
-/// How long a kubelet may take to say that a pod is not ready whose gate was closed.
-const UNREADY: SignedDuration = SignedDuration::from_secs(5);
 
-/// An action that is wanted on a pod.
+/// An action that is wanted on a pod, or on a claim of one.
 #[derive(Debug)]
 pub(super) enum Action<'a> {
+    /// Creates a claim for a pod of this name, which is created once all its claims have been seen.
+    CreateClaim(ObjectName, ClaimTemplate),
+    /// Deletes the claim of a pod that the set has deleted.
+    DeleteClaim(&'a SetClaim),
     /// Creates it, of the revision with this hash.
     Create(ObjectName, String),
     /// Deletes it.
@@ -70,6 +75,7 @@ pub(super) struct Scene<'a, 'r> {
     pub(super) set: &'a PodSet,
     pub(super) revisions: &'r Revisions<'a>,
     pub(super) pods: &'a Store<ClonePod>,
+    pub(super) claims: &'r Claims<'a>,
     pub(super) refused: Refused<'r>,
     pub(super) now: Timestamp,
 }
@@ -172,6 +178,8 @@ impl<'a> Round<'a> {
         let mut actions = Vec::new();
         let restored = self.restore(scene, &mut actions);
         self.create(scene, restored, &mut actions);
+        let over = scene.claims.over.iter();
+        actions.extend(over.map(|claim| Action::DeleteClaim(claim)));
         let deleted = self.delete(scene, allowance, &mut actions);
         let staying = if deleted || scene.set.spec.is_paused {
             BTreeSet::new()
@@ -222,8 +230,8 @@ impl<'a> Round<'a> {
         // none is asked for again: which of them are there is not known, and the watch shows those that are.
         let asked = self.members.iter().filter(|one| !one.is_shown);
         for member in asked.filter(|_| self.difference.beyond == 0) {
-            let hash = member.pod.revision_hash().to_owned();
-            actions.push(Action::Create(member.pod.name.clone(), hash));
+            let hash = member.pod.revision_hash();
+            create_pod(scene, (&member.pod.name, hash), actions);
         }
         let stand_ins = if self.targets.excludes_held {
             restored
@@ -237,7 +245,18 @@ impl<'a> Round<'a> {
         if missing == 0 {
             return;
         }
-        let names = super::names::free_names(set, pods);
+        let (current, newest) = (
+            hash_in(revisions.current()),
+            hash_in(&revisions.newest.name),
+        );
+        // Names fit pods of either revision.
+        let mut templates = claim_templates(scene, newest);
+        for template in claim_templates(scene, current) {
+            if templates.iter().all(|known| known.name != template.name) {
+                templates.push(template);
+            }
+        }
+        let names = super::names::free_names(set, pods, (scene.claims, &templates));
         let (mut fresh, mut resting) = (Vec::new(), Vec::new());
         for name in names {
             if fresh.len() == missing || resting.len() == super::names::REFUSED {
@@ -247,15 +266,11 @@ impl<'a> Round<'a> {
             let list = if is_refused { &mut resting } else { &mut fresh };
             list.push(name);
         }
-        let (current, newest) = (
-            hash_in(revisions.current()),
-            hash_in(&revisions.newest.name),
-        );
         let of_current = (0..self.difference.create_old).map(|_| current);
         let hashes = of_current.chain(std::iter::repeat(newest));
         let names = fresh.into_iter().chain(resting).take(missing);
         for (name, hash) in names.zip(hashes) {
-            actions.push(Action::Create(name, hash.to_owned()));
+            create_pod(scene, (&name, hash), actions);
         }
     }
 
@@ -338,12 +353,7 @@ impl<'a> Round<'a> {
             ..
         } = scene;
         let mut staying = BTreeSet::new();
-        let mut steps = Steps {
-            scene,
-            by_hash: BTreeMap::new(),
-            not_in_place: None,
-            wake: None,
-        };
+        let mut steps = Steps::new(scene);
         let target = hash_in(&revisions.newest.name);
         let candidates = self
             .members
@@ -443,9 +453,33 @@ impl<'a> Action<'a> {
     /// The pod, if it is there.
     fn pod(&self) -> Option<&'a ObjectName> {
         match self {
-            Self::Create(..) => None,
+            Self::CreateClaim(..) | Self::DeleteClaim(_) | Self::Create(..) => None,
             Self::Delete(pod) | Self::Mark(pod, _) | Self::Update(pod, _) => Some(&pod.name),
         }
+    }
+}
+
+/// The templates of the claims of a new pod of the revision with this hash.
+fn claim_templates<'a>(scene: Scene<'a, '_>, hash: &str) -> Vec<&'a ClaimTemplate> {
+    let revision = scene.revisions.of_hash(hash);
+    let newest = &scene.revisions.newest.name;
+    revision.map_or_else(Vec::new, |it| templates_of(scene.set, it, newest))
+}
+
+/// Creates a pod of the revision with this hash, or what has to be there before.
+fn create_pod<'a>(
+    scene: Scene<'a, '_>,
+    (name, hash): (&ObjectName, &str),
+    actions: &mut Vec<Action<'a>>,
+) {
+    match scene.claims.next_step(name, &claim_templates(scene, hash)) {
+        NextStep::Pod => actions.push(Action::Create(name.clone(), hash.to_owned())),
+        NextStep::Claims(missing) => {
+            let create =
+                |template: &ClaimTemplate| Action::CreateClaim(name.clone(), template.clone());
+            actions.extend(missing.into_iter().map(create));
+        }
+        NextStep::None => {}
     }
 }
 
@@ -453,124 +487,4 @@ fn is_restored(actions: &[Action<'_>], pod: &ClonePod) -> bool {
     actions
         .iter()
         .any(|action| matches!(action, Action::Mark(marked, _) if marked.name == pod.name))
-}
-
-/// Deletes a pod, or holds it before. `replaced_for` is the revision for which another one comes in its place.
-fn remove<'a>(scene: Scene<'a, '_>, pod: &'a ClonePod, replaced_for: Option<&str>) -> Action<'a> {
-    if !scene.set.spec.hooks.hold_deletion(pod) {
-        return Action::Delete(pod);
-    }
-    let mut change = PodChange::new(scene.now).in_state(State::PreparingDelete);
-    if pod.state().is_normal() {
-        change
-            .annotations
-            .push((WAS_NORMAL.to_owned(), Some("true".to_owned())));
-    }
-    if let Some(revision) = replaced_for {
-        change
-            .annotations
-            .push((REPLACED_FOR.to_owned(), Some(revision.to_owned())));
-    }
-    Action::Mark(pod, change)
-}
-
-/// The way of a pod to the present template.
-#[derive(Clone, Debug)]
-enum Way {
-    InPlace(InPlaceChange),
-    ReCreate,
-    /// No way: this field cannot be changed in place, and nothing else may be done.
-    None(String),
-}
-
-/// The steps of updates.
-struct Steps<'a, 'r> {
-    scene: Scene<'a, 'r>,
-    /// The ways from each revision, by its hash.
-    by_hash: BTreeMap<String, Way>,
-    not_in_place: Option<String>,
-    wake: Option<Timestamp>,
-}
-
-impl<'a> Steps<'a, '_> {
-    fn change_of(&mut self, pod: &ClonePod) -> Option<Way> {
-        let Scene { set, revisions, .. } = self.scene;
-        let hash = pod.revision_hash();
-        let way = self.by_hash.entry(hash.to_owned()).or_insert_with(|| {
-            if set.spec.kind == UpdateKind::ReCreate {
-                return Way::ReCreate;
-            }
-            let from = revisions.of_hash(hash);
-            let change = match from {
-                Some(from) => InPlaceChange::between(&from.data, &set.spec.data),
-                None => Err("the revision, whose ControllerRevision is gone".to_owned()),
-            };
-            match change {
-                Ok(change) => Way::InPlace(change),
-                Err(_) if set.spec.kind == UpdateKind::InPlaceIfPossible => Way::ReCreate,
-                Err(field) => Way::None(field),
-            }
-        });
-        if let Way::None(field) = way {
-            self.not_in_place = Some(field.clone());
-            return None;
-        }
-        Some(way.clone())
-    }
-
-    /// The next step of a pod.
-    fn next(&mut self, pod: &'a ClonePod, way: Way) -> Option<Action<'a>> {
-        let Scene {
-            set,
-            revisions,
-            now,
-            ..
-        } = self.scene;
-        let Way::InPlace(in_place) = way else {
-            return Some(remove(self.scene, pod, Some(&revisions.newest.name)));
-        };
-        let hooks = &set.spec.hooks;
-        let prepared = || PodChange::new(now).in_state(State::PreparingUpdate);
-        match pod.state() {
-            State::Updated if hooks.has_update_hook() => {
-                let mut change = prepared();
-                hooks.hold_again(pod, &mut change);
-                return Some(Action::Update(pod, change));
-            }
-            State::PreparingUpdate if hooks.hold_update(pod) => return None,
-            state if state != State::Updating && hooks.hold_update(pod) => {
-                return Some(Action::Mark(pod, prepared()));
-            }
-            _ => {}
-        }
-        let change = in_place.of_pod(pod, &revisions.newest.name, now);
-        if !in_place.restarts(pod) {
-            let is_on_way = pod.state() == State::PreparingUpdate;
-            let change = if is_on_way {
-                change.in_state(State::Normal)
-            } else {
-                change
-            };
-            return Some(Action::Update(pod, change));
-        }
-        let Some((false, since)) = pod.gate else {
-            let mut change = PodChange::new(now);
-            change.gate = Some(false);
-            return Some(Action::Mark(pod, change));
-        };
-        // The kubelet says so before its containers end, and clients hear it from there.
-        let is_out = pod.observed.ready.is_none();
-        let wait = if is_out {
-            SignedDuration::ZERO
-        } else {
-            UNREADY
-        };
-        let wait = wait.max(set.spec.grace);
-        let at = since.and_then(|since| since.checked_add(wait).ok());
-        if let Some(at) = at.filter(|at| *at > now) {
-            self.wake = self.wake.into_iter().chain([at]).min();
-            return None;
-        }
-        Some(Action::Update(pod, change.in_state(State::Updating)))
-    }
 }

@@ -9,6 +9,7 @@ use leadsman_api::clone_set::{CloneSet, CloneSetStatus, EXCLUDE_HELD_LABEL};
 use leadsman_api::limits;
 use leadsman_reconcile::{Notice, ObjectName, Regarding, ResourceVersion, Stored};
 
+use super::claim::ClaimTemplate;
 use super::lifecycle::Hooks;
 use super::scale::Targets;
 use super::template::{RevisionData, read_template};
@@ -42,6 +43,9 @@ pub(super) struct SetSpec {
     /// A problem with the spec. With such a set nothing is done.
     pub(super) objection: Option<Objection>,
     pub(super) data: RevisionData,
+    pub(super) claims: Vec<ClaimTemplate>,
+    /// Whether claims that are left of a pod that others have ended are those of the next one.
+    pub(super) reuses_claims: bool,
     pub(super) selector: Selector,
     /// The selector as `kubectl scale` and autoscalers read it.
     pub(super) selector_text: String,
@@ -171,6 +175,7 @@ impl SetSpec {
             Ok(template) => check_template(template, &selector, &mut report.field("template")),
             Err(error) => report.field("template").add(error.to_string()),
         }
+        let claims = read_claims(set, template.as_ref().ok(), &mut report);
         let mut at = report.field("updateStrategy");
         let mut amount = |field: &str, wire: Option<&IntOrString>, default: Amount| {
             let read = wire.map_or(Ok(default), Amount::read);
@@ -231,6 +236,8 @@ impl SetSpec {
         Self {
             objection: unsupported(set).map(Objection::Unsupported).or(invalid),
             data,
+            claims,
+            reuses_claims: !spec.scale_strategy.disable_pvc_reuse,
             selector_text: selector.to_string(),
             selector,
             replicas: spec
@@ -265,13 +272,61 @@ fn unsupported(set: &CloneSet) -> Option<String> {
         .flatten()
         .flatten()
         .any(|it| it.mark_pod_not_ready);
-    if !spec.volume_claim_templates.is_empty() {
-        Some("spec.volumeClaimTemplates is not supported".to_owned())
-    } else if marks {
-        Some("markPodNotReady in spec.lifecycle is not supported".to_owned())
-    } else {
-        None
+    marks.then(|| "markPodNotReady in spec.lifecycle is not supported".to_owned())
+}
+
+/// Reads the templates of claims. Each is a volume of the pods, so no other one has its name.
+fn read_claims(
+    set: &CloneSet,
+    template: Option<&JsonObject>,
+    report: &mut FieldErrors<'_>,
+) -> Vec<ClaimTemplate> {
+    let spec = &set.spec;
+    let mut report = report.field("volumeClaimTemplates");
+    let (mut claims, mut names) = (Vec::new(), BTreeSet::new());
+    let pod = template.and_then(|template| read_template(template).spec);
+    let volumes = pod
+        .into_iter()
+        .flat_map(|pod| object::items(pod, "volumes"));
+    names.extend(
+        volumes
+            .filter_map(|volume| object::text(volume, "name"))
+            .map(str::to_owned),
+    );
+    report.at_most(
+        spec.volume_claim_templates.len(),
+        limits::CLAIM_TEMPLATES,
+        "templates",
+    );
+    for (index, template) in spec.volume_claim_templates.iter().enumerate() {
+        let mut at = report.index(index);
+        let template = match template.read() {
+            Ok(template) => template,
+            Err(error) => {
+                at.add(error.to_string());
+                continue;
+            }
+        };
+        let selected = spec.selector.match_labels.clone().unwrap_or_default();
+        let claim = ClaimTemplate::read(&template, selected.into_iter(), &mut at);
+        let mut at = at.field("metadata.name");
+        if !names.insert(claim.name.clone()) {
+            at.add(format!("{:?} is the name of another volume", claim.name));
+        }
+        let longest = set.metadata.name.as_deref().unwrap_or_default().len() + claim.name.len() + 7;
+        if longest > limits::SUBDOMAIN {
+            at.add("makes the names of claims too long, with the name of the set");
+        }
+        claims.push(claim);
     }
+    let bytes = ClaimTemplate::record(&claims).len();
+    if bytes > limits::TEMPLATE_BYTES {
+        report.add(format!(
+            "has {bytes} bytes, more than {}",
+            limits::TEMPLATE_BYTES
+        ));
+    }
+    claims
 }
 
 fn check_template(template: &JsonObject, selector: &Selector, report: &mut FieldErrors<'_>) {

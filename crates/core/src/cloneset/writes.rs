@@ -10,6 +10,7 @@ const PODS: usize = 0;
 const STATUSES: usize = 1;
 const REVISIONS: usize = 2;
 const EVENTS: usize = 3;
+const CLAIMS: usize = 4;
 
 pub(super) const CREATE_POD: WriteKind = of_pods("cloneset_create_pod", WriteVerb::Create);
 pub(super) const DELETE_POD: WriteKind = of_pods("cloneset_delete_pod", WriteVerb::Delete);
@@ -20,6 +21,8 @@ pub(super) const MARK_POD: WriteKind = WriteKind {
     resource: "pods/status",
     ..of_pods("cloneset_mark_pod", WriteVerb::StrategicPatch)
 };
+pub(super) const CREATE_CLAIM: WriteKind = of_claims("cloneset_create_claim", WriteVerb::Create);
+pub(super) const DELETE_CLAIM: WriteKind = of_claims("cloneset_delete_claim", WriteVerb::Delete);
 pub(super) const STATUS: WriteKind = WriteKind {
     label: "cloneset_status",
     group: leadsman_api::GROUP,
@@ -56,6 +59,14 @@ const fn of_pods(label: &'static str, verb: WriteVerb) -> WriteKind {
         verb,
         scope: RightScope::Cluster,
         class: PODS,
+    }
+}
+
+const fn of_claims(label: &'static str, verb: WriteVerb) -> WriteKind {
+    WriteKind {
+        resource: "persistentvolumeclaims",
+        class: CLAIMS,
+        ..of_pods(label, verb)
     }
 }
 

@@ -1,6 +1,7 @@
 //! `CloneSet` as a system.
 
 use leadsman_api::slim::Pod;
+use leadsman_api::slim::claim::PersistentVolumeClaim;
 use leadsman_api::slim::revision::ControllerRevision;
 use leadsman_api::{CLONE_SET_CRD, CloneSet, crd};
 use leadsman_control::{Kind, Reconciled, Rules as _, WatchedKinds};
@@ -17,7 +18,11 @@ pub(super) const SYSTEM: System = System {
     crd_texts: &[CLONE_SET_CRD],
     kind: "CloneSet",
     resource: "clonesets",
-    children: &[("", "pods"), ("apps", "controllerrevisions")],
+    children: &[
+        ("", "pods"),
+        ("", "persistentvolumeclaims"),
+        ("apps", "controllerrevisions"),
+    ],
     patches_pods: true,
     own_deletion: None,
     own_annotations: &[],
@@ -46,6 +51,11 @@ impl WatchedKinds for CloneSetKinds {
             .relisted_on_takeover()
             .if_undecodable(
                 "the last revision that could be decoded counts; without one its pods are not updated in place. Correct the revision or delete it",
+            ),
+        Kind::new::<PersistentVolumeClaim>(250)
+            .relisted_on_takeover()
+            .if_undecodable(
+                "the last state of it that could be decoded counts; without one it stays, and no pod is created that would have it. Correct the claim or delete it",
             ),
     ];
 }

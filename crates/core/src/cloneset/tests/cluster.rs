@@ -1,4 +1,4 @@
-//! A little API server with sets, pods and revisions, watches that lag, replies that get lost, kubelets, and the loop that
+//! A little API server with sets, pods, claims and revisions, watches that lag, replies that get lost, kubelets, and the loop that
 //! carries writes out.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -8,6 +8,7 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 use leadsman_api::CloneSet;
 use leadsman_api::slim::Pod;
+use leadsman_api::slim::claim::PersistentVolumeClaim;
 use leadsman_api::slim::revision::ControllerRevision;
 use leadsman_reconcile::{
     Feature, Now, ObjectName, Reconciler, Refusal, ResourceVersion, Source, Watch, WriteId,
@@ -16,6 +17,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::super::CloneSets;
+use super::patch::merge;
 
 pub(super) const SET: &str = "s";
 pub(super) const NAMESPACE: &str = "ns";
@@ -30,9 +32,10 @@ pub(super) enum Kind {
     Set,
     Pod,
     Revision,
+    Claim,
 }
 
-pub(super) const KINDS: [Kind; 3] = [Kind::Set, Kind::Pod, Kind::Revision];
+pub(super) const KINDS: [Kind; 4] = [Kind::Set, Kind::Pod, Kind::Revision, Kind::Claim];
 
 /// What becomes of a write that is under way.
 #[derive(Clone, Copy, Debug)]
@@ -257,6 +260,34 @@ impl Cluster {
                 .or_default()
                 .push_back((object, true));
         }
+        if kind == Kind::Pod {
+            self.release_claims();
+        }
+    }
+
+    /// A claim stays while a pod has it that has not ended (`pvc-protection`).
+    pub(super) fn delete_claim(&mut self, name: &str) {
+        let at = self.time().wall.to_string();
+        self.patch(
+            Kind::Claim,
+            name,
+            &json!({"metadata": {"deletionTimestamp": at}}),
+        );
+        self.release_claims();
+    }
+
+    fn release_claims(&mut self) {
+        let pods = self.pods().into_iter().map(|pod| self.pod(&pod).clone());
+        let used: BTreeSet<_> = pods
+            .filter(|pod| pod["status"]["phase"] != "Failed")
+            .flat_map(|pod| claims_of(&pod))
+            .collect();
+        for name in self.names(Kind::Claim) {
+            let claim = self.get(Kind::Claim, &name).unwrap();
+            if claim["metadata"].get("deletionTimestamp").is_some() && !used.contains(&name) {
+                self.remove(Kind::Claim, &name);
+            }
+        }
     }
 
     // What there is.
@@ -336,6 +367,9 @@ impl Cluster {
                 Kind::Revision => {
                     reconciler.observe_deletion::<ControllerRevision>(&name, version, now);
                 }
+                Kind::Claim => {
+                    reconciler.observe_deletion::<PersistentVolumeClaim>(&name, version, now);
+                }
             }
         }
     }
@@ -356,6 +390,7 @@ impl Cluster {
             Kind::Set => observe::<CloneSet>(&mut self.reconciler, object, source),
             Kind::Pod => observe::<Pod>(&mut self.reconciler, object, source),
             Kind::Revision => observe::<ControllerRevision>(&mut self.reconciler, object, source),
+            Kind::Claim => observe::<PersistentVolumeClaim>(&mut self.reconciler, object, source),
         }
     }
 
@@ -376,6 +411,9 @@ impl Cluster {
             Kind::Pod => reconciler.observe_list::<Pod>(&names, version, false, now),
             Kind::Revision => {
                 reconciler.observe_list::<ControllerRevision>(&names, version, false, now);
+            }
+            Kind::Claim => {
+                reconciler.observe_list::<PersistentVolumeClaim>(&names, version, false, now);
             }
         }
     }
@@ -446,6 +484,7 @@ impl Cluster {
             }
             "cloneset_status" => Kind::Set,
             label if label.ends_with("_revision") => Kind::Revision,
+            label if label.ends_with("_claim") => Kind::Claim,
             _ => Kind::Pod,
         };
         if sent.label.starts_with("cloneset_create") {
@@ -459,6 +498,12 @@ impl Cluster {
                         "{active} pods are there, of {}",
                         sent.limit
                     );
+                    for claim in claims_of(&sent.body) {
+                        let there = self.get(Kind::Claim, &claim);
+                        let there = there
+                            .unwrap_or_else(|| panic!("{name} mounts {claim}, which is not there"));
+                        assert!(there["metadata"].get("deletionTimestamp").is_none());
+                    }
                     self.created.push(name.to_owned());
                 }
                 let mut object = sent.body.clone();
@@ -483,6 +528,14 @@ impl Cluster {
                     self.delete_pod(name);
                 }
                 "cloneset_delete_revision" => self.remove(kind, name),
+                "cloneset_delete_claim" => {
+                    let active = self.active();
+                    let mut users = active
+                        .iter()
+                        .filter(|pod| claims_of(self.pod(pod)).contains(&name.to_owned()));
+                    assert_eq!(users.next(), None, "{name} is the claim of an active pod");
+                    self.delete_claim(name);
+                }
                 _ => self.patch(kind, name, &sent.body),
             }
         }
@@ -613,6 +666,14 @@ fn name_of(object: &Value) -> ObjectName {
     }
 }
 
+/// The names of the claims that a pod has.
+pub(super) fn claims_of(pod: &Value) -> Vec<String> {
+    let volumes = pod["spec"]["volumes"].as_array();
+    let claims = volumes.into_iter().flatten();
+    let claims = claims.filter_map(|one| one.pointer("/persistentVolumeClaim/claimName")?.as_str());
+    claims.map(str::to_owned).collect()
+}
+
 fn finalizers(pod: &Value) -> usize {
     pod["metadata"]["finalizers"].as_array().map_or(0, Vec::len)
 }
@@ -626,62 +687,4 @@ pub(super) fn is_ready(pod: &Value) -> bool {
     let conditions = pod["status"]["conditions"].as_array();
     let mut conditions = conditions.into_iter().flatten();
     conditions.any(|one| one["type"] == "Ready" && one["status"] == "True")
-}
-
-/// A JSON merge patch (RFC 7396), or a strategic one of a pod: containers are merged by name, conditions by type, finalizers as
-/// a set.
-fn merge(object: &mut Value, patch: &Value, is_strategic: bool) {
-    let Some(fields) = patch.as_object() else {
-        *object = patch.clone();
-        return;
-    };
-    if !object.is_object() {
-        *object = json!({});
-    }
-    for (field, value) in fields {
-        let key = match &**field {
-            "containers" => "name",
-            "conditions" => "type",
-            "ownerReferences" => "uid",
-            "finalizers" => "",
-            _ => "-",
-        };
-        if value.is_null() {
-            object.as_object_mut().unwrap().remove(field);
-        } else if !is_strategic || key == "-" {
-            merge(&mut object[field], value, is_strategic);
-        } else {
-            merge_list(&mut object[field], value, key);
-        }
-    }
-}
-
-fn merge_list(list: &mut Value, patch: &Value, key: &str) {
-    if !list.is_array() {
-        *list = json!([]);
-    }
-    let list = list.as_array_mut().unwrap();
-    for item in patch.as_array().unwrap() {
-        let is_it = |one: &Value| {
-            if key.is_empty() {
-                one == item
-            } else {
-                one[key] == item[key]
-            }
-        };
-        let place = list.iter().position(is_it);
-        match place {
-            Some(place) if item["$patch"] == "delete" => {
-                list.remove(place);
-            }
-            Some(place) => merge(&mut list[place], item, true),
-            None => {
-                let mut item = item.clone();
-                if let Some(fields) = item.as_object_mut() {
-                    fields.retain(|_, value| !value.is_null());
-                }
-                list.push(item);
-            }
-        }
-    }
 }

@@ -1,10 +1,12 @@
 //! Sets on a little API server: tables by rule, and simulations.
 
+mod claims;
 mod cluster;
 mod deletion;
 mod goldens;
 mod hooks;
 mod numbers;
+mod patch;
 mod scale;
 mod simulation;
 mod update;

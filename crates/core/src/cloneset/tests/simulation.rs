@@ -1,5 +1,6 @@
 //! Whatever the order of events, replies, failures and crashes, and whatever users and kubelets do: there are never more pods than
-//! replicas and surge, none is taken out of service beyond the budget, and in the end all is as it is to be.
+//! replicas and surge, none is taken out of service beyond the budget, no pod is without its claims, no claim of an active pod is
+//! deleted, and in the end all is as it is to be.
 
 use std::time::Duration;
 
@@ -19,6 +20,9 @@ enum Step {
     DeletePod(usize),
     FailPod(usize),
     NamePod(usize),
+    /// So many templates of claims.
+    Claims(usize),
+    ReuseClaims(bool),
     Kubelet(usize),
     Kubelets,
     Watch(Kind, usize),
@@ -74,6 +78,8 @@ fn step() -> impl Strategy<Value = Step> {
         1 => (0..8_usize).prop_map(Step::DeletePod),
         1 => (0..8_usize).prop_map(Step::FailPod),
         1 => (0..8_usize).prop_map(Step::NamePod),
+        1 => (0..3_usize).prop_map(Step::Claims),
+        1 => any::<bool>().prop_map(Step::ReuseClaims),
         30 => course(),
     ]
 }
@@ -88,6 +94,15 @@ fn strategy(surges: Vec<usize>) -> impl Strategy<Value = Value> {
         };
         json!({"type": kind, "maxUnavailable": unavailable, "maxSurge": surge})
     })
+}
+
+/// So many templates of claims.
+fn claims(count: usize) -> Value {
+    let claim = |name: &&str| {
+        let spec = json!({"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}});
+        json!({"metadata": {"name": name}, "spec": spec})
+    };
+    ["data", "logs"].iter().take(count).map(claim).collect()
 }
 
 fn play(cluster: &mut Cluster, step: &Step) {
@@ -116,6 +131,10 @@ fn play(cluster: &mut Cluster, step: &Step) {
             if let Some(pod) = pod(place) {
                 cluster.patch(Kind::Pod, pod, &labels);
             }
+        }
+        Step::Claims(count) => cluster.edit(&json!({"volumeClaimTemplates": claims(*count)})),
+        Step::ReuseClaims(on) => {
+            cluster.edit(&json!({"scaleStrategy": {"disablePVCReuse": !on}}));
         }
         Step::Kubelet(place) => pod(place)
             .into_iter()
@@ -158,6 +177,7 @@ fn check_end(cluster: &mut Cluster) {
             cluster.pod(pod)["metadata"]["labels"]["apps.kruise.io/specified-delete"].is_null()
         );
     }
+    check_claims(cluster);
     let status = cluster.status();
     for field in [
         "replicas",
@@ -176,6 +196,22 @@ fn check_end(cluster: &mut Cluster) {
     assert_eq!(cluster.writes, writes, "written without need");
 }
 
+/// Each claim is that of a pod, or is left for the next one by a pod that others have ended.
+fn check_claims(cluster: &Cluster) {
+    let spec = &cluster.get(Kind::Set, SET).unwrap()["spec"];
+    let is_kept = spec["scaleStrategy"]["disablePVCReuse"] != true;
+    let pods = cluster.pods();
+    for claim in cluster.names(Kind::Claim) {
+        let there = cluster.get(Kind::Claim, &claim).unwrap();
+        assert!(
+            there["metadata"].get("deletionTimestamp").is_none(),
+            "{claim} goes for ever"
+        );
+        let is_used = pods.iter().any(|pod| claim.ends_with(&**pod));
+        assert!(is_kept || is_used, "{claim} is left");
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
@@ -183,10 +219,12 @@ proptest! {
     fn the_end_does_not_depend_on_the_way(
         strategy in strategy(vec![0, 0, 1, 2]),
         replicas in 0..6_usize,
+        templates in select(vec![0, 0, 1, 2]),
         steps in prop::collection::vec(step(), 1..100),
     ) {
         let mut cluster = Cluster::new();
-        cluster.create_set(SET, json!({"replicas": replicas, "updateStrategy": strategy}));
+        cluster.create_set(SET, json!({"replicas": replicas, "updateStrategy": strategy,
+            "volumeClaimTemplates": claims(templates)}));
         cluster.turn();
         for step in &steps {
             play(&mut cluster, step);
@@ -199,11 +237,13 @@ proptest! {
     #[test]
     fn a_roll_out_keeps_its_budget(
         strategy in strategy(vec![0, 0, 1, 2]),
+        templates in select(vec![0, 0, 1, 2]),
         steps in prop::collection::vec(course(), 1..150),
     ) {
         let unavailable = usize::try_from(strategy["maxUnavailable"].as_u64().unwrap()).unwrap();
         let surge = usize::try_from(strategy["maxSurge"].as_u64().unwrap()).unwrap();
-        let mut cluster = Cluster::with_set(json!({"replicas": 5, "updateStrategy": strategy}));
+        let mut cluster = Cluster::with_set(json!({"replicas": 5, "updateStrategy": strategy,
+            "volumeClaimTemplates": claims(templates)}));
         assert_eq!(cluster.count_ready(), 5);
         cluster.set_image("app:2");
         for step in &steps {
@@ -222,5 +262,10 @@ proptest! {
         let status = cluster.status().clone();
         prop_assert_eq!(cluster.with_image("app:2").len(), 5, "{} {:?} {:?}", status, cluster.created, cluster.deleted);
         prop_assert_eq!(cluster.count_ready(), 5);
+        // Nobody but the set has deleted pods, so each claim is that of a pod: unless a process has ended after it had deleted a pod,
+        // and the pod was gone before the next one looked; or a surge was over before its pods came.
+        let left = cluster.names(Kind::Claim).len() - 5 * templates;
+        let crashes = steps.iter().any(|step| matches!(step, Step::Crash(_)));
+        prop_assert!(left == 0 || crashes || surge > 0, "{} claims are left", left);
     }
 }

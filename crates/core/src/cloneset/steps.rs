@@ -1,0 +1,147 @@
+//! The way of a pod to another revision, step by step, and out of the set.
+
+use std::collections::BTreeMap;
+
+use jiff::{SignedDuration, Timestamp};
+
+use super::in_place::InPlaceChange;
+use super::pod::{ClonePod, PodChange, REPLACED_FOR, WAS_NORMAL};
+use super::round::{Action, Scene};
+use super::set::UpdateKind;
+use super::state::State;
+
+/// How long a kubelet may take to say that a pod is not ready whose gate was closed.
+const UNREADY: SignedDuration = SignedDuration::from_secs(5);
+
+/// Deletes a pod, or holds it before: a pod with claims says by its state that the claims go with it. `replaced_for` is the revision for which another one comes in its place.
+pub(super) fn remove<'a>(
+    scene: Scene<'a, '_>,
+    pod: &'a ClonePod,
+    replaced_for: Option<&str>,
+) -> Action<'a> {
+    if !scene.set.spec.hooks.hold_deletion(pod) && !scene.claims.has(&pod.name) {
+        return Action::Delete(pod);
+    }
+    let mut change = PodChange::new(scene.now).in_state(State::PreparingDelete);
+    if pod.state().is_normal() {
+        change
+            .annotations
+            .push((WAS_NORMAL.to_owned(), Some("true".to_owned())));
+    }
+    if let Some(revision) = replaced_for {
+        change
+            .annotations
+            .push((REPLACED_FOR.to_owned(), Some(revision.to_owned())));
+    }
+    Action::Mark(pod, change)
+}
+
+/// The way of a pod to the present template.
+#[derive(Clone, Debug)]
+pub(super) enum Way {
+    InPlace(InPlaceChange),
+    ReCreate,
+    /// No way: this field cannot be changed in place, and nothing else may be done.
+    None(String),
+}
+
+/// The steps of updates.
+pub(super) struct Steps<'a, 'r> {
+    scene: Scene<'a, 'r>,
+    /// The ways from each revision, by its hash.
+    by_hash: BTreeMap<String, Way>,
+    pub(super) not_in_place: Option<String>,
+    pub(super) wake: Option<Timestamp>,
+}
+
+impl<'a, 'r> Steps<'a, 'r> {
+    pub(super) fn new(scene: Scene<'a, 'r>) -> Self {
+        Self {
+            scene,
+            by_hash: BTreeMap::new(),
+            not_in_place: None,
+            wake: None,
+        }
+    }
+
+    pub(super) fn change_of(&mut self, pod: &ClonePod) -> Option<Way> {
+        let Scene { set, revisions, .. } = self.scene;
+        let hash = pod.revision_hash();
+        let way = self.by_hash.entry(hash.to_owned()).or_insert_with(|| {
+            if set.spec.kind == UpdateKind::ReCreate {
+                return Way::ReCreate;
+            }
+            let from = revisions.of_hash(hash);
+            let change = match from {
+                Some(from) => InPlaceChange::between(&from.data, &set.spec.data),
+                None => Err("the revision, whose ControllerRevision is gone".to_owned()),
+            };
+            match change {
+                Ok(change) => Way::InPlace(change),
+                Err(_) if set.spec.kind == UpdateKind::InPlaceIfPossible => Way::ReCreate,
+                Err(field) => Way::None(field),
+            }
+        });
+        if let Way::None(field) = way {
+            self.not_in_place = Some(field.clone());
+            return None;
+        }
+        Some(way.clone())
+    }
+
+    /// The next step of a pod.
+    pub(super) fn next(&mut self, pod: &'a ClonePod, way: Way) -> Option<Action<'a>> {
+        let Scene {
+            set,
+            revisions,
+            now,
+            ..
+        } = self.scene;
+        let Way::InPlace(in_place) = way else {
+            return Some(remove(self.scene, pod, Some(&revisions.newest.name)));
+        };
+        let hooks = &set.spec.hooks;
+        let prepared = || PodChange::new(now).in_state(State::PreparingUpdate);
+        match pod.state() {
+            State::Updated if hooks.has_update_hook() => {
+                let mut change = prepared();
+                hooks.hold_again(pod, &mut change);
+                return Some(Action::Update(pod, change));
+            }
+            State::PreparingUpdate if hooks.hold_update(pod) => return None,
+            state if state != State::Updating && hooks.hold_update(pod) => {
+                return Some(Action::Mark(pod, prepared()));
+            }
+            _ => {}
+        }
+        let change = in_place.of_pod(pod, &revisions.newest.name, now);
+        if !in_place.restarts(pod) {
+            let is_on_way = pod.state() == State::PreparingUpdate;
+            let change = if is_on_way {
+                change.in_state(State::Normal)
+            } else {
+                change
+            };
+            return Some(Action::Update(pod, change));
+        }
+        let Some((false, since)) = pod.gate else {
+            let mut change = PodChange::new(now);
+            change.gate = Some(false);
+            return Some(Action::Mark(pod, change));
+        };
+        // The kubelet says so before its containers end, and clients hear it from there.
+        let is_out = pod.observed.ready.is_none();
+        let wait = if is_out {
+            SignedDuration::ZERO
+        } else {
+            UNREADY
+        };
+        let wait = wait.max(set.spec.grace);
+        let at = since.and_then(|since| since.checked_add(wait).ok());
+        if let Some(at) = at.filter(|at| *at > now) {
+            self.wake = self.wake.into_iter().chain([at]).min();
+            return None;
+        }
+        Some(Action::Update(pod, change.in_state(State::Updating)))
+    }
+}
