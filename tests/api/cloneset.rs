@@ -120,12 +120,12 @@ impl Pods {
                 .status
                 .iter()
                 .flat_map(|status| status.conditions.iter().flatten());
-            let is_open = conditions
-                .clone()
-                .any(|one| one.type_ == "InPlaceUpdateReady" && one.status == "True");
-            let was_ready = conditions
-                .clone()
-                .any(|one| one.type_ == "Ready" && one.status == "True");
+            let is_true = |gate: &str| {
+                let mut conditions = conditions.clone();
+                conditions.any(|one| one.type_ == gate && one.status == "True")
+            };
+            let is_open = is_true("InPlaceUpdateReady") && is_true("KruisePodReady");
+            let was_ready = is_true("Ready");
             let statuses = pod
                 .status
                 .iter()

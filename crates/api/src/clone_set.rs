@@ -184,7 +184,7 @@ pub struct LifecycleHook {
         skip_serializing_if = "Vec::is_empty"
     )]
     pub finalizers_handler: Vec<String>,
-    /// Whether a pod that is held is not ready. Not supported: refused.
+    /// Whether a pod that is held is not ready. Without effect in `preNormal`.
     #[serde(
         default,
         deserialize_with = "null_as_default",

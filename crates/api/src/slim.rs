@@ -59,6 +59,9 @@ pub struct PodSpec {
     pub pinned_node: Option<String>,
     /// The seconds from its start after which the kubelet ends it.
     pub active_deadline_seconds: Option<i64>,
+    /// The conditions without which it is not ready.
+    #[serde(default, deserialize_with = "null_as_default")]
+    pub readiness_gates: Vec<ReadinessGate>,
     /// How long its containers may take to end, in seconds.
     pub termination_grace_period_seconds: Option<i64>,
     /// The containers.
@@ -67,6 +70,14 @@ pub struct PodSpec {
     /// The init containers; the restartable ones are sidecars.
     #[serde(default, deserialize_with = "null_as_default")]
     pub init_containers: Vec<Container>,
+}
+
+/// A readiness gate of a pod.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ReadinessGate {
+    /// The type of the condition.
+    pub condition_type: String,
 }
 
 /// The part of a container that is read.
@@ -373,7 +384,7 @@ impl fmt::Display for OversizedPod {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "its labels, the keys of its annotations, its containers and their ports take more than {} bytes (each counts {} more \
+            "its labels, the keys of its annotations, its containers, their ports and its readiness gates take more than {} bytes (each counts {} more \
              than its text): remove some",
             limits::KEPT_POD_BYTES,
             limits::KEPT_TEXT_BYTES,
@@ -408,11 +419,14 @@ impl PodWire {
             owned.into_iter().flatten().map(String::len)
         });
         let pinned = self.spec.pinned_node.iter().map(String::len);
+        let gates = self.spec.readiness_gates.iter();
+        let gates = gates.map(|gate| gate.condition_type.len());
         let finalizers = self.metadata.finalizers.iter().map(String::len);
         let texts = labels
             .chain(annotations)
             .chain(pinned)
             .chain(finalizers)
+            .chain(gates)
             .chain(names)
             .chain(ports)
             .chain(owned);

@@ -145,14 +145,6 @@ fn strategy() -> Vec<CelRule> {
 
 /// Refuses what `OpenKruise` has and leadsman has not, so that nobody waits for it.
 fn unsupported() -> Vec<CelRule> {
-    let hook = |hook: &str| {
-        rule(
-            format!("spec.lifecycle.{hook}"),
-            "!has(self.markPodNotReady) || !self.markPodNotReady",
-            "is not supported: take the pod out of service by the hook's own controller",
-        )
-        .at_field(".markPodNotReady")
-    };
     vec![
         rule(
             "spec",
@@ -163,7 +155,5 @@ fn unsupported() -> Vec<CelRule> {
             "is not supported: watch updatedAvailableReplicas in the status",
         )
         .at_field(".progressDeadlineSeconds"),
-        hook("preDelete"),
-        hook("inPlaceUpdate"),
     ]
 }

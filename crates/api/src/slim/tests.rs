@@ -134,6 +134,11 @@ fn through_the_whole(text: &str) -> Pod {
         spec: PodSpec {
             pinned_node: None,
             active_deadline_seconds: spec.active_deadline_seconds,
+            readiness_gates: (spec.readiness_gates.into_iter().flatten())
+                .map(|gate| ReadinessGate {
+                    condition_type: gate.condition_type,
+                })
+                .collect(),
             node_name: spec.node_name,
             termination_grace_period_seconds: spec.termination_grace_period_seconds,
             containers: spec.containers.into_iter().map(container).collect(),

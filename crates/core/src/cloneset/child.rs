@@ -6,6 +6,7 @@ use serde_json::{Map, Value, json};
 
 use super::claim::ClaimTemplate;
 use super::pod::{GATE, hash_in};
+use super::service::SERVICE_GATE;
 use super::set::PodSet;
 use super::state::TIMESTAMP;
 use super::template::{RevisionData, read_template, revision_labels};
@@ -40,8 +41,10 @@ pub(super) fn new_pod(
         object::list_mut(&mut spec, "volumes").splice(0..0, volumes);
     }
     let gates = object::list_mut(&mut spec, "readinessGates");
-    if !gates.iter().any(|gate| gate["conditionType"] == GATE) {
-        gates.push(json!({"conditionType": GATE}));
+    for type_ in [GATE, SERVICE_GATE] {
+        if !gates.iter().any(|gate| gate["conditionType"] == type_) {
+            gates.push(json!({"conditionType": type_}));
+        }
     }
     json!({
         "apiVersion": "v1",

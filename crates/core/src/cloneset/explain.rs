@@ -16,7 +16,8 @@ use super::feature::World;
 use super::history::Revisions;
 use super::member::Member;
 use super::round::{Round, Scene};
-use super::set::{Objection, PodSet};
+use super::service::Service;
+use super::set::PodSet;
 use super::state::State;
 use super::writes::CloneSets;
 
@@ -96,7 +97,7 @@ fn explain_in(set: &PodSet, world: &World, now: Timestamp) -> SetExplanation {
 
 fn of_set(set: &PodSet, revisions: &Revisions<'_>, round: &Round<'_>) -> Vec<String> {
     let mut lines = Vec::new();
-    if let Some(Objection::Invalid(why) | Objection::Unsupported(why)) = &set.spec.objection {
+    if let Some(why) = &set.spec.objection {
         lines.push(format!("{why}: nothing is done"));
     }
     for condition in &set.status.conditions {
@@ -129,20 +130,25 @@ fn of_set(set: &PodSet, revisions: &Revisions<'_>, round: &Round<'_>) -> Vec<Str
 /// Why a pod is not as it is to be.
 fn reason_of(set: &PodSet, round: &Round<'_>, member: &Member<'_>) -> Option<String> {
     let (pod, difference) = (member.pod, &round.difference);
+    let is_out = pod.service.as_ref().is_some_and(Service::is_closed);
+    let out = if is_out { ", and out of service" } else { "" };
     let most = round.targets.unavailable;
     let text = match pod.state() {
         State::PreparingDelete if !set.spec.hooks.hold_deletion(pod) => {
             "about to be deleted, and its claims after it".to_owned()
         }
         State::PreparingDelete => {
-            "held before its deletion until no mark of spec.lifecycle.preDelete is left".to_owned()
+            format!(
+                "held before its deletion until no mark of spec.lifecycle.preDelete is left{out}"
+            )
         }
         _ if member.is_specified => {
             format!("is to be deleted, as soon as no more than {most} pods are unavailable")
         }
         State::PreparingUpdate => {
-            "held before its update until no mark of spec.lifecycle.inPlaceUpdate is left"
-                .to_owned()
+            format!(
+                "held before its update until no mark of spec.lifecycle.inPlaceUpdate is left{out}"
+            )
         }
         State::Updating => "updated in place: its containers are restarted".to_owned(),
         State::Updated => {

@@ -1,8 +1,10 @@
 //! The hooks that a pod waits for.
 
+use jiff::Timestamp;
 use leadsman_api::clone_set::{Lifecycle, LifecycleHook};
 
 use super::pod::{ClonePod, PodChange};
+use super::service::{PRE_DELETE, PRE_UPDATE, Service};
 use super::state::State;
 
 /// The hooks of a set.
@@ -78,6 +80,27 @@ impl Hooks {
             _ => false,
         };
         is_over.then_some(State::Normal)
+    }
+
+    /// The change that brings a pod into a state, and out of service or back as its hooks want it there.
+    pub(super) fn bring(&self, pod: &ClonePod, state: State, now: Timestamp) -> PodChange {
+        let mut change = PodChange::new(now).in_state(state);
+        change.service = self.service_in(pod, state);
+        change
+    }
+
+    /// The gate of a pod as it is to be in this state, if it is not so: it follows the state, so that whatever ends the state brings
+    /// the pod back.
+    pub(super) fn service_in(&self, pod: &ClonePod, state: State) -> Option<Service> {
+        let service = pod.service.as_ref()?;
+        let holder = match state {
+            State::PreparingDelete if self.pre_delete.mark_pod_not_ready => Some(PRE_DELETE),
+            State::PreparingUpdate if self.in_place.mark_pod_not_ready => Some(PRE_UPDATE),
+            // The containers do not run anew yet.
+            State::Updating if service.is_held_by(PRE_UPDATE) => Some(PRE_UPDATE),
+            _ => None,
+        };
+        Some(service.held_by(holder)).filter(|wanted| wanted != service)
     }
 
     /// Puts back what holds a pod before it is updated in place: it was taken away for the last update.

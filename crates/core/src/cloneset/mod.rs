@@ -20,6 +20,7 @@
 //! | `order` | which pods are deleted first, and which are updated first |
 //! | `state` | the states of a pod |
 //! | `lifecycle` | the hooks that a pod waits for |
+//! | `service` | the readiness gate by which hooks keep pods out of service |
 //! | `in_place` | whether a pod can be changed in place, and how |
 //! | `member` | a pod as a round looks at it |
 //! | `round` | what is wanted of each pod |
@@ -45,6 +46,7 @@ mod order;
 mod pod;
 mod round;
 mod scale;
+mod service;
 mod set;
 mod state;
 mod status;

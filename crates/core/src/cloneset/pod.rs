@@ -8,6 +8,7 @@ use leadsman_api::slim::Pod;
 use leadsman_reconcile::{ObjectName, ResourceVersion, Stored, whole_seconds};
 use serde_json::{Value, json};
 
+use super::service::Service;
 use super::state::{State, TIMESTAMP};
 use crate::cluster::SortedMap;
 use crate::workload::pod::{ObservedPod, PodPhase};
@@ -38,6 +39,8 @@ pub struct ClonePod {
     pub(super) finalizers: Vec<String>,
     /// Whether the gate is open, and since when it is as it is. None if nobody has said so.
     pub(super) gate: Option<(bool, Option<Timestamp>)>,
+    /// The gate by which hooks keep it out of service, if it has that.
+    pub(super) service: Option<Service>,
     /// Whether it was normal before it was held.
     pub(super) was_normal: bool,
 }
@@ -77,6 +80,7 @@ impl ClonePod {
                 let since = one.last_transition_time.as_ref();
                 (one.status == "True", since.map(|time| time.0))
             }),
+            service: Service::read(pod),
             was_normal: !observed.annotation(WAS_NORMAL).is_empty(),
             observed: Arc::new(observed),
         }
@@ -108,7 +112,8 @@ impl ClonePod {
     }
 
     pub(super) fn is_ready(&self) -> bool {
-        self.observed.is_ready() && !self.is_drained()
+        let is_held = self.service.as_ref().is_some_and(Service::is_closed);
+        self.observed.is_ready() && !self.is_drained() && !is_held
     }
 
     /// Time at which it is available, if it stays as it is.
@@ -165,6 +170,7 @@ impl Stored for ClonePod {
             && self.node == other.node
             && self.finalizers == other.finalizers
             && self.gate == other.gate
+            && self.service == other.service
             && is_same(&self.observed, &other.observed)
     }
 }
@@ -182,6 +188,8 @@ pub(super) struct PodChange {
     pub(super) images: Vec<(String, String)>,
     /// Whether the gate is open.
     pub(super) gate: Option<bool>,
+    /// The gate by which hooks keep it out of service.
+    pub(super) service: Option<Service>,
     /// Whether the pod loses its owner, of this uid.
     pub(super) released_by: Option<String>,
     /// The time of the change.
@@ -209,8 +217,8 @@ impl PodChange {
     pub(super) fn purpose(&self) -> String {
         let annotations: Vec<_> = self.annotations.iter().map(|(key, _)| key).collect();
         format!(
-            "{:?} {annotations:?} {:?} {:?} {:?} {:?}",
-            self.labels, self.finalizers, self.images, self.gate, self.released_by
+            "{:?} {annotations:?} {:?} {:?} {:?} {:?} {:?}",
+            self.labels, self.finalizers, self.images, self.gate, self.service, self.released_by
         )
     }
 
@@ -239,11 +247,19 @@ impl PodChange {
             let images = images.map(|(name, image)| json!({"name": name, "image": image}));
             patch["spec"] = json!({"containers": images.collect::<Vec<_>>()});
         }
+        let mut conditions = Vec::new();
         if let Some(is_open) = self.gate {
             let status = if is_open { "True" } else { "False" };
-            let condition = json!({"type": GATE, "status": status, "lastTransitionTime": self.at.to_string(),
-                "reason": if is_open { Value::Null } else { json!("StartInPlaceUpdate") }});
-            patch["status"] = json!({"conditions": [condition]});
+            conditions.push(
+                json!({"type": GATE, "status": status, "lastTransitionTime": self.at.to_string(),
+                "reason": if is_open { Value::Null } else { json!("StartInPlaceUpdate") }}),
+            );
+        }
+        if let Some(service) = &self.service {
+            conditions.push(service.to_condition(self.at));
+        }
+        if !conditions.is_empty() {
+            patch["status"] = json!({"conditions": conditions});
         }
         patch
     }
@@ -271,6 +287,9 @@ impl PodChange {
             && pod.gate.is_none_or(|(was_open, _)| was_open != is_open)
         {
             pod.gate = Some((is_open, Some(self.at)));
+        }
+        if self.service.is_some() {
+            pod.service.clone_from(&self.service);
         }
         if self.released_by.is_some() {
             pod.owner = None;

@@ -207,8 +207,8 @@ impl<'a> Round<'a> {
         let asked = self.members.iter();
         let asked = asked.filter(|one| !one.is_held && one.pod.state() == State::PreparingDelete);
         for member in restorable.into_iter().rev().take(missing).chain(asked) {
-            let state = scene.set.spec.hooks.restored(member.pod);
-            let mut change = PodChange::new(scene.now).in_state(state);
+            let hooks = &scene.set.spec.hooks;
+            let mut change = hooks.bring(member.pod, hooks.restored(member.pod), scene.now);
             for key in [WAS_NORMAL, REPLACED_FOR] {
                 change.annotations.push((key.to_owned(), None));
             }
@@ -413,18 +413,16 @@ impl<'a> Round<'a> {
         let hooks = &set.spec.hooks;
         let (mut actions, mut wakes) = (Vec::new(), Vec::new());
         let busy: BTreeSet<_> = self.actions.iter().filter_map(Action::pod).collect();
-        let members = self
-            .members
-            .iter()
-            .filter(|one| one.is_shown && !one.is_held);
-        for Member { pod, is_new, .. } in members {
-            if busy.contains(&pod.name) || staying.contains(&pod.name) {
+        for member in self.members.iter().filter(|one| one.is_shown) {
+            let pod = member.pod;
+            if busy.contains(&pod.name) {
                 continue;
             }
-            let opens = pod.gate.is_none_or(|(is_open, _)| !is_open);
-            let mut change = PodChange::new(now);
-            let next = match pod.state() {
-                State::PreparingDelete => continue,
+            let state = pod.state();
+            let next = match state {
+                // One that is restored already is not seen to be.
+                State::PreparingDelete if !member.is_held => continue,
+                _ if member.is_held || staying.contains(&pod.name) => None,
                 State::Updating => match progress(pod, now) {
                     Progress::Done => Some(hooks.updated(pod)),
                     Progress::Waits(at) => {
@@ -432,15 +430,23 @@ impl<'a> Round<'a> {
                         continue;
                     }
                 },
-                State::PreparingUpdate if *is_new || !set.spec.is_paused => Some(State::Normal),
+                State::PreparingUpdate if member.is_new || !set.spec.is_paused => {
+                    Some(State::Normal)
+                }
                 State::PreparingUpdate => None,
                 _ => hooks.next(pod),
             };
-            if let Some(state) = next {
-                change = change.in_state(state);
+            let mut change = match next {
+                Some(state) => hooks.bring(pod, state, now),
+                None => PodChange::new(now),
+            };
+            if next.is_none() {
+                change.service = hooks.service_in(pod, state);
             }
-            change.gate = opens.then_some(true);
-            if next.is_some() || opens {
+            let stays_out = member.is_held || staying.contains(&pod.name);
+            let opens = pod.gate.is_none_or(|(is_open, _)| !is_open);
+            change.gate = (opens && !stays_out).then_some(true);
+            if next.is_some() || change.gate.is_some() || change.service.is_some() {
                 actions.push(Action::Mark(pod, change));
             }
         }

@@ -41,7 +41,7 @@ pub struct PodSet {
 #[derive(Debug)]
 pub(super) struct SetSpec {
     /// A problem with the spec. With such a set nothing is done.
-    pub(super) objection: Option<Objection>,
+    pub(super) objection: Option<String>,
     pub(super) data: RevisionData,
     pub(super) claims: Vec<ClaimTemplate>,
     /// Whether claims that are left of a pod that others have ended are those of the next one.
@@ -63,15 +63,6 @@ pub(super) struct SetSpec {
     pub(super) min_ready: SignedDuration,
     pub(super) history_limit: usize,
     pub(super) hooks: Hooks,
-}
-
-/// Why nothing is done with a set.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Objection {
-    /// The set asks for something that leadsman does not do.
-    Unsupported(String),
-    /// The set is not valid.
-    Invalid(String),
 }
 
 /// How pods get another revision.
@@ -230,11 +221,9 @@ impl SetSpec {
         });
         let seconds = |seconds: Option<i32>| SignedDuration::from_secs(seconds.unwrap_or(0).into());
         let grace = strategy.in_place_update_strategy.as_ref();
-        let invalid = errors
-            .first()
-            .map(|error| Objection::Invalid(error.to_string()));
+        let invalid = errors.first().map(ToString::to_string);
         Self {
-            objection: unsupported(set).map(Objection::Unsupported).or(invalid),
+            objection: invalid,
             data,
             claims,
             reuses_claims: !spec.scale_strategy.disable_pvc_reuse,
@@ -260,19 +249,6 @@ impl SetSpec {
             hooks: Hooks::read(spec.lifecycle.as_ref()),
         }
     }
-}
-
-/// Names what a set asks for and leadsman does not do. One of these means other pods than somebody expects.
-fn unsupported(set: &CloneSet) -> Option<String> {
-    let spec = &set.spec;
-    let lifecycle = spec.lifecycle.as_ref();
-    let hooks = lifecycle.map(|it| [&it.pre_delete, &it.in_place_update]);
-    let marks = hooks
-        .into_iter()
-        .flatten()
-        .flatten()
-        .any(|it| it.mark_pod_not_ready);
-    marks.then(|| "markPodNotReady in spec.lifecycle is not supported".to_owned())
 }
 
 /// Reads the templates of claims. Each is a volume of the pods, so no other one has its name.

@@ -8,7 +8,7 @@ use leadsman_reconcile::whole_seconds;
 use super::history::Revisions;
 use super::member::Member;
 use super::round::Round;
-use super::set::{Objection, PodSet};
+use super::set::PodSet;
 
 pub(super) const FAILED_SCALE: &str = "FailedScale";
 pub(super) const FAILED_UPDATE: &str = "FailedUpdate";
@@ -36,14 +36,10 @@ impl Problems {
 }
 
 impl Problem {
-    pub(super) fn of_objection(objection: &Objection) -> Self {
-        let (reason, message) = match objection {
-            Objection::Unsupported(message) => ("Unsupported", message),
-            Objection::Invalid(message) => ("Invalid", message),
-        };
+    pub(super) fn of_objection(message: &str) -> Self {
         Self {
             type_: FAILED_UPDATE,
-            reason,
+            reason: "Invalid",
             message: format!("{message}: no pod is created, deleted or updated"),
         }
     }

@@ -22,7 +22,8 @@ pub(super) fn remove<'a>(
     if !scene.set.spec.hooks.hold_deletion(pod) && !scene.claims.has(&pod.name) {
         return Action::Delete(pod);
     }
-    let mut change = PodChange::new(scene.now).in_state(State::PreparingDelete);
+    let hooks = &scene.set.spec.hooks;
+    let mut change = hooks.bring(pod, State::PreparingDelete, scene.now);
     if pod.state().is_normal() {
         change
             .annotations
@@ -101,16 +102,16 @@ impl<'a, 'r> Steps<'a, 'r> {
             return Some(remove(self.scene, pod, Some(&revisions.newest.name)));
         };
         let hooks = &set.spec.hooks;
-        let prepared = || PodChange::new(now).in_state(State::PreparingUpdate);
         match pod.state() {
             State::Updated if hooks.has_update_hook() => {
-                let mut change = prepared();
+                let mut change = PodChange::new(now).in_state(State::PreparingUpdate);
                 hooks.hold_again(pod, &mut change);
                 return Some(Action::Update(pod, change));
             }
             State::PreparingUpdate if hooks.hold_update(pod) => return None,
             state if state != State::Updating && hooks.hold_update(pod) => {
-                return Some(Action::Mark(pod, prepared()));
+                let change = hooks.bring(pod, State::PreparingUpdate, now);
+                return Some(Action::Mark(pod, change));
             }
             _ => {}
         }

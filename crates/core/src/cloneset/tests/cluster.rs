@@ -211,7 +211,14 @@ impl Cluster {
                 .find(|one| one["type"] == type_)
                 .cloned()
         };
-        let is_open = condition("InPlaceUpdateReady").is_some_and(|one| one["status"] == "True");
+        let gates = pod["spec"]["readinessGates"]
+            .as_array()
+            .into_iter()
+            .flatten();
+        let is_true = |type_: &Value| {
+            condition(type_.as_str().unwrap()).is_some_and(|one| one["status"] == "True")
+        };
+        let is_open = gates.map(|gate| &gate["conditionType"]).all(is_true);
         let ready = if is_good && is_open { "True" } else { "False" };
         let mut since = json!(self.time().wall.to_string());
         if let Some(before) = condition("Ready").filter(|one| one["status"] == ready) {

@@ -5,6 +5,7 @@ mod cluster;
 mod deletion;
 mod goldens;
 mod hooks;
+mod not_ready;
 mod numbers;
 mod patch;
 mod scale;

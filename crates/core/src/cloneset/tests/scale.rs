@@ -204,16 +204,6 @@ fn a_set_with_a_long_name_gets_its_pods() {
     assert_eq!(cluster.count_ready(), 1);
 }
 
-/// What is not supported is said, and nothing is done.
-#[test]
-fn what_is_not_supported_is_said() {
-    let hook = json!({"finalizersHandler": ["a/b"], "markPodNotReady": true});
-    let cluster = Cluster::with_set(json!({"lifecycle": {"preDelete": hook}}));
-    assert!(cluster.active().is_empty());
-    assert_eq!(cluster.reasons(), ["Unsupported"]);
-    assert_eq!(cluster.told[0].0, "FailedUpdate");
-}
-
 // CLS-63
 #[test]
 fn a_set_that_is_being_deleted_is_left_alone() {
