@@ -19,6 +19,7 @@ use serde_json::{Value, json};
 
 use crate::Installation;
 use crate::broadcast::serve_jobs;
+use crate::rights::client_of;
 use crate::stage::PLACES;
 
 const GATE: &str = "--feature-gates=CloneSetGate=true";
@@ -51,7 +52,7 @@ const JUDGED_LATER: [&str; 3] = [
     "podsToDelete-on-create",
 ];
 
-// CLD-18, CLD-46, CLD-62
+// CLS-57, CLD-18, CLD-46, CLD-62
 pub(crate) async fn the_api_server_takes_and_refuses_what_was_recorded(
     installation: Arc<Installation>,
 ) -> Result<()> {
@@ -91,6 +92,167 @@ pub(crate) async fn the_api_server_takes_and_refuses_what_was_recorded(
         }
     }
     ensure!(problems.is_empty(), "{}", problems.join("\n"));
+    Ok(())
+}
+
+/// A set of this version with these fields beside what it needs.
+fn set_of(version: &str, name: &str, more: &Value) -> Value {
+    let mut spec = json!({"selector": {"matchLabels": {"app": "s"}},
+        "template": {"metadata": {"labels": {"app": "s"}},
+            "spec": {"containers": [{"name": "main", "image": "app:1"}]}}});
+    for (field, value) in more.as_object().into_iter().flatten() {
+        spec[field] = value.clone();
+    }
+    json!({"apiVersion": format!("apps.kruise.io/{version}"), "kind": "CloneSet", "metadata": {"name": name}, "spec": spec})
+}
+
+/// The policy `leadsman-manager-cloneset` restricts the manager's account to claims of sets.
+async fn only_claims_of_sets_are_written(
+    installation: &Installation,
+    scene: &Scene,
+    pod: &str,
+) -> Result<()> {
+    let claims: Api<PersistentVolumeClaim> = Api::namespaced(scene.client.clone(), &scene.ns);
+    let of_set = claims.get(&format!("data-{pod}")).await?;
+    let mut theirs = of_set.clone();
+    theirs.metadata = serde_json::from_value(json!({"name": "theirs"}))?;
+    claims.create(&PostParams::default(), &theirs).await?;
+    let of_manager = client_of(&installation.kubeconfig).await?;
+    let of_manager: Api<PersistentVolumeClaim> = Api::namespaced(of_manager, &scene.ns);
+    let (dry_post, dry_delete) = (
+        PostParams {
+            dry_run: true,
+            ..PostParams::default()
+        },
+        kube::api::DeleteParams {
+            dry_run: true,
+            ..Default::default()
+        },
+    );
+    theirs.metadata.name = Some("another".to_owned());
+    let mut ours = theirs.clone();
+    ours.metadata.owner_references = of_set.metadata.owner_references;
+    let is_refused = |answer: Result<(), Error>, part: &str| match answer {
+        Err(Error::Api(status)) => !part.is_empty() && status.message.contains(part),
+        answer => part.is_empty() && answer.is_ok(),
+    };
+    let foreign = "this one is of something else";
+    for (claim, part) in [(&theirs, foreign), (&ours, "")] {
+        let answer = of_manager.create(&dry_post, claim).await;
+        ensure!(is_refused(answer.map(drop), part), "creating {claim:?}");
+    }
+    let set = of_set.metadata.name.unwrap_or_default();
+    for (name, part) in [("theirs", foreign), (&*set, "")] {
+        let answer = of_manager.delete(name, &dry_delete).await;
+        ensure!(is_refused(answer.map(drop), part), "deleting {name}");
+        let patch = Patch::Merge(json!({"metadata": {"labels": {"a": "b"}}}));
+        let answer = of_manager
+            .patch(name, &PatchParams::default(), &patch)
+            .await;
+        ensure!(
+            is_refused(answer.map(drop), "cannot patch"),
+            "patching {name}"
+        );
+    }
+    claims
+        .delete("theirs", &kube::api::DeleteParams::default())
+        .await?;
+    Ok(())
+}
+
+/// Patches of the sets of a case: the version that is written, the set, and the part of the refusal, if it is one.
+fn patches_of_either_form() -> Vec<(&'static str, &'static str, Value, &'static str)> {
+    let strategy = |strategy: Value| json!({"spec": {"updateStrategy": strategy}});
+    let label = json!({"metadata": {"labels": {"x": "y"}}});
+    let none = json!({"partition": null, "maxUnavailable": null, "maxSurge": null});
+    let partition = json!({"rollingUpdate": {"partition": 2}});
+    let moved = json!({"partition": 0, "type": "RollingUpdate",
+        "rollingUpdate": {"podUpdatePolicy": "InPlaceOnly", "partition": 1}});
+    let no_reuse = json!({"spec": {"scaleStrategy": {"enablePVCReuse": false}}});
+    vec![
+        // What kubectl writes, whatever the version.
+        ("v1beta1", "a", label.clone(), ""),
+        ("v1beta1", "a", strategy(json!({"partition": 2})), ""),
+        ("v1alpha1", "b", label, ""),
+        ("v1alpha1", "b", strategy(partition.clone()), ""),
+        ("v1alpha1", "plain", json!({"spec": {"replicas": 3}}), ""),
+        // What a program writes that knows one form alone.
+        ("v1beta1", "a", strategy(none), "is in the form of v1alpha1"),
+        ("v1beta1", "a", no_reuse, "write disablePVCReuse"),
+        (
+            "v1alpha1",
+            "b",
+            strategy(json!({"rollingUpdate": null})),
+            "is missing: the type is of v1beta1",
+        ),
+        // Both forms at once, and the other one.
+        (
+            "v1beta1",
+            "b",
+            strategy(json!({"partition": 2})),
+            "move them there",
+        ),
+        ("v1alpha1", "a", strategy(partition), "counts with type"),
+        ("v1alpha1", "a", strategy(moved), ""),
+    ]
+}
+
+// CLS-1, CLS-2, CLD-42, CLD-43
+pub(crate) async fn either_version_keeps_what_the_other_one_has_written(
+    installation: Arc<Installation>,
+) -> Result<()> {
+    serve_jobs(&installation.client).await?;
+    let scene = Scene::new(&installation.client, "cv").await?;
+    let [old, new] = ["v1alpha1", "v1beta1"].map(|version| {
+        let kind = GroupVersionKind::gvk("apps.kruise.io", version, "CloneSet");
+        let resource = ApiResource::from_gvk(&kind);
+        Api::<DynamicObject>::namespaced_with(scene.client.clone(), &scene.ns, &resource)
+    });
+    let strategy = json!({"type": "OnDelete", "rollingUpdate": {"partition": 1, "paused": true}});
+    for (sets, version, name, strategy) in [
+        (
+            &old,
+            "v1alpha1",
+            "a",
+            json!({"type": "InPlaceIfPossible", "partition": 1}),
+        ),
+        (&new, "v1beta1", "b", strategy.clone()),
+        (&new, "v1beta1", "plain", json!({})),
+    ] {
+        let set = set_of(version, name, &json!({"updateStrategy": strategy}));
+        let set = serde_json::from_value(set)?;
+        sets.create(&PostParams::default(), &set).await?;
+    }
+    let read = old.get("b").await?.data["spec"]["updateStrategy"].clone();
+    ensure!(
+        read["type"] == "OnDelete" && read["rollingUpdate"] == strategy["rollingUpdate"],
+        "{read}"
+    );
+    let read = new.get("a").await?.data["spec"]["updateStrategy"].clone();
+    ensure!(
+        read["type"] == "InPlaceIfPossible" && read["partition"] == 1,
+        "{read}"
+    );
+    let read = new.get("plain").await?.data["spec"]["updateStrategy"].clone();
+    ensure!(read["type"] == "RollingUpdate", "{read}");
+    let dry_run = PatchParams {
+        dry_run: true,
+        ..PatchParams::default()
+    };
+    for (version, name, patch, part) in patches_of_either_form() {
+        let sets = if version == "v1beta1" { &new } else { &old };
+        let answer = match sets.patch(name, &dry_run, &Patch::Merge(&patch)).await {
+            Ok(_) => String::new(),
+            Err(Error::Api(status)) => status.message,
+            Err(error) => return Err(error.into()),
+        };
+        let is_as_said = if part.is_empty() {
+            answer.is_empty()
+        } else {
+            answer.contains(part)
+        };
+        ensure!(is_as_said, "{name} {patch}: {answer:?}");
+    }
     Ok(())
 }
 
@@ -284,7 +446,6 @@ async fn staying(claims: &Api<PersistentVolumeClaim>) -> Result<BTreeMap<String,
         .collect())
 }
 
-// CLS-12, CLS-14, CLS-15
 async fn claims_come_and_go_with_their_pods(installation: &Installation) -> Result<()> {
     let scene = Scene::new(&installation.client, "n2").await?;
     let sets: Api<CloneSet> = Api::namespaced(scene.client.clone(), &scene.ns);
@@ -324,6 +485,7 @@ async fn claims_come_and_go_with_their_pods(installation: &Installation) -> Resu
     }
     let before = staying(&claims).await?;
     ensure!(before.len() == 2, "{before:?}");
+    only_claims_of_sets_are_written(installation, &scene, &two[0].name_any()).await?;
     // Others delete a pod: the next one has its name and its claim.
     pods.0
         .delete(&two[0].name_any(), &kube::api::DeleteParams::default())

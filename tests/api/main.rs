@@ -358,6 +358,7 @@ fn together() -> Vec<Case<Installation>> {
         case!(sidecarset_schema::all_errors_of_a_set_come_in_one_answer),
         case!(broadcast::the_api_server_takes_and_refuses_what_was_recorded),
         case!(cloneset::the_api_server_takes_and_refuses_what_was_recorded),
+        case!(cloneset::either_version_keeps_what_the_other_one_has_written),
         case!(entries::an_entry_has_a_resolved_port_and_defaults),
         case!(entries::a_node_without_entries_has_its_object),
         case!(entries::a_virtual_node_has_no_object),

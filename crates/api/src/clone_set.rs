@@ -21,6 +21,11 @@ pub const EXCLUDE_HELD_LABEL: &str = "apps.kruise.io/cloneset-scaling-exclude-pr
 /// The label of a pod that says how far its lifecycle is.
 pub const LIFECYCLE_LABEL: &str = "lifecycle.apps.kruise.io/state";
 
+/// The type of a strategy in the form of `v1beta1` whose pods are updated.
+pub const ROLLING_UPDATE: &str = "RollingUpdate";
+/// The type of a strategy whose pods are updated when others delete them.
+pub const ON_DELETE: &str = "OnDelete";
+
 /// How many pods of which template there are, and how they are replaced.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[kube(
@@ -101,16 +106,81 @@ pub struct ScaleStrategy {
         skip_serializing_if = "std::ops::Not::not"
     )]
     pub disable_pvc_reuse: bool,
+    /// The same in the form of `v1beta1`, the other way round. Claims are reused if neither is set.
+    #[serde(
+        default,
+        rename = "enablePVCReuse",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub enable_pvc_reuse: Option<bool>,
+    /// Whether others are created at once beside pods that a hook holds before their deletion. The label
+    /// `apps.kruise.io/cloneset-scaling-exclude-preparing-delete: "true"` says the same.
+    #[serde(
+        default,
+        deserialize_with = "null_as_default",
+        skip_serializing_if = "std::ops::Not::not"
+    )]
+    pub exclude_preparing_delete: bool,
 }
 
-/// How the pods follow an edit of the template.
+/// How the pods follow an edit of the template, in one of two forms. In that of `v1alpha1` the settings stand beside the type; in
+/// that of `v1beta1`, with type `RollingUpdate` or `OnDelete`, they stand in `rollingUpdate`. Either counts in both versions.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct CloneSetUpdateStrategy {
     /// `ReCreate`: a pod is deleted, and another one created. `InPlaceIfPossible`: images and metadata are changed in the pod,
-    /// anything else re-creates it. `InPlaceOnly`: with anything else nothing happens.
+    /// anything else re-creates it. `InPlaceOnly`: with anything else nothing happens. `RollingUpdate`: as `rollingUpdate` says.
+    /// `OnDelete`: no pod is updated, and one that is deleted comes back with the present template.
     #[serde(default, rename = "type", skip_serializing_if = "Option::is_none")]
     pub type_: Option<String>,
+    /// The settings in the form of `v1alpha1`.
+    #[serde(flatten)]
+    pub settings: RollOutSettings,
+    /// The settings in the form of `v1beta1`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rolling_update: Option<RollingUpdate>,
+}
+
+/// The settings of a roll-out in the form of `v1beta1`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct RollingUpdate {
+    /// `ReCreate`, the default, `InPlaceIfPossible` or `InPlaceOnly`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pod_update_policy: Option<String>,
+    /// The other settings.
+    #[serde(flatten)]
+    pub settings: RollOutSettings,
+}
+
+impl CloneSetUpdateStrategy {
+    /// Whether it is in the form of `v1beta1`.
+    pub fn is_of_v1beta1(&self) -> bool {
+        matches!(self.type_.as_deref(), Some(ROLLING_UPDATE | ON_DELETE))
+    }
+
+    /// The settings that count.
+    pub fn settings(&self) -> RollOutSettings {
+        if !self.is_of_v1beta1() {
+            return self.settings.clone();
+        }
+        let of_v1beta1 = self.rolling_update.as_ref();
+        of_v1beta1.map(|it| it.settings.clone()).unwrap_or_default()
+    }
+
+    /// How a pod gets another template: a type in the form of `v1alpha1`, or `OnDelete`.
+    pub fn policy(&self) -> Option<&str> {
+        match (self.type_.as_deref(), &self.rolling_update) {
+            (Some(ROLLING_UPDATE), it) => it.as_ref()?.pod_update_policy.as_deref(),
+            (type_, _) => type_,
+        }
+    }
+}
+
+/// The settings of a roll-out.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct RollOutSettings {
     /// Number or percentage of pods that stay as they are.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub partition: Option<IntOrString>,

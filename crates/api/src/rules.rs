@@ -16,7 +16,9 @@ use serde_json::{Value, json};
 
 pub(crate) use self::advanced_cron_job::{RUN_TEMPLATES, advanced_cron_job};
 pub(crate) use self::broadcast_job::broadcast_job;
-pub(crate) use self::clone_set::{CLONE_SET_SELECTORS, CLONE_SET_WEIGHT_VALUES, clone_set};
+pub(crate) use self::clone_set::{
+    CLONE_SET_SELECTORS, CLONE_SET_WEIGHT_VALUES, clone_set, clone_set_form,
+};
 use self::roll_out::{amount_rule, priority_rules};
 pub(crate) use self::sidecar_set::{SELECTORS, WEIGHT_VALUES, sidecar_set};
 use crate::limits;

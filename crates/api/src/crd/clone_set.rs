@@ -1,4 +1,7 @@
-//! The CRD of `CloneSet`: `v1alpha1`, which every release of `OpenKruise` up to 1.9 serves and stores.
+//! The CRD of `CloneSet`: two versions of one schema, which needs no conversion.
+//!
+//! Both have the fields of both forms of an update strategy, and an object is read in the form in which it was written. What differs
+//! are defaults, and rules against clients that know one form alone: what they do not know they would drop.
 //!
 //! The pod template is kept whole, as that of a `BroadcastJob`. Defaults are those that `OpenKruise`'s webhook writes
 //! (`SetDefaultsCloneSet`, `apis/apps/defaults/v1alpha1.go`), without those of the pod.
@@ -8,15 +11,34 @@ use serde_json::{Value, json};
 
 use super::broadcast_job::pod_template;
 use super::{
-    SchemaObject, add_rules, bound_number, complete_selector, count_column, document_of,
-    make_list_map, object, schema, schema_at, set_keywords, set_selector_maxima,
+    SchemaObject, add_rules, any_object, bound_number, complete_selector, count_column,
+    document_of, make_list_map, object, schema, schema_at, serve_versions, set_keywords,
+    set_selector_maxima,
 };
+use crate::clone_set::ROLLING_UPDATE;
 use crate::{limits, rules};
+
+/// The version in which sets are stored: every release of `OpenKruise` has it, and those up to 1.9 have no other one.
+const STORED: &str = "v1alpha1";
+
+/// Strategies, in either form.
+const STRATEGIES: [&str; 2] = ["spec.updateStrategy", "spec.updateStrategy.rollingUpdate"];
 
 pub(super) fn document(crd: &CustomResourceDefinition) -> Value {
     let mut document = document_of(crd);
     complete(schema(&mut document));
-    document["spec"]["versions"][0]["additionalPrinterColumns"] = columns();
+    serve_versions(&mut document, STORED, &columns());
+    for version in [0, 1] {
+        let root = &mut document["spec"]["versions"][version]["schema"]["openAPIV3Schema"];
+        let schema = root.as_object_mut().expect("a CRD has a schema");
+        let is_of_v1beta1 = version == 1;
+        for (path, v1alpha1, v1beta1) in defaults() {
+            if let Some(value) = if is_of_v1beta1 { v1beta1 } else { v1alpha1 } {
+                schema_at(schema, path).insert("default".into(), value);
+            }
+        }
+        add_rules(schema, rules::clone_set_form(is_of_v1beta1));
+    }
     document
 }
 
@@ -58,40 +80,33 @@ fn complete(schema: &mut SchemaObject) {
     }
     // The rule would cost too much in a list of selectors.
     let value = format!("^{}$", rules::LABEL_VALUE);
-    schema_at(schema, rules::CLONE_SET_WEIGHT_VALUES).insert("pattern".into(), json!(value));
+    for path in rules::CLONE_SET_WEIGHT_VALUES {
+        schema_at(schema, path).insert("pattern".into(), json!(value));
+    }
     for number in ["replicas", "revisionHistoryLimit", "minReadySeconds"] {
         bound_number(schema, &format!("spec.{number}"), 0, i32::MAX.into());
     }
-    let strategy = "spec.updateStrategy";
-    for (path, most) in [
-        (
-            "inPlaceUpdateStrategy.gracePeriodSeconds",
-            limits::GRACE_SECONDS,
-        ),
-        ("priorityStrategy.weightPriority[].weight", 100),
-    ] {
-        bound_number(schema, &format!("{strategy}.{path}"), 0, most);
-    }
-    for (path, value) in [
-        ("spec.replicas", json!(1)),
-        ("spec.revisionHistoryLimit", json!(10)),
-        ("spec.scaleStrategy", json!({})),
-        (strategy, json!({})),
-        ("spec.updateStrategy.type", json!("ReCreate")),
-        ("spec.updateStrategy.partition", json!(0)),
-        ("spec.updateStrategy.maxUnavailable", json!("20%")),
-        ("spec.updateStrategy.maxSurge", json!(0)),
-    ] {
-        schema_at(schema, path).insert("default".into(), value);
+    for strategy in STRATEGIES {
+        for (path, most) in [
+            (
+                "inPlaceUpdateStrategy.gracePeriodSeconds",
+                limits::GRACE_SECONDS,
+            ),
+            ("priorityStrategy.weightPriority[].weight", 100),
+        ] {
+            bound_number(schema, &format!("{strategy}.{path}"), 0, most);
+        }
+        for (path, keyword, value) in STRATEGY_MAXIMA {
+            let field = schema_at(schema, &format!("{strategy}.{path}"));
+            field.insert((*keyword).into(), json!(value));
+        }
+        let scatter = format!("{strategy}.scatterStrategy");
+        make_list_map(schema_at(schema, &scatter), &["key", "value"]);
     }
     let labels = schema_at(schema, "spec.template.metadata.labels");
     labels.insert("maxProperties".into(), json!(limits::TEMPLATE_LABELS));
     schema_at(schema, "spec.scaleStrategy.podsToDelete")
         .insert("x-kubernetes-list-type".into(), "set".into());
-    make_list_map(
-        schema_at(schema, "spec.updateStrategy.scatterStrategy"),
-        &["key", "value"],
-    );
     make_list_map(schema_at(schema, "status.conditions"), &["type"]);
     set_keywords(schema, MAXIMA);
     // The hash of a revision is behind it in the name of a `ControllerRevision`, and five letters in that of a pod.
@@ -102,6 +117,35 @@ fn complete(schema: &mut SchemaObject) {
         .expect("a set has properties")
         .insert("metadata".into(), metadata);
     add_rules(schema, rules::clone_set());
+}
+
+/// The defaults by field, in either version.
+fn defaults() -> Vec<(&'static str, Option<Value>, Option<Value>)> {
+    let both = |path, value: Value| (path, Some(value.clone()), Some(value));
+    let strategy = "spec.updateStrategy";
+    vec![
+        both("spec.replicas", json!(1)),
+        both("spec.revisionHistoryLimit", json!(10)),
+        both("spec.scaleStrategy", json!({})),
+        // A default is judged by the rules as it stands.
+        (
+            strategy,
+            Some(json!({})),
+            Some(json!({"type": ROLLING_UPDATE})),
+        ),
+        (
+            "spec.updateStrategy.type",
+            Some(json!("ReCreate")),
+            Some(json!(ROLLING_UPDATE)),
+        ),
+        ("spec.updateStrategy.partition", Some(json!(0)), None),
+        (
+            "spec.updateStrategy.maxUnavailable",
+            Some(json!("20%")),
+            None,
+        ),
+        ("spec.updateStrategy.maxSurge", Some(json!(0)), None),
+    ]
 }
 
 /// The fields of a template of claims without which no claim could be created, and no volume of its name mounted.
@@ -125,15 +169,12 @@ fn claim_template() -> SchemaObject {
 
 /// An object with these fields and any others.
 fn open(properties: Value, required: &[&str]) -> Value {
-    let mut open = json!({
-        "type": "object",
-        "properties": properties,
-        "x-kubernetes-preserve-unknown-fields": true,
-    });
+    let mut open = any_object();
+    open.insert("properties".into(), properties);
     if !required.is_empty() {
-        open["required"] = json!(required);
+        open.insert("required".into(), json!(required));
     }
-    open
+    Value::Object(open)
 }
 
 const MAXIMA: &[(&str, &str, usize)] = &[
@@ -151,36 +192,6 @@ const MAXIMA: &[(&str, &str, usize)] = &[
         "spec.scaleStrategy.podsToDelete[]",
         "maxLength",
         limits::SUBDOMAIN,
-    ),
-    (
-        "spec.updateStrategy.scatterStrategy",
-        "maxItems",
-        limits::TERMS,
-    ),
-    (
-        "spec.updateStrategy.scatterStrategy[].key",
-        "maxLength",
-        limits::QUALIFIED_NAME,
-    ),
-    (
-        "spec.updateStrategy.scatterStrategy[].value",
-        "maxLength",
-        limits::LABEL,
-    ),
-    (
-        "spec.updateStrategy.priorityStrategy.orderPriority",
-        "maxItems",
-        limits::TERMS,
-    ),
-    (
-        "spec.updateStrategy.priorityStrategy.orderPriority[].orderedKey",
-        "maxLength",
-        limits::QUALIFIED_NAME,
-    ),
-    (
-        "spec.updateStrategy.priorityStrategy.weightPriority",
-        "maxItems",
-        limits::TERMS,
     ),
     (
         "spec.lifecycle.preDelete.labelsHandler",
@@ -212,4 +223,17 @@ const MAXIMA: &[(&str, &str, usize)] = &[
         "maxItems",
         limits::HOOK_MARKS,
     ),
+];
+
+const STRATEGY_MAXIMA: &[(&str, &str, usize)] = &[
+    ("scatterStrategy", "maxItems", limits::TERMS),
+    ("scatterStrategy[].key", "maxLength", limits::QUALIFIED_NAME),
+    ("scatterStrategy[].value", "maxLength", limits::LABEL),
+    ("priorityStrategy.orderPriority", "maxItems", limits::TERMS),
+    (
+        "priorityStrategy.orderPriority[].orderedKey",
+        "maxLength",
+        limits::QUALIFIED_NAME,
+    ),
+    ("priorityStrategy.weightPriority", "maxItems", limits::TERMS),
 ];

@@ -3,24 +3,28 @@
 use super::{
     CelRule, amount_rule, enumeration, priority_rules, rule, same_selector, selector_rules,
 };
-use crate::clone_set::SPECIFIED_DELETE_LABEL;
+use crate::clone_set::{ON_DELETE, ROLLING_UPDATE, SPECIFIED_DELETE_LABEL};
 use crate::limits;
 
 /// The selectors of a set, all of which must select something.
-pub(crate) const CLONE_SET_SELECTORS: [&str; 2] = [
+pub(crate) const CLONE_SET_SELECTORS: [&str; 3] = [
     "spec.selector",
     "spec.updateStrategy.priorityStrategy.weightPriority[].matchSelector",
+    "spec.updateStrategy.rollingUpdate.priorityStrategy.weightPriority[].matchSelector",
 ];
 
 /// Values of labels in the selector of a weight.
-pub(crate) const CLONE_SET_WEIGHT_VALUES: &str = "spec.updateStrategy.priorityStrategy.weightPriority[].matchSelector.matchExpressions[].values[]";
+pub(crate) const CLONE_SET_WEIGHT_VALUES: [&str; 2] = [
+    "spec.updateStrategy.priorityStrategy.weightPriority[].matchSelector.matchExpressions[].values[]",
+    "spec.updateStrategy.rollingUpdate.priorityStrategy.weightPriority[].matchSelector.matchExpressions[].values[]",
+];
 
 /// All rules of `CloneSet`.
 pub(crate) fn clone_set() -> Vec<CelRule> {
     let empty = "must not be empty: name a label in matchLabels or matchExpressions";
     let selectors = CLONE_SET_SELECTORS.map(|selector| selector_rules(selector, empty));
     let mut rules: Vec<_> = selectors.into_iter().flatten().collect();
-    rules.retain(|rule| rule.path != CLONE_SET_WEIGHT_VALUES);
+    rules.retain(|rule| !CLONE_SET_WEIGHT_VALUES.contains(&&*rule.path));
     rules.push(rule(
         "spec.selector",
         same_selector(),
@@ -28,7 +32,28 @@ pub(crate) fn clone_set() -> Vec<CelRule> {
     ));
     rules.extend(template());
     rules.extend(claims());
-    rules.extend(strategy());
+    rules.push(amount_rule("spec.scaleStrategy.maxUnavailable"));
+    rules.push(enumeration(
+        "spec.updateStrategy.type".to_owned(),
+        &[
+            "",
+            "ReCreate",
+            "InPlaceIfPossible",
+            "InPlaceOnly",
+            ROLLING_UPDATE,
+            ON_DELETE,
+        ],
+    ));
+    rules.push(enumeration(
+        "spec.updateStrategy.rollingUpdate.podUpdatePolicy".to_owned(),
+        &["", "ReCreate", "InPlaceIfPossible", "InPlaceOnly"],
+    ));
+    rules.extend(settings("spec.updateStrategy", "type"));
+    rules.extend(settings(
+        "spec.updateStrategy.rollingUpdate",
+        "podUpdatePolicy",
+    ));
+    rules.extend(forms());
     rules.extend(unsupported());
     rules
 }
@@ -107,8 +132,8 @@ fn claims() -> [CelRule; 3] {
     ]
 }
 
-fn strategy() -> Vec<CelRule> {
-    let strategy = "spec.updateStrategy";
+/// The rules for the settings of a roll-out, in the field beside which the policy is.
+fn settings(strategy: &'static str, policy: &str) -> Vec<CelRule> {
     let is_zero = |field: &str| {
         format!(
             "(has(self.{field}) && (type(self.{field}) in [int] ? self.{field} == 0 : self.{field}.matches(r'^0+%$')))"
@@ -116,14 +141,9 @@ fn strategy() -> Vec<CelRule> {
     };
     let (unavailable, surge) = (is_zero("maxUnavailable"), is_zero("maxSurge"));
     let mut rules = vec![
-        enumeration(
-            format!("{strategy}.type"),
-            &["", "ReCreate", "InPlaceIfPossible", "InPlaceOnly"],
-        ),
-        amount_rule("spec.scaleStrategy.maxUnavailable"),
-        amount_rule("spec.updateStrategy.partition"),
-        amount_rule("spec.updateStrategy.maxUnavailable"),
-        amount_rule("spec.updateStrategy.maxSurge"),
+        amount_rule(format!("{strategy}.partition")),
+        amount_rule(format!("{strategy}.maxUnavailable")),
+        amount_rule(format!("{strategy}.maxSurge")),
         rule(
             strategy,
             format!("!({unavailable} && (!has(self.maxSurge) || {surge}))"),
@@ -133,14 +153,76 @@ fn strategy() -> Vec<CelRule> {
         rule(
             strategy,
             format!(
-                "!(has(self.type) && self.type == 'InPlaceOnly' && has(self.maxSurge)) || {surge}"
+                "!(has(self.{policy}) && self.{policy} == 'InPlaceOnly' && has(self.maxSurge)) || {surge}"
             ),
-            "cannot be set with type InPlaceOnly",
+            "cannot be set with InPlaceOnly",
         )
         .at_field(".maxSurge"),
     ];
     rules.extend(priority_rules(strategy));
     rules
+}
+
+/// CEL: a strategy is in the form of `v1beta1`.
+fn is_of_v1beta1() -> String {
+    format!("(has(self.type) && self.type in ['{ROLLING_UPDATE}', '{ON_DELETE}'])")
+}
+
+/// The rules by which a strategy has one form.
+fn forms() -> [CelRule; 2] {
+    let is_new = is_of_v1beta1();
+    let is_default =
+        |field: &str, default: &str| format!("(!has(self.{field}) || self.{field} == {default})");
+    let settings = [
+        is_default("partition", "0"),
+        is_default("maxUnavailable", "'20%'"),
+        is_default("maxSurge", "0"),
+        is_default("paused", "false"),
+        "!has(self.priorityStrategy) && !has(self.scatterStrategy) && !has(self.inPlaceUpdateStrategy)".to_owned(),
+    ];
+    [
+        rule(
+            "spec.updateStrategy",
+            format!("!has(self.rollingUpdate) || {is_new}"),
+            "counts with type RollingUpdate or OnDelete alone",
+        )
+        .at_field(".rollingUpdate"),
+        rule(
+            "spec.updateStrategy",
+            format!("!{is_new} || ({})", settings.join(" && ")),
+            "has settings beside type RollingUpdate or OnDelete, with which those in rollingUpdate count: move them there",
+        ),
+    ]
+}
+
+/// The rules of one version, against clients that know the fields of that version alone: whatever else a set has, they drop.
+pub(crate) fn clone_set_form(is_v1beta1: bool) -> Vec<CelRule> {
+    let is_new = is_of_v1beta1();
+    if is_v1beta1 {
+        let settings = "has(self.partition) && has(self.maxUnavailable) && has(self.maxSurge)";
+        let off = "has(self.enablePVCReuse) && !self.enablePVCReuse";
+        return vec![
+            rule(
+                "spec.updateStrategy",
+                format!("{is_new} || ({settings})"),
+                "is in the form of v1alpha1: either type RollingUpdate with rollingUpdate.podUpdatePolicy, or all of partition, maxUnavailable and maxSurge",
+            ),
+            rule(
+                "spec.scaleStrategy",
+                format!("!({off}) || has(oldSelf.enablePVCReuse)"),
+                "cannot be set to false in a set that reuses claims: write disablePVCReuse",
+            )
+            .at_field(".enablePVCReuse"),
+        ];
+    }
+    vec![
+        rule(
+            "spec.updateStrategy",
+            format!("!{is_new} || has(self.rollingUpdate)"),
+            "is missing: the type is of v1beta1, whose settings stand here",
+        )
+        .at_field(".rollingUpdate"),
+    ]
 }
 
 /// Refuses what `OpenKruise` has and leadsman has not, so that nobody waits for it.

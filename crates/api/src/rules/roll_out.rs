@@ -1,9 +1,11 @@
 //! The CEL rules of roll-outs, which `SidecarSet` and `CloneSet` have in common.
 
+use std::borrow::Cow;
+
 use super::{CelRule, QUALIFIED, qualified_name, rule, string_rule};
 
 /// A rule for a number of pods, or a share of them.
-pub(super) fn amount_rule(path: &'static str) -> CelRule {
+pub(super) fn amount_rule(path: impl Into<Cow<'static, str>>) -> CelRule {
     let is_amount = format!(
         "type(self) in [int] ? 0 <= self && self <= {} : self.matches(r'^0*[0-9]{{1,9}}%$')",
         i32::MAX

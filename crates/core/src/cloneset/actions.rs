@@ -9,12 +9,13 @@ use leadsman_reconcile::{Assumption, Fate, ObjectName, Plan, Purpose, WriteKind}
 
 use super::MOST;
 use super::brake::Memory;
-use super::child::new_pod;
+use super::child::{new_pod, owner};
 use super::claim::{ClaimTemplate, SetClaim};
 use super::claims::templates_of;
 use super::history::Revisions;
 use super::pod::{ClonePod, PodChange};
-use super::round::{Action, Round};
+use super::round::Round;
+use super::scene::Action;
 use super::set::PodSet;
 use super::status::{FAILED_SCALE, FAILED_UPDATE, Problem, Problems};
 use super::template::RevisionData;
@@ -40,7 +41,7 @@ pub(super) fn plan_actions(
     });
     let coming = coming.filter(|_| !set.spec.claims.is_empty());
     if memory.claims(set).begin(coming) {
-        // Their pod does not come, and what becomes of them is decided by whether claims are reused.
+        // No pod comes for them, and what becomes of them is decided by whether claims are reused.
         plan.wake_at(now);
     }
     let mut room = MOST;
@@ -160,8 +161,8 @@ fn create_claim(
 ) {
     let name = template.claim_name(pod);
     let minute = minute_of_retry(&CREATE_CLAIM, &name, plan);
-    let (set, template, pod) = (set.clone(), template.clone(), pod.clone());
-    let build = Arc::new(move || template.new_claim(&set, &pod));
+    let (owner, template, pod) = (owner(set), template.clone(), pod.clone());
+    let build = Arc::new(move || template.new_claim(&pod, &owner));
     let (assumed, purpose) = (build.clone(), Purpose::of((build().to_string(), minute)));
     plan.create(&CREATE_CLAIM, name, purpose, move || (*build)())
         .assuming::<PersistentVolumeClaim>(move || {

@@ -8,9 +8,7 @@ use leadsman_api::slim::claim::PersistentVolumeClaim;
 use leadsman_reconcile::{ObjectName, ResourceVersion, Stored};
 use serde_json::{Map, Value, json};
 
-use super::child::owner;
 use super::pod::hash_in;
-use super::set::PodSet;
 use crate::cluster::{FieldErrors, names};
 use crate::workload::{JsonObject, object};
 
@@ -159,8 +157,8 @@ impl ClaimTemplate {
         }
     }
 
-    /// The claim of a pod of this name.
-    pub(super) fn new_claim(&self, set: &PodSet, pod: &ObjectName) -> Value {
+    /// The claim of a pod of this name, with the reference to its owner.
+    pub(super) fn new_claim(&self, pod: &ObjectName, owner: &Value) -> Value {
         let mut claim: Value = serde_json::from_str(&self.claim).unwrap_or_default();
         claim["apiVersion"] = json!("v1");
         claim["kind"] = json!("PersistentVolumeClaim");
@@ -168,7 +166,7 @@ impl ClaimTemplate {
         metadata["name"] = json!(self.claim_name(pod).name);
         metadata["namespace"] = json!(pod.namespace);
         metadata["labels"][INSTANCE_LABEL] = json!(hash_in(&pod.name));
-        metadata["ownerReferences"] = json!([owner(set)]);
+        metadata["ownerReferences"] = json!([owner]);
         claim
     }
 

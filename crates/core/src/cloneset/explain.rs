@@ -15,9 +15,10 @@ use super::claims::{ClaimNotes, Claims};
 use super::feature::World;
 use super::history::Revisions;
 use super::member::Member;
-use super::round::{Round, Scene};
+use super::round::Round;
+use super::scene::Scene;
 use super::service::Service;
-use super::set::PodSet;
+use super::set::{PodSet, UpdateKind};
 use super::state::State;
 use super::writes::CloneSets;
 
@@ -156,6 +157,10 @@ fn reason_of(set: &PodSet, round: &Round<'_>, member: &Member<'_>) -> Option<Str
                 .to_owned()
         }
         _ if !member.is_new && set.spec.is_paused => "not updated: the set is paused".to_owned(),
+        _ if !member.is_new && set.spec.kind == UpdateKind::OnDelete => {
+            "not updated: the type is OnDelete, and it has the present template once it was deleted"
+                .to_owned()
+        }
         _ if !member.is_new && difference.update == 0 => {
             "not updated: spec.updateStrategy.partition keeps it".to_owned()
         }

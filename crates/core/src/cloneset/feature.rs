@@ -19,7 +19,8 @@ use super::claim::SetClaim;
 use super::claims::Claims;
 use super::history::{Revisions, SetHistory, revision_name};
 use super::pod::ClonePod;
-use super::round::{Round, Scene};
+use super::round::Round;
+use super::scene::Scene;
 use super::set::PodSet;
 use super::status::{FAILED_UPDATE, Problem, Problems, status};
 use super::writes::{

@@ -23,6 +23,7 @@
 //! | `service` | the readiness gate by which hooks keep pods out of service |
 //! | `in_place` | whether a pod can be changed in place, and how |
 //! | `member` | a pod as a round looks at it |
+//! | `scene` | what a round is worked out from, and its actions |
 //! | `round` | what is wanted of each pod |
 //! | `steps` | the way of a pod to another revision |
 //! | `actions` | the writes of what is wanted |
@@ -46,6 +47,7 @@ mod order;
 mod pod;
 mod round;
 mod scale;
+mod scene;
 mod service;
 mod set;
 mod state;

@@ -6,18 +6,17 @@
 use std::collections::BTreeSet;
 
 use jiff::Timestamp;
-use leadsman_reconcile::{ObjectName, Store, WriteKind};
+use leadsman_reconcile::ObjectName;
 
 use super::MOST;
-use super::claim::{ClaimTemplate, SetClaim};
-use super::claims::{Claims, NextStep, templates_of};
-use super::history::Revisions;
+use super::claim::ClaimTemplate;
+use super::claims::{NextStep, templates_of};
 use super::in_place::{Progress, progress};
 use super::member::Member;
 use super::order::{sort_for_deletion, sort_for_update};
 use super::pod::{ClonePod, PodChange, REPLACED_FOR, WAS_NORMAL, hash_in, is_active};
 use super::scale::{Difference, PodCounts, Targets};
-use super::set::PodSet;
+use super::scene::{Action, Scene};
 use super::state::State;
 use super::steps::{Steps, remove};
 use super::writes::{DELETE_POD, MARK_POD, UPDATE_POD};
@@ -26,26 +25,6 @@ use crate::workload::pod::PodPhase;
 
 /// Pods that have ended and stay for whoever asks why, of each set.
 const ENDED: usize = 10;
-
-/// An action that is wanted on a pod, or on a claim of one.
-#[derive(Debug)]
-pub(super) enum Action<'a> {
-    /// Creates a claim for a pod of this name, which is created once all its claims have been seen.
-    CreateClaim(ObjectName, ClaimTemplate),
-    /// Deletes the claim of a pod that the set has deleted.
-    DeleteClaim(&'a SetClaim),
-    /// Creates it, of the revision with this hash.
-    Create(ObjectName, String),
-    /// Deletes it.
-    Delete(&'a ClonePod),
-    /// Holds it before it is deleted, restores it, drains it or brings it back.
-    Mark(&'a ClonePod, PodChange),
-    /// Gives it another revision in place, or releases it.
-    Update(&'a ClonePod, PodChange),
-}
-
-/// Whether the API server has refused a write of a pod.
-pub(super) type Refused<'r> = &'r dyn Fn(&WriteKind, &ObjectName) -> bool;
 
 /// All that is wanted of the pods of a set.
 #[derive(Debug, Default)]
@@ -67,17 +46,6 @@ pub(super) struct Round<'a> {
     pub(super) too_many: BTreeSet<&'a ObjectName>,
     /// Time at which it looks otherwise without an event.
     pub(super) wake: Option<Timestamp>,
-}
-
-/// All that a round is worked out from.
-#[derive(Clone, Copy)]
-pub(super) struct Scene<'a, 'r> {
-    pub(super) set: &'a PodSet,
-    pub(super) revisions: &'r Revisions<'a>,
-    pub(super) pods: &'a Store<ClonePod>,
-    pub(super) claims: &'r Claims<'a>,
-    pub(super) refused: Refused<'r>,
-    pub(super) now: Timestamp,
 }
 
 impl<'a> Round<'a> {
@@ -181,7 +149,7 @@ impl<'a> Round<'a> {
         let over = scene.claims.over.iter();
         actions.extend(over.map(|claim| Action::DeleteClaim(claim)));
         let deleted = self.delete(scene, allowance, &mut actions);
-        let staying = if deleted || scene.set.spec.is_paused {
+        let staying = if deleted || !scene.set.is_updated() {
             BTreeSet::new()
         } else {
             self.update(scene, &mut actions)
@@ -452,16 +420,6 @@ impl<'a> Round<'a> {
         }
         self.wake_at(wakes.into_iter().min());
         actions
-    }
-}
-
-impl<'a> Action<'a> {
-    /// The pod, if it is there.
-    fn pod(&self) -> Option<&'a ObjectName> {
-        match self {
-            Self::CreateClaim(..) | Self::DeleteClaim(_) | Self::Create(..) => None,
-            Self::Delete(pod) | Self::Mark(pod, _) | Self::Update(pod, _) => Some(&pod.name),
-        }
     }
 }
 

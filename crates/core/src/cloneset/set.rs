@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use jiff::SignedDuration;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
-use leadsman_api::clone_set::{CloneSet, CloneSetStatus, EXCLUDE_HELD_LABEL};
+use leadsman_api::clone_set::{CloneSet, CloneSetStatus, EXCLUDE_HELD_LABEL, ON_DELETE};
 use leadsman_api::limits;
 use leadsman_reconcile::{Notice, ObjectName, Regarding, ResourceVersion, Stored};
 
@@ -71,6 +71,8 @@ pub(super) enum UpdateKind {
     ReCreate,
     InPlaceIfPossible,
     InPlaceOnly,
+    /// Pods are left alone until others delete them.
+    OnDelete,
 }
 
 impl PodSet {
@@ -85,7 +87,8 @@ impl PodSet {
             version: ResourceVersion::parse(metadata.resource_version.as_deref()),
             generation: metadata.generation.unwrap_or_default(),
             is_going: metadata.deletion_timestamp.is_some(),
-            excludes_held: label.is_some_and(|value| value == "true"),
+            excludes_held: label.is_some_and(|value| value == "true")
+                || set.spec.scale_strategy.exclude_preparing_delete,
             spec: Arc::new(SetSpec::read(set)),
             status: set.status.clone().unwrap_or_default(),
         }
@@ -95,10 +98,10 @@ impl PodSet {
     pub(super) fn targets(&self) -> Targets {
         let spec = &self.spec;
         let replicas = spec.replicas;
-        let surge = if spec.is_paused {
-            0
-        } else {
+        let surge = if self.is_updated() {
             spec.surge.of(replicas)
+        } else {
+            0
         };
         Targets {
             replicas,
@@ -113,6 +116,11 @@ impl PodSet {
             excludes_held: self.excludes_held,
             leaving: 0,
         }
+    }
+
+    /// Whether pods are updated.
+    pub(super) fn is_updated(&self) -> bool {
+        !self.spec.is_paused && self.spec.kind != UpdateKind::OnDelete
     }
 
     /// Whether a pod is named to be deleted, by the set or by its own label.
@@ -150,7 +158,8 @@ impl PodSet {
 
 impl SetSpec {
     fn read(set: &CloneSet) -> Self {
-        let (spec, strategy) = (&set.spec, &set.spec.update_strategy);
+        let spec = &set.spec;
+        let strategy = spec.update_strategy.settings();
         let mut errors = Vec::new();
         let mut report = FieldErrors::new(&mut errors, "spec");
         let selector = Selector::read(&spec.selector, &mut report.field("selector"));
@@ -203,15 +212,7 @@ impl SetSpec {
             }
         });
         let scatter = scatter.collect();
-        let kind = match strategy.type_.as_deref() {
-            None | Some("" | "ReCreate") => UpdateKind::ReCreate,
-            Some("InPlaceIfPossible") => UpdateKind::InPlaceIfPossible,
-            Some("InPlaceOnly") => UpdateKind::InPlaceOnly,
-            Some(other) => {
-                at.field("type").add(format!("{other:?} is not known"));
-                UpdateKind::InPlaceOnly
-            }
-        };
+        let kind = read_kind(spec.update_strategy.policy(), &mut at);
         let mut at = report.field("scaleStrategy");
         let scale = spec.scale_strategy.max_unavailable.as_ref();
         let unavailable_to_scale = scale.and_then(|wire| {
@@ -226,7 +227,8 @@ impl SetSpec {
             objection: invalid,
             data,
             claims,
-            reuses_claims: !spec.scale_strategy.disable_pvc_reuse,
+            reuses_claims: !spec.scale_strategy.disable_pvc_reuse
+                && spec.scale_strategy.enable_pvc_reuse != Some(false),
             selector_text: selector.to_string(),
             selector,
             replicas: spec
@@ -247,6 +249,21 @@ impl SetSpec {
                 .unwrap_or(0)
                 .min(limits::REVISIONS),
             hooks: Hooks::read(spec.lifecycle.as_ref()),
+        }
+    }
+}
+
+/// Reads how pods get another revision.
+fn read_kind(policy: Option<&str>, report: &mut FieldErrors<'_>) -> UpdateKind {
+    match policy {
+        None | Some("" | "ReCreate") => UpdateKind::ReCreate,
+        Some("InPlaceIfPossible") => UpdateKind::InPlaceIfPossible,
+        Some("InPlaceOnly") => UpdateKind::InPlaceOnly,
+        Some(ON_DELETE) => UpdateKind::OnDelete,
+        Some(other) => {
+            let message = format!("{other:?} is not known");
+            report.field("type").add(message);
+            UpdateKind::InPlaceOnly
         }
     }
 }

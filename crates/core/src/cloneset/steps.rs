@@ -6,7 +6,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::in_place::InPlaceChange;
 use super::pod::{ClonePod, PodChange, REPLACED_FOR, WAS_NORMAL};
-use super::round::{Action, Scene};
+use super::scene::{Action, Scene};
 use super::set::UpdateKind;
 use super::state::State;
 
@@ -69,7 +69,7 @@ impl<'a, 'r> Steps<'a, 'r> {
         let Scene { set, revisions, .. } = self.scene;
         let hash = pod.revision_hash();
         let way = self.by_hash.entry(hash.to_owned()).or_insert_with(|| {
-            if set.spec.kind == UpdateKind::ReCreate {
+            if matches!(set.spec.kind, UpdateKind::ReCreate | UpdateKind::OnDelete) {
                 return Way::ReCreate;
             }
             let from = revisions.of_hash(hash);

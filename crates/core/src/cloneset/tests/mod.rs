@@ -11,3 +11,4 @@ mod patch;
 mod scale;
 mod simulation;
 mod update;
+mod versions;
