@@ -52,7 +52,7 @@ const JUDGED_LATER: [&str; 3] = [
     "podsToDelete-on-create",
 ];
 
-// CLS-57, CLD-18, CLD-46, CLD-62
+// CLS-57, CLS-60, CLD-18, CLD-46, CLD-62
 pub(crate) async fn the_api_server_takes_and_refuses_what_was_recorded(
     installation: Arc<Installation>,
 ) -> Result<()> {

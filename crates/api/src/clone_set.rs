@@ -78,7 +78,8 @@ pub struct CloneSetSpec {
     /// Hooks that hold a pod before it is deleted, updated in place or counts as available.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lifecycle: Option<Lifecycle>,
-    /// Seconds after which a roll-out counts as failed. Not supported: refused.
+    /// Seconds without progress after which a roll-out counts as failed: the condition `Progressing` says so, and nothing stops. No
+    /// limit if absent, or 2147483647.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub progress_deadline_seconds: Option<i32>,
 }
@@ -303,7 +304,7 @@ pub struct CloneSetStatus {
     /// The selector as text, for `kubectl scale` and autoscalers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub label_selector: Option<String>,
-    /// `FailedScale` and `FailedUpdate`, while pods cannot be created, deleted or updated.
+    /// `FailedScale` and `FailedUpdate`, while pods cannot be created, deleted or updated; `Progressing`, with a deadline.
     #[serde(
         default,
         deserialize_with = "null_as_default",
@@ -312,15 +313,18 @@ pub struct CloneSetStatus {
     pub conditions: Vec<CloneSetCondition>,
 }
 
-/// A problem with a set.
+/// A problem with a set, or how far its roll-out is.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct CloneSetCondition {
-    /// `FailedScale` or `FailedUpdate`.
+    /// `FailedScale`, `FailedUpdate` or `Progressing`.
     #[serde(rename = "type")]
     pub type_: String,
-    /// `True`.
+    /// `True`; `False` of `Progressing` once the deadline has passed.
     pub status: String,
+    /// The time of the last progress, of `Progressing` alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_update_time: Option<Time>,
     /// The time since which it is so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_transition_time: Option<Time>,

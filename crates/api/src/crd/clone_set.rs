@@ -83,7 +83,12 @@ fn complete(schema: &mut SchemaObject) {
     for path in rules::CLONE_SET_WEIGHT_VALUES {
         schema_at(schema, path).insert("pattern".into(), json!(value));
     }
-    for number in ["replicas", "revisionHistoryLimit", "minReadySeconds"] {
+    for number in [
+        "replicas",
+        "revisionHistoryLimit",
+        "minReadySeconds",
+        "progressDeadlineSeconds",
+    ] {
         bound_number(schema, &format!("spec.{number}"), 0, i32::MAX.into());
     }
     for strategy in STRATEGIES {

@@ -54,7 +54,7 @@ pub(crate) fn clone_set() -> Vec<CelRule> {
         "podUpdatePolicy",
     ));
     rules.extend(forms());
-    rules.extend(unsupported());
+    rules.push(deadline());
     rules
 }
 
@@ -225,17 +225,12 @@ pub(crate) fn clone_set_form(is_v1beta1: bool) -> Vec<CelRule> {
     ]
 }
 
-/// Refuses what `OpenKruise` has and leadsman has not, so that nobody waits for it.
-fn unsupported() -> Vec<CelRule> {
-    vec![
-        rule(
-            "spec",
-            format!(
-                "!has(self.progressDeadlineSeconds) || self.progressDeadlineSeconds == {}",
-                i32::MAX
-            ),
-            "is not supported: watch updatedAvailableReplicas in the status",
-        )
-        .at_field(".progressDeadlineSeconds"),
-    ]
+/// The rule for the deadline of a roll-out: a pod is not available sooner than it may be.
+fn deadline() -> CelRule {
+    rule(
+        "spec",
+        "!has(self.progressDeadlineSeconds) || self.progressDeadlineSeconds > (has(self.minReadySeconds) ? self.minReadySeconds : 0)",
+        "must be more than minReadySeconds",
+    )
+    .at_field(".progressDeadlineSeconds")
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use leadsman_api::CloneSet;
+use leadsman_api::clone_set::CloneSetCondition;
 use leadsman_api::slim::Pod;
 use leadsman_api::slim::revision::ControllerRevision;
 use leadsman_reconcile::{ObjectName, Reconciler, Source};
@@ -15,6 +16,7 @@ use super::claims::{ClaimNotes, Claims};
 use super::feature::World;
 use super::history::Revisions;
 use super::member::Member;
+use super::progress::PROGRESSING;
 use super::round::Round;
 use super::scene::Scene;
 use super::service::Service;
@@ -101,7 +103,8 @@ fn of_set(set: &PodSet, revisions: &Revisions<'_>, round: &Round<'_>) -> Vec<Str
     if let Some(why) = &set.spec.objection {
         lines.push(format!("{why}: nothing is done"));
     }
-    for condition in &set.status.conditions {
+    let is_good = |one: &CloneSetCondition| one.type_ == PROGRESSING && one.status == "True";
+    for condition in set.status.conditions.iter().filter(|one| !is_good(one)) {
         let message = condition.message.as_deref().unwrap_or_default();
         lines.push(format!("{}: {message}", condition.type_));
     }

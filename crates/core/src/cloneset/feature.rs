@@ -19,6 +19,7 @@ use super::claim::SetClaim;
 use super::claims::Claims;
 use super::history::{Revisions, SetHistory, revision_name};
 use super::pod::ClonePod;
+use super::progress::progressing;
 use super::round::Round;
 use super::scene::Scene;
 use super::set::PodSet;
@@ -158,7 +159,13 @@ fn carry_on(set: &PodSet, world: &World, memory: &mut Memory, plan: &mut Plan<'_
     if let Some(at) = round.wake {
         plan.wake_at_time(at);
     }
-    let status = status(set, &revisions, &round, &problems, now.wall);
+    let mut status = status(set, &revisions, &round, &problems, now.wall);
+    if let Some((condition, late)) = progressing(set, &status, now.wall) {
+        status.conditions.push(condition);
+        if let Some(late) = late {
+            plan.wake_at_time(late);
+        }
+    }
     for problem in &problems.0 {
         let note = problem.message.clone();
         plan.tell(set.notice(true, problem.type_, "Reconcile", note));
@@ -188,6 +195,7 @@ fn plan_status(set: &PodSet, status: &CloneSetStatus, plan: &mut Plan<'_, CloneS
     let mut timeless = status.clone();
     for condition in &mut timeless.conditions {
         condition.last_transition_time = None;
+        condition.last_update_time = None;
     }
     let purpose = Purpose::of(serde_json::to_string(&timeless).unwrap_or_default());
     plan.patch(&STATUS, set.name.clone(), body)

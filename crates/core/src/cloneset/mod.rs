@@ -29,6 +29,7 @@
 //! | `actions` | the writes of what is wanted |
 //! | `brake` | deletions that nobody has asked for |
 //! | `status` | the status, and what is wrong |
+//! | `progress` | how far a roll-out with a deadline is |
 //! | `explain` | why pods are as they are |
 
 mod actions;
@@ -45,6 +46,7 @@ mod member;
 mod names;
 mod order;
 mod pod;
+mod progress;
 mod round;
 mod scale;
 mod scene;

@@ -62,6 +62,8 @@ pub(super) struct SetSpec {
     pub(super) grace: SignedDuration,
     pub(super) min_ready: SignedDuration,
     pub(super) history_limit: usize,
+    /// The time without progress after which a roll-out counts as failed.
+    pub(super) progress_deadline: Option<SignedDuration>,
     pub(super) hooks: Hooks,
 }
 
@@ -248,6 +250,7 @@ impl SetSpec {
             history_limit: usize::try_from(spec.revision_history_limit.unwrap_or(10))
                 .unwrap_or(0)
                 .min(limits::REVISIONS),
+            progress_deadline: read_deadline(spec.progress_deadline_seconds),
             hooks: Hooks::read(spec.lifecycle.as_ref()),
         }
     }
@@ -266,6 +269,12 @@ fn read_kind(policy: Option<&str>, report: &mut FieldErrors<'_>) -> UpdateKind {
             UpdateKind::InPlaceOnly
         }
     }
+}
+
+/// Reads a deadline: the largest number means none.
+fn read_deadline(seconds: Option<i32>) -> Option<SignedDuration> {
+    let seconds = seconds.filter(|seconds| *seconds != i32::MAX)?;
+    Some(SignedDuration::from_secs(seconds.into()))
 }
 
 /// Reads the templates of claims. Each is a volume of the pods, so no other one has its name.

@@ -122,6 +122,7 @@ fn conditions(set: &PodSet, problems: &Problems, now: Timestamp) -> Vec<CloneSet
         Some(CloneSetCondition {
             type_: type_.to_owned(),
             status: "True".to_owned(),
+            last_update_time: None,
             last_transition_time: since.or(Some(Time(whole_seconds(now)))),
             reason: Some(problem.reason.to_owned()),
             message: Some(crate::cluster::truncate(&problem.message, 1024).to_owned()),

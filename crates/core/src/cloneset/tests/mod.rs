@@ -8,6 +8,7 @@ mod hooks;
 mod not_ready;
 mod numbers;
 mod patch;
+mod progress;
 mod scale;
 mod simulation;
 mod update;
