@@ -33,7 +33,7 @@ pub(super) struct Brake {
     cause: (String, i64),
     /// How many pods may be deleted because they are too many.
     allowed: usize,
-    /// Uids of the pods that were deleted for it.
+    /// Uids of the pods whose deletion was wanted for it, and may have been refused.
     deleted: BTreeSet<String>,
     last: Duration,
 }
@@ -81,9 +81,13 @@ impl Memory {
 }
 
 impl Brake {
-    /// How many more pods may be deleted because they are too many.
-    pub(super) fn allowance(&self) -> usize {
-        self.allowed.saturating_sub(self.deleted.len())
+    /// How many more pods may be deleted because they are too many. Those that are still there were not.
+    pub(super) fn allowance(&self, round: &Round<'_>) -> usize {
+        let there = round.members.iter().map(|one| &*one.pod.observed.uid);
+        let there: BTreeSet<_> = there.collect();
+        let sent = self.deleted.iter();
+        let sent = sent.filter(|uid| !there.contains(uid.as_str()));
+        self.allowed.saturating_sub(sent.count())
     }
 
     /// Counts a pod that is deleted because there are too many.

@@ -69,7 +69,7 @@ fn explain_in(set: &PodSet, world: &World, now: Timestamp) -> SetExplanation {
         revisions: &revisions,
         pods: &world.pods,
         claims: &claims,
-        refused: &|_, _| false,
+        refused: &|_, _, _| false,
         now,
     };
     let round = Round::survey(scene).decide(scene, usize::MAX);
@@ -133,7 +133,7 @@ fn of_set(set: &PodSet, revisions: &Revisions<'_>, round: &Round<'_>) -> Vec<Str
 
 /// Why a pod is not as it is to be.
 fn reason_of(set: &PodSet, round: &Round<'_>, member: &Member<'_>) -> Option<String> {
-    let (pod, difference) = (member.pod, &round.difference);
+    let pod = member.pod;
     let is_out = pod.service.as_ref().is_some_and(Service::is_closed);
     let out = if is_out { ", and out of service" } else { "" };
     let most = round.targets.unavailable;
@@ -164,18 +164,20 @@ fn reason_of(set: &PodSet, round: &Round<'_>, member: &Member<'_>) -> Option<Str
             "not updated: the type is OnDelete, and it has the present template once it was deleted"
                 .to_owned()
         }
-        _ if !member.is_new && difference.update == 0 => {
-            "not updated: spec.updateStrategy.partition keeps it".to_owned()
+        _ if !member.is_new && round.chosen.contains(&pod.name) => {
+            if member.is_on_way() {
+                "out of service, and about to be updated".to_owned()
+            } else {
+                let unavailable = round.members.iter().filter(|one| !one.is_available);
+                let count = unavailable.count();
+                format!("waits for its turn: {most} pods may be unavailable, {count} are")
+            }
         }
         _ if !member.is_new => match &round.not_in_place {
             Some(field) => format!(
                 "not updated: the type is InPlaceOnly, and {field} cannot be changed in place"
             ),
-            None if member.is_on_way() => "out of service, and about to be updated".to_owned(),
-            None => format!(
-                "waits for its turn: {most} pods may be unavailable, {} are",
-                round.members.iter().filter(|one| !one.is_available).count()
-            ),
+            None => "not updated: spec.updateStrategy.partition keeps it".to_owned(),
         },
         State::PreparingNormal => {
             "not available before it has all marks of spec.lifecycle.preNormal".to_owned()

@@ -18,7 +18,7 @@ use super::brake::Memory;
 use super::claim::SetClaim;
 use super::claims::Claims;
 use super::history::{Revisions, SetHistory, revision_name};
-use super::pod::ClonePod;
+use super::pod::{ClonePod, PodChange};
 use super::progress::progressing;
 use super::round::Round;
 use super::scene::Scene;
@@ -112,8 +112,14 @@ fn carry_on(set: &PodSet, world: &World, memory: &mut Memory, plan: &mut Plan<'_
     let claims = Claims::survey(set, &world.pods, &world.claims, memory.claims(set));
     let acts = set.spec.objection.is_none() && is_recorded;
     let round = {
-        let refused = |kind: &WriteKind, name: &ObjectName| {
-            matches!(plan.fate(kind, name), Some(Fate::Refused(_)))
+        let refused = |kind: &WriteKind, name: &ObjectName, change: Option<&PodChange>| {
+            let fate = match change {
+                Some(change) => plan
+                    .fate_of(kind, name, Purpose::of(change.purpose()))
+                    .map(|rest| rest.fate),
+                None => plan.fate(kind, name),
+            };
+            matches!(fate, Some(Fate::Refused(_)))
         };
         let scene = Scene {
             set,
@@ -125,7 +131,7 @@ fn carry_on(set: &PodSet, world: &World, memory: &mut Memory, plan: &mut Plan<'_
         };
         let round = Round::survey(scene);
         if acts {
-            let allowance = memory.of(set, &round, now.monotonic).allowance();
+            let allowance = memory.of(set, &round, now.monotonic).allowance(&round);
             round.decide(scene, allowance)
         } else {
             round

@@ -11,9 +11,10 @@ use leadsman_reconcile::whole_seconds;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::pod::{ClonePod, IN_PLACE_STATE, PodChange};
+use super::pod::{ClonePod, IN_PLACE_STATE, PodChange, is_own};
 use super::template::{RevisionData, read_template, revision_labels};
 use crate::workload::JsonObject;
+use crate::workload::defaults::{complete_pod_spec, pull_policy};
 use crate::workload::image::names_one_image;
 use crate::workload::object;
 use crate::workload::pod::ObservedStatus;
@@ -90,8 +91,12 @@ impl InPlaceChange {
     }
 }
 
-/// The images that differ, by container.
+/// The images that differ, by container. A field that is left out is what the API server makes of it: `OpenKruise` filled it in.
 fn compare_specs(old: &JsonObject, new: &JsonObject) -> Result<Vec<(String, String)>, String> {
+    let (mut old, mut new) = (old.clone(), new.clone());
+    for spec in [&mut old, &mut new] {
+        complete_pod_spec(spec);
+    }
     let fields = old.keys().chain(new.keys());
     for field in fields.filter(|field| *field != "containers") {
         if old.get(field) != new.get(field) {
@@ -99,14 +104,19 @@ fn compare_specs(old: &JsonObject, new: &JsonObject) -> Result<Vec<(String, Stri
         }
     }
     let of = |pod| object::items(pod, "containers").collect::<Vec<_>>();
-    let (old, new) = (of(old), of(new));
+    let (old, new) = (of(&old), of(&new));
     if old.len() != new.len() {
         return Err("spec.containers".to_owned());
     }
     let mut images = Vec::new();
     for (index, (old, new)) in old.into_iter().zip(new).enumerate() {
         for field in old.keys().chain(new.keys()) {
-            if field != "image" && old.get(field) != new.get(field) {
+            let is_same = match field.as_str() {
+                "image" => true,
+                "imagePullPolicy" => has_default_policy(old) && has_default_policy(new),
+                _ => false,
+            };
+            if !is_same && old.get(field) != new.get(field) {
                 return Err(format!("spec.containers[{index}].{field}"));
             }
         }
@@ -119,6 +129,12 @@ fn compare_specs(old: &JsonObject, new: &JsonObject) -> Result<Vec<(String, Stri
     Ok(images)
 }
 
+/// Whether its image is pulled as if nobody had said when. Another image may mean another default.
+fn has_default_policy(container: &JsonObject) -> bool {
+    let image = object::text(container, "image").unwrap_or_default();
+    object::text(container, "imagePullPolicy") == Some(pull_policy(image))
+}
+
 fn changed_pairs(old: &JsonObject, new: &JsonObject) -> Vec<(String, Option<String>)> {
     let is_gone = |key: &&String| !new.contains_key(*key);
     let gone = old.keys().filter(is_gone).map(|key| (key.clone(), None));
@@ -126,7 +142,8 @@ fn changed_pairs(old: &JsonObject, new: &JsonObject) -> Vec<(String, Option<Stri
         .iter()
         .filter(|(key, value)| old.get(*key) != Some(value));
     let set = set.map(|(key, value)| (key.clone(), value.as_str().map(str::to_owned)));
-    gone.chain(set).collect()
+    let changed = gone.chain(set);
+    changed.filter(|(key, _)| !is_own(key)).collect()
 }
 
 /// The containers of a pod as they were before it was updated in place, as `OpenKruise` writes it, with their ids
@@ -221,8 +238,11 @@ pub(super) fn progress(pod: &ClonePod, now: Timestamp) -> Progress {
         let shows_image = (*status.image_id != *former.image_id && !status.image_id.is_empty())
             || names_one_image(&status.image, &container.image);
         let is_done = match &former.container_id {
-            Some(id) if status.running.is_none() || id_of(status) == *id => {
-                return Progress::Waits(None);
+            Some(_) if status.running.is_none() => return Progress::Waits(None),
+            // The container that ran before: of the image that is asked for, if its kubelet never saw the update that this one
+            // has taken back.
+            Some(id) if id_of(status) == *id => {
+                is_late && names_one_image(&status.image, &container.image)
             }
             Some(_) => shows_image || is_late,
             None => shows_image,

@@ -49,7 +49,7 @@ pub(super) fn sort_for_deletion(members: &mut Vec<&Member<'_>>, all: &[Member<'_
     });
 }
 
-/// Sorts pods that are updated: those that serve least first, then by priority, spread by labels, and those that are on their
+/// Sorts pods that are updated: by priority, those that are not available first, spread by labels, and those that are on their
 /// way before all others.
 pub(super) fn sort_for_update<'m, 'a>(
     candidates: Vec<&'m Member<'a>>,

@@ -134,6 +134,21 @@ impl ClonePod {
     }
 }
 
+/// Whether a label or an annotation of a pod is the set's own, so that no template gives or takes it.
+pub(super) fn is_own(key: &str) -> bool {
+    const OWN: [&str; 8] = [
+        INSTANCE_LABEL,
+        LIFECYCLE_LABEL,
+        SPECIFIED_DELETE_LABEL,
+        REVISION_LABEL,
+        IN_PLACE_STATE,
+        REPLACED_FOR,
+        WAS_NORMAL,
+        TIMESTAMP,
+    ];
+    OWN.contains(&key)
+}
+
 /// The hash at the end of a revision's name; the whole text if that is all there is.
 pub(super) fn hash_in(revision: &str) -> &str {
     revision.rsplit('-').next().unwrap_or_default()

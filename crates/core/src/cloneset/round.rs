@@ -38,6 +38,8 @@ pub(super) struct Round<'a> {
     pub(super) actions: Vec<Action<'a>>,
     /// Pods that stay in service as they are, since the API server has refused their update.
     pub(super) resting: Vec<&'a ClonePod>,
+    /// Pods whose turn it is to be updated, or comes.
+    pub(super) chosen: BTreeSet<&'a ObjectName>,
     /// The field that keeps pods from being updated in place.
     pub(super) not_in_place: Option<String>,
     /// How many pods are too many and are not deleted, since nobody has asked for it.
@@ -149,11 +151,14 @@ impl<'a> Round<'a> {
         let over = scene.claims.over.iter();
         actions.extend(over.map(|claim| Action::DeleteClaim(claim)));
         let deleted = self.delete(scene, allowance, &mut actions);
-        let staying = if deleted || !scene.set.is_updated() {
-            BTreeSet::new()
-        } else {
-            self.update(scene, &mut actions)
-        };
+        let (mut updates, mut staying) = (Vec::new(), BTreeSet::new());
+        if scene.set.is_updated() {
+            staying = self.update(scene, &mut updates);
+        }
+        // Pods that are on their way wait where they are while others are deleted.
+        if !deleted {
+            actions.append(&mut updates);
+        }
         self.actions.extend(actions);
         let marks = self.mark(scene, &staying);
         // Actions that bring pods into service come before those that take others out of it.
@@ -230,7 +235,7 @@ impl<'a> Round<'a> {
             if fresh.len() == missing || resting.len() == super::names::REFUSED {
                 break;
             }
-            let is_refused = refused(&super::writes::CREATE_POD, &name);
+            let is_refused = refused(&super::writes::CREATE_POD, &name, None);
             let list = if is_refused { &mut resting } else { &mut fresh };
             list.push(name);
         }
@@ -250,7 +255,12 @@ impl<'a> Round<'a> {
         actions: &mut Vec<Action<'a>>,
     ) -> bool {
         let Scene { set, refused, .. } = scene;
-        let is_refused = |member: &&Member<'_>| refused(&DELETE_POD, &member.pod.name);
+        let is_refused = |member: &&Member<'_>| {
+            let kinds = [&DELETE_POD, &MARK_POD];
+            kinds
+                .iter()
+                .any(|kind| refused(kind, &member.pod.name, None))
+        };
         let mut available = self.difference.delete_available;
         let shown = || self.members.iter().filter(|one| one.is_shown);
         let mut gone: Vec<&Member<'_>> = Vec::new();
@@ -296,10 +306,16 @@ impl<'a> Round<'a> {
         }
         self.braked = surplus.saturating_sub(allowance);
         for member in shown().filter(|one| one.is_held) {
+            if is_restored(actions, member.pod) {
+                continue;
+            }
             if member.pod.state() != State::PreparingDelete {
-                actions.push(remove(scene, member.pod, None));
-            } else if !set.spec.hooks.hold_deletion(member.pod) && !is_restored(actions, member.pod)
-            {
+                // As it was asked for, which is not seen yet.
+                let assumed = scene.pods.assumed(&member.pod.name);
+                let cause = assumed.map(|pod| pod.observed.annotation(REPLACED_FOR));
+                let cause = cause.filter(|revision| !revision.is_empty());
+                actions.push(remove(scene, member.pod, cause));
+            } else if !set.spec.hooks.hold_deletion(member.pod) {
                 actions.push(Action::Delete(member.pod));
             }
         }
@@ -333,10 +349,12 @@ impl<'a> Round<'a> {
         let sorted = sort_for_update(candidates, &self.members, &set.spec);
         let is_refused = |member: &&Member<'_>| {
             let kinds = [&DELETE_POD, &MARK_POD, &UPDATE_POD];
-            kinds.iter().any(|kind| refused(kind, &member.pod.name))
+            kinds
+                .iter()
+                .any(|kind| refused(kind, &member.pod.name, None))
         };
         let (last, fresh): (Vec<_>, Vec<_>) = sorted.into_iter().partition(is_refused);
-        let mut resting = Vec::new();
+        let (mut resting, mut chosen) = (Vec::new(), BTreeSet::new());
         let most = self.difference.update_unavailable;
         let unavailable = || self.members.iter().filter(|one| !one.is_available);
         let mut taken = unavailable().filter(|one| one.is_new).count();
@@ -350,7 +368,8 @@ impl<'a> Round<'a> {
                 continue;
             };
             left -= 1;
-            if refused(&UPDATE_POD, &member.pod.name) {
+            chosen.insert(&member.pod.name);
+            if steps.is_refused(member.pod, &change) {
                 resting.push(member.pod);
                 continue;
             }
@@ -368,7 +387,7 @@ impl<'a> Round<'a> {
             let change = steps.change_of(member.pod);
             actions.extend(change.and_then(|change| steps.next(member.pod, change)));
         }
-        self.resting = resting;
+        (self.resting, self.chosen) = (resting, chosen);
         self.not_in_place = steps.not_in_place;
         let wake = steps.wake;
         self.wake_at(wake);
@@ -379,11 +398,16 @@ impl<'a> Round<'a> {
     fn mark(&mut self, scene: Scene<'a, '_>, staying: &BTreeSet<&ObjectName>) -> Vec<Action<'a>> {
         let (set, now) = (scene.set, scene.now);
         let hooks = &set.spec.hooks;
+        let target = hash_in(&scene.revisions.newest.name);
         let (mut actions, mut wakes) = (Vec::new(), Vec::new());
         let busy: BTreeSet<_> = self.actions.iter().filter_map(Action::pod).collect();
         for member in self.members.iter().filter(|one| one.is_shown) {
             let pod = member.pod;
             if busy.contains(&pod.name) {
+                continue;
+            }
+            // It is under way, or nobody knows: the gate is opened once that is seen to be done.
+            if member.is_new && pod.revision_hash() != target {
                 continue;
             }
             let state = pod.state();

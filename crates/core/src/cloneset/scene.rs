@@ -26,8 +26,8 @@ pub(super) enum Action<'a> {
     Update(&'a ClonePod, PodChange),
 }
 
-/// Whether the API server has refused a write of a pod.
-pub(super) type Refused<'r> = &'r dyn Fn(&WriteKind, &ObjectName) -> bool;
+/// Whether the API server has refused a write of a pod: the last one, or the one of this change.
+pub(super) type Refused<'r> = &'r dyn Fn(&WriteKind, &ObjectName, Option<&PodChange>) -> bool;
 
 /// All that a round is worked out from.
 #[derive(Clone, Copy)]

@@ -9,11 +9,13 @@ use super::pod::{ClonePod, PodChange, REPLACED_FOR, WAS_NORMAL};
 use super::scene::{Action, Scene};
 use super::set::UpdateKind;
 use super::state::State;
+use super::writes::UPDATE_POD;
 
 /// How long a kubelet may take to say that a pod is not ready whose gate was closed.
 const UNREADY: SignedDuration = SignedDuration::from_secs(5);
 
-/// Deletes a pod, or holds it before: a pod with claims says by its state that the claims go with it. `replaced_for` is the revision for which another one comes in its place.
+/// Deletes a pod, or holds it before: a pod with claims says by its state that the claims go with it. `replaced_for` is the
+/// revision for which another one comes in its place.
 pub(super) fn remove<'a>(
     scene: Scene<'a, '_>,
     pod: &'a ClonePod,
@@ -24,7 +26,7 @@ pub(super) fn remove<'a>(
     }
     let hooks = &scene.set.spec.hooks;
     let mut change = hooks.bring(pod, State::PreparingDelete, scene.now);
-    if pod.state().is_normal() {
+    if pod.state() != State::PreparingNormal {
         change
             .annotations
             .push((WAS_NORMAL.to_owned(), Some("true".to_owned())));
@@ -115,14 +117,8 @@ impl<'a, 'r> Steps<'a, 'r> {
             }
             _ => {}
         }
-        let change = in_place.of_pod(pod, &revisions.newest.name, now);
+        let change = self.last_change(pod, &in_place);
         if !in_place.restarts(pod) {
-            let is_on_way = pod.state() == State::PreparingUpdate;
-            let change = if is_on_way {
-                change.in_state(State::Normal)
-            } else {
-                change
-            };
             return Some(Action::Update(pod, change));
         }
         let Some((false, since)) = pod.gate else {
@@ -143,6 +139,33 @@ impl<'a, 'r> Steps<'a, 'r> {
             self.wake = self.wake.into_iter().chain([at]).min();
             return None;
         }
-        Some(Action::Update(pod, change.in_state(State::Updating)))
+        Some(Action::Update(pod, change))
+    }
+
+    /// The change that gives a pod the revision, whatever comes before it.
+    fn last_change(&self, pod: &ClonePod, in_place: &InPlaceChange) -> PodChange {
+        let Scene {
+            set,
+            revisions,
+            now,
+            ..
+        } = self.scene;
+        let change = in_place.of_pod(pod, &revisions.newest.name, now);
+        if in_place.restarts(pod) {
+            change.in_state(State::Updating)
+        } else if pod.state() == State::PreparingUpdate || set.spec.hooks.hold_update(pod) {
+            change.in_state(State::Normal)
+        } else {
+            change
+        }
+    }
+
+    /// Whether the API server has refused to give a pod this revision.
+    pub(super) fn is_refused(&self, pod: &ClonePod, way: &Way) -> bool {
+        let Way::InPlace(in_place) = way else {
+            return false;
+        };
+        let change = self.last_change(pod, in_place);
+        (self.scene.refused)(&UPDATE_POD, &pod.name, Some(&change))
     }
 }

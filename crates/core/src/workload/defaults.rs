@@ -44,6 +44,19 @@ fn inner<'a>(object: &'a mut JsonObject, name: &str) -> Option<&'a mut JsonObjec
     object.get_mut(name).and_then(Value::as_object_mut)
 }
 
+/// Completes the spec of a pod (`SetDefaults_PodSpec`).
+pub fn complete_pod_spec(spec: &mut JsonObject) {
+    set_default(spec, "restartPolicy", "Always");
+    set_default(spec, "dnsPolicy", "ClusterFirst");
+    set_default(spec, "schedulerName", "default-scheduler");
+    set_if_absent(spec, "terminationGracePeriodSeconds", 30);
+    set_if_absent(spec, "securityContext", JsonObject::new());
+    for list in ["initContainers", "containers"] {
+        items(spec, list).for_each(complete_container);
+    }
+    items(spec, "volumes").for_each(complete_volume);
+}
+
 /// Completes a container.
 pub fn complete_container(container: &mut JsonObject) {
     let image = container.get("image").and_then(Value::as_str);

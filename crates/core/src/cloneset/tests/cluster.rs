@@ -446,6 +446,11 @@ impl Cluster {
         self.reconciler.begin_term();
     }
 
+    /// Whether a request is under way.
+    pub(super) fn is_busy(&self) -> bool {
+        !self.under_way.is_empty()
+    }
+
     /// Answers the first write that is under way.
     pub(super) fn answer(&mut self, answer: Answer) {
         let Some((id, sent)) = self.under_way.pop_first() else {

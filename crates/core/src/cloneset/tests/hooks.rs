@@ -4,9 +4,9 @@ use serde_json::{Value, json};
 
 use super::cluster::{Cluster, Kind, SET};
 
-const HOOK: &str = "hook.example/drain";
+pub(super) const HOOK: &str = "hook.example/drain";
 
-fn held_by_finalizer(replicas: usize, more: &Value) -> Value {
+pub(super) fn held_by_finalizer(replicas: usize, more: &Value) -> Value {
     let mut spec = more.clone();
     spec["replicas"] = json!(replicas);
     spec["lifecycle"] = json!({"preDelete": {"finalizersHandler": [HOOK]}});
@@ -17,7 +17,7 @@ fn held_by_finalizer(replicas: usize, more: &Value) -> Value {
     spec
 }
 
-fn release(cluster: &mut Cluster, pod: &str) {
+pub(super) fn release(cluster: &mut Cluster, pod: &str) {
     let mut object = cluster.pod(pod).clone();
     object["metadata"]["finalizers"] = json!([]);
     let uid = object["metadata"]["uid"].clone();
@@ -153,7 +153,7 @@ fn a_restored_pod_is_normal_where_it_was_normal() {
     assert_eq!(cluster.status()["availableReplicas"], 2);
 }
 
-fn held_by_label(replicas: usize) -> Value {
+pub(super) fn held_by_label(replicas: usize) -> Value {
     json!({
         "replicas": replicas,
         "lifecycle": {"inPlaceUpdate": {"labelsHandler": {"hook": "on"}}},
@@ -165,7 +165,7 @@ fn held_by_label(replicas: usize) -> Value {
     })
 }
 
-fn set_hook(cluster: &mut Cluster, pod: &str, value: &Value) {
+pub(super) fn set_hook(cluster: &mut Cluster, pod: &str, value: &Value) {
     cluster.patch(
         Kind::Pod,
         pod,

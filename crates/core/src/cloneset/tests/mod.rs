@@ -11,5 +11,6 @@ mod patch;
 mod progress;
 mod scale;
 mod simulation;
+mod under_way;
 mod update;
 mod versions;

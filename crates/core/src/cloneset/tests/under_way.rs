@@ -1,0 +1,247 @@
+//! What is wanted while something is under way, refused, lost or not seen.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::cluster::{Answer, Cluster, Kind, SET};
+use super::hooks::{HOOK, held_by_finalizer, held_by_label, release, set_hook};
+
+fn in_place(replicas: usize) -> Value {
+    json!({"replicas": replicas, "updateStrategy": {"type": "InPlaceIfPossible", "maxUnavailable": 1}})
+}
+
+/// The pod that is out of service by its gate.
+fn drained(cluster: &Cluster) -> Option<String> {
+    let is_closed = |pod: &&String| {
+        let conditions = cluster.pod(pod)["status"]["conditions"].as_array();
+        let mut conditions = conditions.into_iter().flatten();
+        conditions.any(|one| one["type"] == "InPlaceUpdateReady" && one["status"] == "False")
+    };
+    cluster.active().iter().find(is_closed).cloned()
+}
+
+// CLD-63
+#[test]
+fn pods_that_may_not_be_deleted_are_no_deletions_that_nobody_asked_for() {
+    let mut cluster = Cluster::with_set(json!({"replicas": 30}));
+    let refused = cluster.active().split_off(15);
+    cluster.policy = Box::new(move |label, pod, _| {
+        label == "cloneset_delete_pod" && refused.iter().any(|one| one == pod)
+    });
+    cluster.edit(&json!({"replicas": 10}));
+    cluster.settle();
+    assert_eq!(cluster.deleted.len(), 15);
+    assert!(!cluster.reasons().contains(&"TooManyDeletions".to_owned()));
+}
+
+// CLD-30
+#[test]
+fn a_pod_that_has_left_service_stays_out_of_it_while_another_one_is_deleted() {
+    let mut spec = in_place(3);
+    spec["updateStrategy"]["inPlaceUpdateStrategy"] = json!({"gracePeriodSeconds": 30});
+    spec["updateStrategy"]["partition"] = json!(2);
+    spec["updateStrategy"]["maxUnavailable"] = json!(2);
+    let mut cluster = Cluster::with_set(spec);
+    cluster.set_image("app:2");
+    cluster.step();
+    cluster.step();
+    let out = drained(&cluster).unwrap();
+    let other = cluster.active().into_iter().find(|pod| *pod != out);
+    cluster.edit(&json!({"scaleStrategy": {"podsToDelete": [other]}}));
+    cluster.step();
+    assert_eq!(cluster.deleted.len(), 1);
+    assert_eq!(drained(&cluster), Some(out));
+}
+
+// CLS-29, CLD-30
+#[test]
+fn a_pod_whose_hook_has_let_it_go_is_not_returned_while_another_one_is_deleted() {
+    let mut spec = held_by_label(3);
+    spec["updateStrategy"]["partition"] = json!(2);
+    spec["updateStrategy"]["maxUnavailable"] = json!(2);
+    let mut cluster = Cluster::with_set(spec);
+    cluster.set_image("app:2");
+    cluster.step();
+    cluster.step();
+    let is_held = |pod: &&String| cluster.state_of(pod) == "PreparingUpdate";
+    let held = cluster.active().iter().find(is_held).unwrap().clone();
+    let other = cluster.active().into_iter().find(|pod| *pod != held);
+    set_hook(&mut cluster, &held, &json!("off"));
+    cluster.edit(&json!({"scaleStrategy": {"podsToDelete": [other]}}));
+    cluster.watch(Kind::Set, 1);
+    cluster.watch(Kind::Pod, usize::MAX);
+    cluster.turn();
+    while cluster.is_busy() {
+        cluster.answer(Answer::Done);
+    }
+    assert_eq!(cluster.deleted.len(), 1);
+    assert_eq!(cluster.state_of(&held), "PreparingUpdate");
+}
+
+// CLS-41
+#[test]
+fn a_pod_whose_images_are_being_changed_stays_out_of_service_when_the_set_is_paused() {
+    let mut cluster = Cluster::with_set(in_place(1));
+    let pod = cluster.active()[0].clone();
+    cluster.set_image("app:2");
+    cluster.step();
+    cluster.step();
+    cluster.run_kubelets();
+    cluster.watch(Kind::Pod, usize::MAX);
+    cluster.turn();
+    cluster.edit(&json!({"updateStrategy": {"paused": true}}));
+    cluster.watch(Kind::Set, 1);
+    cluster.turn();
+    while cluster.is_busy() {
+        cluster.answer(Answer::Done);
+    }
+    assert_eq!(cluster.with_image("app:2"), std::slice::from_ref(&pod));
+    assert_eq!(
+        (cluster.state_of(&pod), drained(&cluster)),
+        ("Updating".to_owned(), Some(pod))
+    );
+}
+
+// CLD-22
+#[test]
+fn a_pod_that_may_not_be_held_keeps_no_other_from_being_updated() {
+    let strategy = json!({"updateStrategy": {"type": "InPlaceIfPossible", "maxUnavailable": 1}});
+    let mut cluster = Cluster::with_set(held_by_finalizer(4, &strategy));
+    let named = cluster.active()[0].clone();
+    let refused = named.clone();
+    cluster.policy = Box::new(move |label, pod, _| label == "cloneset_mark_pod" && pod == refused);
+    cluster.edit(&json!({"scaleStrategy": {"podsToDelete": [named]}}));
+    cluster.set_image("app:2");
+    for _ in 0..3 {
+        cluster.settle();
+    }
+    assert_eq!(cluster.with_image("app:2").len(), 3);
+}
+
+// CLS-46
+#[test]
+fn an_edit_that_is_taken_back_before_the_kubelet_sees_it_is_done() {
+    let mut cluster = Cluster::with_set(in_place(1));
+    cluster.set_image("app:2");
+    cluster.step();
+    cluster.step();
+    cluster.run_kubelets();
+    cluster.step();
+    assert_eq!(cluster.with_image("app:2").len(), 1);
+    cluster.set_image("app:1");
+    cluster.step();
+    assert_eq!(cluster.with_image("app:1").len(), 1);
+    assert_eq!(cluster.count_ready(), 0);
+    for _ in 0..3 {
+        cluster.settle();
+    }
+    assert_eq!(cluster.count_ready(), 1);
+    assert_eq!(cluster.status()["availableReplicas"], 1);
+}
+
+// CLD-31
+#[test]
+fn labels_of_the_set_itself_in_its_template_are_neither_given_nor_taken() {
+    let labels = json!({"app": SET, "apps.kruise.io/cloneset-instance-id": "copied"});
+    let mut spec = in_place(3);
+    spec["template"] = json!({"metadata": {"labels": labels},
+        "spec": {"containers": [{"name": "main", "image": "app:1"}]}});
+    let mut cluster = Cluster::with_set(spec);
+    let pods = cluster.active();
+    let none = json!({"apps.kruise.io/cloneset-instance-id": null, "lifecycle.apps.kruise.io/state": "PreparingDelete"});
+    cluster.edit(&json!({"template": {"metadata": {"labels": none}}}));
+    cluster.settle();
+    assert_eq!((cluster.active(), cluster.created.len()), (pods, 3));
+}
+
+// CLD-36
+#[test]
+fn fields_that_are_left_out_are_what_the_api_server_fills_in() {
+    let mut spec = in_place(2);
+    spec["template"] = json!({"metadata": {"labels": {"app": SET}}, "spec": {
+        "restartPolicy": "Always", "dnsPolicy": "ClusterFirst", "schedulerName": "default-scheduler",
+        "terminationGracePeriodSeconds": 30, "securityContext": {},
+        "containers": [{"name": "main", "image": "app", "imagePullPolicy": "Always",
+            "terminationMessagePath": "/dev/termination-log", "terminationMessagePolicy": "File"}],
+    }});
+    let mut cluster = Cluster::with_set(spec);
+    let pods = cluster.active();
+    let bare = json!({"containers": [{"name": "main", "image": "app:2"}], "restartPolicy": null, "dnsPolicy": null,
+        "schedulerName": null, "terminationGracePeriodSeconds": null, "securityContext": null});
+    cluster.edit(&json!({"template": {"spec": bare}}));
+    cluster.settle();
+    cluster.settle();
+    assert_eq!(
+        (cluster.active(), cluster.with_image("app:2").len()),
+        (pods, 2)
+    );
+}
+
+// CLD-22
+#[test]
+fn an_edit_that_mends_a_refused_template_is_tried_at_once() {
+    let mut cluster = Cluster::with_set(in_place(2));
+    cluster.policy = Box::new(|label, _, body| {
+        label == "cloneset_update_pod" && body.to_string().contains("app:2")
+    });
+    cluster.set_image("app:2");
+    cluster.settle();
+    assert_eq!(cluster.with_image("app:1").len(), 2);
+    cluster.set_image("app:3");
+    cluster.settle();
+    assert_eq!(cluster.with_image("app:3").len(), 2);
+}
+
+// CLD-17
+#[test]
+fn a_pod_that_is_restored_amid_an_update_is_normal() {
+    let strategy = json!({"updateStrategy": {"type": "InPlaceIfPossible", "maxUnavailable": 1}});
+    let mut spec = held_by_finalizer(2, &strategy);
+    spec["lifecycle"]["preNormal"] = json!({"finalizersHandler": [HOOK]});
+    let mut cluster = Cluster::with_set(spec);
+    cluster.set_image("app:2");
+    cluster.step();
+    cluster.step();
+    cluster.run_kubelets();
+    cluster.step();
+    let pod = cluster.with_image("app:2")[0].clone();
+    assert_eq!(cluster.state_of(&pod), "Updating");
+    cluster.edit(&json!({"scaleStrategy": {"podsToDelete": [pod]}}));
+    cluster.step();
+    cluster.step();
+    assert_eq!(cluster.state_of(&pod), "PreparingDelete");
+    cluster.edit(&json!({"scaleStrategy": {"podsToDelete": []}}));
+    release(&mut cluster, &pod);
+    cluster.settle();
+    assert_eq!(cluster.state_of(&pod), "Normal");
+    assert_eq!(cluster.created.len(), 2);
+}
+
+// CLD-21
+#[test]
+fn a_hold_whose_answer_is_lost_says_again_what_the_pod_is_replaced_for() {
+    let mut cluster = Cluster::with_set(held_by_finalizer(1, &json!({})));
+    let pod = cluster.active()[0].clone();
+    cluster.set_image("app:2");
+    cluster.watch(Kind::Set, 1);
+    cluster.turn();
+    while cluster.is_busy() {
+        cluster.answer(Answer::Done);
+    }
+    cluster.watch(Kind::Revision, 1);
+    cluster.turn();
+    assert!(cluster.is_busy());
+    while cluster.is_busy() {
+        cluster.answer(Answer::Lost);
+    }
+    cluster.wait(Duration::from_secs(5));
+    while cluster.is_busy() {
+        cluster.answer(Answer::Done);
+    }
+    assert_eq!(cluster.state_of(&pod), "PreparingDelete");
+    cluster.step();
+    let annotations = &cluster.pod(&pod)["metadata"]["annotations"];
+    let update = &cluster.status()["updateRevision"];
+    assert_eq!(annotations["cloneset.leadsman.io/replaced-for"], *update);
+}
