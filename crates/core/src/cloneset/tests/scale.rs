@@ -191,6 +191,37 @@ fn a_template_with_the_mark_of_deletion_makes_no_pods_without_end() {
     assert_eq!((cluster.active().len(), cluster.created.len()), (2, 2));
 }
 
+/// A template that is copied from a pod, and cleaned up later, both in place.
+// CLD-62
+#[test]
+fn labels_of_a_set_in_a_template_neither_come_to_its_pods_nor_go_from_them() {
+    let mut cluster =
+        Cluster::with_set(json!({"replicas": 2, "updateStrategy": {"type": "InPlaceIfPossible"}}));
+    let pods = cluster.active();
+    let labels = |cluster: &Cluster| {
+        let labels = pods.iter();
+        let labels = labels.map(|pod| cluster.pod(pod)["metadata"]["labels"].clone());
+        let labels = labels.map(|mut labels| {
+            labels
+                .as_object_mut()
+                .unwrap()
+                .retain(|key, _| key.contains("kruise"));
+            labels
+        });
+        labels.collect::<Vec<_>>()
+    };
+    let before = labels(&cluster);
+    for value in [json!("x"), json!(null)] {
+        let own = json!({"apps.kruise.io/specified-delete": value, "apps.kruise.io/cloneset-instance-id": value,
+            "lifecycle.apps.kruise.io/state": value});
+        cluster.edit(&json!({"template": {"metadata": {"labels": own}}}));
+        cluster.settle();
+        assert_eq!(labels(&cluster), before);
+        assert_eq!(cluster.status()["updatedReplicas"], 2);
+    }
+    assert_eq!((cluster.active(), cluster.created.len()), (pods, 2));
+}
+
 // CLD-5
 #[test]
 fn a_set_with_a_long_name_gets_its_pods() {
