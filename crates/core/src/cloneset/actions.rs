@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use leadsman_api::slim::Pod;
 use leadsman_api::slim::claim::PersistentVolumeClaim;
-use leadsman_reconcile::{Assumption, Fate, ObjectName, Plan, Purpose, WriteKind};
+use leadsman_reconcile::{Assumption, Fate, ObjectName, Plan, Purpose, Write, WriteKind};
 
 use super::MOST;
 use super::brake::Memory;
@@ -13,7 +13,7 @@ use super::child::{new_pod, owner};
 use super::claim::{ClaimTemplate, SetClaim};
 use super::claims::templates_of;
 use super::history::Revisions;
-use super::pod::{ClonePod, PodChange};
+use super::pod::{ClonePod, PodChange, REVISION_LABEL};
 use super::round::Round;
 use super::scene::Action;
 use super::set::PodSet;
@@ -88,24 +88,33 @@ pub(super) fn plan_actions(
                 plan.delete::<Pod>(&DELETE_POD, pod.name.clone(), &pod.observed.uid)
                     .tell_when_done(set.notice(false, "SuccessfulDelete", "Delete", note));
             }
-            Action::Mark(pod, change) => change_pod(&MARK_POD, pod, change, plan),
+            Action::Mark(pod, change) => {
+                change_pod(&MARK_POD, pod, change, plan);
+            }
             Action::Update(pod, change) => {
-                change_pod(&UPDATE_POD, pod, change, plan);
+                let write = change_pod(&UPDATE_POD, pod, change, plan);
+                if change.labels.iter().any(|(key, _)| key == REVISION_LABEL) {
+                    let (pod, revision) = (&pod.name.name, &revisions.newest.name);
+                    let note =
+                        format!("successfully update pod {pod} in-place(revision {revision})");
+                    let reason = "SuccessfulUpdatePodInPlace";
+                    write.tell_when_done(set.notice(false, reason, "Update", note));
+                }
             }
         }
     }
 }
 
-fn change_pod(
-    kind: &WriteKind,
+fn change_pod<'p>(
+    kind: &'static WriteKind,
     pod: &ClonePod,
     change: &PodChange,
-    plan: &mut Plan<'_, CloneSets>,
-) {
+    plan: &'p mut Plan<'_, CloneSets>,
+) -> &'p mut Write<CloneSets> {
     let assumed = change.clone();
     plan.patch(kind, pod.name.clone(), change.patch(&pod.observed.uid))
         .with_purpose(Purpose::of(change.purpose()))
-        .assuming_changed::<Pod>(move |pod| assumed.apply(pod));
+        .assuming_changed::<Pod>(move |pod| assumed.apply(pod))
 }
 
 fn create_pod(

@@ -7,7 +7,6 @@
 use std::collections::BTreeMap;
 
 use jiff::{SignedDuration, Timestamp};
-use leadsman_api::clone_set::{INSTANCE_LABEL, LIFECYCLE_LABEL, SPECIFIED_DELETE_LABEL};
 use leadsman_reconcile::whole_seconds;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -20,8 +19,6 @@ use crate::workload::image::names_one_image;
 use crate::workload::object;
 use crate::workload::pod::ObservedStatus;
 
-/// Labels that pods have of their set. A template may be copied from a pod: it neither gives nor takes them.
-const OWN_LABELS: [&str; 3] = [INSTANCE_LABEL, LIFECYCLE_LABEL, SPECIFIED_DELETE_LABEL];
 /// How long a kubelet has to restart a container beyond the time that the container has to end.
 const RESTART: SignedDuration = SignedDuration::from_secs(10);
 
@@ -52,11 +49,9 @@ impl InPlaceChange {
             };
             changed_pairs(&of(before.metadata), &of(after.metadata))
         };
-        let mut labels = pairs("labels");
-        labels.retain(|(key, _)| !OWN_LABELS.contains(&&**key));
         Ok(Self {
             images,
-            labels,
+            labels: pairs("labels"),
             annotations: pairs("annotations"),
         })
     }

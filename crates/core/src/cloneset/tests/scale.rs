@@ -222,6 +222,36 @@ fn labels_of_a_set_in_a_template_neither_come_to_its_pods_nor_go_from_them() {
     assert_eq!((cluster.active(), cluster.created.len()), (pods, 2));
 }
 
+// CLS-54
+#[test]
+fn events_say_what_became_of_which_pod() {
+    let mut cluster =
+        Cluster::with_set(json!({"replicas": 1, "updateStrategy": {"type": "InPlaceIfPossible"}}));
+    let pod = cluster.active()[0].clone();
+    cluster.set_image("app:2");
+    cluster.settle();
+    let revision = cluster.status()["updateRevision"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    cluster.edit(&json!({"replicas": 0}));
+    cluster.settle();
+    let wanted = [
+        ("SuccessfulCreate", format!("succeed to create pod {pod}")),
+        (
+            "SuccessfulUpdatePodInPlace",
+            format!("successfully update pod {pod} in-place(revision {revision})"),
+        ),
+        ("SuccessfulDelete", format!("succeed to delete pod {pod}")),
+    ];
+    let told: Vec<_> = cluster
+        .told
+        .iter()
+        .map(|(reason, note)| (&**reason, note.clone()))
+        .collect();
+    assert_eq!(told, wanted);
+}
+
 // CLD-5
 #[test]
 fn a_set_with_a_long_name_gets_its_pods() {
