@@ -251,6 +251,55 @@ fn a_new_pod_is_not_available_before_its_hook_is_there_and_can_be_replaced_befor
     assert!(cluster.deleted.contains(&pods[1]) && !cluster.deleted.contains(&pods[0]));
 }
 
+/// All pods wait for a mark that they never get, and for one more before their update.
+// CLD-54
+#[test]
+fn a_template_whose_pods_never_get_their_mark_is_replaced_in_place() {
+    let mut spec = held_by_label(3);
+    spec["lifecycle"]["preNormal"] = json!({"labelsHandler": {"registered": "yes"}});
+    let mut cluster = Cluster::with_set(spec);
+    let pods = cluster.active();
+    assert_eq!(cluster.status()["availableReplicas"], 0);
+    cluster.set_image("app:2");
+    for _ in 0..8 {
+        cluster.settle();
+        for pod in &pods {
+            let is_held = cluster.state_of(pod) == "PreparingUpdate";
+            set_hook(
+                &mut cluster,
+                pod,
+                &json!(if is_held { "off" } else { "on" }),
+            );
+        }
+    }
+    cluster.settle();
+    assert_eq!(cluster.with_image("app:2"), pods);
+}
+
+/// A hook that nobody answers any more is taken out of the set: what waits for it goes on.
+// CLS-29
+#[test]
+fn a_hook_that_is_taken_out_of_the_set_holds_nobody() {
+    let mut spec = held_by_label(2);
+    spec["lifecycle"]["preDelete"] = json!({"labelsHandler": {"hook": "on"}});
+    let mut cluster = Cluster::with_set(spec);
+    let pods = cluster.active();
+    cluster.edit(&json!({"scaleStrategy": {"podsToDelete": &pods[..1]}}));
+    cluster.settle();
+    cluster.edit(&json!({"updateStrategy": {"maxUnavailable": 2}}));
+    cluster.set_image("app:2");
+    cluster.settle();
+    let states = [0, 1].map(|pod| cluster.state_of(&pods[pod]));
+    assert_eq!(states, ["PreparingDelete", "PreparingUpdate"]);
+    cluster.edit(&json!({"lifecycle": null}));
+    cluster.settle();
+    assert_eq!(cluster.deleted, pods[..1]);
+    assert_eq!(
+        (cluster.with_image("app:2").len(), cluster.count_ready()),
+        (2, 2)
+    );
+}
+
 // CLS-33
 #[test]
 fn a_pod_that_others_delete_is_not_held_and_replaced_at_once() {

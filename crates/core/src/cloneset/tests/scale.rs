@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
-use serde_json::json;
+use rstest::rstest;
+use serde_json::{Value, json};
 
 use super::cluster::{Answer, Cluster, Kind, SET};
 
-// CLS-9, CLS-12, CLS-13, CLD-48
+// CLS-9, CLS-12, CLS-13, CLS-50, CLD-48
 #[test]
 fn a_set_gets_its_pods_with_two_writes_each() {
     let cluster = Cluster::with_set(json!({"replicas": 3}));
@@ -175,10 +176,20 @@ fn creations_wait_for_others_where_the_set_says_so() {
     assert_eq!(cluster.active().len(), 6);
 }
 
+/// A set that was stored without `replicas`, and edits of it.
 // CLD-45
 #[test]
 fn a_set_that_does_not_say_how_many_has_one() {
-    let cluster = Cluster::with_set(json!({}));
+    let mut cluster = Cluster::with_set(json!({}));
+    assert_eq!(cluster.active().len(), 1);
+    cluster.patch(
+        Kind::Set,
+        SET,
+        &json!({"metadata": {"labels": {"a": "b"}}, "spec": {"replicas": null, "minReadySeconds": 1}}),
+    );
+    cluster.set_image("app:2");
+    cluster.settle();
+    assert_eq!(cluster.with_image("app:2").len(), 1);
     assert_eq!(cluster.active().len(), 1);
 }
 
@@ -222,6 +233,18 @@ fn labels_of_a_set_in_a_template_neither_come_to_its_pods_nor_go_from_them() {
     assert_eq!((cluster.active(), cluster.created.len()), (pods, 2));
 }
 
+/// Kubernetes has its own defaults for what a template does not say, and fields that we have never heard of.
+// CLD-57, CLD-58
+#[test]
+fn a_pod_has_what_its_template_has_and_nothing_else() {
+    let spec = json!({"containers": [{"name": "main", "image": "app:1", "mood": "calm", "resources": {}}], "hat": {"colour": "red"}});
+    let template = json!({"metadata": {"labels": {"app": SET}}, "spec": spec});
+    let cluster = Cluster::with_set(json!({"replicas": 1, "template": template}));
+    let pod = &cluster.pod(&cluster.active()[0])["spec"];
+    assert_eq!(pod["hat"], json!({"colour": "red"}));
+    assert_eq!(pod["containers"][0], spec["containers"][0]);
+}
+
 // CLS-54
 #[test]
 fn events_say_what_became_of_which_pod() {
@@ -250,6 +273,36 @@ fn events_say_what_became_of_which_pod() {
         .map(|(reason, note)| (&**reason, note.clone()))
         .collect();
     assert_eq!(told, wanted);
+}
+
+// CLS-57, CLS-59, CLD-19, CLD-56, CLD-60
+#[rstest]
+#[case(json!({"selector": {"matchLabels": null}}), "spec.selector: must not be empty")]
+#[case(json!({"template": {"metadata": {"labels": {"app": "b"}}}}), "spec.template.metadata.labels: does not match")]
+#[case(json!({"template": {"spec": {"restartPolicy": "Never"}}}), "spec.template.spec.restartPolicy: must be Always")]
+#[case(json!({"template": {"spec": {"containers": []}}}), "spec.template.spec.containers: must not be empty")]
+#[case(json!({"updateStrategy": {"type": "Recreate"}}), "spec.updateStrategy.type: \"Recreate\" is not known")]
+#[case(json!({"updateStrategy": {"partition": -1}}), "spec.updateStrategy.partition: must not be negative")]
+#[case(json!({"updateStrategy": {"maxSurge": -1}}), "spec.updateStrategy.maxSurge: must not be negative")]
+#[case(json!({"replicas": 0, "updateStrategy": {"maxUnavailable": "0%", "maxSurge": 0}}), "spec.updateStrategy.maxUnavailable: must not be 0")]
+#[case(json!({"scaleStrategy": {"maxUnavailable": "x"}}), "spec.scaleStrategy.maxUnavailable: \"x\" is neither")]
+#[case(json!({"updateStrategy": {"scatterStrategy": [{"key": "", "value": "a"}]}}), "spec.updateStrategy.scatterStrategy[0].key")]
+#[case(json!({"updateStrategy": {"priorityStrategy": {"weightPriority": [{"weight": 1, "matchSelector": {}}]}}}), "spec.updateStrategy.priorityStrategy.weightPriority[0]")]
+fn what_is_not_valid_is_said_by_its_field_and_nothing_is_done(
+    #[case] spec: Value,
+    #[case] message: &str,
+) {
+    let mut cluster = Cluster::with_set(json!({"replicas": 2}));
+    let pods = cluster.active();
+    cluster.edit(&spec);
+    cluster.settle();
+    assert_eq!(cluster.reasons(), ["Invalid"]);
+    let condition = &cluster.status()["conditions"][0]["message"];
+    assert!(
+        condition.as_str().unwrap().starts_with(message),
+        "{condition}"
+    );
+    assert_eq!((cluster.active(), cluster.created.len()), (pods, 2));
 }
 
 // CLD-5

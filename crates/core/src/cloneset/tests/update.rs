@@ -407,3 +407,149 @@ fn a_pod_that_has_left_service_comes_back_where_the_partition_is_met() {
         2
     );
 }
+
+// CLS-10, CLD-31
+#[test]
+fn the_current_revision_is_the_one_before_until_all_pods_are_new() {
+    let mut cluster = Cluster::with_set(in_place(3, &json!({"partition": 2})));
+    let revision = |cluster: &Cluster, of: &str| cluster.status()[of].as_str().unwrap().to_owned();
+    let first = revision(&cluster, "currentRevision");
+    cluster.set_image("app:2");
+    cluster.settle();
+    let second = revision(&cluster, "updateRevision");
+    assert_eq!(revision(&cluster, "currentRevision"), first);
+    // A third template: the current one stays the first.
+    cluster.set_image("app:3");
+    cluster.settle();
+    assert_ne!(revision(&cluster, "updateRevision"), second);
+    assert_eq!(revision(&cluster, "currentRevision"), first);
+    // Readiness does not matter, the number does.
+    cluster.set_image("bad:1");
+    cluster.edit(&json!({"updateStrategy": {"partition": 0, "maxUnavailable": "100%"}}));
+    cluster.settle();
+    assert_eq!(cluster.count_ready(), 0);
+    assert_eq!(
+        revision(&cluster, "currentRevision"),
+        revision(&cluster, "updateRevision")
+    );
+}
+
+// CLD-61
+#[test]
+fn a_revision_that_somebody_deletes_ends_no_partition() {
+    let mut cluster = Cluster::with_set(in_place(4, &json!({"partition": 3})));
+    let first = cluster.status()["currentRevision"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    cluster.set_image("app:2");
+    cluster.settle();
+    cluster.remove(Kind::Revision, &first);
+    cluster.settle();
+    assert_eq!(cluster.with_image("app:1").len(), 3);
+    // Its template is nowhere: who goes comes back new.
+    let old = cluster.with_image("app:1")[0].clone();
+    cluster.delete_pod(&old);
+    cluster.settle();
+    assert_eq!(
+        (
+            cluster.with_image("app:1").len(),
+            cluster.with_image("app:2").len()
+        ),
+        (2, 2)
+    );
+    assert_eq!(cluster.created.len(), 5);
+}
+
+// CLS-18
+#[test]
+fn only_the_template_makes_a_revision() {
+    let mut cluster = Cluster::with_set(in_place(3, &json!({})));
+    let pods = uids(&cluster);
+    cluster.edit(&json!({
+        "minReadySeconds": 5,
+        "revisionHistoryLimit": 3,
+        "updateStrategy": {"type": "ReCreate", "partition": 1, "maxUnavailable": 2, "maxSurge": 1},
+        "scaleStrategy": {"maxUnavailable": 1},
+        "lifecycle": {"preDelete": {"finalizersHandler": ["a/b"]}},
+    }));
+    cluster.settle();
+    assert_eq!(
+        (cluster.names(Kind::Revision).len(), uids(&cluster)),
+        (1, pods)
+    );
+    assert_eq!(cluster.status()["observedGeneration"], 2);
+}
+
+// CLS-35
+#[test]
+fn a_pod_that_is_held_before_its_deletion_is_not_updated() {
+    let mut spec = in_place(3, &json!({"maxUnavailable": "100%"}));
+    spec["lifecycle"] = json!({"preDelete": {"labelsHandler": {"drain": "yes"}}});
+    let mut cluster = Cluster::with_set(spec);
+    let held = cluster.active()[0].clone();
+    let labels = json!({"drain": "yes", "apps.kruise.io/specified-delete": "true"});
+    cluster.patch(Kind::Pod, &held, &json!({"metadata": {"labels": labels}}));
+    cluster.settle();
+    assert_eq!(cluster.state_of(&held), "PreparingDelete");
+    cluster.set_image("app:2");
+    cluster.settle();
+    assert_eq!(cluster.with_image("app:1"), [held]);
+    assert_eq!(cluster.with_image("app:2").len(), 2);
+}
+
+// CLS-51
+#[test]
+fn the_numbers_of_a_status_are_those_of_its_generation() {
+    let mut cluster = Cluster::with_set(json!({"replicas": 5}));
+    for (generation, partition) in [(2, 1), (3, 4), (4, 2)] {
+        cluster.edit(&json!({"updateStrategy": {"partition": partition}}));
+        let mut is_observed = false;
+        for _ in 0..20 {
+            cluster.step();
+            let status = cluster.status();
+            is_observed = status["observedGeneration"] == generation;
+            assert!(
+                !is_observed || status["expectedUpdatedReplicas"] == 5 - partition,
+                "{status}"
+            );
+            cluster.wait(Duration::from_millis(500));
+        }
+        assert!(is_observed);
+    }
+}
+
+// CLS-44, CLD-35
+#[test]
+fn another_leader_ends_a_grace_period_when_it_is_over() {
+    let strategy = json!({"inPlaceUpdateStrategy": {"gracePeriodSeconds": 20}});
+    let mut cluster = Cluster::with_set(in_place(1, &strategy));
+    cluster.set_image("app:2");
+    let mut updated_at = None;
+    for second in 0..40 {
+        cluster.step();
+        cluster.run_kubelets();
+        cluster.wait(Duration::from_secs(1));
+        if second == 8 {
+            cluster.crash(true);
+        }
+        let is_updated = !cluster.with_image("app:2").is_empty();
+        updated_at = updated_at.or(is_updated.then_some(second));
+    }
+    assert!((18..26).contains(&updated_at.unwrap()), "{updated_at:?}");
+    assert_eq!(cluster.count_ready(), 1);
+}
+
+// CLS-22
+#[test]
+fn in_place_with_a_surge_as_many_are_there_in_the_end_and_nobody_is_missed() {
+    let mut cluster = Cluster::with_set(in_place(5, &json!({"maxUnavailable": 0, "maxSurge": 2})));
+    cluster.set_image("app:2");
+    let (least, most) = roll_out(&mut cluster, 80);
+    assert_eq!((least, most), (5, 7));
+    assert_eq!(
+        (cluster.with_image("app:2").len(), cluster.active().len()),
+        (5, 5)
+    );
+    assert_eq!(cluster.created.len(), 7);
+}
