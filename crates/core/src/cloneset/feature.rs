@@ -272,20 +272,23 @@ impl Watch<Pod> for CloneSets {
         Arc::new(ClonePod::read(pod))
     }
 
-    /// The set whose pod it is, or whose pods are named so: a name that becomes free may be one that it waits for.
     fn find_affected(
         &self,
         change: &Change<ClonePod>,
         _: &World,
         affected: &mut dyn FnMut(SetKey),
     ) {
-        if let Some((set, _)) = change.name.name.rsplit_once('-') {
-            affected(SetKey(ObjectName {
-                namespace: change.name.namespace.clone(),
-                name: set.to_owned(),
-            }));
-        }
+        set_named_in(&change.name).into_iter().for_each(affected);
     }
+}
+
+/// The set whose pod or revision it is, or whose are named so: a name that becomes free may be one that it waits for.
+fn set_named_in(ObjectName { namespace, name }: &ObjectName) -> Option<SetKey> {
+    let (set, _) = name.rsplit_once('-')?;
+    Some(SetKey(ObjectName {
+        namespace: namespace.clone(),
+        name: set.to_owned(),
+    }))
 }
 
 impl Watch<ControllerRevision> for CloneSets {
@@ -305,12 +308,7 @@ impl Watch<ControllerRevision> for CloneSets {
         _: &World,
         affected: &mut dyn FnMut(SetKey),
     ) {
-        if let Some((set, _)) = change.name.name.rsplit_once('-') {
-            affected(SetKey(ObjectName {
-                namespace: change.name.namespace.clone(),
-                name: set.to_owned(),
-            }));
-        }
+        set_named_in(&change.name).into_iter().for_each(affected);
     }
 }
 
