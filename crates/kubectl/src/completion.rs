@@ -18,7 +18,7 @@ use tokio::time::timeout;
 
 use crate::connection::Connection;
 use crate::output;
-use crate::resources::{ApiResource, KINDS, MARKERS, NAMESPACES, PODS, SIDECAR_SETS};
+use crate::resources::{ApiResource, CLONE_SETS, KINDS, MARKERS, NAMESPACES, PODS, SIDECAR_SETS};
 
 /// A shell waits at most so long.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -106,6 +106,15 @@ pub(crate) fn complete_markers(current: &OsStr) -> Vec<CompletionCandidate> {
 
 pub(crate) fn complete_sidecar_sets(current: &OsStr) -> Vec<CompletionCandidate> {
     candidates_beginning_with(current, complete_names(SIDECAR_SETS))
+}
+
+/// `cloneset/NAME`, or names after the kind as a word of its own.
+pub(crate) fn complete_clone_sets(current: &OsStr) -> Vec<CompletionCandidate> {
+    let words: Vec<_> = std::env::args().collect();
+    let is_name = kind_before(&words, &current.to_string_lossy()) == Some(CLONE_SETS);
+    let prefix = if is_name { "" } else { "cloneset/" };
+    let names = complete_names(CLONE_SETS).into_iter();
+    candidates_beginning_with(current, names.map(|name| format!("{prefix}{name}")))
 }
 
 pub(crate) fn complete_pods(current: &OsStr) -> Vec<CompletionCandidate> {

@@ -1,7 +1,7 @@
 //! `kubectl leadsman`: why a pod is marked as it is, and markers at a glance, for people.
 //!
 //! What `explain`, `status` and `try` say of pods and markers is decided in `leadsman_core::podprobe::explain`. Here objects
-//! are read, with the kubeconfig and the rights of whoever asks, and the answer is printed. No object is written.
+//! are read, with the kubeconfig and the rights of whoever asks, and the answer is printed. `rollout` alone writes an object.
 //!
 //! | module | holds |
 //! |---|---|
@@ -12,6 +12,7 @@
 //! | `recent_runs` | the recent runs that a node's agent keeps |
 //! | `install` | who leads, with which settings |
 //! | `explain`, `status`, `history`, `top`, `doctor`, `trial` (`try`), `inject`, `drift`, `next` | the verbs |
+//! | `rollout` | the roll-outs of `CloneSet`s: the verb that writes |
 //! | `sidecars` | what a pod has to do with `SidecarSet`s, for `explain` |
 //! | `clone_sets` | what the pods of a `CloneSet` wait for, for `explain` |
 //! | `broadcast_jobs` | which nodes have no pod of a `BroadcastJob`, for `explain` |
@@ -41,6 +42,7 @@ mod reader;
 mod recent_runs;
 mod report;
 mod resources;
+mod rollout;
 mod sidecar_sets;
 mod sidecars;
 mod status;
@@ -58,6 +60,7 @@ pub use explain::Args as ExplainArgs;
 pub use history::Args as HistoryArgs;
 pub use inject::Args as InjectArgs;
 pub use next::Args as NextArgs;
+pub use rollout::Args as RolloutArgs;
 pub use status::Args as StatusArgs;
 pub use top::Args as TopArgs;
 pub use trial::Args as TryArgs;
@@ -95,6 +98,11 @@ pub fn inject(args: &InjectArgs) -> ExitCode {
 /// Shows when a schedule runs.
 pub fn next(args: &NextArgs) -> ExitCode {
     run(args.colors, next::run(args))
+}
+
+/// Shows and steers the roll-out of a `CloneSet`.
+pub fn rollout(args: &RolloutArgs) -> ExitCode {
+    run(args.colors(), rollout::run(args))
 }
 
 /// Says what markers would do. (`try` is a keyword.)

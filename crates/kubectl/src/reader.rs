@@ -1,4 +1,4 @@
-//! Requests: one object, or a list in pages. A refused one names the right that is missing.
+//! Requests: one object, a list in pages, or a patch. A refused one names the right that is missing.
 
 use std::time::Duration;
 
@@ -11,6 +11,7 @@ use leadsman_process::server::Reply;
 use leadsman_process::{ApiServer, clock};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 
 use crate::cluster_clock::ClusterClock;
 use crate::output;
@@ -21,7 +22,7 @@ pub(crate) const DEADLINE: Duration = Duration::from_secs(20);
 /// How often a list begins anew whose continue token has expired.
 const ATTEMPTS: usize = 3;
 
-/// Reads objects of a cluster.
+/// Reads objects of a cluster, and patches those that somebody asks it to.
 pub(crate) struct Reader {
     pub(crate) server: ApiServer,
     clock: ClusterClock,
@@ -142,6 +143,44 @@ impl Reader {
             }
             Disposition::Gone { .. } => Ok(None),
             failure => Err(explain_failure("get", resource, namespace, failure)),
+        }
+    }
+
+    /// Patches an object: by a JSON merge patch (RFC 7396), or by a JSON patch (RFC 6902) where it is a list. One that is dry is
+    /// judged, and not stored.
+    pub(crate) async fn patch_object(
+        &self,
+        resource: ApiResource,
+        (namespace, name): (&str, &str),
+        patch: &Value,
+        is_dry: bool,
+    ) -> Result<(), Unread> {
+        let form = if patch.is_array() {
+            "json-patch"
+        } else {
+            "merge-patch"
+        };
+        let dry_run = if is_dry { "&dryRun=All" } else { "" };
+        let objects = resource.objects_path(Some(namespace));
+        let request = http::Request::patch(format!(
+            "{objects}/{name}?fieldManager=kubectl-leadsman{dry_run}"
+        ))
+        .header(
+            http::header::CONTENT_TYPE,
+            format!("application/{form}+json"),
+        )
+        .body(patch.to_string().into_bytes());
+        let full_name = resource.full_name();
+        let request =
+            request.map_err(|error| Unread(format!("cannot patch {full_name} {name}: {error}")))?;
+        match self.send_request(Verb::Update, request).await.disposition {
+            Disposition::Done => Ok(()),
+            failure => Err(explain_failure(
+                "patch",
+                resource,
+                Some(namespace),
+                &failure,
+            )),
         }
     }
 
@@ -310,7 +349,7 @@ fn explain_failure(
             ..
         } if resource == CLONE_SETS => {
             format!(
-                "the API server does not serve {name}: OpenKruise is not installed in this cluster"
+                "the API server does not serve {name}: neither leadsman with its gate CloneSetGate nor OpenKruise is installed in this cluster"
             )
         }
         Disposition::Retry {
@@ -358,6 +397,7 @@ mod tests {
     pub(crate) struct FakeServer {
         objects: BTreeMap<&'static str, serde_json::Value>,
         requests: Arc<Mutex<Vec<(String, String)>>>,
+        patches: Arc<Mutex<Vec<(String, Value)>>>,
     }
 
     impl FakeServer {
@@ -365,6 +405,7 @@ mod tests {
             Self {
                 objects: objects.into(),
                 requests: Arc::default(),
+                patches: Arc::default(),
             }
         }
 
@@ -372,19 +413,37 @@ mod tests {
             let server = self.clone();
             let service = tower::service_fn(move |request: http::Request<Body>| {
                 let path = request.uri().path().to_owned();
-                let accept = request.headers().get(http::header::ACCEPT);
-                let accept = accept.map_or("", |value| value.to_str().unwrap());
+                let header = |name| {
+                    let value = request.headers().get(name);
+                    value.map_or("", |value: &http::HeaderValue| value.to_str().unwrap())
+                };
                 let none = serde_json::json!({"kind": "Status", "reason": "NotFound", "code": 404,
                     "message": "not found", "details": {"name": "x"}});
                 let object = server.objects.get(path.as_str());
                 let status = if object.is_some() { 200 } else { 404 };
                 let body = object.unwrap_or(&none).to_string().into_bytes();
-                let mut requests = server.requests.lock().unwrap();
-                requests.push((path, accept.to_owned()));
-                let response = http::Response::builder().status(status);
-                std::future::ready(response.body(Body::from(body)))
+                let accept = header(http::header::ACCEPT).to_owned();
+                server.requests.lock().unwrap().push((path, accept));
+                let form = header(http::header::CONTENT_TYPE);
+                let how = format!("{form} {}", request.uri());
+                let is_patch = request.method() == http::Method::PATCH;
+                let (sent, patches) = (request.into_body(), server.patches.clone());
+                async move {
+                    if is_patch {
+                        let sent = sent.collect_bytes().await.unwrap();
+                        let sent = serde_json::from_slice(&sent).unwrap();
+                        patches.lock().unwrap().push((how, sent));
+                    }
+                    let response = http::Response::builder().status(status);
+                    response.body(Body::from(body))
+                }
             });
             Reader::new(ApiServer::new(Client::new(service, "default")))
+        }
+
+        /// The patches so far: their form and address, and their bodies.
+        pub(crate) fn patches(&self) -> Vec<(String, Value)> {
+            self.patches.lock().unwrap().clone()
         }
 
         /// The requests so far: their paths, and what they accept.

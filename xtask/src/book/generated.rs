@@ -77,6 +77,10 @@ fn commands(built: &[Executable]) -> Result<String> {
         for verb in verbs(&all) {
             let help = printed(&path, &[verb, "--help"])?;
             page.push_str(&section(&format!("{typed} {verb}"), &help));
+            for further in verbs(&help) {
+                let help = printed(&path, &[verb, further, "--help"])?;
+                page.push_str(&section(&format!("{typed} {verb} {further}"), &help));
+            }
         }
     }
     Ok(page)

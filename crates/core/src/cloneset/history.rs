@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use leadsman_api::CloneSet;
 use leadsman_api::slim::revision::ControllerRevision;
 use leadsman_reconcile::{ObjectName, ResourceVersion, Store, Stored};
 use serde_json::{Value, json};
@@ -12,6 +13,7 @@ use super::claim::ClaimTemplate;
 use super::pod::hash_in;
 use super::set::PodSet;
 use super::template::RevisionData;
+use crate::workload::JsonObject;
 use crate::workload::revision::{HASH_LABEL, Newest, Revision, RevisionChange, newest};
 
 /// The annotation of a revision with the set's templates of claims: pods of an earlier template mount what these have named.
@@ -228,6 +230,41 @@ impl<'a> Revisions<'a> {
         unused.truncate(surplus);
         unused
     }
+}
+
+/// A template that a set has or had, for `kubectl leadsman rollout`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PastTemplate {
+    /// The name of its revision.
+    pub name: String,
+    /// The number of its revision; the newest has the highest.
+    pub number: i64,
+    /// The template. It makes no other revision where a set has it again.
+    pub template: JsonObject,
+    /// Whether the set has it now.
+    pub is_present: bool,
+}
+
+/// The templates of a set by its revisions among these, the oldest first.
+pub fn past_templates(set: &CloneSet, revisions: &[ControllerRevision]) -> Vec<PastTemplate> {
+    let present = set.spec.template.read().unwrap_or_default();
+    let present = RevisionData::of(&present);
+    let uid = set.metadata.uid.as_deref();
+    let revisions = revisions.iter();
+    let own = revisions.filter(|one| SetHistory::read(one).owner.as_deref() == uid);
+    let mut templates: Vec<_> = own
+        .map(|one| {
+            let data = RevisionData::read(&one.data);
+            PastTemplate {
+                name: ObjectName::of(&one.identity).name,
+                number: one.revision,
+                template: data.template(),
+                is_present: data == present,
+            }
+        })
+        .collect();
+    templates.sort_by_key(|one| one.number);
+    templates
 }
 
 /// Whether a revision is a set's: its own, or one that nobody owns and whose labels it selects.

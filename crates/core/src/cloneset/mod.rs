@@ -62,7 +62,7 @@ pub use brake::Memory;
 pub use claim::SetClaim;
 pub use explain::{SetExplanation, explain_set};
 pub use feature::{SetKey, World};
-pub use history::SetHistory;
+pub use history::{PastTemplate, SetHistory, past_templates};
 pub use pod::ClonePod;
 pub use set::PodSet;
 pub use writes::CloneSets;

@@ -74,6 +74,11 @@ enum Command {
     /// keeps runs from beginning, in the default time zone that the manager's flags name. With --schedule or -f no cluster is
     /// asked. The exit status is 1 if a schedule has no next time. Nothing is written.
     Next(leadsman_kubectl::NextArgs),
+    /// Show, wait for, undo, pause and resume the roll-out of a CloneSet
+    ///
+    /// The words are those of kubectl rollout, which does not know the kind. undo, pause, resume and restart write the set, with
+    /// your own right to patch clonesets.apps.kruise.io; status and history write nothing.
+    Rollout(leadsman_kubectl::RolloutArgs),
 }
 
 const ABOUT: &str =
@@ -82,8 +87,8 @@ const LONG_ABOUT: &str = "\
 Says why pods lack their marks or sidecars, why jobs do not run, and what to do
 
 The plugin asks the API server about PodProbeMarkers, SidecarSets, BroadcastJobs
-and AdvancedCronJobs, with your kubeconfig and your own rights, and changes no
-object. Begin with:
+and AdvancedCronJobs, with your kubeconfig and your own rights. It changes no
+object, but for what rollout is told to do with a CloneSet. Begin with:
 
     kubectl leadsman explain pod/game-0
     kubectl leadsman status -A
@@ -111,6 +116,7 @@ fn main() -> ExitCode {
         Command::Drift(args) => leadsman_kubectl::drift(&args),
         Command::Inject(args) => leadsman_kubectl::inject(&args),
         Command::Next(args) => leadsman_kubectl::next(&args),
+        Command::Rollout(args) => leadsman_kubectl::rollout(&args),
         Command::Try(args) => leadsman_kubectl::try_markers(&args),
         Command::Doctor(args) => leadsman_kubectl::doctor(&args),
     }

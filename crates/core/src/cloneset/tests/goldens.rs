@@ -36,5 +36,7 @@ fn data_and_names_are_those_that_openkruise_has_recorded() {
         // What is stored reads as what was computed.
         let stored: Value = serde_json::from_str(&one.data).unwrap();
         assert_eq!(RevisionData::read(&stored), data, "{}", one.id);
+        // Whoever goes back to it has the same revision.
+        assert_eq!(RevisionData::of(&data.template()), data, "{}", one.id);
     }
 }
