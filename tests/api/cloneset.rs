@@ -13,12 +13,13 @@ use kube::api::{
 use kube::{Api, Error, ResourceExt};
 use leadsman_api::CloneSet;
 use leadsman_process::clock;
-use leadsman_tests::{Scene, wait_for_answer};
+use leadsman_tests::{Scene, document, wait_for_answer};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::Installation;
 use crate::broadcast::serve_jobs;
+use crate::inject::{expect, run};
 use crate::rights::client_of;
 use crate::stage::PLACES;
 
@@ -299,7 +300,8 @@ impl Pods {
             let now = Time(clock::now());
             let ready = if is_open { "True" } else { "False" };
             let status = json!({"status": {"phase": "Running",
-                "conditions": [{"type": "Ready", "status": ready, "lastTransitionTime": now}],
+                "conditions": [{"type": "Initialized", "status": "True"},
+                    {"type": "Ready", "status": ready, "lastTransitionTime": now}],
                 "containerStatuses": [{"name": "main", "image": image, "imageID": format!("sha256:{image}"),
                     "containerID": format!("containerd://{image}"), "ready": true, "restartCount": 0,
                     "state": {"running": {"startedAt": now}}}]}});
@@ -354,15 +356,21 @@ fn uids(pods: &[Pod]) -> Vec<String> {
     uids
 }
 
-// CLS-12, CLS-13, CLS-14, CLS-15, CLS-22, CLS-27, CLS-40, CLS-42, CLD-23
-pub(crate) async fn a_set_is_made_scaled_and_updated(_shared: Arc<Installation>) -> Result<()> {
-    let _place = PLACES.acquire().await?;
+/// A control plane and a manager with the gate.
+async fn raise() -> Result<Installation> {
     let installation = Installation::raise_idle().await?;
     serve_jobs(&installation.client).await?;
     installation
         .apply_manifests(&[GATE, "--only=access"], &["--force-conflicts"])
         .await?;
     installation.start_manager_with(&[GATE]).await?;
+    Ok(installation)
+}
+
+// CLS-12, CLS-13, CLS-14, CLS-15, CLS-22, CLS-27, CLS-40, CLS-42, CLD-23
+pub(crate) async fn a_set_is_made_scaled_and_updated(_shared: Arc<Installation>) -> Result<()> {
+    let _place = PLACES.acquire().await?;
+    let installation = raise().await?;
     let scene = Scene::new(&installation.client, "n1").await?;
     let sets: Api<CloneSet> = Api::namespaced(scene.client.clone(), &scene.ns);
     let set: CloneSet = serde_json::from_value(json!({
@@ -510,4 +518,125 @@ async fn claims_come_and_go_with_their_pods(installation: &Installation) -> Resu
     })
     .await?;
     Ok(())
+}
+
+/// The example of `docs/howto/idle-clones.md`, and then its roll-outs by `kubectl leadsman rollout`.
+// CLS-27, CLS-29
+pub(crate) async fn idle_pods_go_first_and_a_roll_out_is_steered(
+    _shared: Arc<Installation>,
+) -> Result<()> {
+    let _place = PLACES.acquire().await?;
+    let installation = raise().await?;
+    let scene = Scene::new(&installation.client, "idle").await?;
+    let example = document::root().join("examples/idle-clones.yaml");
+    for object in std::fs::read_to_string(example)?.split("---\n") {
+        let mut object: Value = serde_norway::from_str(object)?;
+        if object["kind"] == "CloneSet" {
+            object["spec"]["template"]["spec"]["nodeName"] = json!(scene.node);
+        }
+        let create = ["create", "-n", &scene.ns, "-f", "-"];
+        let object = object.to_string();
+        installation
+            .plane
+            .kubectl_with(&create, object.as_bytes())
+            .await?;
+    }
+    let pods = Pods(Api::namespaced(scene.client.clone(), &scene.ns));
+    let scale = async |count: i32| {
+        let sets: Api<CloneSet> = Api::namespaced(scene.client.clone(), &scene.ns);
+        let scale = Patch::Merge(json!({"spec": {"replicas": count}}));
+        let params = PatchParams::default();
+        sets.patch_scale("arena", &params, &scale).await
+    };
+    let three = pods.ready(3, OLD).await?;
+    for (index, pod) in three.iter().enumerate() {
+        let (state, idle, cost) = match index {
+            1 => ("Failed", "false", "10"),
+            _ => ("Succeeded", "true", "-10"),
+        };
+        let name = pod.name_any();
+        scene.report_verdict(&name, "arena#idle", state, "").await?;
+        let marks = json!({"labels": {"idle": idle},
+            "annotations": {"controller.kubernetes.io/pod-deletion-cost": cost}});
+        scene.wait_for_marks(&name, marks).await?;
+    }
+    scale(1).await?;
+    let busy = three[1].name_any();
+    let left = pods.ready(1, OLD).await?;
+    ensure!(left[0].name_any() == busy, "an idle one stays");
+    scale(0).await?;
+    let held = json!({"labels": {"lifecycle.apps.kruise.io/state": "PreparingDelete"}});
+    scene.wait_for_marks(&busy, held).await?;
+    scene
+        .report_verdict(&busy, "arena#idle", "Succeeded", "")
+        .await?;
+    pods.ready(0, OLD).await?;
+    scale(2).await?;
+    pods.ready(2, OLD).await?;
+    steer(&installation, &scene, &pods).await?;
+    installation.end().await;
+    Ok(())
+}
+
+/// The image of the example, and the next one.
+const OLD: &str = "busybox:1.37";
+const NEW: &str = "busybox:1.38";
+
+async fn steer(installation: &Installation, scene: &Scene, pods: &Pods) -> Result<()> {
+    let rollout = async |words: &[&str], success: bool, expected: &[&str]| {
+        let words = [&["rollout"], words, &["cloneset/arena", "-n", &scene.ns]].concat();
+        expect(&run(installation, &words, "").await?, success, expected)
+    };
+    let done = "cloneset \"arena\" successfully rolled out";
+    rollout(&["status"], true, &[done]).await?;
+    rollout(&["pause"], true, &["cloneset.apps.kruise.io/arena paused"]).await?;
+    rollout(&["pause"], false, &["is already paused"]).await?;
+    let sets: Api<CloneSet> = Api::namespaced(scene.client.clone(), &scene.ns);
+    let containers = json!([{"name": "main", "image": NEW, "command": ["sleep", "infinity"]}]);
+    let edit = json!({"spec": {"template": {"spec": {"containers": containers}}}});
+    sets.patch("arena", &PatchParams::default(), &Patch::Merge(edit))
+        .await?;
+    let waits = [
+        "0 out of 2 new pods have been updated... (it is paused)",
+        "error: timed out waiting for the condition",
+    ];
+    rollout(&["status", "--timeout=5s"], false, &waits).await?;
+    rollout(
+        &["resume"],
+        true,
+        &["cloneset.apps.kruise.io/arena resumed"],
+    )
+    .await?;
+    pods.ready(2, NEW).await?;
+    rollout(&["status"], true, &[done]).await?;
+    let both = ["1          arena-", OLD, "2          arena-", NEW];
+    rollout(&["history"], true, &both).await?;
+    let dry = "cloneset.apps.kruise.io/arena rolled back (server dry run)";
+    rollout(&["undo", "--dry-run=server"], true, &[dry]).await?;
+    let shown = ["image: busybox:1.37", "(dry run)"];
+    rollout(&["undo", "--dry-run=client"], true, &shown).await?;
+    rollout(
+        &["undo"],
+        true,
+        &["cloneset.apps.kruise.io/arena rolled back\n"],
+    )
+    .await?;
+    let back = pods.ready(2, OLD).await?;
+    // The earlier revision is numbered anew, and none is made.
+    rollout(&["undo", "--to-revision=1"], false, &["it has 2, 3"]).await?;
+    rollout(
+        &["restart"],
+        true,
+        &["cloneset.apps.kruise.io/arena restarted"],
+    )
+    .await?;
+    wait_for_answer("other pods of the same image", || async {
+        let pods = pods.ready(2, OLD).await?;
+        let others = uids(&pods);
+        Ok(uids(&back)
+            .iter()
+            .all(|uid| !others.contains(uid))
+            .then_some(()))
+    })
+    .await
 }

@@ -45,7 +45,11 @@ const POD: &str = r#"{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "w
     "spec": {"containers": [{"name": "main", "image": "web:1", "volumeMounts": [{"name": "data", "mountPath": "/data"}]}],
         "volumes": [{"name": "data", "emptyDir": {}}]}}"#;
 
-async fn run(installation: &Installation, words: &[&str], input: &str) -> Result<Printed> {
+pub(crate) async fn run(
+    installation: &Installation,
+    words: &[&str],
+    input: &str,
+) -> Result<Printed> {
     let kubeconfig = installation.plane.admin_kubeconfig();
     let printed = kubectl_leadsman(kubeconfig, words, input).await?;
     eprintln!(
@@ -57,7 +61,7 @@ async fn run(installation: &Installation, words: &[&str], input: &str) -> Result
     Ok(printed)
 }
 
-fn expect(printed: &Printed, success: bool, words: &[&str]) -> Result<()> {
+pub(crate) fn expect(printed: &Printed, success: bool, words: &[&str]) -> Result<()> {
     let all = format!("{}{}", printed.out, printed.err);
     ensure!(printed.success == success, "{all}");
     for words in words {
