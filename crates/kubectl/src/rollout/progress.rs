@@ -72,8 +72,9 @@ fn progress_of(name: &str, set: &CloneSet) -> RolloutProgress {
     } else {
         return Done(format!("cloneset {name:?} successfully rolled out"));
     };
-    let reasons = status.conditions.iter();
-    let mut reasons: Vec<_> = reasons.filter_map(|one| one.message.clone()).collect();
+    let problems = status.conditions.iter();
+    let problems = problems.filter(|one| one.type_.starts_with("Failed"));
+    let mut reasons: Vec<_> = problems.filter_map(|one| one.message.clone()).collect();
     if strategy.paused && updated < wanted {
         reasons.push("it is paused".to_owned());
     }
@@ -203,6 +204,12 @@ mod tests {
             panic!("a quota may be raised");
         };
         assert!(line.ends_with("updated... (no)"), "{line}");
+        let late = of("Progressing", "ProgressDeadlineExceeded");
+        assert_eq!(late, of("FailedUpdate", "NotInPlace"));
+        let Waits(line) = of("Progressing", "CloneSetUpdated") else {
+            panic!("it is no problem");
+        };
+        assert!(line.ends_with("updated..."), "{line}");
     }
 
     async fn lines_of(events: Vec<WatchEvent<CloneSet>>) -> (Vec<String>, Option<String>) {
