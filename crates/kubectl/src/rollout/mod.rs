@@ -145,7 +145,7 @@ pub(crate) async fn run(args: &Args) -> Result<(), VerbError> {
             if args.dry_run == DryRun::Client {
                 return output::print_text(&undo.to_text()?);
             }
-            if set.set.spec.update_strategy.paused {
+            if set.set.spec.update_strategy.settings().paused {
                 let name = &set.name;
                 output::print_remark(&format!(
                     "the set is paused: pods follow after kubectl leadsman rollout resume cloneset/{name}"
@@ -242,14 +242,19 @@ fn set_name<'a>(words: &[&'a str]) -> Result<&'a str, VerbError> {
 
 /// Stops a roll-out, or lets it go on.
 fn pause(name: &str, set: &CloneSet, paused: bool) -> Result<SetChange, VerbError> {
-    if set.spec.update_strategy.paused == paused {
+    let strategy = &set.spec.update_strategy;
+    if strategy.settings().paused == paused {
         let already = if paused { "already" } else { "not" };
         return Err(VerbError::Found(format!(
             "clonesets.apps.kruise.io \"{name}\" is {already} paused"
         )));
     }
+    let mut field = json!({"paused": paused});
+    if strategy.is_of_v1beta1() {
+        field = json!({"rollingUpdate": field});
+    }
     Ok(SetChange {
-        patch: json!({"spec": {"updateStrategy": {"paused": paused}}}),
+        patch: json!({"spec": {"updateStrategy": field}}),
         done: if paused { "paused" } else { "resumed" },
     })
 }
@@ -263,15 +268,15 @@ fn restart(name: &str, set: &CloneSet, now: jiff::Timestamp) -> Result<SetChange
             "clonesets.apps.kruise.io \"{name}\" cannot be restarted: {why}"
         ))
     };
-    if strategy.paused {
+    if strategy.settings().paused {
         return Err(refused(format!(
             "it is paused; run kubectl leadsman rollout resume cloneset/{name} first"
         )));
     }
-    let kind = strategy.type_.as_deref().unwrap_or("ReCreate");
-    if kind != "ReCreate" {
+    let policy = strategy.policy().unwrap_or("ReCreate");
+    if policy.starts_with("InPlace") {
         return Err(refused(format!(
-            "with spec.updateStrategy.type {kind} an annotation changes in the pods as they are, and no container restarts; \
+            "with {policy} an annotation changes in the pods as they are, and no container restarts; \
              set ReCreate, or name the pods in spec.scaleStrategy.podsToDelete"
         )));
     }
@@ -344,6 +349,11 @@ mod tests {
             };
             assert_eq!(pause("web", set, to).unwrap(), wanted);
         }
+        let strategy =
+            json!({"updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"paused": true}}});
+        let change = pause("web", &set(&strategy, &json!({})), false).unwrap();
+        let resumed = json!({"spec": {"updateStrategy": {"rollingUpdate": {"paused": false}}}});
+        assert_eq!(change.patch, resumed);
         let error = pause("web", &paused, true).unwrap_err().to_string();
         assert_eq!(error, "clonesets.apps.kruise.io \"web\" is already paused");
         let error = pause("web", &running, false).unwrap_err().to_string();

@@ -75,7 +75,7 @@ fn progress_of(name: &str, set: &CloneSet) -> RolloutProgress {
     let problems = status.conditions.iter();
     let problems = problems.filter(|one| one.type_.starts_with("Failed"));
     let mut reasons: Vec<_> = problems.filter_map(|one| one.message.clone()).collect();
-    if strategy.paused && updated < wanted {
+    if strategy.settings().paused && updated < wanted {
         reasons.push("it is paused".to_owned());
     }
     let why = match reasons.as_slice() {
