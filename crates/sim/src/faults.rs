@@ -47,6 +47,8 @@ pub(crate) struct FaultState {
     pub(crate) lost_requests: Lasting<usize>,
     /// The death to come.
     pub(crate) crash: Option<Crash>,
+    /// When the last arrives of what faults have held back that were ended.
+    held_until: Duration,
 }
 
 /// What lasts for a time, for one resource or all.
@@ -125,6 +127,7 @@ impl Faults {
             lost_replies: Lasting::default(),
             lost_requests: Lasting::default(),
             crash: None,
+            held_until: Duration::ZERO,
         };
         let state = Arc::new(Mutex::new(state));
         Self {
@@ -158,7 +161,8 @@ impl Faults {
         let slow = (fresh.slow.what, fresh.slow.until);
         let late = fresh.late_events.values().chain([&slow]);
         let arrivals = late.map(|(by, until)| now.min(*until) + *by);
-        arrivals.fold(fresh.silence.until, Duration::max)
+        state.held_until = arrivals.fold(fresh.silence.until, Duration::max);
+        state.held_until
     }
 
     /// Begins the next incarnation, and returns its number.
@@ -274,7 +278,7 @@ impl Faults {
                 .is_none_or(|only| only == kind);
             late.is_some_and(|(by, until)| now < *until + *by)
                 || (is_silent && now < state.silence.until)
-                || now < state.lag.1
+                || now < state.lag.1.max(state.held_until)
         };
         let late = KINDS.iter().filter(|kind| is_late(kind));
         late.map(|kind| (*kind).to_owned()).collect()

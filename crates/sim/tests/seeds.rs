@@ -2,21 +2,13 @@
 
 use leadsman_sim::{FaultClass, Plan, run, run_seeds};
 
-/// Seeds that fail by a fault of leadsman that is not mended yet (docs/simulation.md), and the rule that says so. Who mends it
-/// takes the seed away here.
-const KNOWN: [(u64, &str); 1] = [(44, "a new leader knows what there is")];
-
 #[test]
-fn a_hundred_seeds_end_right_but_for_those_that_are_known() {
+fn a_hundred_seeds_end_right() {
     let jobs = std::thread::available_parallelism().map_or(1, usize::from);
     let (count, failures) = run_seeds(0..100, jobs, &FaultClass::GATE, || false);
     assert_eq!(count, 100);
-    let seeds: Vec<_> = failures
-        .iter()
-        .map(|failure| (failure.seed, failure.rule()))
-        .collect();
-    let new = seeds.iter().position(|seed| !KNOWN.contains(seed));
-    if let Some(first) = new.map(|new| &failures[new]) {
+    let seeds: Vec<_> = failures.iter().map(|failure| failure.seed).collect();
+    if let Some(first) = failures.first() {
         let shrunk = first.shrunk(80);
         let plan = serde_json::to_string(&shrunk.plan).unwrap();
         panic!(
@@ -24,7 +16,6 @@ fn a_hundred_seeds_end_right_but_for_those_that_are_known() {
             shrunk.render()
         );
     }
-    assert_eq!(seeds, KNOWN, "the others pass now");
 }
 
 #[test]

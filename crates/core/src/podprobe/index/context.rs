@@ -98,6 +98,8 @@ pub(super) enum Timer {
     Deletion(MarkerName),
     /// A write that was refused and may be tried again.
     Refusal(WriteTarget),
+    /// Entries of pods that the watch has not shown, in objects up to a version.
+    UnseenPods(u64),
 }
 
 /// A write that is due, with what contests remember of it once it is sent.

@@ -27,6 +27,7 @@
 //! | `context` | what the machines share: the time, timers, and the list of what an event affects |
 //! | `refusals` | writes that the API server refused |
 //! | `undecodable` | objects that do not decode |
+//! | `unseen` | entries of pods that the watch of pods has yet to show |
 //!
 //! Each event takes the same course. First it is taken in by the machines, each of which adds what it affects to
 //! `context::Affected`. Then the pods named there are planned and the room in nodes' objects is allocated, which may
@@ -48,6 +49,7 @@ mod situation;
 mod tests;
 mod turns;
 mod undecodable;
+mod unseen;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -70,6 +72,7 @@ use self::pods::{Planned, PodPlan, Pods};
 use self::refusals::RefusedWrites;
 use self::turns::PlanningTurns;
 use self::undecodable::Undecodable;
+use self::unseen::UnseenPods;
 use super::compatibility::Compatibility;
 use super::event::{Event, WatchedKind, Write, WriteTarget};
 use super::marker::{MARKERS_PER_NAMESPACE, MARKERS_PER_POD, Marker};
@@ -118,6 +121,7 @@ pub struct Index {
     groups: Groups,
     turns: PlanningTurns,
     undecodable: Undecodable,
+    unseen: UnseenPods,
     refusals: RefusedWrites,
     watches: Watches<WatchedKind>,
     /// Whether all markers have been listed, so that loops among them can be found.
@@ -139,6 +143,7 @@ impl Index {
             groups: Groups::default(),
             turns: PlanningTurns::default(),
             undecodable: Undecodable::default(),
+            unseen: UnseenPods::default(),
             refusals: RefusedWrites::default(),
             watches: Watches::default(),
             markers_listed: false,
@@ -565,6 +570,7 @@ impl Index {
                     self.mark_for_recomputing(&target);
                 }
             }
+            Timer::UnseenPods(version) => self.release_unseen(version),
         }
     }
 

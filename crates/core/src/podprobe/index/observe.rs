@@ -23,7 +23,10 @@ impl Index {
         let cx = &mut self.cx;
         match event {
             Event::Marker(marker, source) => self.observe_marker(&marker, source),
-            Event::Pod(pod, source) => self.observe_pod(&pod, source),
+            Event::Pod(pod, source) => {
+                self.observe_pod(&pod, source);
+                self.release_watched();
+            }
             Event::Node(node, source) => self.observe_node(&node, source),
             Event::NodePodProbe(object, source) => {
                 self.observe_object(Arc::unwrap_or_clone(object), source);
@@ -38,6 +41,7 @@ impl Index {
                 if !known.is_some_and(|known| known.is_later_than(version)) {
                     self.remove_object_at_version(kind, &name, version);
                 }
+                self.release_watched();
             }
             Event::Listed(kind, names, version) => {
                 self.markers_listed |= kind == WatchedKind::Marker;
@@ -46,10 +50,14 @@ impl Index {
                 }
                 let list = self.watches.complete_list(kind, version);
                 self.remove_unlisted(kind, &names, list);
+                self.release_watched();
             }
             Event::Relisted(kind, names, version) => {
                 let list = self.watches.complete_list_beside_watch(kind, version);
                 self.remove_unlisted(kind, &names, list);
+                if kind == WatchedKind::NodePodProbe {
+                    self.preserve_unseen();
+                }
             }
             Event::Synced => {
                 cx.synced = true;

@@ -348,19 +348,42 @@ impl Nodes {
         let on_nodes = self.by_name.iter().flat_map(|(node, state)| {
             let pods = state.pods.range(first.clone()..);
             let pods = pods.take_while(|((pod, _), _)| pod == name);
-            pods.map(|(key, pod)| {
-                let observed = pod.observed.clone().filter(|observed| {
-                    let mut entries = observed.entries.iter();
-                    // An entry that could not be read cannot be written back as it was.
-                    kept && entries.all(|entry| entry.probe.is_some())
-                });
-                (node.clone(), key.clone(), observed)
-            })
+            pods.map(|(key, _)| (node.clone(), key.clone()))
         });
         let on_nodes: Vec<_> = on_nodes.collect();
-        for (node, key, wanted) in on_nodes {
-            self.set_wanted(&node, &key, wanted, cx);
+        for (node, key) in on_nodes {
+            self.preserve_entries(&node, &key, kept, cx);
         }
+    }
+
+    /// Makes what is observed of a pod on a node the wanted state, or ends that.
+    pub(super) fn preserve_entries(
+        &mut self,
+        node: &NodeName,
+        key: &PodKey,
+        kept: bool,
+        cx: &mut IndexContext,
+    ) {
+        let pod = self.by_name.get(node).and_then(|node| node.pods.get(key));
+        let observed = pod.and_then(|pod| pod.observed.clone());
+        let wanted = observed.filter(|observed| {
+            let mut entries = observed.entries.iter();
+            // An entry that could not be read cannot be written back as it was.
+            kept && entries.all(|entry| entry.probe.is_some())
+        });
+        self.set_wanted(node, key, wanted, cx);
+    }
+
+    /// The pods that nodes' objects have entries of, each with the version of the object, if that is known.
+    pub(super) fn entries_with_versions(&self) -> Vec<(u64, NodeName, PodKey)> {
+        let nodes = self.by_name.iter();
+        let entries = nodes.flat_map(|(name, node)| {
+            let version = node.object.as_ref().and_then(|one| one.version.number());
+            let pods = node.pods.iter();
+            let pods = pods.filter(|(_, pod)| pod.observed.is_some());
+            pods.filter_map(move |(key, _)| Some((version?, name.clone(), key.clone())))
+        });
+        entries.collect()
     }
 
     /// The nodes whose agents do not report.

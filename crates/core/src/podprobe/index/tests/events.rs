@@ -6,7 +6,7 @@ use std::sync::Arc;
 use jiff::SignedDuration;
 
 use super::cluster::{at, name};
-use super::pod::{Owner, mark};
+use super::pod::{Owner, SimPod, mark};
 use super::proof::marker;
 use super::scene::{app_x, exec, idle, p0, probe};
 use super::world::World;
@@ -174,4 +174,59 @@ fn a_new_leader_keeps_what_was_made_after_its_list() {
     world.observe(list);
     world.drain();
     assert_eq!(world.entries(), ["later#two", "way#idle"]);
+}
+
+/// The pods that the object of the node has entries of.
+fn probed(world: &World) -> Vec<&str> {
+    let object = &world.cluster.node_pod_probes["n0"];
+    let pods = object.spec.pod_probes.iter();
+    pods.map(|pod| pod.name.as_str()).collect()
+}
+
+/// Another manager has written entries of the pod `a/p1`, which this one has not seen yet when it leads again.
+fn led_again_before_the_watch_of_pods(meanwhile: impl FnOnce(&mut World)) -> World {
+    let mut world = World::probing(&[idle()]);
+    let pod = SimPod::new("u1", "n0", &[("app", "x")]);
+    world.cluster.put_pod(&name("a", "p1"), pod);
+    world.lose_lead();
+    assert_eq!(probed(&world), ["p0", "p1"]);
+    meanwhile(&mut world);
+    world.writes.clear();
+    world.lead_again();
+    while world.work() {}
+    assert_eq!((probed(&world), world.node_writes()), (vec!["p0", "p1"], 0));
+    world
+}
+
+// PPM-2
+#[test]
+fn a_new_leader_keeps_the_entries_of_a_pod_that_its_watch_shows_later() {
+    let mut world = led_again_before_the_watch_of_pods(|_| {});
+    world.rest();
+    assert_eq!((probed(&world), world.node_writes()), (vec!["p0", "p1"], 0));
+}
+
+// PPM-2
+#[test]
+fn a_new_leader_takes_the_entries_of_a_pod_away_when_its_watch_has_shown_that_it_is_gone() {
+    let mut world = led_again_before_the_watch_of_pods(|world| {
+        world.cluster.delete(WatchedKind::Pod, &name("a", "p1"));
+    });
+    world.drain();
+    assert_eq!(probed(&world), ["p0"]);
+}
+
+// PPM-2
+#[test]
+fn entries_of_a_pod_that_no_watch_shows_go_after_two_minutes() {
+    let mut world = led_again_before_the_watch_of_pods(|world| {
+        world.cluster.pending.clear();
+        world.cluster.pods.remove(&name("a", "p1"));
+    });
+    world.pass(SignedDuration::from_secs(119));
+    world.drain();
+    assert_eq!(probed(&world), ["p0", "p1"]);
+    world.pass(SignedDuration::from_secs(1));
+    world.drain();
+    assert_eq!(probed(&world), ["p0"]);
 }
