@@ -327,10 +327,14 @@ impl Index {
             }
             for namespace in namespaces {
                 self.affect_namespace(&namespace);
+                self.update_recorded_memberships(&namespace);
             }
         }
         for change in &changes {
             self.plan_pods_of(change);
+            if change.selects_others {
+                self.update_memberships_of_marker(change);
+            }
         }
     }
 
@@ -421,15 +425,7 @@ impl Index {
             && let Some(selector) = self.markers.selector_of(&change.name)
         {
             let selected = self.pods.selected_by(&change.name.namespace, selector);
-            let selected: Vec<_> = selected.cloned().collect();
-            let marker = self.markers.active_entry(&change.name);
-            if marker.is_some_and(|(_, marker)| marker.has_exclusive()) {
-                // Before the first of them is planned: none may be given a value that another one has in its group.
-                for pod in &selected {
-                    self.update_memberships(pod);
-                }
-            }
-            self.cx.affected.pods.extend(selected);
+            self.cx.affected.pods.extend(selected.cloned());
         }
     }
 

@@ -10,6 +10,7 @@ use leadsman_api::{AGENT_LABELS, NodePodProbe, PodProbeMarker};
 
 use super::Index;
 use super::context::{Contributions, PodName};
+use super::markers::MarkerChange;
 use super::pod_plan::PlannedEntries;
 use crate::cluster::{CompleteList, ObjectName, Refusal, ResourceVersion, Source};
 use crate::podprobe::event::{Event, WatchedKind, Write, WriteTarget};
@@ -105,6 +106,7 @@ impl Index {
         self.forget_marker_refusals(&name);
         if let Some(change) = self.markers.observe_marker(wire, &mut self.cx) {
             self.plan_pods_of(&change);
+            self.update_memberships_of_marker(&change);
         }
     }
 
@@ -187,6 +189,38 @@ impl Index {
         let cx = &mut self.cx;
         self.groups
             .set_memberships(name, pod.version.number(), members, cx);
+    }
+
+    /// Records what pods have to do with the exclusive values of a marker that has changed, before the first of them is planned:
+    /// none may be given a value that another one has.
+    pub(super) fn update_memberships_of_marker(&mut self, change: &MarkerChange) {
+        let marker = self.markers.active_entry(&change.name);
+        let marker = marker.filter(|(_, marker)| self.cx.synced && marker.has_exclusive());
+        let Some((name, marker)) = marker else {
+            return;
+        };
+        let mut members = change.uncounted.clone();
+        if change.selects_others {
+            let selected = self.pods.selected_by(&name.namespace, &marker.selector);
+            members.extend(selected.cloned());
+        }
+        for pod in members {
+            self.update_memberships(&pod);
+        }
+        self.update_recorded_memberships(&change.name.namespace);
+    }
+
+    /// Does so for the pods that have records, also those that no marker selects.
+    pub(super) fn update_recorded_memberships(&mut self, namespace: &str) {
+        let pods = self.pods.in_namespace(namespace);
+        let recorded = pods.filter(|name| {
+            let pod = self.pods.get(name);
+            pod.is_some_and(exclusive::has_records)
+        });
+        let recorded: Vec<_> = recorded.cloned().collect();
+        for pod in recorded {
+            self.update_memberships(&pod);
+        }
     }
 
     /// Records a pod that may be an agent's.

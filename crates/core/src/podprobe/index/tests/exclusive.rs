@@ -18,7 +18,7 @@ use super::proof::marker;
 use super::scene::{app_x, exec};
 use super::world::{Fate, World};
 use crate::cluster::ObjectName;
-use crate::podprobe::event::WatchedKind;
+use crate::podprobe::event::{WatchedKind, WriteTarget};
 use crate::podprobe::exclusive::Records;
 use crate::podprobe::index::Config;
 
@@ -449,4 +449,45 @@ fn labels_from_before_stay_with_one_pod() {
     assert!(world.cluster.pods[&pod_name(0)].annotations.is_empty());
     world.mark("way", &[role(true, None)]);
     assert_eq!(world.roles(), "- primary -");
+}
+
+// PPM-23
+#[test]
+fn a_pod_that_the_marker_made_anew_does_not_select_loses_the_value_first() {
+    let mut world = World::database(&role(true, None));
+    world.says(2, "primary 7");
+    world.cluster.delete(WatchedKind::Marker, &name("a", "way"));
+    world.cluster.edit_pod(&pod_name(2), |pod| {
+        pod.labels.insert("app".to_owned(), mark("y", Owner::User));
+    });
+    while world.deliver() {}
+    // The label is to be taken, and the API server is not there.
+    let target = WriteTarget::PodMarks(pod_name(2));
+    let which = world.dirty.iter().position(|one| *one == target);
+    world.send(which.unwrap());
+    world.fly(0, Fate::Unavailable);
+    let again = marker(&app_x(), &[role(true, None)]);
+    world.cluster.put_marker(&name("a", "way"), again);
+    world.say(0, "Succeeded", "primary 8");
+    world.drain();
+    assert_eq!(world.roles(), "- - primary");
+    world.rest();
+    assert_eq!(world.roles(), "primary - -");
+}
+
+// PPM-23
+#[test]
+fn a_label_from_before_goes_first_though_its_pod_waits_for_its_turn() {
+    let mut plain = role(true, None);
+    plain["markerPolicy"][0]["exclusive"] = Value::Null;
+    let mut world = World::database(&plain);
+    world.says(2, "primary 7");
+    world.says(0, "replica 7");
+    world.index.turns.set_size(1);
+    let edited = marker(&app_x(), &[role(true, None)]);
+    world.cluster.put_marker(&name("a", "way"), edited);
+    world.deliver();
+    world.say(0, "Succeeded", "primary 8");
+    world.drain();
+    assert_eq!(world.roles(), "primary - -");
 }
