@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `args` | the flags |
 //! | `agent` | which tasks there are, and whether the container runtime answers |
+//! | `exec` | how commands are run |
 //! | `host` | the host of the tasks: start, health checks, shutdown |
 //! | `task` | the interface between host and tasks |
 //! | `health` | health checks, for `/readyz` |
@@ -14,6 +15,7 @@
 
 mod agent;
 mod args;
+mod exec;
 mod health;
 pub mod history;
 mod host;

@@ -155,6 +155,7 @@ impl FakeWorld {
             id.clone(),
             ScriptedAnswer::Ok(wire::ContainerStatusResponse {
                 status: Some(status),
+                ..wire::ContainerStatusResponse::default()
             }),
         );
         id
