@@ -121,7 +121,14 @@ impl DirectExec {
             }
             Err(_) => {
                 run.kill().await;
-                Ok(Err(ExecError::TimedOut))
+                // The cgroup of a paused container stops whatever enters it, which says nothing about the command.
+                let late =
+                    || ExecError::Runtime("the container could not be entered in time".to_owned());
+                Ok(Err(if run.begun {
+                    ExecError::TimedOut
+                } else {
+                    late()
+                }))
             }
         }
     }
@@ -183,6 +190,7 @@ impl Shared {
             session: process.id(),
             process,
             channel,
+            begun: false,
             ended: false,
         })
     }
@@ -195,12 +203,15 @@ struct Run {
     session: Option<u32>,
     process: Child,
     channel: UnixStream,
+    /// It is the command.
+    begun: bool,
     ended: bool,
 }
 
 impl Run {
     async fn finish(&mut self, request: &[u8]) -> Result<Execution, Detour> {
         self.begin(request).await?;
+        self.begun = true;
         let (stdout, stderr) = (self.process.stdout.take(), self.process.stderr.take());
         // A child of the command may hold the output open: the run takes until it is closed, as it does with a runtime.
         let (stdout, stderr, status) = tokio::join!(

@@ -235,12 +235,9 @@ fn become_user(plan: &Plan) -> Step<()> {
 
 /// The environment, with the user's home folder where the specification has none (`setupUser`).
 fn environment(plan: &Plan) -> Step<Vec<String>> {
-    let is_home = |variable: &String| variable.starts_with("HOME=");
     let mut env = plan.env.clone();
-    match env.iter().position(is_home) {
-        Some(at) if env[at] != "HOME=" => {}
-        Some(at) => env[at] = format!("HOME={}", home_of(plan.uid)?),
-        None => env.push(format!("HOME={}", home_of(plan.uid)?)),
+    if !env.iter().any(|variable| variable.starts_with("HOME=")) {
+        env.push(format!("HOME={}", home_of(plan.uid)?));
     }
     Ok(env)
 }

@@ -69,7 +69,17 @@ fn sorted<'a>(names: impl Iterator<Item = &'a str>) -> Vec<String> {
 
 /// Options of the file system itself that stand among the controllers.
 fn is_controller(option: &str) -> bool {
-    let of_mount = ["rw", "ro", "xattr", "noprefix", "clone_children", "none"];
+    let of_mount = [
+        "rw",
+        "ro",
+        "xattr",
+        "noprefix",
+        "clone_children",
+        "none",
+        "seclabel",
+        "cpuset_v2_mode",
+        "favordynmods",
+    ];
     !of_mount.contains(&option) && !option.starts_with("release_agent=")
 }
 

@@ -155,6 +155,7 @@ fn a_container_of_cri_o_is_found_in_its_unit(#[case] inner: &str) {
 #[case("/runtimeSpec/process/env", json!(["A=1", "A=2"]), Detour::Specification)]
 #[case("/runtimeSpec/process/env", json!(["A"]), Detour::Specification)]
 #[case("/runtimeSpec/process/env", json!(["=A"]), Detour::Specification)]
+#[case("/runtimeSpec/process/env", json!(["HOME="]), Detour::Specification)]
 #[case("/runtimeSpec/process/env", json!(["A=\u{0}"]), Detour::Specification)]
 #[case("/runtimeSpec/process/env", json!([format!("A={}", "x".repeat(MAX_REQUEST_BYTES))]), Detour::Specification)]
 #[case("/runtimeSpec/linux/personality", json!({}), Detour::Specification)]
