@@ -134,7 +134,7 @@ impl DirectExec {
     }
 }
 
-/// As that of [`Runtime`], but for the timeout, which is kept exactly and ends all processes of the command.
+/// The same as by [`Runtime`], but for the timeout, which is kept exactly and ends all processes of the command.
 impl Exec for DirectExec {
     async fn exec(
         &self,
@@ -203,7 +203,7 @@ struct Run {
     session: Option<u32>,
     process: Child,
     channel: UnixStream,
-    /// It is the command.
+    /// Whether it is the command.
     begun: bool,
     ended: bool,
 }
@@ -285,7 +285,7 @@ async fn read_beginning(output: Option<impl AsyncRead + Unpin>) -> Vec<u8> {
     kept
 }
 
-/// As runtimes and shells tell a signal.
+/// The code by which runtimes and shells tell a signal too.
 fn exit_code(status: ExitStatus) -> i32 {
     use std::os::unix::process::ExitStatusExt as _;
     let killed = || 128 + status.signal().unwrap_or_default();

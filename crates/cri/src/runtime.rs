@@ -248,7 +248,7 @@ impl Runtime {
             .await
     }
 
-    /// What the runtime itself knows of a container, as JSON; empty if it tells nothing. containerd and CRI-O tell process
+    /// The status of a container in the form of the runtime itself, JSON; empty if it tells nothing. containerd and CRI-O tell process
     /// id and specification.
     pub async fn container_info(&self, id: &str) -> Result<String, Error> {
         let mut reply = self.ask_container_status(id, true).await?;

@@ -19,7 +19,7 @@ pub(crate) const DIRECT: CapabilitySet = CapabilitySet::CHOWN
     .union(CapabilitySet::KILL)
     .union(CapabilitySet::AUDIT_WRITE);
 
-/// What the agent needs beside them: to enter namespaces and cgroups, and to look at processes of others. Where a container has
+/// The capabilities that the agent needs beside them, to enter namespaces and cgroups, and to look at processes of others. Where a container has
 /// higher limits than the agent, it needs `SYS_RESOURCE` too, or the kernel refuses that step.
 const TO_ENTER: CapabilitySet = CapabilitySet::SYS_ADMIN.union(CapabilitySet::SYS_PTRACE);
 

@@ -15,7 +15,7 @@ pub enum Detour {
     /// A user namespace, or processes of others in the same process namespace.
     #[error("the container has a user namespace, or shares its process namespace")]
     Namespaces,
-    /// More capabilities than containers have by default.
+    /// Capabilities beyond those that containers have by default.
     #[error("the container has more capabilities than the default ones")]
     Capabilities,
     /// A seccomp profile.
@@ -62,7 +62,7 @@ impl Detour {
         Self::Helper,
     ];
 
-    /// As the metric names it.
+    /// The metric's name for it.
     pub fn label(self) -> &'static str {
         match self {
             Self::Status => "status",

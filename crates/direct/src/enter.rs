@@ -30,7 +30,7 @@ use crate::plan::{MAX_REQUEST_BYTES, Plan};
 /// The answer before the command replaces this process.
 pub(crate) const READY: &[u8] = b"+";
 
-/// Where the node's first process has its files. The agent shares its process namespace.
+/// The root of the node's first process. The agent shares its process namespace.
 const NODE: &str = "/proc/1/root";
 /// The largest list of users that is read.
 const MAX_PASSWD: u64 = 1024 * 1024;
@@ -187,7 +187,7 @@ fn close_inherited(channel: &UnixStream) -> Step<()> {
 /// Sets user, groups and capabilities in runc's order (`finalizeNamespace`, `libcontainer/init_linux.go`).
 fn become_user(plan: &Plan) -> Step<()> {
     let kernel = |step| failed(Detour::Kernel, step);
-    // As the root of the container, or else as the user: one of the two may enter the folder.
+    // The root of the container may enter the folder, or else the user may.
     let entered = rustix::process::chdir(&plan.cwd).is_ok();
     let bounding = CapabilitySet::from_bits_retain(plan.bounding);
     for bit in 0..64 {

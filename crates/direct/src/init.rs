@@ -4,10 +4,10 @@
 use crate::detour::Detour;
 use crate::spec::ContainerInfo;
 
-/// What a new file may not be given, in every process that a runtime starts.
+/// The permissions that a new file is not given, in every process that a runtime starts.
 const UMASK: u32 = 0o022;
 
-/// What the files of a container's first process say, and of its parent, by which the runtime starts commands. Whoever read
+/// The files in `/proc` of a container's first process, and of its parent, by which the runtime starts commands. Whoever read
 /// them has to look afterwards whether the process still runs: then all of it was about that process.
 #[derive(Clone, Debug)]
 pub struct InitFacts {
@@ -25,7 +25,7 @@ pub struct InitFacts {
     pub same_users: bool,
 }
 
-/// Where the hierarchies of cgroups are mounted, of all that the node's first process sees.
+/// The mounts of the hierarchies of cgroups, of all that the node's first process sees.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CgroupMounts {
     /// The controllers of a hierarchy as `/proc/PID/cgroup` has them, sorted, and its folder. Version 2 has none.
@@ -112,7 +112,7 @@ impl InitFacts {
             let (_, rest) = line.split_once(':').ok_or(Detour::Cgroup)?;
             let (controllers, path) = rest.split_once(':').ok_or(Detour::Cgroup)?;
             let is_own = path == expected || (path == inner && controllers.is_empty());
-            // In a hierarchy that the runtime leaves alone it is where the runtime is.
+            // The runtime leaves some hierarchies alone: there it is where the runtime is.
             if !is_own && path.starts_with(&expected) {
                 return Err(Detour::Cgroup);
             }

@@ -11,7 +11,7 @@ use crate::spec::ContainerInfo;
 /// The largest request: the environment is most of it, and a larger one goes through the runtime.
 pub const MAX_REQUEST_BYTES: usize = 256 * 1024;
 
-/// What each command of a container has in common: whom to be, and where.
+/// The part that all commands of a container have in common: whom to be, and where.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Plan {
     /// The files into which a process writes 0 to enter its cgroups, below the root of the node's first process.

@@ -12,12 +12,12 @@ use crate::detour::Detour;
 /// The only kind of runtime that containerd tells of whose containers are processes of the node: runc, crun, youki.
 const RUNC: &str = "io.containerd.runc.v2";
 
-/// What the runtime knows of a container.
+/// A container in the runtime's words.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ContainerInfo {
     pub(crate) pid: u32,
-    /// Only containerd says it.
+    /// Said by containerd alone.
     #[serde(default)]
     runtime_type: Option<String>,
     runtime_spec: Specification,

@@ -14,14 +14,14 @@ const MAX_BYTES: usize = 4 * 1024 * 1024;
 
 /// A container in which commands are run directly.
 pub(super) struct Container {
-    /// Its first process.
+    /// The first process.
     pub(super) process: OwnedFd,
-    /// Its process namespace, by the kernel's name for it.
+    /// The process namespace, by the kernel's name for it.
     pub(super) namespace: String,
     pub(super) plan: Plan,
 }
 
-/// What was found out about a container.
+/// The findings about a container.
 type Known = Result<Arc<Container>, Detour>;
 
 pub(super) struct Containers {
@@ -75,7 +75,7 @@ impl Containers {
         let process = pidfd_open(pid.ok_or(Detour::Process)?, PidfdFlags::empty());
         let process = process.map_err(|_| Detour::Process)?;
         let (facts, namespace) = read_facts(info.pid()).map_err(|_| Detour::Process)?;
-        // What was read by its number was about the process of the descriptor, if that still runs.
+        // The files, read by number, were those of the process of the descriptor, if that still runs.
         if !is_running(&process) {
             return Err(Detour::Process);
         }

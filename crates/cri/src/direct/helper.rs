@@ -28,7 +28,7 @@ pub enum DirectExecError {
     /// The program is not beside the agent's.
     #[error("{path}: {source}")]
     Helper {
-        /// Where it should be.
+        /// The path at which it should be.
         path: PathBuf,
         /// Why it cannot be read.
         source: io::Error,
@@ -90,7 +90,7 @@ pub(super) fn load(path: &Path) -> Result<File, DirectExecError> {
     let load = || -> io::Result<File> {
         let mut source = File::open(path)?;
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-        // Before Linux 6.3 there is no such flag, and none is needed.
+        // The flag is unknown, and not needed, before Linux 6.3.
         let memory = rustix::fs::memfd_create("leadsman-exec", flags | MemfdFlags::EXEC)
             .or_else(|_| rustix::fs::memfd_create("leadsman-exec", flags))?;
         let mut memory = File::from(memory);

@@ -11,7 +11,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use super::container::process_namespace;
 
-/// More generations than one that forks without end can be ahead of us.
+/// The number of generations that one that forks without end can be ahead of us, and more.
 const MAX_ROUNDS: usize = 64;
 
 /// A process, by `/proc/PID/stat`.
