@@ -213,7 +213,7 @@ async fn differ(cluster: &Cluster, orders: &[Order]) -> Result<Vec<Answer>> {
 
 fn order(container: &str, command: Vec<String>, seconds: u64) -> Order {
     Order {
-        container: container.to_owned(),
+        container: container.split("://").last().unwrap_or_default().to_owned(),
         command,
         timeout: Duration::from_secs(seconds),
     }
