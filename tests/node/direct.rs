@@ -279,11 +279,17 @@ pub(crate) async fn a_command_that_takes_too_long_ends_with_its_children(
     let script = |script: &str| ["sh", "-c", script].map(ToOwned::to_owned).to_vec();
     let orders = [
         order(&id, vec!["sleep".to_owned(), "30".to_owned()], 1),
-        order(&id, script("trap '' TERM; sleep 31; sleep 31"), 1),
-        // The runtime leaves the children of this one; those of the run after it are gone.
         order(
             &id,
-            script("sleep 7001 & setsid sleep 7002 & (sleep 7003 &); sleep 7004"),
+            script("trap '' TERM; exec >/dev/null 2>&1; sleep 31; sleep 31"),
+            1,
+        ),
+        // None holds the output open, for which a runtime would wait. The runtime leaves the children of this one; those of the run after it are gone.
+        order(
+            &id,
+            script(
+                "exec >/dev/null 2>&1; sleep 7001 & setsid sleep 7002 & (sleep 7003 &); sleep 7004",
+            ),
             1,
         ),
     ];

@@ -93,12 +93,11 @@ impl DirectExec {
         timeout: Duration,
     ) -> Result<Result<Execution, ExecError>, Detour> {
         let containers = &self.shared.containers;
-        let container = match containers.find(id) {
-            Some(known) => known?,
-            None => {
-                let told = self.runtime.container_info(id).await;
-                containers.look_at(id, &told.map_err(|_| Detour::Status)?)?
-            }
+        let container = if let Some(known) = containers.find(id) {
+            known?
+        } else {
+            let told = self.runtime.container_info(id).await;
+            containers.look_at(id, &told.map_err(|_| Detour::Status)?)?
         };
         let request = Request {
             plan: &container.plan,

@@ -101,8 +101,15 @@ struct Linux {
     #[serde(default)]
     seccomp: Option<IgnoredAny>,
     #[serde(flatten)]
-    others: BTreeMap<String, IgnoredAny>,
+    others: Fields,
 }
+
+/// An object of which only the names of fields are read.
+#[expect(
+    clippy::zero_sized_map_values,
+    reason = "a set cannot be read from an object"
+)]
+type Fields = BTreeMap<String, IgnoredAny>;
 
 /// Fields of `linux` that concern the container when it is made, and no command in it.
 const OF_CREATION: [&str; 9] = [
@@ -149,7 +156,7 @@ impl ContainerInfo {
                 #[serde(rename = "pid")]
                 _pid: u32,
                 #[serde(rename = "runtimeSpec")]
-                _runtime_spec: BTreeMap<String, IgnoredAny>,
+                _runtime_spec: Fields,
             }
             match serde_json::from_str::<Form>(json) {
                 Ok(_) => Detour::Specification,

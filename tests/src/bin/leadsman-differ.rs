@@ -22,9 +22,9 @@ async fn main() -> Result<()> {
     };
     let runtime = Runtime::connect_lazily(endpoint)?;
     let way = Arc::new(Mutex::new(Ok(())));
-    let observed = Arc::clone(&way);
+    let latest = Arc::clone(&way);
     let observer = move |run: Result<(), Detour>| {
-        *observed.lock().expect("nobody panics") = run;
+        *latest.lock().expect("nobody panics") = run;
     };
     let direct = DirectExec::new(runtime.clone(), Path::new(helper), observer)?;
     match rest {
