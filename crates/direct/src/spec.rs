@@ -4,7 +4,6 @@
 
 use serde::Deserialize;
 use serde::de::IgnoredAny;
-use std::collections::BTreeMap;
 
 use crate::capability;
 use crate::detour::Detour;
@@ -105,11 +104,7 @@ struct Linux {
 }
 
 /// An object of which only the names of fields are read.
-#[expect(
-    clippy::zero_sized_map_values,
-    reason = "a set cannot be read from an object"
-)]
-type Fields = BTreeMap<String, IgnoredAny>;
+type Fields = serde_json::Map<String, serde_json::Value>;
 
 /// Fields of `linux` that concern the container when it is made, and no command in it.
 const OF_CREATION: [&str; 9] = [
