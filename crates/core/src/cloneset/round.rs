@@ -310,7 +310,7 @@ impl<'a> Round<'a> {
                 continue;
             }
             if member.pod.state() != State::PreparingDelete {
-                // As it was asked for, which is not seen yet.
+                // The cause is that of the mark which was asked for and is not seen yet.
                 let assumed = scene.pods.assumed(&member.pod.name);
                 let cause = assumed.map(|pod| pod.observed.annotation(REPLACED_FOR));
                 let cause = cause.filter(|revision| !revision.is_empty());
@@ -406,7 +406,7 @@ impl<'a> Round<'a> {
             if busy.contains(&pod.name) {
                 continue;
             }
-            // It is under way, or nobody knows: the gate is opened once that is seen to be done.
+            // An update that is under way, or whose fate nobody knows, keeps the pod out until it is seen to be done.
             if member.is_new && pod.revision_hash() != target {
                 continue;
             }

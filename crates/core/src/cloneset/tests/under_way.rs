@@ -140,7 +140,7 @@ fn an_edit_that_is_taken_back_before_the_kubelet_sees_it_is_done() {
     assert_eq!(cluster.status()["availableReplicas"], 1);
 }
 
-// CLD-31
+// CLD-62
 #[test]
 fn labels_of_the_set_itself_in_its_template_are_neither_given_nor_taken() {
     let labels = json!({"app": SET, "apps.kruise.io/cloneset-instance-id": "copied"});
