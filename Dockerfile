@@ -12,9 +12,9 @@ COPY . .
 # Without `--target` the flags would also be for build scripts and procedural macros, which cannot be linked statically.
 RUN host="$(rustc -vV | sed -n 's/^host: //p')" \
  && RUSTFLAGS="-Ctarget-feature=+crt-static --remap-path-prefix=/usr/local/cargo=/cargo" \
-    cargo build --locked --release --package leadsman --bin leadsman --bin leadsman-agent --bin leadsman-exec --target "$host" \
+    cargo build --locked --release --package leadsman --bin leadsman --bin leadsman-agent --target "$host" \
  && mkdir /programs \
- && mv "target/$host/release/leadsman" "target/$host/release/leadsman-agent" "target/$host/release/leadsman-exec" /programs
+ && mv "target/$host/release/leadsman" "target/$host/release/leadsman-agent" /programs
 
 FROM scratch
 ARG REVISION

@@ -1,6 +1,6 @@
 //! Makes leadsman's own image from its programs.
 //!
-//! The file system of the image is three files, `/leadsman`, `/leadsman-agent` and `/leadsman-exec`. The other files that they read are mounted
+//! The file system of the image is two files, `/leadsman` and `/leadsman-agent`. The other files that they read are mounted
 //! by the kubelet: `/etc/resolv.conf` and `/etc/hosts`, and the CA and token of a service account. They need no list of
 //! users, no time zones and no folder to write to.
 

@@ -111,11 +111,6 @@ impl Cluster {
 
     /// Starts the agent at this endpoint of a runtime.
     pub async fn start_agent_at(&self, runtime_endpoint: &str) -> Result<()> {
-        self.start_agent_with(runtime_endpoint, &[]).await
-    }
-
-    /// Starts the agent at this endpoint of a runtime with further flags.
-    pub async fn start_agent_with(&self, runtime_endpoint: &str, more: &[&str]) -> Result<()> {
         let kubeconfig = self.agent_kubeconfig.display().to_string();
         let history_socket = self.history_socket().display().to_string();
         let arguments = [
@@ -130,7 +125,6 @@ impl Cluster {
             "--history-socket",
             &history_socket,
         ];
-        let arguments = [&arguments, more].concat();
         *self.agent.lock().await = Some(
             self.start("agent", &leadsman::agent_program()?, &arguments)
                 .await?,

@@ -32,11 +32,6 @@ pub fn agent_program() -> Result<PathBuf> {
     beside_program("leadsman-agent")
 }
 
-/// The built `leadsman-exec` program, which the agent starts for a command.
-pub fn exec_program() -> Result<PathBuf> {
-    beside_program("leadsman-exec")
-}
-
 /// The built plugin of kubectl.
 pub fn plugin() -> Result<PathBuf> {
     beside_program("kubectl-leadsman")

@@ -72,30 +72,6 @@ fn an_agent_has_the_socket_and_the_network_of_its_node_and_nothing_else() {
 }
 
 #[test]
-fn an_agent_that_runs_commands_directly_has_what_that_needs_and_nothing_else() {
-    let objects = template("leadsman-system", &["--set=agent.directExec=true"]).unwrap();
-    let agent = pod(&objects, "DaemonSet/leadsman-agent");
-    assert_eq!(agent["hostPID"], true);
-    let profile = &agent["securityContext"]["seccompProfile"]["type"];
-    assert_eq!(*profile, "Unconfined", "commands would inherit it");
-    let container = &agent["containers"][0];
-    let arguments = container["args"].as_array().unwrap();
-    assert!(arguments.contains(&json!("--direct-exec")));
-    let security = &container["securityContext"];
-    assert_eq!(security["readOnlyRootFilesystem"], true);
-    assert_eq!(security["privileged"], Value::Null);
-    assert_eq!(security["capabilities"]["drop"], json!(["ALL"]));
-    assert_eq!(
-        security["capabilities"]["add"].as_array().unwrap().len(),
-        17
-    );
-    assert_eq!(
-        pod(&rendered(), "DaemonSet/leadsman-agent")["hostPID"],
-        Value::Null
-    );
-}
-
-#[test]
 fn nothing_of_the_preflight_hook_outlives_it() {
     let objects = rendered();
     let of_hook: Vec<_> = objects

@@ -6,7 +6,6 @@
 
 mod bad;
 mod budgets;
-mod direct;
 mod examples;
 mod explain;
 mod handlers;
@@ -48,10 +47,6 @@ fn cases() -> Vec<Case<Cluster>> {
         case!(alone bad::a_hung_child_fails_and_delays_nobody),
         case!(alone bad::servers_that_hang_in_one_namespace_delay_nobody),
         case!(bad::an_agent_writes_for_its_own_node_only),
-        case!(direct::commands_are_the_same_by_the_runtime_and_directly),
-        case!(direct::a_command_that_takes_too_long_ends_with_its_children),
-        case!(direct::what_only_the_runtime_can_do_goes_through_it),
-        case!(alone direct::an_agent_marks_by_commands_that_it_runs_directly),
         case!(explain::probes_that_cannot_succeed_are_explained),
         case!(explain::recent_runs_say_how_long_each_took_and_why_it_failed),
         case!(trial::a_marker_runs_its_probes_before_it_is_applied),

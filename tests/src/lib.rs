@@ -1,12 +1,11 @@
 //! What the black-box suites share: a harness that counts skips, waiting by watch, and scenes to play in.
 //!
 //! The suites know leadsman as its users do: as processes, objects and the API server's audit log. No crate of
-//! leadsman's but the wire types is used here; the program `leadsman-differ` alone calls how the agent runs commands.
+//! leadsman's but the wire types is used here.
 
 pub mod budget;
 pub mod console;
 pub mod crowd;
-pub mod differ;
 pub mod document;
 pub mod echo;
 pub mod harness;

@@ -9,7 +9,6 @@ use leadsman_process::{Component, Process, RunError, clock};
 use tokio::sync::mpsc;
 
 use crate::args::Args;
-use crate::exec::CommandRunner;
 use crate::health::HealthChecks;
 use crate::history::HistorySocket;
 use crate::host::{TaskFailure, Tasks};
@@ -22,9 +21,6 @@ pub enum AgentError {
     /// The endpoint of the container runtime is invalid.
     #[error("--runtime-endpoint: {0}")]
     Endpoint(#[from] leadsman_cri::Error),
-    /// Commands cannot be run directly.
-    #[error("--direct-exec: {0}")]
-    DirectExec(#[from] leadsman_cri::DirectExecError),
     /// A task failed.
     #[error(transparent)]
     Task(#[from] TaskFailure),
@@ -53,7 +49,6 @@ pub async fn runtime_version(endpoint: &str) -> Result<String, String> {
 /// Runs the tasks of the agent until the process is to stop. All of them end with the future: one that is dropped is a process
 /// that is killed, but for events that wait to be sent.
 pub async fn run_tasks(args: &Args, process: Process, runtime: Runtime) -> Result<(), AgentError> {
-    let commands = CommandRunner::new(args.direct_exec, runtime.clone(), &process.metrics)?;
     let context = task_context(args, &process, runtime);
     let mut tasks = Tasks::new(&context);
     // The socket answers a few at once, and each waits for its answer anyway.
@@ -70,8 +65,7 @@ pub async fn run_tasks(args: &Args, process: Process, runtime: Runtime) -> Resul
         // Runs are not kept if nobody can ask for them.
         None => HistoryLimits::NONE,
     };
-    let config = args.probing_config(history, commands);
-    let probing = probing::run_probing(context, config, questions);
+    let probing = probing::run_probing(context, args.probing_config(history), questions);
     tasks.start("probing", probing);
     Ok(tasks.run().await?)
 }

@@ -7,7 +7,6 @@ use std::path::PathBuf;
 use leadsman_core::podprobe::HandlerKind;
 use leadsman_core::podprobe::node::{ExecLimits, HistoryLimits};
 
-use crate::exec::CommandRunner;
 use crate::probing::ProbingConfig;
 
 /// The kinds of probes by the names that the API has for them.
@@ -59,10 +58,6 @@ pub struct Args {
         default_value = "4"
     )]
     pub exec_concurrency_per_pod: NonZeroU16,
-    /// Run commands by entering containers, without the container runtime, where that is the same. Needs hostPID,
-    /// capabilities, and the program leadsman-exec beside this one
-    #[arg(long, env = "LEADSMAN_DIRECT_EXEC")]
-    pub direct_exec: bool,
     /// Kinds of probes that this agent may run at all; the others are reported as ones that cannot be run
     #[arg(
         long,
@@ -92,14 +87,9 @@ pub struct Args {
 }
 
 impl Args {
-    pub(crate) fn probing_config(
-        &self,
-        history: HistoryLimits,
-        commands: CommandRunner,
-    ) -> ProbingConfig {
+    pub(crate) fn probing_config(&self, history: HistoryLimits) -> ProbingConfig {
         let execs = self.exec_concurrency.get();
         ProbingConfig {
-            commands,
             exec_limits: ExecLimits {
                 per_node: execs.into(),
                 per_pod: self.exec_concurrency_per_pod.get().into(),

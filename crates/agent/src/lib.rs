@@ -4,7 +4,6 @@
 //! |---|---|
 //! | `args` | the flags |
 //! | `agent` | which tasks there are, and whether the container runtime answers |
-//! | `exec` | how commands are run |
 //! | `host` | the host of the tasks: start, health checks, shutdown |
 //! | `task` | the interface between host and tasks |
 //! | `health` | health checks, for `/readyz` |
@@ -15,7 +14,6 @@
 
 mod agent;
 mod args;
-mod exec;
 mod health;
 pub mod history;
 mod host;

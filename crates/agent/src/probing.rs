@@ -38,7 +38,7 @@ use leadsman_core::podprobe::node::{
     AllowedHandlers, ExecLimits, HistoryLimits, NodeAction, NodeEvent, NodeProbes, PodIdentity,
     ProbeKey, ProbeRun, StatusWriteEnd, VerdictChange,
 };
-use leadsman_cri::View;
+use leadsman_cri::{Runtime, View};
 use leadsman_process::clock;
 use tokio::sync::mpsc;
 use tokio::task::{JoinError, JoinSet};
@@ -52,7 +52,6 @@ use self::plan::{Plan, PlanEvent, PlanFollower, watch_plan};
 use self::prober::{FinishedRun, Prober, RunEnd};
 use self::status::{StatusWrite, disposition_of, failed_write, shows_unprobed, write_status};
 use self::targets::ProbeTargets;
-use crate::exec::CommandRunner;
 use crate::health::Health;
 use crate::history::HistoryRequests;
 use crate::task::{DRAIN, TaskContext};
@@ -70,8 +69,8 @@ pub(crate) enum ProbingError {
 }
 
 /// The flags of probing.
+#[derive(Clone, Debug)]
 pub(crate) struct ProbingConfig {
-    pub(crate) commands: CommandRunner,
     pub(crate) exec_limits: ExecLimits,
     /// `--handlers`.
     pub(crate) handlers: AllowedHandlers,
@@ -114,7 +113,7 @@ struct Probing {
     plan: PlanFollower,
     lists: ContainerLists,
     targets: ProbeTargets,
-    prober: Prober<CommandRunner>,
+    prober: Prober<Runtime>,
     /// The write under way, one at most.
     writes: JoinSet<StatusWrite>,
     /// Failed writes in a row.
@@ -151,7 +150,7 @@ impl Probing {
                 health.register_check("runtime", "the container runtime has not answered yet"),
             ),
             targets: ProbeTargets::new(config.node_ips),
-            prober: Prober::new(config.commands, context.start),
+            prober: Prober::new(context.runtime.clone(), context.start),
             writes: JoinSet::new(),
             write_failures: 0,
             write_health,

@@ -155,7 +155,6 @@ impl FakeWorld {
             id.clone(),
             ScriptedAnswer::Ok(wire::ContainerStatusResponse {
                 status: Some(status),
-                ..wire::ContainerStatusResponse::default()
             }),
         );
         id

@@ -6,13 +6,10 @@
 //! runs and at which addresses ([`View`]). Not here: when to call, how many execs may run at once, what a result does to a
 //! verdict; those are the agent's and the core's.
 //!
-//! [`DirectExec`] runs commands without the runtime where that is the same, by the program `leadsman-exec`.
-//!
 //! Only calls that change nothing are made, and `ExecSync`. The runtime's event stream is never read: up to containerd 1.7 it
 //! is a single channel, and a second reader takes events away from the kubelet (`containerEventsChan` in
 //! `pkg/cri/server/service.go`).
 
-mod direct;
 mod exec;
 mod exec_output;
 #[cfg(any(test, feature = "fake"))]
@@ -25,7 +22,5 @@ mod wire;
 #[cfg(feature = "wire")]
 pub mod wire;
 
-pub use direct::{DirectExec, DirectExecError};
-pub use leadsman_direct::Detour;
 pub use runtime::{Error, Runtime, RuntimeVersion};
 pub use view::{Addresses, CurrentContainer, CurrentContainers, PodLabels, View};

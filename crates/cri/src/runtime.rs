@@ -233,30 +233,15 @@ impl Runtime {
         Ok(reply.containers)
     }
 
-    async fn ask_container_status(
-        &self,
-        id: &str,
-        verbose: bool,
-    ) -> Result<wire::ContainerStatusResponse, Error> {
+    pub(crate) async fn container_status(&self, id: &str) -> Result<ContainerDetails, Error> {
         let mut client = self.client();
         let request = wire::ContainerStatusRequest {
             container_id: id.to_owned(),
-            verbose,
         };
         let call = format!("ContainerStatus of {id}");
-        self.await_reply(&call, OBJECT_DEADLINE, client.container_status(request))
-            .await
-    }
-
-    /// The status of a container in the form of the runtime itself, JSON; empty if it tells nothing. containerd and CRI-O tell process
-    /// id and specification.
-    pub async fn container_info(&self, id: &str) -> Result<String, Error> {
-        let mut reply = self.ask_container_status(id, true).await?;
-        Ok(reply.info.remove("info").unwrap_or_default())
-    }
-
-    pub(crate) async fn container_status(&self, id: &str) -> Result<ContainerDetails, Error> {
-        let reply = self.ask_container_status(id, false).await?;
+        let reply = self
+            .await_reply(&call, OBJECT_DEADLINE, client.container_status(request))
+            .await?;
         let status = reply.status.unwrap_or_default();
         Ok(ContainerDetails {
             state: to_listed_state(status.state()),

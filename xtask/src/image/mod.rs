@@ -50,7 +50,7 @@ pub(crate) struct Archive {
 }
 
 /// The programs of the package `leadsman` that containers run. The plugin is for people's machines.
-const IN_IMAGE: [&str; 3] = ["leadsman", "leadsman-agent", "leadsman-exec"];
+const IN_IMAGE: [&str; 2] = ["leadsman", "leadsman-agent"];
 
 /// All programs of the package `leadsman`, in one folder. At commits of before the split it has one.
 pub(crate) struct Programs(Vec<PathBuf>);
@@ -151,12 +151,7 @@ pub(crate) fn shipped_programs() -> Result<Programs> {
 
 /// Builds leadsman for this machine's test bed, with what the tests have compiled.
 fn dev_programs() -> Result<Programs> {
-    let names = [
-        "leadsman",
-        "leadsman-agent",
-        "leadsman-exec",
-        "kubectl-leadsman",
-    ];
+    let names = ["leadsman", "leadsman-agent", "kubectl-leadsman"];
     let built = cargo::build(&names.map(|name| ["--bin", name]).concat())?;
     let programs = names.map(|name| cargo::program(&built, name));
     Ok(Programs(programs.into_iter().collect::<Result<_>>()?))

@@ -17,12 +17,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("leadsman-reconcile", &[]),
     ("leadsman-core", &["leadsman-api", "leadsman-reconcile"]),
     ("leadsman-probe", &["leadsman-core"]),
-    // It is in every container for a moment, so it has no code that it does not need.
-    ("leadsman-direct", &[]),
-    (
-        "leadsman-cri",
-        &["leadsman-core", "leadsman-direct", "leadsman-probe"],
-    ),
+    ("leadsman-cri", &["leadsman-core", "leadsman-probe"]),
     ("leadsman-process", &[]),
     ("leadsman-lease", &["leadsman-process"]),
     // Every feature may use it, so it knows none.
@@ -81,7 +76,6 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "leadsman-agent",
             "leadsman-api",
             "leadsman-core",
-            "leadsman-direct",
             "leadsman-kubectl",
             "leadsman-manager",
             "leadsman-process",
@@ -117,7 +111,6 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "leadsman-cri",
             "leadsman-image",
             "leadsman-lease",
-            "leadsman-probe",
             "leadsman-process",
             "leadsman-testkit",
         ],

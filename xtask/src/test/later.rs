@@ -83,11 +83,6 @@ const LATER: &[Later] = &[
         why: "the test bed itself: what is left when it is killed",
     },
     Later {
-        program: "node",
-        cases: &["direct::commands_are_the_same_by_the_runtime_and_directly"],
-        why: "450 commands, each by the runtime and directly, take two minutes",
-    },
-    Later {
         program: "install",
         cases: &[
             "release::an_uninstall_keeps_marks_and_the_next_install_goes_on",
