@@ -11,4 +11,6 @@ pub mod podprobe;
 #[cfg(any(test, feature = "samples"))]
 pub mod samples;
 pub mod sidecarset;
+#[cfg(test)]
+mod test_server;
 pub mod workload;

@@ -261,7 +261,7 @@ fn a_status_that_is_not_written_at_once_is_written_later() {
     }
     for answer in [Answer::NotDone, Answer::Lost, Answer::Refused] {
         cluster.wait(Duration::from_secs(10));
-        while cluster.writes_under_way() > 0 {
+        while cluster.is_busy() {
             cluster.answer(answer);
         }
     }

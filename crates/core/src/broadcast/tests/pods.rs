@@ -35,7 +35,13 @@ fn a_pod_is_the_template_with_labels_owner_and_node() {
     let (_, mut pod) = cluster.pod_of("n1").unwrap();
     let name = pod["metadata"]["name"].as_str().unwrap().to_owned();
     assert!(name.starts_with("ok-") && name.len() == 15, "{name}");
-    for field in ["name", "uid", "resourceVersion", "generation"] {
+    for field in [
+        "name",
+        "uid",
+        "resourceVersion",
+        "generation",
+        "creationTimestamp",
+    ] {
         pod["metadata"].as_object_mut().unwrap().remove(field);
     }
     let uid = &cluster.job()["metadata"]["uid"];
@@ -450,7 +456,7 @@ fn a_refused_pod_counts_nowhere_and_is_tried_again_when_another_one_has_ended() 
     }
     cluster.turn();
     // A quota lets one of them through.
-    while cluster.writes_under_way() > 0 {
+    while cluster.is_busy() {
         let is_refused = !cluster.nodes_with_pods().is_empty() && cluster.is_creation_first();
         cluster.answer(if is_refused {
             Answer::Refused

@@ -7,7 +7,6 @@ mod goldens;
 mod hooks;
 mod not_ready;
 mod numbers;
-mod patch;
 mod progress;
 mod scale;
 mod simulation;
