@@ -587,6 +587,7 @@ impl Index {
     fn waits_for_nothing(&self) -> bool {
         self.refusals.is_empty()
             && self.turns.are_over()
+            && self.unseen.is_empty()
             && self.pods.waits_for_nothing()
             && self.nodes.waits_for_nothing()
             && self.markers.waits_for_nothing()

@@ -18,6 +18,14 @@ const LONGEST: Duration = Duration::from_mins(2);
 #[derive(Debug, Default)]
 pub(super) struct UnseenPods(BTreeSet<(u64, NodeName, PodKey)>);
 
+impl UnseenPods {
+    /// Whether there are none.
+    #[cfg(test)]
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
 impl Index {
     /// Preserves the entries of pods that the watch cannot have shown, once the objects were listed beside their watch.
     pub(super) fn preserve_unseen(&mut self) {
@@ -55,12 +63,16 @@ impl Index {
     }
 
     fn release_first_unseen(&mut self) {
-        if let Some((_, node, key)) = self.unseen.0.pop_first()
-            // The plan of a pod that is known decides, also if it waits for its turn.
-            && !self.is_known(&key)
-        {
+        let Some((_, node, key)) = self.unseen.0.pop_first() else {
+            return;
+        };
+        // What the plan of its pod has put in their place stays.
+        let planned = self.pods.on_node(&key.0);
+        if planned.is_none_or(|(on, of)| (on, of) != (&node, &key)) {
             self.nodes
                 .preserve_entries(&node, &key, false, &mut self.cx);
+            // One that waits for its turn has them again before the object is written.
+            self.cx.affected.pods.insert(key.0);
         }
     }
 

@@ -218,6 +218,18 @@ fn a_new_leader_takes_the_entries_of_a_pod_away_when_its_watch_has_shown_that_it
 
 // PPM-2
 #[test]
+fn a_new_leader_takes_the_entries_of_a_pod_away_that_is_not_selected_once_its_watch_shows_it() {
+    let mut world = led_again_before_the_watch_of_pods(|world| {
+        world.cluster.edit_pod(&name("a", "p1"), |pod| {
+            pod.labels.insert("app".to_owned(), mark("y", Owner::User));
+        });
+    });
+    world.rest();
+    assert_eq!(probed(&world), ["p0"]);
+}
+
+// PPM-2
+#[test]
 fn entries_of_a_pod_that_no_watch_shows_go_after_two_minutes() {
     let mut world = led_again_before_the_watch_of_pods(|world| {
         world.cluster.pending.clear();
