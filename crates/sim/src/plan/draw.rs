@@ -239,11 +239,6 @@ impl Draw<'_> {
         self.rng.bool().then_some(kind)
     }
 
-    /// What seldom meets by chance, and how many milliseconds after the first.
-    #[expect(
-        clippy::too_many_lines,
-        reason = "a table, with a row for each sequence"
-    )]
     fn request_fault(&mut self, process: ProcessId, for_ms: u64) -> Action {
         let only = self.only();
         match self.rng.u8(..8) {
