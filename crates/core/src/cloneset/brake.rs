@@ -83,11 +83,10 @@ impl Memory {
 impl Brake {
     /// How many more pods may be deleted because they are too many. Those that are still there were not.
     pub(super) fn allowance(&self, round: &Round<'_>) -> usize {
-        let there = round.members.iter().map(|one| &*one.pod.observed.uid);
-        let there: BTreeSet<_> = there.collect();
-        let sent = self.deleted.iter();
-        let sent = sent.filter(|uid| !there.contains(uid.as_str()));
-        self.allowed.saturating_sub(sent.count())
+        let members = round.members.iter();
+        let there = members.filter(|one| self.deleted.contains(&*one.pod.observed.uid));
+        let sent = self.deleted.len().saturating_sub(there.count());
+        self.allowed.saturating_sub(sent)
     }
 
     /// Counts a pod that is deleted because there are too many.
