@@ -287,6 +287,7 @@ fn apart() -> Vec<Case<Installation>> {
         case!(apart serverless::marks_follow_the_provider_and_the_markers),
         case!(apart serverless::a_deleted_marker_takes_its_annotations_along),
         case!(apart serverless::a_start_with_the_webhook_reads_each_kind_once),
+        case!(apart serverless::a_sandbox_is_paused_when_it_says_that_it_is_idle),
         case!(apart budgets::a_start_reads_each_kind_once),
         case!(apart budgets::a_verdict_costs_one_write_of_its_pod),
         case!(apart budgets::an_edit_writes_only_what_it_changes),

@@ -2,6 +2,7 @@
 //! verdicts, and the manager marks the pods by them. The test plays the provider.
 
 mod latency;
+mod sandbox;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,6 +21,7 @@ use tokio::sync::SemaphorePermit;
 use tokio::time::Instant;
 
 pub(crate) use self::latency::a_creation_waits_little_for_the_webhook;
+pub(crate) use self::sandbox::a_sandbox_is_paused_when_it_says_that_it_is_idle;
 use crate::Installation;
 use crate::marks::{idle, marked};
 use crate::stage::{PLACES, Stage};

@@ -72,3 +72,8 @@ pub(crate) async fn a_worker_with_work_in_flight_is_not_removed(
     nodes.uncordon(cluster.bed.node_name()).await?;
     outcome
 }
+
+// PPM-21, PPM-22
+pub(crate) async fn the_node_of_a_busy_worker_is_kept(cluster: Arc<Cluster>) -> Result<()> {
+    type_page(&cluster.bed, "examples/busy-worker/README.md").await
+}

@@ -43,6 +43,7 @@ fn cases() -> Vec<Case<Cluster>> {
         case!(examples::the_tour_of_the_demo_shows_what_it_says),
         case!(examples::an_idle_game_server_goes_first),
         case!(examples::clients_follow_the_main_instance),
+        case!(examples::the_node_of_a_busy_worker_is_kept),
         case!(alone examples::a_worker_with_work_in_flight_is_not_removed),
         case!(alone bad::a_hung_child_fails_and_delays_nobody),
         case!(alone bad::servers_that_hang_in_one_namespace_delay_nobody),
