@@ -64,7 +64,7 @@ figures! {
     NEXT_RUN = "computing the next run", "µs", AtMost(2.0);
     IDLE_CPU = "CPU an hour", "s", AtMost(0.1);
     BROADCAST_PODS = "pod writes", "requests";
-    BROADCAST_STATUSES = "status writes of the job", "requests";
+    BROADCAST_STATUSES = "writes of the job: statuses, records of successes", "requests";
     MOST_STATUSES = "status writes at one each two seconds", "requests";
     BROADCAST_TOOK = "every node has its pod", "s", TimesFloor(1.3);
     CPU_A_NODE = "manager CPU a node", "ms", AtMost(1.0);

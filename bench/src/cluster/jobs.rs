@@ -310,7 +310,6 @@ async fn on_nodes(stage: &Stage, nodes: usize, report: &mut Report) -> Result<()
     complete.with_context(|| manager.last_lines())?;
     drop(step);
     wait("what else is written", QUIET).await;
-    kubelets.abort();
     let requests = stage.requests(since)?;
     let cpu = manager.meter.cpu()?.saturating_sub(before);
     let peak = manager.meter.held()?.peak;
@@ -327,10 +326,12 @@ async fn on_nodes(stage: &Stage, nodes: usize, report: &mut Report) -> Result<()
     floor.send().await?;
     let bare = stage.requests(since)?;
     floor.end().await?;
+    kubelets.abort();
     let add = report.section(format!("{nodes} nodes"));
     let kinds = [
         (&figures::BROADCAST_PODS, "pods", Some(nodes)),
         (&figures::BROADCAST_STATUSES, "broadcastjobs", None),
+        (&figures::CHILD_EVENTS, "events", None),
     ];
     add_requests(add, &requests, &kinds);
     let wall = requests.last_write("pods");

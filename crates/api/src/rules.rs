@@ -458,6 +458,22 @@ fn http() -> Vec<CelRule> {
             "must be one of HTTP, HTTPS",
         ),
         string_rule(
+            "spec.probes[].probe.httpGet.protocol",
+            one_of("self", &["", "HTTP1", "HTTP2"]),
+            "must be one of HTTP1, HTTP2",
+        ),
+        rule(
+            "spec.probes[].probe.httpGet",
+            "!has(self.protocol) || self.protocol != 'HTTP2' || !has(self.scheme) || self.scheme != 'HTTPS'",
+            "HTTP2 is without TLS: leave it out, the server chooses the version",
+        )
+        .at_field(".protocol"),
+        string_rule(
+            "spec.probes[].probe.grpc.mode",
+            one_of("self", &["", "Plaintext", "TLS"]),
+            "must be one of Plaintext, TLS",
+        ),
+        string_rule(
             path,
             r"!self.matches(r'[\x00-\x1f\x7f]')",
             "has a control character",

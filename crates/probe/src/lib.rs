@@ -19,12 +19,14 @@
 //! | `target` | the container, and which addresses may be connected to |
 //! | `time_limit` | how long a run may take, on a thread that is late |
 //! | `dial` | how a connection is opened: TCP, unless the caller knows another way |
+//! | `connection` | HTTP's connection, plain or TLS |
 //! | `exec`, `http`, `tcp`, `grpc` | the executors |
 //! | `runtime_message` | what a runtime's message says about a command |
 //! | `metered_stream` | a connection of which only so much is received |
 //! | `socket` | why a run ends early, and how a connection is closed |
 //! | `message` | text of bounded length from any bytes |
 
+mod connection;
 mod dial;
 mod exec;
 mod grpc;

@@ -45,8 +45,21 @@ pub async fn run_probe_over<E: Exec, D: Dial>(
         Handler::TcpSocket { port } => {
             tcp::run_tcp(SocketAddr::new(ip?, port.get()), limit, dialer).await
         }
-        Handler::Grpc { port, service } => {
-            grpc::run(SocketAddr::new(ip?, port.get()), service, limit, dialer).await
+        Handler::Grpc {
+            port,
+            service,
+            over_tls,
+        } => {
+            let call = grpc::HealthCheck {
+                address: SocketAddr::new(ip?, port.get()),
+                service,
+                scheme: if *over_tls {
+                    Scheme::Https
+                } else {
+                    Scheme::H2c
+                },
+            };
+            grpc::run(call, limit, dialer).await
         }
     }
 }

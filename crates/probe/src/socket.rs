@@ -79,6 +79,17 @@ pub(crate) fn error_chain(error: &dyn Error) -> String {
     message
 }
 
+/// What ended an exchange over HTTP/2.
+pub(crate) fn http2_error(error: &h2::Error) -> String {
+    let error_chain = error_chain(error);
+    // h2 itself gives a connection up on which something else than HTTP/2 has come.
+    if error.is_go_away() && error.is_library() {
+        format!("the answer is not HTTP/2: {error_chain}")
+    } else {
+        error_chain
+    }
+}
+
 /// Closes a connection without a reset. An error means that it is closed already.
 pub(crate) async fn close_gracefully(mut stream: impl AsyncRead + AsyncWrite + Unpin) {
     let _ = tokio::time::timeout(CLOSE_TIMEOUT, async {

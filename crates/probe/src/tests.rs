@@ -1,12 +1,16 @@
 //! For tests: real listeners on the loopback interface that answer by script and observe how each connection ends.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use leadsman_core::podprobe::{Handler, Outcome};
+use rustls::ServerConfig;
+use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
+use tokio_rustls::TlsAcceptor;
 
 use crate::exec::{Exec, ExecError, Execution};
 use crate::target::ProbeTarget;
@@ -55,6 +59,25 @@ pub(crate) async fn listen_on_any_port(ip: &str) -> (TcpListener, SocketAddr) {
 /// An address without a listener.
 pub(crate) async fn closed_port() -> SocketAddr {
     listen_on_any_port("127.0.0.1").await.1
+}
+
+/// A server over TLS with a certificate of its own making, which chooses the first of these protocols that is offered.
+pub(crate) fn acceptor_of(
+    versions: &[&'static rustls::SupportedProtocolVersion],
+    protocols: &[&str],
+) -> TlsAcceptor {
+    let made = rcgen::generate_simple_self_signed(["other.example".to_owned()]).unwrap();
+    let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(made.signing_key.serialize_der()));
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let mut config = ServerConfig::builder_with_provider(provider)
+        .with_protocol_versions(versions)
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(vec![made.cert.der().clone()], key)
+        .unwrap();
+    let protocols = protocols.iter().map(|name| name.as_bytes().to_vec());
+    config.alpn_protocols = protocols.collect();
+    TlsAcceptor::from(Arc::new(config))
 }
 
 /// Accepts one connection after the other, one for each script, and returns the results of the scripts.

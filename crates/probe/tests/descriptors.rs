@@ -41,6 +41,7 @@ async fn without_descriptors_nothing_can_be_probed() {
         Handler::Grpc {
             port,
             service: String::new(),
+            over_tls: true,
         },
     ];
     for handler in handlers {

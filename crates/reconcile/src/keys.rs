@@ -7,8 +7,11 @@ use crate::feature::Key;
 use crate::round_robin::{RoundRobin, TurnQueue};
 use crate::timers::Timers;
 
-/// A key rests after a run for so many times as long as it took, so that no object takes more than a hundredth of the thread.
+/// A key rests after a run for so many times as long as it took, so that no object takes more than a hundredth of the thread; for
+/// a part of that if the run planned several writes, because those wait for the next run as soon as anything changes.
 const REST: u32 = 100;
+/// The least of it: no object takes more than a third of the thread, whatever it has to write.
+const LEAST: u32 = 2;
 /// The longest rest.
 const LONGEST: Duration = Duration::from_millis(200);
 /// A rest that is shorter is not worth a timer.
@@ -64,10 +67,9 @@ impl<K: Key> KeyQueue<K> {
         self.ready.take_next(|_, keys| keys.pop_first())
     }
 
-    /// Lets a key rest after a run that took so long.
-    pub(crate) fn rest(&mut self, key: &K, took: Duration, now: Duration) {
-        let rest = took.saturating_mul(REST).min(LONGEST);
-        if rest >= SHORTEST {
+    /// Lets a key rest after a run that took so long, and after which so many writes are due.
+    pub(crate) fn rest(&mut self, key: &K, took: Duration, due: usize, now: Duration) {
+        if let Some(rest) = rest_after(took, due) {
             self.resting.insert(key.clone(), false);
             self.rests.set(now.saturating_add(rest), key.clone());
         }
@@ -85,5 +87,36 @@ impl<K: Key> KeyQueue<K> {
     /// Forgets all keys.
     pub(crate) fn clear(&mut self) {
         *self = Self::default();
+    }
+}
+
+/// How long a key rests, if it does.
+fn rest_after(took: Duration, due: usize) -> Option<Duration> {
+    if took.saturating_mul(REST) < SHORTEST {
+        return None;
+    }
+    let due = u32::try_from(due).unwrap_or(REST).max(1);
+    let rest = took.saturating_mul((REST / due).max(LEAST));
+    Some(rest.clamp(SHORTEST, LONGEST))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_with_much_to_write_rests_less() {
+        let rest = |micros: u64, due| rest_after(Duration::from_micros(micros), due);
+        let millis = |millis| Some(Duration::from_millis(millis));
+        assert_eq!(rest(49, 0), None);
+        assert_eq!(rest(50, 0), millis(5));
+        assert_eq!(rest(1_000, 0), millis(100));
+        assert_eq!(rest(1_000, 1), millis(100));
+        assert_eq!(rest(1_000, 10), millis(10));
+        assert_eq!(rest(9_000, 1), millis(200));
+        assert_eq!(rest(9_000, 60), millis(18));
+        assert_eq!(rest(9_000, usize::MAX), millis(18));
+        assert_eq!(rest(1_000, 60), millis(5));
+        assert_eq!(rest(900_000, 60), millis(200));
     }
 }

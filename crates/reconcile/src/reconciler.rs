@@ -224,13 +224,26 @@ impl<F: Feature> Reconciler<F> {
         while let Some(key) = self.keys.take_next(now.monotonic) {
             self.run_key(&key, now);
             let after = (self.clock)();
+            let due = self.count_due(&key, now);
             self.keys
-                .rest(&key, after.saturating_sub(before), now.monotonic);
+                .rest(&key, after.saturating_sub(before), due, now.monotonic);
             before = after;
             if after.saturating_sub(begun) >= TURN {
                 break;
             }
         }
+    }
+
+    /// How many of the writes that a key has planned may be sent now.
+    fn count_due(&self, key: &F::Key, now: Now) -> usize {
+        let planned = self.planned.get(key).into_iter().flatten();
+        let is_due = |id: &&WriteId| {
+            let write = self.wanted.get(*id).and_then(|by_key| by_key.get(key));
+            let sent_at =
+                write.and_then(|write| self.histories.sends_at(id, write.purpose, now.monotonic));
+            sent_at.is_some_and(|at| at <= now.monotonic)
+        };
+        planned.filter(is_due).count()
     }
 
     fn handle_timer(&mut self, timer: Timer<F::Key>, now: Now) {

@@ -133,6 +133,8 @@ pub enum Handler {
         port: NonZeroU16,
         /// The service asked about; empty is the server as a whole.
         service: String,
+        /// Whether over TLS (`mode`, KEP-4939); the server's certificate is not verified.
+        over_tls: bool,
     },
 }
 
@@ -194,12 +196,14 @@ pub struct HttpGet {
     pub headers: Vec<(String, String)>,
 }
 
-/// Scheme of an HTTP probe.
+/// Scheme of an HTTP probe, and the version of HTTP (`protocol`) where it does not leave that open.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Scheme {
     /// `HTTP`
     #[default]
     Http,
+    /// `HTTP`, with protocol `HTTP2`: HTTP/2 without TLS and without an upgrade (KEP-5999).
+    H2c,
     /// `HTTPS`
     Https,
 }

@@ -50,6 +50,7 @@ fn revision_of(
             hash.add_text("httpGet");
             hash.add_text(match get.scheme {
                 Scheme::Http => "HTTP",
+                Scheme::H2c => "HTTP2",
                 Scheme::Https => "HTTPS",
             });
             hash.add_number(u64::from(get.port.get()));
@@ -63,10 +64,17 @@ fn revision_of(
             hash.add_text("tcpSocket");
             hash.add_number(u64::from(port.get()));
         }
-        Handler::Grpc { port, service } => {
+        Handler::Grpc {
+            port,
+            service,
+            over_tls,
+        } => {
             hash.add_text("grpc");
             hash.add_number(u64::from(port.get()));
             hash.add_text(service);
+            if *over_tls {
+                hash.add_text("TLS");
+            }
         }
     }
     if let Some(output) = output {

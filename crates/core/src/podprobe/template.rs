@@ -39,7 +39,7 @@ pub enum HandlerTemplate {
     },
     /// Sends an HTTP GET request to the pod.
     HttpGet {
-        /// Plain or TLS.
+        /// Plain, plain HTTP/2 or TLS.
         scheme: Scheme,
         /// The port.
         port: Port,
@@ -59,6 +59,8 @@ pub enum HandlerTemplate {
         port: NonZeroU16,
         /// The service asked about; empty is the server as a whole.
         service: String,
+        /// Whether over TLS.
+        over_tls: bool,
     },
 }
 
@@ -112,9 +114,14 @@ impl ProbeTemplate {
             HandlerTemplate::TcpSocket { port: template } => Handler::TcpSocket {
                 port: template.resolve_number(port)?,
             },
-            HandlerTemplate::Grpc { port, service } => Handler::Grpc {
+            HandlerTemplate::Grpc {
+                port,
+                service,
+                over_tls,
+            } => Handler::Grpc {
                 port: *port,
                 service: service.clone(),
+                over_tls: *over_tls,
             },
         };
         Ok(Probe {
@@ -205,10 +212,21 @@ impl HandlerTemplate {
             let service = grpc.service.as_deref().unwrap_or_default();
             at.field("service")
                 .at_most_chars(service, limits::GRPC_SERVICE);
+            let over_tls = match grpc.mode.as_deref() {
+                None | Some("" | "Plaintext") => Some(false),
+                Some("TLS") => Some(true),
+                Some(other) => {
+                    let message = format!("{other:?} is not one of Plaintext, TLS");
+                    at.field("mode").add(message);
+                    None
+                }
+            };
             let port = parse_port_number(grpc.port, &mut at.field("port"));
-            handlers.push(port.map(|port| Self::Grpc {
+            let read = port.zip(over_tls);
+            handlers.push(read.map(|(port, over_tls)| Self::Grpc {
                 port,
                 service: service.to_owned(),
+                over_tls,
             }));
         }
         // After each was read, so that the errors of all of them are reported.
@@ -243,17 +261,7 @@ impl HandlerTemplate {
 
     fn read_http_get(get: &v1::HTTPGetAction, report: &mut FieldErrors<'_>) -> Option<Self> {
         refuse_host(get.host.as_deref(), report);
-        let scheme = match get.scheme.as_deref() {
-            // Empty means the default, for scheme and path alike (`SetDefaults_HTTPGetAction`,
-            // `pkg/apis/core/v1/defaults.go`).
-            None | Some("" | "HTTP") => Some(Scheme::Http),
-            Some("HTTPS") => Some(Scheme::Https),
-            Some(other) => {
-                let message = format!("{other:?} is not one of HTTP, HTTPS");
-                report.field("scheme").add(message);
-                None
-            }
-        };
+        let scheme = read_scheme(get, report);
         let headers = get.http_headers.as_deref().unwrap_or_default();
         check_headers(headers, &mut report.field("httpHeaders"));
         let path = get.path.as_deref().filter(|path| !path.is_empty());
@@ -269,6 +277,38 @@ impl HandlerTemplate {
                 .map(|header| (header.name.clone(), header.value.clone()))
                 .collect(),
         })
+    }
+}
+
+fn read_scheme(get: &v1::HTTPGetAction, report: &mut FieldErrors<'_>) -> Option<Scheme> {
+    let is_http2 = match get.protocol.as_deref() {
+        None | Some("" | "HTTP1") => Some(false),
+        Some("HTTP2") => Some(true),
+        Some(other) => {
+            let message = format!("{other:?} is not one of HTTP1, HTTP2");
+            report.field("protocol").add(message);
+            None
+        }
+    };
+    match get.scheme.as_deref() {
+        // Empty means the default, for scheme and path alike (`SetDefaults_HTTPGetAction`,
+        // `pkg/apis/core/v1/defaults.go`).
+        None | Some("" | "HTTP") => is_http2.map(|is_http2| match is_http2 {
+            true => Scheme::H2c,
+            false => Scheme::Http,
+        }),
+        // Refused by Kubernetes as well (`validateHTTPGetAction`, `pkg/apis/core/validation/validation.go`).
+        Some("HTTPS") if is_http2 == Some(true) => {
+            let message = "HTTP2 is without TLS: leave it out, the server chooses the version";
+            report.field("protocol").add(message);
+            None
+        }
+        Some("HTTPS") => Some(Scheme::Https),
+        Some(other) => {
+            let message = format!("{other:?} is not one of HTTP, HTTPS");
+            report.field("scheme").add(message);
+            None
+        }
     }
 }
 
@@ -391,7 +431,12 @@ mod tests {
         let grpc = template(json!({"grpc": {"port": 80}}), Compatibility::Kubernetes);
         let port = NonZeroU16::new(80).unwrap();
         let service = String::new();
-        assert_eq!(grpc.handler, HandlerTemplate::Grpc { port, service });
+        let expected = HandlerTemplate::Grpc {
+            port,
+            service,
+            over_tls: false,
+        };
+        assert_eq!(grpc.handler, expected);
     }
 
     // PRB-4, DEF-16

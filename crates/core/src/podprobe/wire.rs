@@ -36,8 +36,13 @@ pub fn to_wire(probe: &Probe) -> v1::Probe {
                 port: int_or_string(*port),
             });
         }
-        Handler::Grpc { port, service } => {
+        Handler::Grpc {
+            port,
+            service,
+            over_tls,
+        } => {
             wire.grpc = Some(v1::GRPCAction {
+                mode: over_tls.then(|| "TLS".to_owned()),
                 port: i32::from(port.get()),
                 service: Some(service.clone()),
             });
@@ -75,7 +80,7 @@ fn http_get(get: &HttpGet) -> v1::HTTPGetAction {
         value: value.clone(),
     });
     let scheme = match get.scheme {
-        Scheme::Http => "HTTP",
+        Scheme::Http | Scheme::H2c => "HTTP",
         Scheme::Https => "HTTPS",
     };
     v1::HTTPGetAction {
@@ -83,6 +88,7 @@ fn http_get(get: &HttpGet) -> v1::HTTPGetAction {
         http_headers: (!get.headers.is_empty()).then(|| headers.collect()),
         path: Some(get.path.clone()),
         port: int_or_string(get.port),
+        protocol: (get.scheme == Scheme::H2c).then(|| "HTTP2".to_owned()),
         scheme: Some(scheme.to_owned()),
     }
 }
@@ -115,21 +121,27 @@ mod tests {
     fn handler() -> impl Strategy<Value = Handler> {
         let port = || any::<NonZeroU16>();
         let get = (
-            any::<bool>(),
+            prop::sample::select(vec![Scheme::Http, Scheme::H2c, Scheme::Https]),
             port(),
             "/[a-z?=&]{0,9}",
             prop::collection::vec(("[A-Z-]{1,5}", "[^\\r\\n]{0,5}"), 0..3),
         );
         prop_oneof![
             prop::collection::vec(".{0,5}", 1..4).prop_map(|command| Handler::Exec { command }),
-            get.prop_map(|(secure, port, path, headers)| Handler::HttpGet(HttpGet {
-                scheme: if secure { Scheme::Https } else { Scheme::Http },
+            get.prop_map(|(scheme, port, path, headers)| Handler::HttpGet(HttpGet {
+                scheme,
                 port,
                 path,
                 headers,
             })),
             port().prop_map(|port| Handler::TcpSocket { port }),
-            (port(), ".{0,5}").prop_map(|(port, service)| Handler::Grpc { port, service }),
+            (port(), ".{0,5}", any::<bool>()).prop_map(|(port, service, over_tls)| {
+                Handler::Grpc {
+                    port,
+                    service,
+                    over_tls,
+                }
+            }),
         ]
     }
 

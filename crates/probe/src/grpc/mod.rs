@@ -1,5 +1,5 @@
-//! `grpc`: calls `grpc.health.v1.Health/Check` over plaintext HTTP/2, with the rules of the kubelet's prober (KEP-2727,
-//! `pkg/probe/grpc/grpc.go`).
+//! `grpc`: calls `grpc.health.v1.Health/Check` over HTTP/2, plaintext or TLS, with the rules of the kubelet's prober (KEP-2727,
+//! KEP-4939, `pkg/probe/grpc/grpc.go`).
 //!
 //! Only `SERVING` succeeds. The message says whether a server sent nothing, did not answer the call, or has no health
 //! service.
@@ -22,50 +22,80 @@ use h2::client::{Builder, SendRequest};
 use http::header::{CONTENT_TYPE, HeaderMap, HeaderValue, TE, USER_AGENT};
 use http::{Method, Request, Response, StatusCode, Version};
 use hyper::body::Bytes;
-use leadsman_core::podprobe::{CannotProbe, Outcome};
+use leadsman_core::podprobe::{CannotProbe, Outcome, Scheme};
 use percent_encoding::percent_decode;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tonic::Code;
 
+use crate::connection::{HttpConnection, HttpVersions};
 use crate::dial::Dial;
 use crate::message::{MAX_OUTPUT, lossy_text};
-use crate::metered_stream::MeteredStream;
-use crate::socket::{EarlyEnd, close_gracefully, connect_timed_out, connect_within, error_chain};
+use crate::socket::{EarlyEnd, connect_timed_out, connect_within, error_chain, http2_error};
 use crate::time_limit::TimeLimit;
 
 /// Most bytes of a response's headers, after decompression.
 const MAX_HEAD: u32 = 16 * 1024;
 
+/// Whom a probe calls, and how.
+#[derive(Clone, Copy)]
+pub(crate) struct HealthCheck<'a> {
+    pub(crate) address: SocketAddr,
+    /// Empty asks about the server as a whole.
+    pub(crate) service: &'a str,
+    /// [`Scheme::H2c`], or [`Scheme::Https`] with whatever certificate the server has.
+    pub(crate) scheme: Scheme,
+}
+
 /// Runs a probe once.
 pub(crate) async fn run<D: Dial>(
-    address: SocketAddr,
-    service: &str,
+    check: HealthCheck<'_>,
     limit: TimeLimit<'_>,
     dialer: &D,
 ) -> Result<Outcome, CannotProbe> {
+    let HealthCheck {
+        address, scheme, ..
+    } = check;
     // Outside of the timeout, so that its end can tell how far the run has come.
-    let mut stream = None;
+    let mut connection = None;
+    let mut is_accepted = false;
     let timeout = limit.timeout;
     let checked = limit
         .await_output(pin!(async {
-            let stream = stream.insert(MeteredStream::new(connect_within(dialer, address).await?));
-            call(stream, address, service, timeout).await
+            let stream = connect_within(dialer, address).await?;
+            is_accepted = true;
+            let opened = HttpConnection::new(stream, scheme, HttpVersions::Http2, address).await;
+            let opened = opened.map_err(|error| {
+                EarlyEnd::Failed(format!(
+                    "TLS handshake with {address}: {}",
+                    error_chain(&error)
+                ))
+            })?;
+            // As gRPC's own clients have it: a server that negotiates nothing may speak HTTP/1.1.
+            if scheme == Scheme::Https && !opened.has_chosen_http2() {
+                return Err(EarlyEnd::Failed(format!(
+                    "TLS handshake with {address}: the server does not choose HTTP/2 (ALPN \"h2\")"
+                )));
+            }
+            call(connection.insert(opened), check, timeout).await
         }))
         .await;
-    match (checked, stream) {
-        (Some(called), stream) => {
-            if let Some(stream) = stream {
-                close_gracefully(stream.into_stream()).await;
+    match (checked, connection) {
+        (Some(called), connection) => {
+            if let Some(connection) = connection {
+                connection.close().await;
             }
             called.map_or_else(EarlyEnd::into_result, |status| Ok(judge(status)))
         }
-        (None, Some(stream)) if stream.has_received() => {
+        (None, Some(connection)) if connection.has_received() => {
             Ok(Outcome::Failed(call_timed_out(address, timeout)))
         }
         // A server of HTTP/2 sends its settings without being asked (RFC 9113, 3.4), so silence means another
         // protocol.
         (None, Some(_)) => Ok(Outcome::Failed(format!(
             "connecting to {address}: the port accepts, but no HTTP/2 server answered within {timeout:?}"
+        ))),
+        (None, None) if is_accepted => Ok(Outcome::Failed(format!(
+            "TLS handshake with {address}: not finished within {timeout:?}"
         ))),
         (None, None) => Ok(Outcome::Failed(connect_timed_out(address, timeout))),
     }
@@ -87,22 +117,27 @@ fn judge(status: i32) -> Outcome {
 
 /// Calls the service over a connection, which is left to be closed; returns the serving status.
 async fn call<S: AsyncRead + AsyncWrite + Unpin>(
-    stream: &mut MeteredStream<S>,
-    address: SocketAddr,
-    service: &str,
+    connection: &mut HttpConnection<S>,
+    check: HealthCheck<'_>,
     timeout: Duration,
 ) -> Result<i32, EarlyEnd> {
-    let broken = |error: h2::Error| EarlyEnd::Failed(broken_message(address, &error));
+    let address = check.address;
+    let broken = |error: h2::Error| {
+        EarlyEnd::Failed(format!(
+            "health check call to {address}: {}",
+            http2_error(&error)
+        ))
+    };
     let (sender, connection) = Builder::new()
         // No server has anything to push to a health check (RFC 9113, 8.4).
         .enable_push(false)
         .max_header_list_size(MAX_HEAD)
-        .handshake::<_, Bytes>(stream)
+        .handshake::<_, Bytes>(connection)
         .await
         .map_err(broken)?;
     let work = pin!(async {
-        let request = request(address, timeout)?;
-        let reply = send(sender, request, health::frame_request(service)).await;
+        let request = request(check, timeout)?;
+        let reply = send(sender, request, health::frame_request(check.service)).await;
         reply.map_err(broken)?.serving_status(address, timeout)
     });
     match select(connection, work).await {
@@ -112,22 +147,15 @@ async fn call<S: AsyncRead + AsyncWrite + Unpin>(
     }
 }
 
-/// The message for a connection that failed.
-fn broken_message(address: SocketAddr, error: &h2::Error) -> String {
-    let error_chain = error_chain(error);
-    // h2 itself gives a connection up on which something else than HTTP/2 has come.
-    if error.is_go_away() && error.is_library() {
-        format!("health check call to {address}: the answer is not HTTP/2: {error_chain}")
-    } else {
-        format!("health check call to {address}: {error_chain}")
-    }
-}
-
-fn request(address: SocketAddr, timeout: Duration) -> Result<Request<()>, EarlyEnd> {
+fn request(check: HealthCheck<'_>, timeout: Duration) -> Result<Request<()>, EarlyEnd> {
+    let scheme = match check.scheme {
+        Scheme::Https => "https",
+        Scheme::Http | Scheme::H2c => "http",
+    };
     Request::builder()
         .method(Method::POST)
         .version(Version::HTTP_2)
-        .uri(format!("http://{address}{}", health::PATH))
+        .uri(format!("{scheme}://{}{}", check.address, health::PATH))
         .header(CONTENT_TYPE, HeaderValue::from_static("application/grpc"))
         .header(TE, HeaderValue::from_static("trailers"))
         .header(USER_AGENT, HeaderValue::from_static(crate::USER_AGENT))

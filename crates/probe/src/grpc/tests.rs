@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::tests::{
-    AMPLE, BRIEF, End, answer_once, closed_port, listen_on_any_port, probe_loopback, read_to_end,
-    read_until, send_bytes, serve_scripts,
+    AMPLE, BRIEF, End, acceptor_of, answer_once, closed_port, listen_on_any_port, probe_loopback,
+    read_to_end, read_until, send_bytes, serve_scripts,
 };
 use h2::server::SendResponse;
 use http::HeaderMap;
@@ -12,11 +12,13 @@ use rstest::rstest;
 use std::num::NonZeroU16;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
+use tokio_rustls::TlsAcceptor;
 
 fn grpc(address: SocketAddr, service: &str) -> Handler {
     Handler::Grpc {
         port: NonZeroU16::new(address.port()).unwrap(),
         service: service.to_owned(),
+        over_tls: false,
     }
 }
 
@@ -340,4 +342,69 @@ async fn a_dropped_run_closes_its_connection() {
 #[case(u64::MAX, "99999999S")]
 fn a_timeout_has_at_most_eight_digits(#[case] seconds: u64, #[case] expected: &str) {
     assert_eq!(grpc_timeout(Duration::from_secs(seconds)), expected);
+}
+
+/// Answers one call over TLS with `SERVING`; says which URI was called, unless the handshake failed.
+async fn serve_over_tls(acceptor: TlsAcceptor, stream: TcpStream) -> Option<String> {
+    let stream = acceptor.accept(stream).await.ok()?;
+    let mut connection = h2::server::handshake(stream).await.ok()?;
+    let (request, to) = connection.accept().await?.ok()?;
+    Reply::status(1).send(to);
+    // Until the client closes it.
+    while let Some(Ok(_)) = connection.accept().await {}
+    Some(request.uri().to_string())
+}
+
+// PRB-29
+#[rstest]
+#[case::in_the_protocol_of_grpc(&["h2"], None)]
+#[case::in_another_protocol(&["http/1.1"], Some("received fatal alert: NoApplicationProtocol"))]
+#[case::in_none(&[], Some("the server does not choose HTTP/2 (ALPN \"h2\")"))]
+#[tokio::test]
+async fn a_server_with_any_certificate_is_asked_over_tls(
+    #[case] protocols: &[&str],
+    #[case] refusal: Option<&str>,
+) {
+    let (listener, address) = listen_on_any_port("127.0.0.1").await;
+    let acceptor = acceptor_of(rustls::ALL_VERSIONS, protocols);
+    let server = serve_scripts(
+        listener,
+        vec![move |stream| serve_over_tls(acceptor, stream)],
+    );
+    let handler = Handler::Grpc {
+        port: NonZeroU16::new(address.port()).unwrap(),
+        service: "role".to_owned(),
+        over_tls: true,
+    };
+    let outcome = probe_loopback(handler, address, AMPLE).await;
+    let called = server.await.unwrap().remove(0);
+    match refusal {
+        None => {
+            assert_eq!(outcome, succeeded());
+            let uri = format!("https://{address}/grpc.health.v1.Health/Check");
+            assert_eq!(called, Some(uri));
+        }
+        Some(reason) => {
+            let message = format!("TLS handshake with {address}: {reason}");
+            assert_eq!(outcome, failed(message));
+            assert_eq!(called, None);
+        }
+    }
+}
+
+// PRB-29
+#[tokio::test]
+async fn a_handshake_of_tls_that_stalls_ends_the_call() {
+    let (listener, address) = listen_on_any_port("127.0.0.1").await;
+    let silent = async |mut stream: TcpStream| read_to_end(&mut stream).await;
+    let server = serve_scripts(listener, vec![silent]);
+    let handler = Handler::Grpc {
+        port: NonZeroU16::new(address.port()).unwrap(),
+        service: String::new(),
+        over_tls: true,
+    };
+    let outcome = probe_loopback(handler, address, BRIEF).await;
+    let message = format!("TLS handshake with {address}: not finished within {BRIEF:?}");
+    assert_eq!(outcome, failed(message));
+    server.await.unwrap();
 }

@@ -11,13 +11,14 @@ use http_body_util::{BodyExt, Empty};
 use hyper::body::{Bytes, Incoming};
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
+use leadsman_core::podprobe::Scheme;
 use leadsman_core::podprobe::node::MAX_CONNECTIONS;
 use tokio::io::{AsyncRead, AsyncWrite};
 
-use super::connection::HttpConnection;
 use super::url::HttpUrl;
 use super::{AfterResponse, HttpPhase, RunProgress, judge, request};
-use crate::socket::EarlyEnd;
+use crate::connection::HttpConnection;
+use crate::socket::{EarlyEnd, http2_error};
 
 /// Most bytes of a response's headers.
 const MAX_HEAD: u32 = 16 * 1024;
@@ -69,7 +70,7 @@ pub(super) async fn exchange_request<S: AsyncRead + AsyncWrite + Unpin>(
     ip: IpAddr,
     progress: &mut RunProgress,
 ) -> Result<AfterResponse, EarlyEnd> {
-    if connection.is_http2() {
+    if url.scheme == Scheme::H2c || connection.has_chosen_http2() {
         // Large and rare: boxed, so that not every run has room for it.
         Box::pin(over_http2(connection, request, url, ip, progress)).await
     } else {
@@ -115,17 +116,20 @@ async fn over_http2<S: AsyncRead + AsyncWrite + Unpin>(
     progress: &mut RunProgress,
 ) -> Result<AfterResponse, EarlyEnd> {
     // The request is built only now: the handshake of TLS decides in which version it is sent.
-    let request = request::for_http2(request).map_err(EarlyEnd::Failed)?;
+    let request = request::for_http2(request, url.scheme).map_err(EarlyEnd::Failed)?;
+    let address = progress.address;
+    let broken =
+        |error: h2::Error| EarlyEnd::Failed(format!("GET from {address}: {}", http2_error(&error)));
     let handshake = h2::client::Builder::new()
         // Responses that a server pushes are no answer to a probe (RFC 9113, 8.4).
         .enable_push(false)
         .max_header_list_size(MAX_HEAD)
         .handshake::<_, Bytes>(connection)
         .await;
-    let (sender, connection) = handshake.map_err(|error| progress.broken(&error))?;
+    let (sender, connection) = handshake.map_err(broken)?;
     let work = pin!(async {
         let sent = async { sender.ready().await?.send_request(request, true)?.0.await };
-        let response = sent.await.map_err(|error| progress.broken(&error))?;
+        let response = sent.await.map_err(broken)?;
         progress.phase = HttpPhase::Reading;
         judge(response.map(Body::Http2), url, ip, progress).await
     });

@@ -1,6 +1,7 @@
 //! `httpGet`: GET with the rules of the kubelet's prober (`pkg/probe/http/http.go`).
 //!
-//! A new connection for each request, no proxy, no compression; HTTP/1.1, and over TLS HTTP/2 where the server prefers it. A
+//! A new connection for each request, no proxy, no compression; HTTP/1.1, over TLS HTTP/2 where the server prefers it, and
+//! without TLS HTTP/2 where the probe asks for it (KEP-5999). A
 //! status from 200 to 399 succeeds. A redirect is followed if it names the host that it came from (`RedirectChecker`), which
 //! is the pod's address whatever the `Host` header says; a name is never resolved. At most 10 KiB of a body is read, and none
 //! of a failed response's is shown. A body that ends early is requested again, twice, and is a failure then.
@@ -9,10 +10,8 @@
 //! |---|---|
 //! | `url` | what a path and a `Location` come to |
 //! | `request` | the headers |
-//! | `connection` | TCP or TLS |
 //! | `exchange` | HTTP/1.1 or HTTP/2 over a connection |
 
-mod connection;
 mod exchange;
 mod request;
 #[cfg(test)]
@@ -27,11 +26,11 @@ use http::header::LOCATION;
 use http::{Response, StatusCode};
 use leadsman_core::podprobe::{CannotProbe, HttpGet, Outcome};
 
+use crate::connection::HttpConnection;
 use crate::dial::Dial;
 use crate::message::{MAX_OUTPUT, lossy_text, truncate_message};
 use crate::socket::{EarlyEnd, connect_timed_out, connect_within, error_chain};
 use crate::time_limit::TimeLimit;
-use connection::HttpConnection;
 use exchange::{Body, exchange_request};
 use url::{HttpUrl, Redirect};
 

@@ -11,8 +11,9 @@ use http::uri::PathAndQuery;
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Uri, Version};
 use http_body_util::Empty;
 use hyper::body::Bytes;
+use leadsman_core::podprobe::Scheme;
 
-use super::connection::HttpVersions;
+use crate::connection::HttpVersions;
 
 /// A probe's `Host` header: the first one, unless it is empty.
 pub(super) fn host_header(headers: &[(String, String)]) -> Option<&str> {
@@ -77,7 +78,10 @@ pub(super) fn build_request(
 ///
 /// # Errors
 /// The message for a host that HTTP/2 cannot name.
-pub(super) fn for_http2(request: Request<Empty<Bytes>>) -> Result<Request<()>, String> {
+pub(super) fn for_http2(
+    request: Request<Empty<Bytes>>,
+    scheme: Scheme,
+) -> Result<Request<()>, String> {
     let (mut parts, _) = request.into_parts();
     let headers = &mut parts.headers;
     let host = headers.remove(HOST);
@@ -91,7 +95,11 @@ pub(super) fn for_http2(request: Request<Empty<Bytes>>) -> Result<Request<()>, S
     let host = host.as_ref().map_or(&[][..], HeaderValue::as_bytes);
     let path = parts.uri.path_and_query().map_or("/", PathAndQuery::as_str);
     let uri = Uri::builder()
-        .scheme("https")
+        .scheme(if scheme == Scheme::Https {
+            "https"
+        } else {
+            "http"
+        })
         .authority(host)
         .path_and_query(path);
     parts.uri = uri

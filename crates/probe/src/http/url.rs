@@ -53,7 +53,11 @@ impl HttpUrl {
         let reference = UriReference::split_reference(&location);
         let scheme = match reference.scheme {
             None => self.scheme,
-            Some(name) if name.eq_ignore_ascii_case("http") => Scheme::Http,
+            // Without TLS a probe speaks one version of HTTP, wherever it is sent.
+            Some(name) if name.eq_ignore_ascii_case("http") => match self.scheme {
+                Scheme::H2c => Scheme::H2c,
+                Scheme::Http | Scheme::Https => Scheme::Http,
+            },
             Some(name) if name.eq_ignore_ascii_case("https") => Scheme::Https,
             Some(name) => return Redirect::OtherHost(format!("{name}:")),
         };
@@ -155,7 +159,7 @@ fn to_rooted(path: &str) -> String {
 
 fn default_port(scheme: Scheme) -> NonZeroU16 {
     let port = match scheme {
-        Scheme::Http => 80,
+        Scheme::Http | Scheme::H2c => 80,
         Scheme::Https => 443,
     };
     NonZeroU16::new(port).expect("neither is 0")

@@ -29,15 +29,23 @@ pub(super) fn describe_probe(probe: &MarkerProbe) -> String {
         } => {
             let scheme = match scheme {
                 Scheme::Http => "http",
+                Scheme::H2c => "http2",
                 Scheme::Https => "https",
             };
             format!("httpGet {scheme} port {}, path {path}", describe_port(port))
         }
         HandlerTemplate::TcpSocket { port } => format!("tcpSocket port {}", describe_port(port)),
-        HandlerTemplate::Grpc { port, service } if service.is_empty() => {
-            format!("grpc port {port}")
+        HandlerTemplate::Grpc {
+            port,
+            service,
+            over_tls,
+        } => {
+            let tls = if *over_tls { " over TLS" } else { "" };
+            match service.as_str() {
+                "" => format!("grpc{tls} port {port}"),
+                service => format!("grpc{tls} port {port}, service {service}"),
+            }
         }
-        HandlerTemplate::Grpc { port, service } => format!("grpc port {port}, service {service}"),
     };
     let handler = shorten_text(&handler);
     format!("{handler}, every {} s", template.period_seconds)

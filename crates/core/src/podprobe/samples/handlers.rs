@@ -141,6 +141,22 @@ pub(super) fn add_http(table: &mut Table) {
             at(".scheme"),
         );
     }
+    for good in ["", "HTTP1", "HTTP2"] {
+        let protocol = probe("protocol", json!(good));
+        table.add_accepted(format!("protocol {good:?}"), &protocol);
+    }
+    for bad in ["http2", "H2C", "HTTP/2"] {
+        let protocol = probe("protocol", json!(bad));
+        table.add_refused(format!("protocol {bad:?}"), &protocol, at(".protocol"));
+    }
+    let over_tls =
+        |protocol: &str| json!({"httpGet": {"port": 80, "scheme": "HTTPS", "protocol": protocol}});
+    table.add_accepted("HTTP1 over TLS", &[(PROBE, over_tls("HTTP1"))]);
+    table.add_refused(
+        "HTTP2 without a choice over TLS",
+        &[(PROBE, over_tls("HTTP2"))],
+        at(".protocol"),
+    );
     header_values(table);
     let longest = "a".repeat(limits::HEADER_NAME);
     let header = |name: &str| json!([{"name": name, "value": ""}]);
@@ -286,6 +302,14 @@ pub(super) fn add_commands(table: &mut Table) {
     let service = "s".repeat(limits::GRPC_SERVICE);
     let grpc = |service: &str| [(PROBE, json!({"grpc": {"port": 1, "service": service}}))];
     table.add_accepted("longest service", &grpc(&service));
+    let mode = |mode: &str| [(PROBE, json!({"grpc": {"port": 1, "mode": mode}}))];
+    for good in ["", "Plaintext", "TLS"] {
+        table.add_accepted(format!("mode {good:?}"), &mode(good));
+    }
+    for bad in ["tls", "mTLS"] {
+        let place = format!("{}.grpc.mode", pointer_to_path(PROBE));
+        table.add_refused(format!("mode {bad:?}"), &mode(bad), place);
+    }
     let place = format!("{}.grpc.service", pointer_to_path(PROBE));
     table.add_refused("too long a service", &grpc(&(service + "s")), place);
 }

@@ -1,11 +1,12 @@
-//! Servers that speak HTTP/2 over TLS. The kubelet's client offers it and speaks it where the server chooses it.
+//! Servers that speak HTTP/2. Over TLS the kubelet's client offers it and speaks it where the server chooses it; without, where the
+//! probe says so.
 
 use h2::server::{self, SendResponse};
 use http::HeaderMap;
 use hyper::body::Bytes;
 
-use super::over_tls::acceptor_of;
 use super::*;
+use crate::tests::acceptor_of;
 
 const BOTH: &[&str] = &["h2", "http/1.1"];
 
@@ -20,6 +21,14 @@ async fn serve_one(
 ) -> (ReceivedRequest, End) {
     let stream = acceptor.accept(stream).await.unwrap();
     assert_eq!(stream.get_ref().1.alpn_protocol(), Some(&b"h2"[..]));
+    serve_one_over(stream, respond).await
+}
+
+/// The same over a connection on which HTTP/2 is spoken from the first byte.
+async fn serve_one_over(
+    stream: impl AsyncRead + AsyncWrite + Unpin,
+    respond: impl FnOnce(SendResponse<Bytes>),
+) -> (ReceivedRequest, End) {
     let mut connection = server::handshake(stream).await.unwrap();
     let (request, response) = connection.accept().await.unwrap().unwrap();
     respond(response);
@@ -220,4 +229,46 @@ async fn a_server_that_wants_another_protocol_fails() {
     let start = format!("TLS handshake with {address}: ");
     assert!(message.starts_with(&start), "{message}");
     assert_eq!(server.await.unwrap(), [true]);
+}
+
+// PRB-29
+#[tokio::test]
+async fn without_tls_http2_is_spoken_where_the_probe_says_so() {
+    let (listener, address) = listen_on_any_port("127.0.0.1").await;
+    let scripts = [
+        respond(302, &[("location", "/next")], b""),
+        respond(200, &[], b"ok"),
+    ];
+    let scripts = scripts.map(|response| move |stream| serve_one_over(stream, response));
+    let server = serve_scripts(listener, scripts.into());
+    let headers = [("Host", "a.example"), ("Upgrade", "never")];
+    let handler = get(Scheme::H2c, address, "/a?b", &headers);
+    let outcome = probe_loopback(handler, address, AMPLE).await;
+    assert_eq!(outcome, succeeded("ok"));
+    let seen = server.await.unwrap();
+    let targets: Vec<_> = seen
+        .iter()
+        .map(|((target, _), _)| target.as_str())
+        .collect();
+    assert_eq!(targets, ["http://a.example/a?b", "http://a.example/next"]);
+    for ((_, headers), end) in &seen {
+        assert_eq!(*end, End::Closed);
+        assert!(!headers.contains_key("upgrade"), "{headers:?}");
+    }
+}
+
+// PRB-29
+#[tokio::test]
+async fn a_server_of_http1_fails_a_probe_of_http2() {
+    let (listener, address) = listen_on_any_port("127.0.0.1").await;
+    let refusal = "HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n";
+    let server = serve_scripts(listener, vec![move |stream| answer_once(stream, refusal)]);
+    let handler = get(Scheme::H2c, address, "/", &[]);
+    let outcome = probe_loopback(handler, address, AMPLE).await;
+    let Outcome::Failed(message) = outcome else {
+        panic!("{outcome:?}");
+    };
+    let begin = format!("GET from {address}: the answer is not HTTP/2");
+    assert!(message.starts_with(&begin), "{message}");
+    server.await.unwrap();
 }

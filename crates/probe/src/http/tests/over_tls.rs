@@ -1,11 +1,7 @@
 //! Probes by HTTPS: any certificate is accepted, and a handshake that fails or stalls ends the run.
 
-use std::sync::Arc;
-
 use leadsman_core::podprobe::Scheme;
 use rstest::rstest;
-use rustls::ServerConfig;
-use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
@@ -13,32 +9,13 @@ use tokio_rustls::TlsAcceptor;
 use super::redirects::moved;
 use super::*;
 use crate::tests::{
-    AMPLE, BRIEF, End, answer_once, listen_on_any_port, probe_loopback, read_head, read_to_end,
-    serve_scripts,
+    AMPLE, BRIEF, End, acceptor_of, answer_once, listen_on_any_port, probe_loopback, read_head,
+    read_to_end, serve_scripts,
 };
 
-/// A server with a certificate of its own making.
-pub(super) fn acceptor(versions: &[&'static rustls::SupportedProtocolVersion]) -> TlsAcceptor {
+/// A server that negotiates no protocol.
+fn acceptor(versions: &[&'static rustls::SupportedProtocolVersion]) -> TlsAcceptor {
     acceptor_of(versions, &[])
-}
-
-/// One that chooses the first of these protocols that is offered.
-pub(super) fn acceptor_of(
-    versions: &[&'static rustls::SupportedProtocolVersion],
-    protocols: &[&str],
-) -> TlsAcceptor {
-    let made = rcgen::generate_simple_self_signed(["other.example".to_owned()]).unwrap();
-    let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(made.signing_key.serialize_der()));
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let mut config = ServerConfig::builder_with_provider(provider)
-        .with_protocol_versions(versions)
-        .unwrap()
-        .with_no_client_auth()
-        .with_single_cert(vec![made.cert.der().clone()], key)
-        .unwrap();
-    let protocols = protocols.iter().map(|name| name.as_bytes().to_vec());
-    config.alpn_protocols = protocols.collect();
-    TlsAcceptor::from(Arc::new(config))
 }
 
 // PRB-18

@@ -1,4 +1,4 @@
-//! The connection of an HTTP exchange, plain or TLS, over any stream.
+//! The connection of an HTTP exchange, of which a call of gRPC is one, plain or TLS, over any stream.
 //!
 //! A server certificate is not verified, nor a signature made with it, as with the kubelet (`InsecureSkipVerify` in
 //! `pkg/probe/http/http.go`). HTTP/2 and HTTP/1.1 are offered over TLS, in this order, as the kubelet's client does
@@ -24,7 +24,7 @@ use crate::metered_stream::MeteredStream;
 use crate::socket::{CLOSE_TIMEOUT, close_gracefully};
 
 /// A connection.
-pub(super) enum HttpConnection<S> {
+pub(crate) enum HttpConnection<S> {
     Plain(MeteredStream<S>),
     // Below TLS, whose records are work as well.
     Tls(Box<TlsStream<MeteredStream<S>>>),
@@ -32,17 +32,19 @@ pub(super) enum HttpConnection<S> {
 
 /// The versions of HTTP that a request can be sent in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum HttpVersions {
+pub(crate) enum HttpVersions {
     /// HTTP/1.1, and over TLS HTTP/2 if the server prefers it.
     Any,
     /// HTTP/1.1 alone: the request asks for an upgrade.
     Http1,
+    /// HTTP/2 alone.
+    Http2,
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> HttpConnection<S> {
     /// Performs the TLS handshake if the scheme asks for one. No server name is sent, since an address has none (RFC 6066,
     /// section 3).
-    pub(super) async fn new(
+    pub(crate) async fn new(
         stream: S,
         scheme: Scheme,
         versions: HttpVersions,
@@ -50,25 +52,34 @@ impl<S: AsyncRead + AsyncWrite + Unpin> HttpConnection<S> {
     ) -> io::Result<Self> {
         let stream = MeteredStream::new(stream);
         let connector = match (scheme, versions) {
-            (Scheme::Http, _) => return Ok(Self::Plain(stream)),
+            (Scheme::Http | Scheme::H2c, _) => return Ok(Self::Plain(stream)),
             (Scheme::Https, HttpVersions::Any) => &CONNECTOR,
             (Scheme::Https, HttpVersions::Http1) => &HTTP1_CONNECTOR,
+            (Scheme::Https, HttpVersions::Http2) => &HTTP2_CONNECTOR,
         };
         let name = ServerName::IpAddress(address.ip().into());
         let stream = connector.connect(name, stream).await?;
         Ok(Self::Tls(Box::new(stream)))
     }
 
-    /// Whether the server chose HTTP/2.
-    pub(super) fn is_http2(&self) -> bool {
+    /// Whether the server chose HTTP/2 in the handshake of TLS.
+    pub(crate) fn has_chosen_http2(&self) -> bool {
         match self {
             Self::Plain(_) => false,
             Self::Tls(stream) => stream.get_ref().1.alpn_protocol() == Some(HTTP2),
         }
     }
 
+    /// Whether the server has sent anything.
+    pub(crate) fn has_received(&self) -> bool {
+        match self {
+            Self::Plain(stream) => stream.has_received(),
+            Self::Tls(stream) => stream.get_ref().0.has_received(),
+        }
+    }
+
     /// Closes the connection without a reset.
-    pub(super) async fn close(self) {
+    pub(crate) async fn close(self) {
         match self {
             Self::Plain(stream) => close_gracefully(stream.into_stream()).await,
             Self::Tls(mut stream) => {
@@ -87,6 +98,7 @@ const HTTP1: &[u8] = b"http/1.1";
 
 static CONNECTOR: LazyLock<TlsConnector> = LazyLock::new(|| tls_connector(&[HTTP2, HTTP1]));
 static HTTP1_CONNECTOR: LazyLock<TlsConnector> = LazyLock::new(|| tls_connector(&[]));
+static HTTP2_CONNECTOR: LazyLock<TlsConnector> = LazyLock::new(|| tls_connector(&[HTTP2]));
 
 fn tls_connector(protocols: &[&[u8]]) -> TlsConnector {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
