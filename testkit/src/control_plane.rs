@@ -214,19 +214,20 @@ impl ControlPlane {
             }
         };
         let spec = TokenRequestSpec {
-            audiences: Vec::new(),
             bound_object_ref,
             expiration_seconds: Some(7200),
+            ..TokenRequestSpec::default()
         };
         let request = TokenRequest {
-            spec,
+            spec: Some(spec),
             ..TokenRequest::default()
         };
         let accounts = Api::<ServiceAccount>::namespaced(client, namespace);
         let answer = accounts
             .create_token_request(name, &PostParams::default(), &request)
             .await?;
-        let token = answer.status.context("the API server made no token")?.token;
+        let token = answer.status.and_then(|status| status.token);
+        let token = token.context("the API server made no token")?;
         let file = format!(
             "account-{namespace}-{name}-{}",
             bound_pod.unwrap_or("unbound")

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use leadsman_core::podprobe::{CannotProbe, Handler, Outcome};
+use leadsman_core::podprobe::{CannotProbe, Handler, Outcome, Scheme};
 
 use crate::dial::{Dial, Direct};
 use crate::exec::{self, Exec};

@@ -79,7 +79,7 @@ pub(crate) fn error_chain(error: &dyn Error) -> String {
     message
 }
 
-/// What ended an exchange over HTTP/2.
+/// The message for an exchange over HTTP/2 that failed.
 pub(crate) fn http2_error(error: &h2::Error) -> String {
     let error_chain = error_chain(error);
     // h2 itself gives a connection up on which something else than HTTP/2 has come.

@@ -36,10 +36,9 @@ pub(super) fn documents(text: &str) -> Result<Vec<Value>> {
 /// Number, name, custom version and image of each revision.
 fn shown(revisions: &[ControllerRevision]) -> Vec<(i64, String, String, String)> {
     let shown = revisions.iter().map(|revision| {
-        let data = revision.data.as_ref().map(|data| &data.0);
-        let image = data.and_then(|data| data.pointer("/spec/containers/0/image"));
+        let image = revision.data.0.pointer("/spec/containers/0/image");
         (
-            revision.revision,
+            revision.revision.unwrap_or_default(),
             revision.name_any(),
             revision.labels().get(VERSION).cloned().unwrap_or_default(),
             image.and_then(Value::as_str).unwrap_or_default().to_owned(),

@@ -177,6 +177,10 @@ fn loosen_value(name: &str, schema: &mut Value) {
         require_what_pods_need(name, object);
         restrict(name, object);
         loosen(object);
+        // The name of a port's field, with other words, which later versions of Kubernetes may add to.
+        if name == "httpGet" {
+            schema_at(object, "protocol").remove("enum");
+        }
     }
 }
 

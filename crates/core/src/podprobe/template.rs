@@ -293,10 +293,8 @@ fn read_scheme(get: &v1::HTTPGetAction, report: &mut FieldErrors<'_>) -> Option<
     match get.scheme.as_deref() {
         // Empty means the default, for scheme and path alike (`SetDefaults_HTTPGetAction`,
         // `pkg/apis/core/v1/defaults.go`).
-        None | Some("" | "HTTP") => is_http2.map(|is_http2| match is_http2 {
-            true => Scheme::H2c,
-            false => Scheme::Http,
-        }),
+        None | Some("" | "HTTP") if is_http2? => Some(Scheme::H2c),
+        None | Some("" | "HTTP") => Some(Scheme::Http),
         // Refused by Kubernetes as well (`validateHTTPGetAction`, `pkg/apis/core/validation/validation.go`).
         Some("HTTPS") if is_http2 == Some(true) => {
             let message = "HTTP2 is without TLS: leave it out, the server chooses the version";

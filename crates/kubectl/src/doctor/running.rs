@@ -228,7 +228,7 @@ impl InstallHealth {
     /// Whether the DaemonSet's nodeSelector lets an agent run on a node.
     fn selects_node(&self, node: &NodeHealth) -> bool {
         let daemon = self.daemon_set.as_ref().ok().and_then(Option::as_ref);
-        let spec = daemon.and_then(|it| it.spec.as_ref()?.template.spec.as_ref());
+        let spec = daemon.and_then(|it| it.spec.template.spec.as_ref());
         let selector = spec.and_then(|spec| spec.node_selector.as_ref());
         let mut terms = selector.into_iter().flatten();
         terms.all(|(key, value)| node.has_label(key, value))

@@ -76,7 +76,7 @@ pub(super) async fn read_openkruise(client: &Client) -> OpenKruiseFacts {
         daemons.get_opt(DAEMON).await
     });
     let daemon = daemon.await.map(|daemon| {
-        let template = daemon?.spec?.template;
+        let template = daemon?.spec.template;
         // Without the flag all gates have their defaults, as with an empty one.
         Some(feature_gates_flag(&template.spec?).unwrap_or_default())
     });

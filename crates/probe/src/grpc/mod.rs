@@ -70,7 +70,7 @@ pub(crate) async fn run<D: Dial>(
                     error_chain(&error)
                 ))
             })?;
-            // As gRPC's own clients have it: a server that negotiates nothing may speak HTTP/1.1.
+            // The clients of gRPC insist on it too: a server that negotiates nothing may speak HTTP/1.1.
             if scheme == Scheme::Https && !opened.has_chosen_http2() {
                 return Err(EarlyEnd::Failed(format!(
                     "TLS handshake with {address}: the server does not choose HTTP/2 (ALPN \"h2\")"

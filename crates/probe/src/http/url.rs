@@ -53,7 +53,7 @@ impl HttpUrl {
         let reference = UriReference::split_reference(&location);
         let scheme = match reference.scheme {
             None => self.scheme,
-            // Without TLS a probe speaks one version of HTTP, wherever it is sent.
+            // A probe speaks one version of HTTP without TLS, wherever it is sent.
             Some(name) if name.eq_ignore_ascii_case("http") => match self.scheme {
                 Scheme::H2c => Scheme::H2c,
                 Scheme::Http | Scheme::Https => Scheme::Http,

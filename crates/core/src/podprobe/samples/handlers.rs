@@ -302,13 +302,13 @@ pub(super) fn add_commands(table: &mut Table) {
     let service = "s".repeat(limits::GRPC_SERVICE);
     let grpc = |service: &str| [(PROBE, json!({"grpc": {"port": 1, "service": service}}))];
     table.add_accepted("longest service", &grpc(&service));
-    let mode = |mode: &str| [(PROBE, json!({"grpc": {"port": 1, "mode": mode}}))];
+    let in_mode = |mode: &str| [(PROBE, json!({"grpc": {"port": 1, "mode": mode}}))];
     for good in ["", "Plaintext", "TLS"] {
-        table.add_accepted(format!("mode {good:?}"), &mode(good));
+        table.add_accepted(format!("mode {good:?}"), &in_mode(good));
     }
     for bad in ["tls", "mTLS"] {
         let place = format!("{}.grpc.mode", pointer_to_path(PROBE));
-        table.add_refused(format!("mode {bad:?}"), &mode(bad), place);
+        table.add_refused(format!("mode {bad:?}"), &in_mode(bad), place);
     }
     let place = format!("{}.grpc.service", pointer_to_path(PROBE));
     table.add_refused("too long a service", &grpc(&(service + "s")), place);

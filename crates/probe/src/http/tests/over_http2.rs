@@ -4,6 +4,7 @@
 use h2::server::{self, SendResponse};
 use http::HeaderMap;
 use hyper::body::Bytes;
+use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::*;
 use crate::tests::acceptor_of;
