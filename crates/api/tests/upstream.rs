@@ -25,6 +25,8 @@ const ADDED_TO_MARKERS: &[&str] = &[
     "spec.probes[].markerPolicy[].outputs[].labels{} string",
     "spec.probes[].markerPolicy[].outputs[].when object required",
     "spec.probes[].markerPolicy[].outputs[].when{} string",
+    "spec.probes[].probe.grpc.mode string",
+    "spec.probes[].probe.httpGet.protocol string",
     "spec.probes[].output object",
     "spec.probes[].output.matches string required",
     "spec.probes[].output.mismatch string",
@@ -53,6 +55,8 @@ const ADDED_TO_MARKERS: &[&str] = &[
 ];
 const ADDED_TO_NODE_POD_PROBES: &[&str] = &[
     "spec object required",
+    "spec.podProbes[].probes[].probe.grpc.mode string",
+    "spec.podProbes[].probes[].probe.httpGet.protocol string",
     "spec.podProbes[].probes[].output object",
     "spec.podProbes[].probes[].output.matches string required",
     "spec.podProbes[].probes[].output.mismatch string",
