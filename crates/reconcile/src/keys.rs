@@ -12,6 +12,8 @@ use crate::timers::Timers;
 const REST: u32 = 100;
 /// The least of it: no object takes more than a third of the thread, whatever it has to write.
 const LEAST: u32 = 2;
+/// More writes than these make no rest shorter.
+pub(crate) const MOST_DUE: usize = (REST / LEAST) as usize;
 /// The longest rest.
 const LONGEST: Duration = Duration::from_millis(200);
 /// A rest that is shorter is not worth a timer.

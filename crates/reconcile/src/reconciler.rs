@@ -8,7 +8,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use crate::effects::Effects;
 use crate::feature::{Feature, Watch, WriteVerb};
-use crate::keys::KeyQueue;
+use crate::keys::{KeyQueue, MOST_DUE};
 use crate::notices::{Notice, Notices};
 use crate::object::{ObjectName, ResourceVersion, Source};
 use crate::plan::{Plan, Write, WriteId};
@@ -234,7 +234,7 @@ impl<F: Feature> Reconciler<F> {
         }
     }
 
-    /// How many of the writes that a key has planned may be sent now.
+    /// How many of the writes that a key has planned may be sent now, up to so many that more make no difference.
     fn count_due(&self, key: &F::Key, now: Now) -> usize {
         let planned = self.planned.get(key).into_iter().flatten();
         let is_due = |id: &&WriteId| {
@@ -243,7 +243,7 @@ impl<F: Feature> Reconciler<F> {
                 write.and_then(|write| self.histories.sends_at(id, write.purpose, now.monotonic));
             sent_at.is_some_and(|at| at <= now.monotonic)
         };
-        planned.filter(is_due).count()
+        planned.filter(is_due).take(MOST_DUE).count()
     }
 
     fn handle_timer(&mut self, timer: Timer<F::Key>, now: Now) {

@@ -244,7 +244,9 @@ async fn read_service(
         .list_objects::<EndpointSlice>(ENDPOINT_SLICES, &of_service)
         .await?;
     // `ready` absent means yes (EndpointConditions, k8s.io/api/discovery/v1/types.go).
-    let endpoints = slices.iter().flat_map(|slice| slice.endpoints.iter().flatten());
+    let endpoints = slices
+        .iter()
+        .flat_map(|slice| slice.endpoints.iter().flatten());
     let ready = endpoints.filter(|endpoint| {
         let conditions = endpoint.conditions.as_ref();
         conditions.and_then(|it| it.ready).unwrap_or(true)
