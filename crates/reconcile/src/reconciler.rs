@@ -392,6 +392,7 @@ impl<F: Feature> Reconciler<F> {
             return None;
         };
         self.histories.begin(id, write.purpose);
+        self.keys.note_sent(&key);
         if let Some(effect) = &write.effect {
             let until = (effect.begin)(&mut self.world, now);
             self.timers
