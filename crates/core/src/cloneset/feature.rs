@@ -21,7 +21,7 @@ use super::history::{Revisions, SetHistory, revision_name};
 use super::pod::{ClonePod, PodChange};
 use super::progress::progressing;
 use super::round::Round;
-use super::scene::Scene;
+use super::scene::{Refusals, Scene};
 use super::set::PodSet;
 use super::status::{FAILED_UPDATE, Problem, Problems, status};
 use super::writes::{
@@ -111,15 +111,14 @@ fn carry_on(set: &PodSet, world: &World, memory: &mut Memory, plan: &mut Plan<'_
     let is_recorded = revisions.get(&revisions.newest.name).is_some();
     let claims = Claims::survey(set, &world.pods, &world.claims, memory.claims(set));
     let acts = set.spec.objection.is_none() && is_recorded;
+    let refusals = find_refusals(plan, &set.name.namespace);
     let round = {
         let refused = |kind: &WriteKind, name: &ObjectName, change: Option<&PodChange>| {
-            let fate = match change {
-                Some(change) => plan
-                    .fate_of(kind, name, Purpose::of(change.purpose()))
-                    .map(|rest| rest.fate),
-                None => plan.fate(kind, name),
+            let is_same = |change: &PodChange| {
+                let rest = plan.fate_of(kind, name, Purpose::of(change.purpose()));
+                rest.is_some_and(|rest| matches!(rest.fate, Fate::Refused(_)))
             };
-            matches!(fate, Some(Fate::Refused(_)))
+            refusals.contains(&(kind.label, name)) && change.is_none_or(is_same)
         };
         let scene = Scene {
             set,
@@ -132,7 +131,9 @@ fn carry_on(set: &PodSet, world: &World, memory: &mut Memory, plan: &mut Plan<'_
         let round = Round::survey(scene);
         if acts {
             let allowance = memory.of(set, &round, now.monotonic).allowance(&round);
-            round.decide(scene, allowance)
+            let ways = memory.ways(set);
+            ways.update(scene, &round.members);
+            round.decide(scene, ways, allowance)
         } else {
             round
         }
@@ -149,7 +150,8 @@ fn carry_on(set: &PodSet, world: &World, memory: &mut Memory, plan: &mut Plan<'_
         if let Some(field) = &round.not_in_place {
             problems.add(Problem::not_in_place(field));
         }
-        plan_actions(set, &revisions, &round, memory, plan, &mut problems);
+        let known = (&revisions, &refusals);
+        plan_actions(set, known, &round, memory, plan, &mut problems);
         for pod in &round.resting {
             if let Some(Fate::Refused(refusal)) = plan.fate(&UPDATE_POD, &pod.name) {
                 let message = refusal.clone().into_reason();
@@ -177,6 +179,23 @@ fn carry_on(set: &PodSet, world: &World, memory: &mut Memory, plan: &mut Plan<'_
         plan.tell(set.notice(true, problem.type_, "Reconcile", note));
     }
     plan_status(set, &status, plan);
+}
+
+/// Finds what was refused of what a set writes.
+fn find_refusals<'a>(plan: &Plan<'a, CloneSets>, namespace: &str) -> Refusals<'a> {
+    let kinds = [
+        CREATE_POD,
+        DELETE_POD,
+        UPDATE_POD,
+        MARK_POD,
+        CREATE_CLAIM,
+        DELETE_CLAIM,
+    ];
+    let refused = kinds.into_iter().flat_map(|kind| {
+        let names = plan.refused_in(&kind, namespace);
+        names.map(move |name| (kind.label, name))
+    });
+    refused.collect()
 }
 
 /// Wants another status, in which the times of conditions do not count.
@@ -269,26 +288,31 @@ impl Watch<Pod> for CloneSets {
     }
 
     fn read(&self, pod: &Arc<Pod>) -> Arc<ClonePod> {
-        Arc::new(ClonePod::read(pod))
+        Arc::new(ClonePod::read(pod, &mut self.interners.borrow_mut()))
     }
 
     fn find_affected(
         &self,
         change: &Change<ClonePod>,
-        _: &World,
+        world: &World,
         affected: &mut dyn FnMut(SetKey),
     ) {
-        set_named_in(&change.name).into_iter().for_each(affected);
+        set_named_in(&change.name, world)
+            .into_iter()
+            .for_each(affected);
     }
 }
 
-/// The set whose pod or revision it is, or whose are named so: a name that becomes free may be one that it waits for.
-fn set_named_in(ObjectName { namespace, name }: &ObjectName) -> Option<SetKey> {
+/// The set whose pod or revision it is, or whose are named so: a name that becomes free may be one that it waits for. Most pods
+/// of a cluster are of no set.
+fn set_named_in(ObjectName { namespace, name }: &ObjectName, world: &World) -> Option<SetKey> {
     let (set, _) = name.rsplit_once('-')?;
-    Some(SetKey(ObjectName {
+    let name = ObjectName {
         namespace: namespace.clone(),
         name: set.to_owned(),
-    }))
+    };
+    let is_known = world.sets.observed(&name).is_some();
+    is_known.then_some(SetKey(name))
 }
 
 impl Watch<ControllerRevision> for CloneSets {
@@ -305,10 +329,12 @@ impl Watch<ControllerRevision> for CloneSets {
     fn find_affected(
         &self,
         change: &Change<SetHistory>,
-        _: &World,
+        world: &World,
         affected: &mut dyn FnMut(SetKey),
     ) {
-        set_named_in(&change.name).into_iter().for_each(affected);
+        set_named_in(&change.name, world)
+            .into_iter()
+            .for_each(affected);
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod claims;
 mod cluster;
+mod cost;
 mod deletion;
 mod goldens;
 mod hooks;
