@@ -9,7 +9,8 @@ use leadsman_api::slim::Pod;
 use leadsman_api::slim::claim::PersistentVolumeClaim;
 use leadsman_api::slim::revision::ControllerRevision;
 use leadsman_reconcile::{
-    Change, Class, Fate, Feature, Key, ObjectName, Plan, Purpose, Store, Watch, WriteKind,
+    Change, Class, Fate, Feature, Key, ObjectName, Plan, Purpose, ReasonGauge, Store, Watch,
+    WriteKind,
 };
 use serde_json::json;
 
@@ -23,7 +24,7 @@ use super::progress::progressing;
 use super::round::Round;
 use super::scene::{Refusals, Scene};
 use super::set::PodSet;
-use super::status::{FAILED_UPDATE, Problem, Problems, status};
+use super::status::{FAILED_UPDATE, Problem, Problems, REASONS, reason_of, status};
 use super::writes::{
     CREATE_CLAIM, CREATE_POD, CREATE_REVISION, CloneSets, DELETE_CLAIM, DELETE_POD,
     DELETE_REVISION, MARK_POD, PATCH_REVISION, STATUS, TELL, UPDATE_POD,
@@ -43,6 +44,8 @@ pub struct World {
     pub revisions: Store<SetHistory>,
     /// The claims.
     pub claims: Store<SetClaim>,
+    /// How many sets have each of the reasons of [`REASONS`].
+    reasons: [usize; REASONS.len()],
 }
 
 /// A set.
@@ -79,9 +82,20 @@ impl Feature for CloneSets {
         Class::new("cloneset_claims"),
     ];
 
+    const GAUGE: Option<ReasonGauge> = Some(ReasonGauge {
+        name: "clonesets",
+        help: "CloneSets by the reason of a condition that says what is wrong; UnderWay if nothing is and pods are missing, not \
+               ready or to be updated, else Complete",
+        reasons: &REASONS,
+    });
+
     type Key = SetKey;
     type World = World;
     type Memory = Memory;
+
+    fn count_reasons(world: &World) -> &[usize] {
+        &world.reasons
+    }
 
     fn keys(&self, world: &World) -> Vec<SetKey> {
         let sets = world.sets.iter();
@@ -277,6 +291,17 @@ impl Watch<CloneSet> for CloneSets {
 
     fn find_affected(&self, change: &Change<PodSet>, _: &World, affected: &mut dyn FnMut(SetKey)) {
         affected(SetKey((*change.name).clone()));
+    }
+
+    fn note_change(&self, change: &Change<PodSet>, world: &mut World) {
+        let reason = |set: &Option<Arc<PodSet>>| set.as_ref().and_then(|set| reason_of(set));
+        if let Some(before) = reason(&change.before) {
+            let count = &mut world.reasons[before];
+            *count = count.saturating_sub(1);
+        }
+        if let Some(now) = reason(&change.now) {
+            world.reasons[now] += 1;
+        }
     }
 }
 
