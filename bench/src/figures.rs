@@ -70,6 +70,20 @@ figures! {
     CPU_A_NODE = "manager CPU a node", "ms", AtMost(1.0);
 }
 
+// `CloneSet`: `clonesets`.
+figures! {
+    WRITES_A_POD = "writes a pod", "requests";
+    CPU_A_CLONE = "manager CPU a pod", "ms";
+    CLONES_CREATED = "the last pod is created", "s", TimesFloor(1.3);
+    CLONES_OPEN = "the last pod is created and its gates are open", "s", TimesFloor(1.3);
+    CLONES_REPLACED = "every pod is of the new template and ready", "s";
+    CPU_A_POD_EVENT = "manager CPU an event of a pod", "ms", AtMost(0.1);
+    POD_EVENT_GROWTH = "manager CPU an event of a pod", "×", AtMost(1.5);
+    ACTED_ONCE_LEADING = "an edit is acted on after it leads and is ready", "s", AtMost(1.0);
+    CLONES_RSS = "RSS", "MiB", AtMost(90.0);
+    TENTH_POD = "from its creation to its tenth pod", "s", AtMost(1.0);
+}
+
 // What the webhook adds to the creation of a pod: `injection`.
 figures! {
     ADDED_MEDIAN = "added to a creation above an echo webhook, p50", "ms", AtMost(1.0);

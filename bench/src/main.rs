@@ -94,6 +94,8 @@ enum What {
     Schedules,
     /// A `BroadcastJob` on 500 and 5,000 nodes
     Broadcast,
+    /// A `CloneSet` of 5,000 pods that grows and is updated, 100 sets of 50 and 200 pods, and one of 10 beside one of 5,000
+    Clonesets,
     /// Manager and agent starting again, with nothing to do and with something
     Restart,
     /// The rules alone: one event among 1,000 to 100,000 pods, bytes a pod
@@ -143,6 +145,7 @@ fn measure(what: What, scale: f64, only: &[Attack]) -> Result<Report> {
         What::RollOut => cluster::roll_out::measure(scale),
         What::Schedules => cluster::jobs::schedules(scale),
         What::Broadcast => cluster::jobs::broadcast(scale),
+        What::Clonesets => cluster::clone_sets::measure(scale),
         What::Restart => {
             let mut report = Report::new("restart", scale, include_str!("../pages/restart.md"));
             cluster::restart::measure(scale, &mut report)?;

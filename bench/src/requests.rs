@@ -60,11 +60,20 @@ impl Requests {
 
     /// After how long each write of this resource was answered well, in order.
     pub(crate) fn write_times(&self, resource: &str) -> Vec<Duration> {
-        let done = |one: &Request| one.is_write() && one.resource == resource && one.code < 300;
+        self.times(|one| one.is_write() && one.resource == resource)
+    }
+
+    /// After how long each pod was created whose name begins so, in order.
+    pub(crate) fn creation_times(&self, begin: &str) -> Vec<Duration> {
+        let is_pod = |one: &Request| one.resource == "pods" && one.name.starts_with(begin);
+        self.times(|one| one.verb == "create" && is_pod(one))
+    }
+
+    /// After how long each of these was answered well, in order.
+    fn times(&self, which: impl Fn(&Request) -> bool) -> Vec<Duration> {
         let all = self.0.values().flatten();
-        let mut times: Vec<_> = all
-            .filter_map(|(after, request)| done(request).then_some(*after))
-            .collect();
+        let done = all.filter(|(_, request)| request.code < 300 && which(request));
+        let mut times: Vec<_> = done.map(|(after, _)| *after).collect();
         times.sort_unstable();
         times
     }

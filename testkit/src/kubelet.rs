@@ -74,6 +74,13 @@ struct BoundSpec {
     node_name: String,
     containers: Vec<Container>,
     init_containers: Vec<Container>,
+    readiness_gates: Vec<ReadinessGate>,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct ReadinessGate {
+    condition_type: String,
 }
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -224,19 +231,24 @@ impl Work {
             &pod.spec.init_containers,
             &status.init_container_statuses,
         );
-        let is_same = containers == status.container_statuses
-            && init == status.init_container_statuses
-            && status.phase == "Running";
-        if is_over || is_same {
-            return None;
-        }
         let natives = pod.spec.init_containers.iter().zip(&init);
         let natives = natives.filter(|(container, _)| container.is_native());
         let mut of_pod = containers.iter().chain(natives.map(|(_, status)| status));
-        let is_ready = of_pod.all(|container| container.ready);
+        let are_ready = of_pod.all(|container| container.ready);
+        let holds = |kind: &str| status.conditions.iter().find(|one| one.kind == kind);
+        let holds = |kind: &str| holds(kind).is_some_and(|one| one.status == "True");
+        let mut gates = pod.spec.readiness_gates.iter();
+        let is_ready = are_ready && gates.all(|gate| holds(&gate.condition_type));
+        let is_same = containers == status.container_statuses
+            && init == status.init_container_statuses
+            && status.phase == "Running"
+            && holds("Ready") == is_ready;
+        if is_over || is_same {
+            return None;
+        }
         Some(Self::Report(json!({
             "phase": "Running",
-            "conditions": conditions(&status.conditions, is_ready),
+            "conditions": conditions(&status.conditions, [are_ready, is_ready]),
             "containerStatuses": containers,
             "initContainerStatuses": init,
         })))
@@ -337,11 +349,11 @@ impl Container {
 }
 
 /// Conditions by which a pod is running; their times change with their statuses.
-fn conditions(before: &[Condition], is_ready: bool) -> Vec<Value> {
+fn conditions(before: &[Condition], [are_ready, is_ready]: [bool; 2]) -> Vec<Value> {
     let kinds = [
         ("PodScheduled", true),
         ("Initialized", true),
-        ("ContainersReady", is_ready),
+        ("ContainersReady", are_ready),
         ("Ready", is_ready),
     ];
     let conditions = kinds.into_iter().map(|(kind, holds)| {
@@ -430,6 +442,24 @@ mod tests {
             assert_eq!(healed["restartCount"], 1, "{image}");
             assert_ne!(healed["containerID"], before["containerID"], "{image}");
         }
+    }
+
+    #[test]
+    fn a_pod_is_ready_while_its_gates_are_open() {
+        let gated = |status: &Value| {
+            let mut pod = pod("app:1", status);
+            let condition_type = "gate".to_owned();
+            pod.spec.readiness_gates = vec![ReadinessGate { condition_type }];
+            Work::due(&pod)
+        };
+        let Some(Work::Report(mut status)) = gated(&json!({})) else {
+            panic!("it does not run");
+        };
+        assert!(!is_ready(&status));
+        assert_eq!(gated(&status), None, "nothing is new");
+        let open = json!({"type": "gate", "status": "True"});
+        status["conditions"].as_array_mut().unwrap().push(open);
+        assert!(matches!(gated(&status), Some(Work::Report(status)) if is_ready(&status)));
     }
 
     #[test]

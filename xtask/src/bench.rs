@@ -20,8 +20,8 @@ pub(crate) struct Arguments {
     /// building them; before WHAT
     #[arg(long, value_name = "FOLDER")]
     programs: Option<PathBuf>,
-    /// What to measure: agent, cold-start, flips, roll-out, injection, restart, index, engine, tenants; all when left out. Then the
-    /// bench's own options: --compare FILE, --scale PERCENT, --out FOLDER, --only ATTACK
+    /// What to measure: agent, cold-start, flips, roll-out, injection, schedules, broadcast, clonesets, restart, index, engine,
+    /// tenants; all when left out. Then the bench's own options: --compare FILE, --scale PERCENT, --out FOLDER, --only ATTACK
     #[arg(
         trailing_var_arg = true,
         allow_hyphen_values = true,
@@ -89,11 +89,14 @@ fn words(given: &[String]) -> Vec<String> {
 
 /// Only those that name others alone can do without.
 fn needs_root(words: &[&str]) -> bool {
-    const WITHOUT: [&str; 6] = [
+    const WITHOUT: [&str; 9] = [
         "cold-start",
         "flips",
         "roll-out",
         "injection",
+        "schedules",
+        "broadcast",
+        "clonesets",
         "index",
         "engine",
     ];

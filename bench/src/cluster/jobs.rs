@@ -14,10 +14,10 @@ use leadsman_tests::ObjectWatch;
 use serde_json::{Value, json};
 
 use super::api::{ApiRequest, CREATE, MERGE, NameAndLabels, PAGE, PODS, make_all};
-use super::stage::{Contender, Stage, Who, play_with};
-use super::{PATIENCE, QUIET, add_requests, world};
+use super::stage::{Contender, Stage, Who, owner, play_with};
+use super::{PATIENCE, QUIET, add_requests, most_statuses, world};
 use crate::figures;
-use crate::progress::{Step, wait};
+use crate::progress::wait;
 use crate::report::{Amount as _, Report};
 use crate::requests::{Requests, Since};
 use crate::share_of;
@@ -37,14 +37,12 @@ const RUNS: usize = 500;
 const NODES: usize = 5_000;
 /// For so long a manager that has nothing to do is watched.
 const WATCHED: Duration = Duration::from_mins(1);
-/// Between two statuses of a job.
-const STATUS_SPACING: f64 = 2.0;
 
 /// Measures schedules.
 pub(crate) fn schedules(scale: f64) -> Result<Report> {
     play_with(GATES, async |stage| {
         let mut report = Report::new("schedules", scale, include_str!("../../pages/schedules.md"));
-        make_namespace(stage).await?;
+        stage.make_namespace(NAMESPACE).await?;
         let due = share_of(DUE, scale).max(2);
         due_at_once(stage, due, &mut report).await?;
         let idle_ones = share_of(IDLE, scale).max(2);
@@ -83,7 +81,7 @@ fn compute_next_runs(report: &mut Report) -> Result<()> {
 pub(crate) fn broadcast(scale: f64) -> Result<Report> {
     play_with(GATES, async |stage| {
         let mut report = Report::new("broadcast", scale, include_str!("../../pages/broadcast.md"));
-        make_namespace(stage).await?;
+        stage.make_namespace(NAMESPACE).await?;
         for nodes in [
             share_of(NODES, scale / 10.0).max(2),
             share_of(NODES, scale).max(4),
@@ -94,29 +92,11 @@ pub(crate) fn broadcast(scale: f64) -> Result<Report> {
     })
 }
 
-async fn make_namespace(stage: &Stage) -> Result<()> {
-    let body = json!({"metadata": {"name": NAMESPACE}});
-    let namespace = ApiRequest::new(CREATE, "/api/v1/namespaces", "bench", &body);
-    make_all(&stage.client, "making a namespace", vec![namespace]).await?;
-    Ok(())
-}
-
 fn pod_template(restarts: &str) -> Value {
     json!({"spec": {
         "restartPolicy": restarts,
         "containers": [{"name": "work", "image": "example.com/work:1"}],
     }})
-}
-
-/// An owner of this kind, without which the manager's account may create nothing: the floor has the same rights.
-fn owner(kind: &str) -> Value {
-    json!([{
-        "apiVersion": "apps.kruise.io/v1beta1",
-        "kind": kind,
-        "name": "floor",
-        "uid": "00000000-0000-4000-8000-000000000000",
-        "controller": true,
-    }])
 }
 
 fn schedule(name: &str, schedule: &str) -> ApiRequest {
@@ -159,12 +139,12 @@ async fn due_at_once(stage: &Stage, count: usize, report: &mut Report) -> Result
         clock::now() < due,
         "judging the templates took too long for {at}"
     );
-    let (since, before) = (Since::now(&stage.plane)?, manager.meter.cpu()?);
-    let ran = wait_for(stage, JOBS, count, &manager).await;
-    ran.context("each schedule has its Job")?;
-    wait("what else is written", QUIET).await;
-    let requests = stage.requests(since)?;
-    let cpu = manager.meter.cpu()?.saturating_sub(before);
+    let run = stage.during(
+        &manager,
+        "each schedule has its Job",
+        wait_for(stage, JOBS, count),
+    );
+    let run = run.await?;
     manager.end().await?;
     let jobs = (0..count).map(|number| {
         let body = json!({
@@ -175,24 +155,20 @@ async fn due_at_once(stage: &Stage, count: usize, report: &mut Report) -> Result
         });
         ApiRequest::new(CREATE, JOBS, "bench", &body)
     });
-    let mut floor = stage.start(Who::Sender(jobs.collect()), None).await?;
-    let since = Since::now(&stage.plane)?;
-    floor.send().await?;
-    let bare = stage.requests(since)?;
-    floor.end().await?;
+    let bare = stage.send_bare(jobs.collect()).await?;
     let add = report.section(format!("{count} schedules due in one second"));
     let kinds = [
         (&figures::CHILDREN, "jobs", Some(count)),
         (&figures::SCHEDULE_STATUSES, "advancedcronjobs", None),
         (&figures::CHILD_EVENTS, "events", None),
     ];
-    add_requests(add, &requests, &kinds);
+    add_requests(add, &run.requests, &kinds);
     add.compare(
         &figures::CHILDREN_TOOK,
-        spread(&requests, "jobs"),
+        spread(&run.requests, "jobs"),
         spread(&bare, "jobs"),
     );
-    add.add(&figures::CPU_A_CHILD, cpu.div_f64(count.amount()));
+    add.add(&figures::CPU_A_CHILD, run.cpu.div_f64(count.amount()));
     Ok(())
 }
 
@@ -292,12 +268,6 @@ async fn on_nodes(stage: &Stage, nodes: usize, report: &mut Report) -> Result<()
             }
         }
     });
-    let (since, before) = (Since::now(&stage.plane)?, manager.meter.cpu()?);
-    let step = Step::begin(format!("a broadcast to {nodes} nodes"));
-    ApiRequest::new(CREATE, BROADCASTS, "bench", &body)
-        .send(&stage.client)
-        .await?;
-    let mut jobs = ObjectWatch::<DynamicObject>::begin(&stage.client, BROADCASTS, PAGE).await?;
     let is_complete = |job: &DynamicObject| {
         let status = &job.data["status"];
         let is_done = job.name_any() == name
@@ -306,13 +276,14 @@ async fn on_nodes(stage: &Stage, nodes: usize, report: &mut Report) -> Result<()
         ensure!(is_done, "its status is {status}");
         Ok(())
     };
-    let complete = jobs.wait_until(&name, 1, PATIENCE, is_complete).await;
-    complete.with_context(|| manager.last_lines())?;
-    drop(step);
-    wait("what else is written", QUIET).await;
-    let requests = stage.requests(since)?;
-    let cpu = manager.meter.cpu()?.saturating_sub(before);
-    let peak = manager.meter.held()?.peak;
+    let broadcast = async {
+        let create = ApiRequest::new(CREATE, BROADCASTS, "bench", &body);
+        create.send(&stage.client).await?;
+        let mut jobs = ObjectWatch::<DynamicObject>::begin(&stage.client, BROADCASTS, PAGE).await?;
+        jobs.wait_until(&name, 1, PATIENCE, is_complete).await
+    };
+    let what = format!("a broadcast to {nodes} nodes");
+    let run = stage.during(&manager, &what, broadcast).await?;
     manager.end().await?;
     let floor = (0..nodes).map(|number| {
         let body = json!({
@@ -321,25 +292,22 @@ async fn on_nodes(stage: &Stage, nodes: usize, report: &mut Report) -> Result<()
         });
         ApiRequest::new(CREATE, "/api/v1/namespaces/jobs/pods", "bench", &body)
     });
-    let mut floor = stage.start(Who::Sender(floor.collect()), None).await?;
-    let since = Since::now(&stage.plane)?;
-    floor.send().await?;
-    let bare = stage.requests(since)?;
-    floor.end().await?;
+    let bare = stage.send_bare(floor.collect()).await?;
     kubelets.abort();
+    let requests = &run.requests;
     let add = report.section(format!("{nodes} nodes"));
     let kinds = [
         (&figures::BROADCAST_PODS, "pods", Some(nodes)),
         (&figures::BROADCAST_STATUSES, "broadcastjobs", None),
         (&figures::CHILD_EVENTS, "events", None),
     ];
-    add_requests(add, &requests, &kinds);
+    add_requests(add, requests, &kinds);
     let wall = requests.last_write("pods");
-    let most = (requests.last_write("broadcastjobs").as_secs_f64() / STATUS_SPACING).ceil() + 1.0;
+    let most = most_statuses(requests.last_write("broadcastjobs"));
     add.add(&figures::MOST_STATUSES, most);
     add.compare(&figures::BROADCAST_TOOK, wall, bare.last_write("pods"));
-    add.add(&figures::CPU_A_NODE, cpu.div_f64(nodes.amount()));
-    add.add(&figures::RSS_PEAK, peak);
+    add.add(&figures::CPU_A_NODE, run.cpu.div_f64(nodes.amount()));
+    add.add(&figures::RSS_PEAK, run.held.peak);
     Ok(())
 }
 
@@ -356,8 +324,7 @@ async fn wait_until_judged(stage: &Stage, count: usize, manager: &Contender) -> 
 }
 
 /// Waits until so many objects are in a collection.
-async fn wait_for(stage: &Stage, path: &str, count: usize, manager: &Contender) -> Result<()> {
+async fn wait_for(stage: &Stage, path: &str, count: usize) -> Result<()> {
     let mut objects = ObjectWatch::<DynamicObject>::begin(&stage.client, path, PAGE).await?;
-    let all = objects.wait_until(path, count, PATIENCE, |_| Ok(())).await;
-    all.with_context(|| manager.last_lines())
+    objects.wait_until(path, count, PATIENCE, |_| Ok(())).await
 }

@@ -1,9 +1,10 @@
 //! The manager against a real API server and etcd. Nodes and pods are objects that nobody runs; the bench plays
 //! ReplicaSet controller, kubelet and agent, and reads what the manager makes of it.
-//! `cold_start`, `flips`, `restart`, `roll_out`, `injection`, `jobs` and `tenants` are the scenarios.
+//! `cold_start`, `flips`, `restart`, `roll_out`, `injection`, `jobs`, `clone_sets` and `tenants` are the scenarios.
 
 mod agents;
 mod api;
+pub(crate) mod clone_sets;
 pub(crate) mod cold_start;
 mod expected;
 pub(crate) mod flips;
@@ -43,4 +44,9 @@ fn add_requests(add: &mut Report, requests: &Requests, kinds: &[(&Kind, &str, Op
     add.add(&OTHER_WRITES, requests.writes() - known);
     add.add(&FAILED, requests.failed());
     add.add(&LEASE_REQUESTS, requests.lease());
+}
+
+/// As many writes as a status may have in this time: one each two seconds, and the last one.
+fn most_statuses(wall: Duration) -> f64 {
+    (wall.as_secs_f64() / 2.0).ceil() + 1.0
 }

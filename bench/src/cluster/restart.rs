@@ -126,11 +126,11 @@ fn repaired(run: &Run) -> Duration {
 }
 
 /// When the Lease was taken; a floor leads at once.
-fn leads(run: &Run) -> Duration {
+pub(super) fn leads(run: &Run) -> Duration {
     let leases = run.requests.write_times("leases");
     leases.first().copied().unwrap_or_default()
 }
 
-fn repaired_once_leading(run: &Run) -> Duration {
+pub(super) fn repaired_once_leading(run: &Run) -> Duration {
     repaired(run).saturating_sub(run.ready.max(leads(run)))
 }

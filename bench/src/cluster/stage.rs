@@ -9,14 +9,15 @@ use kube::Client;
 use leadsman_testkit::ControlPlane;
 use leadsman_testkit::leadsman::{self, MANAGER};
 use leadsman_tests::{Link, Process};
+use serde_json::{Value, json};
 use tokio::process::Command;
 
-use super::api::ApiRequest;
+use super::api::{ApiRequest, CREATE};
 use super::roll_out::floor::{Order as RollOutOrder, PodPatches};
-use super::{PATIENCE, floor};
+use super::{PATIENCE, QUIET, floor};
 use crate::meter::{Held, Meter};
 use crate::part::{Part, Talk};
-use crate::progress::wait;
+use crate::progress::{Step, wait};
 use crate::requests::{Requests, Since};
 
 /// Between two questions for readiness, which no watch tells.
@@ -180,6 +181,55 @@ impl Stage {
         contender.end().await?;
         Ok(run)
     }
+
+    /// What a contender that runs already needs for what `act` waits for, and for what it does for a while after that.
+    pub(super) async fn during(
+        &self,
+        contender: &Contender,
+        name: &str,
+        act: impl Future<Output = Result<()>>,
+    ) -> Result<Run> {
+        let (since, before) = (Since::now(&self.plane)?, contender.meter.cpu()?);
+        let step = Step::begin(name);
+        let done = act.await;
+        done.with_context(|| format!("{name}{}", contender.last_lines()))?;
+        drop(step);
+        wait(format!("{name}: what else is written"), QUIET).await;
+        Ok(Run {
+            ready: Duration::ZERO,
+            cpu: contender.meter.cpu()?.saturating_sub(before),
+            held: contender.meter.held()?,
+            requests: self.requests(since)?,
+        })
+    }
+
+    /// The requests of a floor that does nothing but to send these.
+    pub(super) async fn send_bare(&self, requests: Vec<ApiRequest>) -> Result<Requests> {
+        let mut floor = self.start(Who::Sender(requests), None).await?;
+        let since = Since::now(&self.plane)?;
+        floor.send().await?;
+        let requests = self.requests(since)?;
+        floor.end().await?;
+        Ok(requests)
+    }
+
+    /// Makes a namespace.
+    pub(super) async fn make_namespace(&self, name: &str) -> Result<()> {
+        let body = json!({"metadata": {"name": name}});
+        let namespace = ApiRequest::new(CREATE, "/api/v1/namespaces", "bench", &body);
+        namespace.send(&self.client).await.map(drop)
+    }
+}
+
+/// An owner of this kind, without which the manager's account may create nothing: a floor has the same rights.
+pub(super) fn owner(kind: &str) -> Value {
+    json!([{
+        "apiVersion": "apps.kruise.io/v1beta1",
+        "kind": kind,
+        "name": "floor",
+        "uid": "00000000-0000-4000-8000-000000000000",
+        "controller": true,
+    }])
 }
 
 /// The flags of a manager with these feature gates: those of the webhook among them, which is called at a free port of this

@@ -16,7 +16,7 @@ use leadsman_lease::Leadership;
 use leadsman_process::reply::{Disposition, RetryCause};
 use leadsman_process::shutdown::SHORTEST_GRACE_SECONDS;
 use leadsman_process::{ApiServer, RandomSource, clock, watch};
-use leadsman_reconcile::{Class, Effects, Now, Refusal};
+use leadsman_reconcile::{Class, Effects, Now, ReasonGauge, Refusal};
 use prometheus_client::metrics::gauge::Gauge;
 use tokio::sync::mpsc::Receiver;
 use tokio::time::{Instant, timeout};
@@ -93,7 +93,7 @@ impl<R: Rules> Feature<R> {
             must_relist: false,
             start: clock::monotonic(),
             deadline: None,
-            gauges: FeatureGauges::new(R::CLASSES, &shared.metrics),
+            gauges: FeatureGauges::new(R::CLASSES, R::GAUGE, &shared.metrics),
             shared,
         }
     }
@@ -305,6 +305,7 @@ impl<R: Rules> Feature<R> {
         };
         self.gauges
             .update_gauges(self.queue.in_flight_count(), self.queue.class_depths());
+        self.gauges.count_reasons(self.rules.count_reasons());
         looked
     }
 
@@ -503,16 +504,26 @@ struct FeatureGauges {
     in_flight: (Gauge, i64),
     /// The depths of its classes' queues.
     depths: Vec<Gauge>,
+    /// Its objects by their reasons.
+    reasons: Vec<Gauge>,
 }
 
 impl FeatureGauges {
-    fn new(classes: &[Class], metrics: &ControlMetrics) -> Self {
+    fn new(classes: &[Class], reasons: Option<ReasonGauge>, metrics: &ControlMetrics) -> Self {
+        let reasons = reasons.map(|gauge| metrics.reason_gauges(gauge));
         Self {
             in_flight: (metrics.in_flight.clone(), 0),
             depths: classes
                 .iter()
                 .map(|class| metrics.depth_gauge(class.name))
                 .collect(),
+            reasons: reasons.unwrap_or_default(),
+        }
+    }
+
+    fn count_reasons(&self, counts: &[usize]) {
+        for (gauge, count) in self.reasons.iter().zip(counts) {
+            gauge.set(i64::try_from(*count).unwrap_or(i64::MAX));
         }
     }
 

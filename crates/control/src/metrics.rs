@@ -2,16 +2,18 @@
 
 use leadsman_process::metrics::{Labels, WriteCounters};
 use leadsman_process::reply::Disposition;
+use leadsman_reconcile::ReasonGauge;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
-use prometheus_client::registry::Unit;
+use prometheus_client::registry::{Registry, Unit};
 
 use crate::request::RequestKind;
 
 #[derive(Clone, Debug)]
 pub(crate) struct ControlMetrics {
+    registry: leadsman_process::Metrics,
     writes: WriteCounters,
     undecodable: Family<[(&'static str, String); 1], Counter>,
     depth: Family<Labels<1>, Gauge>,
@@ -25,6 +27,7 @@ impl ControlMetrics {
     /// Registers them.
     pub(crate) fn new(registry: &leadsman_process::Metrics) -> Self {
         let metrics = Self {
+            registry: registry.clone(),
             writes: WriteCounters::new(registry),
             undecodable: Family::default(),
             depth: Family::default(),
@@ -66,6 +69,17 @@ impl ControlMetrics {
     /// The targets of a class that are to be written, now or later.
     pub(crate) fn depth_gauge(&self, class: &'static str) -> Gauge {
         self.depth.get_or_create_owned(&[("name", class)])
+    }
+
+    /// Registers the gauge of a feature: one for each of its reasons.
+    pub(crate) fn reason_gauges(&self, gauge: ReasonGauge) -> Vec<Gauge> {
+        let family = Family::<Labels<1>, Gauge>::default();
+        let reasons = gauge.reasons.iter();
+        let gauges = reasons.map(|reason| family.get_or_create_owned(&[("reason", *reason)]));
+        let gauges = gauges.collect();
+        let register = |registry: &mut Registry| registry.register(gauge.name, gauge.help, family);
+        self.registry.register(register);
+        gauges
     }
 
     /// Counts a request that has ended.

@@ -10,8 +10,8 @@ use kube::core::Request as Builder;
 use kube::core::request::Error as BuildError;
 use leadsman_process::clock;
 use leadsman_reconcile::{
-    Class, Effects, Feature, Now, ObjectName, Reconciler, Refusal, Source, Watch, Write, WriteId,
-    WriteKind, WriteVerb,
+    Class, Effects, Feature, Now, ObjectName, ReasonGauge, Reconciler, Refusal, Source, Watch,
+    Write, WriteId, WriteKind, WriteVerb,
 };
 use tokio::time::Instant;
 
@@ -72,6 +72,7 @@ impl<W: WatchedKinds> Rules for Reconciled<W> {
     const NAME: &'static str = W::Feature::NAME;
     const KINDS: &'static [Kind<Self>] = W::KINDS;
     const CLASSES: &'static [Class] = W::Feature::CLASSES;
+    const GAUGE: Option<ReasonGauge> = W::Feature::GAUGE;
 
     type Event = ReconcilerEvent<W::Feature>;
     type Target = WriteId;
@@ -144,6 +145,10 @@ impl<W: WatchedKinds> Rules for Reconciled<W> {
 
     fn class_index(id: &WriteId) -> usize {
         W::Feature::WRITES[id.kind].class
+    }
+
+    fn count_reasons(&self) -> &[usize] {
+        W::Feature::count_reasons(self.0.world())
     }
 
     fn namespace(id: &WriteId) -> Option<&str> {

@@ -6,7 +6,7 @@ use std::hash::Hash;
 use std::sync::Arc;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use leadsman_reconcile::{Class, Effects, Now, ObjectName, ResourceVersion, Source};
+use leadsman_reconcile::{Class, Effects, Now, ObjectName, ReasonGauge, ResourceVersion, Source};
 
 use crate::kind::Kind;
 use crate::request::{Request, RequestKind};
@@ -22,6 +22,8 @@ pub trait Rules: Sized + Send + 'static {
     const KINDS: &'static [Kind<Self>];
     /// The classes of its targets; [`Rules::class_index`] is an index into them.
     const CLASSES: &'static [Class];
+    /// The gauge of its objects, if it has one.
+    const GAUGE: Option<ReasonGauge> = None;
 
     /// An event that the rules observe.
     type Event: Send + 'static;
@@ -58,6 +60,11 @@ pub trait Rules: Sized + Send + 'static {
 
     /// The class of a target.
     fn class_index(target: &Self::Target) -> usize;
+
+    /// How many objects have each of the reasons of [`Rules::GAUGE`], in their order.
+    fn count_reasons(&self) -> &[usize] {
+        &[]
+    }
 
     /// The namespace of a target's object; none if it belongs to the whole cluster. The targets of a class are taken in
     /// turn by namespace.

@@ -40,6 +40,14 @@ pub trait Feature: Sized + Send + 'static {
         plan: &mut Plan<'_, Self>,
     );
 
+    /// The gauge of its objects, if it has one.
+    const GAUGE: Option<ReasonGauge> = None;
+
+    /// How many objects have each of the reasons of [`Feature::GAUGE`], in their order. Asked for after each event.
+    fn count_reasons(_world: &Self::World) -> &[usize] {
+        &[]
+    }
+
     /// Passes on what others in this process answer by, as the reviewers of a webhook do. Called after each event, also
     /// while this process does not write, when the memory is empty.
     fn publish(&mut self, _world: &mut Self::World, _memory: &Self::Memory) {}
@@ -133,6 +141,17 @@ pub enum RightScope {
     Cluster,
     /// In the namespace that the manager runs in.
     OwnNamespace,
+}
+
+/// A gauge of a feature's objects, by what their statuses say.
+#[derive(Clone, Copy, Debug)]
+pub struct ReasonGauge {
+    /// Its name.
+    pub name: &'static str,
+    /// Its help.
+    pub help: &'static str,
+    /// The values of its label `reason`.
+    pub reasons: &'static [&'static str],
 }
 
 /// How the targets of a class are written.

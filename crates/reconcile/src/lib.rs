@@ -54,7 +54,9 @@ mod watches;
 mod writes;
 
 pub use effects::Effects;
-pub use feature::{After, Class, Feature, Key, RightScope, Watch, WriteKind, WriteVerb};
+pub use feature::{
+    After, Class, Feature, Key, ReasonGauge, RightScope, Watch, WriteKind, WriteVerb,
+};
 pub use notices::{Notice, Regarding};
 pub use object::{ObjectName, ResourceVersion, Source};
 pub use plan::{Plan, Purpose, Write, WriteId};

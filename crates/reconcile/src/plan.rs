@@ -183,7 +183,7 @@ pub struct Plan<'a, F: Feature> {
     pub(crate) marked: Vec<F::Key>,
 }
 
-impl<F: Feature> Plan<'_, F> {
+impl<'a, F: Feature> Plan<'a, F> {
     /// The time of the run.
     pub fn now(&self) -> Now {
         self.now
@@ -278,6 +278,15 @@ impl<F: Feature> Plan<'_, F> {
         rests.filter(|(_, rest)| rest.fate != Fate::Undone(1))
     }
 
+    /// The objects of a namespace of which a write of a kind was refused: [`Plan::fate`] says so of each.
+    pub fn refused_in(
+        &self,
+        kind: &WriteKind,
+        namespace: &str,
+    ) -> impl Iterator<Item = &'a ObjectName> + use<'a, F> {
+        self.histories.refused_in(Self::place(kind), namespace)
+    }
+
     /// What has become of the last write of an object, if it was refused or undone.
     pub fn fate(&self, kind: &WriteKind, name: &ObjectName) -> Option<Fate<'_>> {
         self.histories.fate(&Self::id(kind, name.clone()))
@@ -300,10 +309,12 @@ impl<F: Feature> Plan<'_, F> {
     }
 
     fn id(kind: &WriteKind, name: ObjectName) -> WriteId {
+        let kind = Self::place(kind);
+        WriteId { kind, name }
+    }
+
+    fn place(kind: &WriteKind) -> usize {
         let place = F::WRITES.iter().position(|known| known.label == kind.label);
-        WriteId {
-            kind: place.expect("a feature plans writes of its own list alone"),
-            name,
-        }
+        place.expect("a feature plans writes of its own list alone")
     }
 }

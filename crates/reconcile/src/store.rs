@@ -184,20 +184,46 @@ impl<K: Stored> Store<K> {
         self.entries_in(namespace, word).map(|(_, object)| object)
     }
 
-    /// The same if what was asked has been carried out: created ones are there, and deleted ones are not.
+    /// The same, each beside what it is if what was asked has been carried out: nothing, if it was asked to go.
+    pub fn find_with_assumed_in<'a, 'n>(
+        &'a self,
+        namespace: &'n str,
+        word: &str,
+    ) -> impl Iterator<Item = (&'a Arc<K>, Option<&'a Arc<K>>)> + use<'a, 'n, K> {
+        let found = self.entries_in(namespace, word);
+        found.map(|(name, object)| match self.asked.get(name) {
+            Some(asked) => (object, asked.assumed.as_ref()),
+            None => (object, Some(object)),
+        })
+    }
+
+    /// The objects that have a word and whose creation was asked for, as long as no event has shown them.
+    pub fn find_created_in<'a>(
+        &'a self,
+        namespace: &'a str,
+        word: &'a str,
+    ) -> impl Iterator<Item = &'a Arc<K>> {
+        let first = ObjectName {
+            namespace: namespace.to_owned(),
+            name: String::new(),
+        };
+        let from = (Bound::Included(&first), Bound::Unbounded);
+        let asked = self.asked.range::<ObjectName, _>(from);
+        let asked = asked.take_while(move |(name, _)| name.namespace == namespace);
+        let created = asked.filter(|(name, _)| !self.objects.contains_key(*name));
+        let created = created.filter_map(|(_, asked)| asked.assumed.as_ref());
+        created.filter(move |object| has_word(&***object, word))
+    }
+
+    /// The objects that have a word if what was asked has been carried out: created ones are there, and deleted ones are not.
     pub fn find_assumed_in<'a>(
         &'a self,
         namespace: &'a str,
         word: &'a str,
     ) -> impl Iterator<Item = &'a Arc<K>> {
-        let kept = self.entries_in(namespace, word);
-        let kept = kept.filter_map(|(name, _)| self.assumed(name));
-        let asked = self
-            .asked
-            .keys()
-            .filter(move |name| name.namespace == namespace && !self.objects.contains_key(*name));
-        let created = asked.filter_map(|name| self.assumed(name));
-        kept.chain(created.filter(move |object| has_word(&***object, word)))
+        let kept = self.find_with_assumed_in(namespace, word);
+        let kept = kept.filter_map(|(_, assumed)| assumed);
+        kept.chain(self.find_created_in(namespace, word))
     }
 
     /// The objects that exist and could never be decoded. What may belong to them is better left alone.

@@ -1,7 +1,7 @@
 //! What became of the writes of an object: which one is under way, which ones were refused, and which one is undone by
 //! somebody each time.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use crate::object::ObjectName;
@@ -43,7 +43,11 @@ pub struct Rest<'a> {
 
 /// What is remembered of all identities. One whose writes are simply done is forgotten after a while.
 #[derive(Debug, Default)]
-pub(crate) struct Histories(BTreeMap<WriteId, History>);
+pub(crate) struct Histories {
+    by_id: BTreeMap<WriteId, History>,
+    /// The identities of which something was refused: few, while those whose writes are done may be many.
+    refused: BTreeSet<WriteId>,
+}
 
 #[derive(Debug, Default)]
 struct History {
@@ -77,7 +81,7 @@ impl Histories {
         purpose: Purpose,
         now: Duration,
     ) -> Option<Duration> {
-        let Some(history) = self.0.get(id) else {
+        let Some(history) = self.by_id.get(id) else {
             return Some(now);
         };
         if history.under_way.is_some() {
@@ -94,35 +98,41 @@ impl Histories {
 
     /// Records that a write is sent.
     pub(crate) fn begin(&mut self, id: &WriteId, purpose: Purpose) {
-        let history = self.0.entry(id.clone()).or_default();
+        let history = self.by_id.entry(id.clone()).or_default();
         history.under_way = Some(purpose);
         history.is_unknown = false;
     }
 
     /// Records that nothing of this identity is under way.
     pub(crate) fn end(&mut self, id: &WriteId) -> Option<Purpose> {
-        self.0.get_mut(id)?.under_way.take()
+        self.by_id.get_mut(id)?.under_way.take()
     }
 
     /// Records that it is not known what became of the last attempt; [`Histories::forget_unknown`] ends it.
     pub(crate) fn set_unknown(&mut self, id: &WriteId) {
-        self.0.entry(id.clone()).or_default().is_unknown = true;
+        self.by_id.entry(id.clone()).or_default().is_unknown = true;
     }
 
     pub(crate) fn forget_unknown(&mut self, id: &WriteId, now: Duration) {
-        if let Some(history) = self.0.get_mut(id) {
+        if let Some(history) = self.by_id.get_mut(id) {
             history.is_unknown = false;
         }
         self.forget_past(id, now);
     }
 
     pub(crate) fn is_unknown(&self, id: &WriteId) -> bool {
-        self.0.get(id).is_some_and(|history| history.is_unknown)
+        self.by_id.get(id).is_some_and(|history| history.is_unknown)
     }
 
     /// Records that the write under way was carried out. Returns when that may be forgotten.
     pub(crate) fn end_done(&mut self, id: &WriteId, now: Duration) -> Option<Duration> {
-        let history = self.0.get_mut(id)?;
+        let forget_at = self.note_done(id, now);
+        self.index_refused(id);
+        forget_at
+    }
+
+    fn note_done(&mut self, id: &WriteId, now: Duration) -> Option<Duration> {
+        let history = self.by_id.get_mut(id)?;
         let purpose = history.under_way.take()?;
         let before = history
             .done
@@ -143,7 +153,7 @@ impl Histories {
         refusal: Refusal,
         now: Duration,
     ) -> Option<Duration> {
-        let history = self.0.get_mut(id)?;
+        let history = self.by_id.get_mut(id)?;
         let purpose = history.under_way.take()?;
         let until = now.saturating_add(REFUSED);
         history
@@ -157,13 +167,45 @@ impl Histories {
         if history.refused.len() > MOST {
             history.refused.remove(0);
         }
+        self.index_refused(id);
         Some(until)
+    }
+
+    fn index_refused(&mut self, id: &WriteId) {
+        let history = self.by_id.get(id);
+        if history.is_some_and(|history| !history.refused.is_empty()) {
+            self.refused.insert(id.clone());
+        } else {
+            self.refused.remove(id);
+        }
+    }
+
+    /// The objects of a namespace of which a write of a kind was refused.
+    pub(crate) fn refused_in<'a>(
+        &'a self,
+        kind: usize,
+        namespace: &str,
+    ) -> impl Iterator<Item = &'a ObjectName> + use<'a> {
+        let name = ObjectName {
+            namespace: namespace.to_owned(),
+            name: String::new(),
+        };
+        let refused = self.refused.range(
+            WriteId {
+                kind,
+                name: name.clone(),
+            }..,
+        );
+        let refused = refused.map(|id| (id.kind, &id.name));
+        let refused = refused
+            .take_while(move |(of, object)| *of == kind && object.namespace == name.namespace);
+        refused.map(|(_, object)| object)
     }
 
     /// What the API server has said of a dry run with this purpose. A verdict stands as long as its identity is remembered, so
     /// one that is asked for again is not over ([`Histories::forget_past`]).
     pub(crate) fn verdict(&self, id: &WriteId, purpose: Purpose) -> Option<Result<(), &Refusal>> {
-        let history = self.0.get(id)?;
+        let history = self.by_id.get(id)?;
         let refused = history
             .refused
             .iter()
@@ -176,30 +218,32 @@ impl Histories {
 
     /// Forgets what is over.
     pub(crate) fn forget_past(&mut self, id: &WriteId, now: Duration) {
-        let Some(history) = self.0.get_mut(id) else {
+        let Some(history) = self.by_id.get_mut(id) else {
             return;
         };
         history.refused.retain(|refused| refused.until > now);
         history.done = history.done.filter(|done| !done.is_quiet(now));
         let is_over = history.under_way.is_none() && !history.is_unknown;
         if is_over && history.refused.is_empty() && history.done.is_none() {
-            self.0.remove(id);
+            self.by_id.remove(id);
         }
+        self.index_refused(id);
     }
 
     /// Forgets an identity.
     pub(crate) fn forget(&mut self, id: &WriteId) {
-        self.0.remove(id);
+        self.by_id.remove(id);
+        self.refused.remove(id);
     }
 
     /// Forgets everything: another process may have written since.
     pub(crate) fn clear(&mut self) {
-        self.0.clear();
+        *self = Self::default();
     }
 
     /// What has become of a write that is wanted again.
     pub(crate) fn rest(&self, id: &WriteId, purpose: Purpose) -> Option<Rest<'_>> {
-        let mut rests = self.0.get(id)?.rests();
+        let mut rests = self.by_id.get(id)?.rests();
         rests.find(|rest| rest.purpose == purpose)
     }
 
@@ -209,13 +253,13 @@ impl Histories {
         first: WriteId,
     ) -> impl Iterator<Item = (&ObjectName, Rest<'_>)> {
         let kind = first.kind;
-        let histories = self.0.range(first..);
+        let histories = self.by_id.range(first..);
         let histories = histories.take_while(move |(id, _)| id.kind == kind);
         histories.flat_map(|(id, history)| history.rests().map(|rest| (&id.name, rest)))
     }
 
     pub(crate) fn fate(&self, id: &WriteId) -> Option<Fate<'_>> {
-        let history = self.0.get(id)?;
+        let history = self.by_id.get(id)?;
         let undone = history.done.filter(|done| done.times > 1);
         let undone = undone.map(|done| Fate::Undone(done.times));
         let refused = history.refused.last();

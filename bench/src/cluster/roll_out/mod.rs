@@ -10,13 +10,14 @@ use leadsman_api::SidecarSet;
 use leadsman_api::slim::Pod;
 use leadsman_testkit::FakeKubelet;
 use leadsman_tests::{Link, ObjectWatch};
+use serde_json::Value;
 
-use self::floor::{PodPatch, PodPatches};
+use self::floor::{PodPatches, PodStep, PodSteps};
 use super::api::{PAGE, PODS, SIDECAR_SETS};
 use super::sidecars::{CONTAINER, Sidecars, image};
 use super::stage::{Contender, Run, Stage, Who, play_with};
 use super::world::World;
-use super::{PATIENCE, QUIET, add_requests, expected};
+use super::{PATIENCE, QUIET, add_requests, expected, most_statuses};
 use crate::figures;
 use crate::meter::Held;
 use crate::progress::{Step, wait};
@@ -30,15 +31,13 @@ const SIZES: [(f64, Option<f64>); 2] = [(0.2, None), (1.0, Some(45.0))];
 /// One more, in which nothing is rolled out: that would take half an hour.
 const LARGEST: (f64, f64) = (4.0, 130.0);
 /// Who the kubelets are to the API server.
-const KUBELETS: &str = "kubelets";
+pub(super) const KUBELETS: &str = "kubelets";
 /// How long a kubelet takes to start a container again.
 const RESTART: Duration = Duration::from_millis(50);
 /// A manager with nothing to do is watched for so long after it is ready.
 const WATCHED: Duration = Duration::from_secs(5);
 /// Of 100 pods of the set so many may be down.
-const PERCENT_DOWN: usize = 10;
-/// Between two writes of a set's status.
-const STATUS_SPACING: f64 = 2.0;
+pub(super) const PERCENT_DOWN: usize = 10;
 /// What a manager may send for a pod, in bytes.
 const BYTES_A_POD: f64 = 1200.0;
 /// By how much a pod's CPU may grow from the smallest size to the largest.
@@ -104,11 +103,16 @@ impl RollOut {
     }
 }
 
+/// Starts kubelets for all pods that are bound.
+pub(super) async fn start_kubelets(stage: &Stage) -> Result<FakeKubelet> {
+    let kubelets = stage.plane.client_for(KUBELETS, &["system:masters"]);
+    Ok(FakeKubelet::start(&kubelets.await?, None, RESTART))
+}
+
 async fn measure_size(stage: &mut Stage, scale: f64) -> Result<Found> {
     let sidecars = Sidecars::make(&stage.client).await?;
     let world = World::make_with(&stage.client, scale, Some(&sidecars)).await?;
-    let kubelets = stage.plane.client_for(KUBELETS, &["system:masters"]);
-    let _kubelets = FakeKubelet::start(&kubelets.await?, None, RESTART);
+    let _kubelets = start_kubelets(stage).await?;
     let pods = world.pods.len();
     let scene = Scene {
         stage,
@@ -250,19 +254,27 @@ impl Scene<'_> {
     async fn patches(&self, version: u32) -> Result<PodPatches> {
         let upgrade = self.sidecars.version(version)?;
         let mut pods = ObjectWatch::<Pod>::begin(&self.stage.client, PODS, PAGE).await?;
-        let mut patches = Vec::with_capacity(self.pods);
+        let mut pods_steps = Vec::with_capacity(self.pods);
         for pod in pods.take_listed() {
             let namespace = pod.namespace().unwrap_or_default();
-            patches.push(PodPatch {
+            let mut patch = upgrade.patch(&pod);
+            patch["metadata"]["resourceVersion"] = Value::Null;
+            let step = PodStep {
                 path: format!("/api/v1/namespaces/{namespace}/pods/{}", pod.name_any()),
+                patch,
+                image: Some(image(version)),
+                is_ready: true,
+            };
+            pods_steps.push(PodSteps {
                 pod: pod.name_any(),
-                patch: upgrade.patch(&pod),
+                steps: [step].into(),
             });
         }
         Ok(PodPatches {
-            image: image(version),
+            manager: "leadsman-sidecarset".to_owned(),
+            container: CONTAINER.to_owned(),
             most_down: (self.pods * PERCENT_DOWN).div_ceil(100),
-            patches,
+            pods: pods_steps,
         })
     }
 }
@@ -273,10 +285,14 @@ fn runs(pod: &Pod, image: &str) -> Result<()> {
     let status = statuses.find(|status| status.name == CONTAINER);
     let status = status.context("the set's container has no status")?;
     ensure!(status.image == image, "it runs {}", status.image);
-    let mut conditions = pod.status.conditions.iter();
-    let is_ready = conditions.any(|one| one.type_ == "Ready" && one.status == "True");
-    ensure!(is_ready && status.ready, "it is not ready");
+    ensure!(is_ready(pod) && status.ready, "it is not ready");
     Ok(())
+}
+
+/// Whether its kubelet says that a pod is ready.
+fn is_ready(pod: &Pod) -> bool {
+    let mut conditions = pod.status.conditions.iter();
+    conditions.any(|one| one.type_ == "Ready" && one.status == "True")
 }
 
 impl Found {
@@ -326,8 +342,8 @@ impl Found {
         ];
         add_requests(add, requests, &kinds);
         let statuses = requests.count("patch sidecarsets/status");
-        let most = (run.wall.as_secs_f64() / STATUS_SPACING).ceil() + 1.0;
-        add.add(&figures::SET_STATUS_WRITES, statuses).targets = vec![Target::AtMost(most)];
+        let most = Target::AtMost(most_statuses(run.wall));
+        add.add(&figures::SET_STATUS_WRITES, statuses).targets = vec![most];
         add.compare(&figures::ROLLED_OUT, run.wall, self.floor.wall);
         let [cpu, floor] = [run, &self.floor].map(|run| run.cpu_a_pod(pods));
         add.compare(&figures::CPU_AN_UPGRADED_POD, cpu, floor);

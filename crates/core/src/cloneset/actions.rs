@@ -15,7 +15,7 @@ use super::claims::templates_of;
 use super::history::Revisions;
 use super::pod::{ClonePod, PodChange, REVISION_LABEL};
 use super::round::Round;
-use super::scene::Action;
+use super::scene::{Action, Refusals};
 use super::set::PodSet;
 use super::status::{FAILED_SCALE, FAILED_UPDATE, Problem, Problems};
 use super::template::RevisionData;
@@ -28,7 +28,7 @@ pub(super) const RETRY: Duration = Duration::from_mins(1);
 
 pub(super) fn plan_actions(
     set: &PodSet,
-    revisions: &Revisions<'_>,
+    (revisions, refusals): (&Revisions<'_>, &Refusals<'_>),
     round: &Round<'_>,
     memory: &mut Memory,
     plan: &mut Plan<'_, CloneSets>,
@@ -58,7 +58,9 @@ pub(super) fn plan_actions(
             Action::Mark(..) | Action::Update(..) => FAILED_UPDATE,
             _ => FAILED_SCALE,
         };
-        if let Some(Fate::Refused(refusal)) = plan.fate(kind, &name) {
+        if refusals.contains(&(kind.label, &name))
+            && let Some(Fate::Refused(refusal)) = plan.fate(kind, &name)
+        {
             // A write that rests takes nobody's place.
             let message = refusal.clone().into_reason();
             problems.add(Problem::refused(

@@ -12,6 +12,7 @@ use super::claims::ClaimNotes;
 use super::round::Round;
 use super::set::PodSet;
 use super::status::{FAILED_SCALE, TOO_MANY_DELETIONS};
+use super::steps::Ways;
 
 /// Pods that may be too many at any time, and so many of a hundred.
 const FEW: usize = 10;
@@ -24,6 +25,7 @@ const WINDOW: Duration = Duration::from_mins(10);
 pub struct Memory {
     brakes: BTreeMap<ObjectName, Brake>,
     claims: BTreeMap<ObjectName, ClaimNotes>,
+    ways: BTreeMap<ObjectName, Ways>,
 }
 
 /// Notes on a set.
@@ -43,6 +45,12 @@ impl Memory {
     pub(super) fn forget(&mut self, set: &ObjectName) {
         self.brakes.remove(set);
         self.claims.remove(set);
+        self.ways.remove(set);
+    }
+
+    /// The ways of a set's pods as they were last worked out.
+    pub(super) fn ways(&mut self, set: &PodSet) -> &mut Ways {
+        self.ways.entry(set.name.clone()).or_default()
     }
 
     /// The notes on the claims of a set.

@@ -67,8 +67,7 @@ impl<'a> Claims<'a> {
         notes: &mut ClaimNotes,
     ) -> Self {
         let mut by_pod = BTreeMap::<_, Vec<&SetClaim>>::new();
-        let asked = store.find_assumed_in(&set.name.namespace, &set.uid);
-        let asked = asked.filter(|claim| store.observed(&claim.name).is_none());
+        let asked = store.find_created_in(&set.name.namespace, &set.uid);
         for claim in store.find_in(&set.name.namespace, &set.uid).chain(asked) {
             let pod = claim
                 .pod()

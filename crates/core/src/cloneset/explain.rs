@@ -22,6 +22,7 @@ use super::scene::Scene;
 use super::service::Service;
 use super::set::{PodSet, UpdateKind};
 use super::state::State;
+use super::steps::Ways;
 use super::writes::CloneSets;
 
 /// A set, and its pods by what they wait for.
@@ -48,7 +49,7 @@ pub fn explain_set(
     now: Timestamp,
 ) -> SetExplanation {
     let name = ObjectName::of(&set.metadata);
-    let mut observed = Reconciler::new(CloneSets, || Duration::ZERO);
+    let mut observed = Reconciler::new(CloneSets::default(), || Duration::ZERO);
     observed.observe_object(&Arc::new(set), Source::Reply);
     for pod in pods {
         observed.observe_object(&Arc::new(pod), Source::Reply);
@@ -72,7 +73,9 @@ fn explain_in(set: &PodSet, world: &World, now: Timestamp) -> SetExplanation {
         refused: &|_, _, _| false,
         now,
     };
-    let round = Round::survey(scene).decide(scene, usize::MAX);
+    let (round, mut ways) = (Round::survey(scene), Ways::default());
+    ways.update(scene, &round.members);
+    let round = round.decide(scene, &ways, usize::MAX);
     let mut pods = BTreeMap::<_, Vec<_>>::new();
     for member in &round.members {
         if let Some(reason) = reason_of(set, &round, member) {

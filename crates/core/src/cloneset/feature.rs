@@ -9,7 +9,8 @@ use leadsman_api::slim::Pod;
 use leadsman_api::slim::claim::PersistentVolumeClaim;
 use leadsman_api::slim::revision::ControllerRevision;
 use leadsman_reconcile::{
-    Change, Class, Fate, Feature, Key, ObjectName, Plan, Purpose, Store, Watch, WriteKind,
+    Change, Class, Fate, Feature, Key, ObjectName, Plan, Purpose, ReasonGauge, Store, Watch,
+    WriteKind,
 };
 use serde_json::json;
 
@@ -21,9 +22,9 @@ use super::history::{Revisions, SetHistory, revision_name};
 use super::pod::{ClonePod, PodChange};
 use super::progress::progressing;
 use super::round::Round;
-use super::scene::Scene;
+use super::scene::{Refusals, Scene};
 use super::set::PodSet;
-use super::status::{FAILED_UPDATE, Problem, Problems, status};
+use super::status::{FAILED_UPDATE, Problem, Problems, REASONS, reason_of, status};
 use super::writes::{
     CREATE_CLAIM, CREATE_POD, CREATE_REVISION, CloneSets, DELETE_CLAIM, DELETE_POD,
     DELETE_REVISION, MARK_POD, PATCH_REVISION, STATUS, TELL, UPDATE_POD,
@@ -43,6 +44,8 @@ pub struct World {
     pub revisions: Store<SetHistory>,
     /// The claims.
     pub claims: Store<SetClaim>,
+    /// How many sets have each of the reasons of [`REASONS`].
+    reasons: [usize; REASONS.len()],
 }
 
 /// A set.
@@ -79,9 +82,20 @@ impl Feature for CloneSets {
         Class::new("cloneset_claims"),
     ];
 
+    const GAUGE: Option<ReasonGauge> = Some(ReasonGauge {
+        name: "clonesets",
+        help: "CloneSets by the reason of a condition that says what is wrong; UnderWay if nothing is and pods are missing, not \
+               ready or to be updated, else Complete",
+        reasons: &REASONS,
+    });
+
     type Key = SetKey;
     type World = World;
     type Memory = Memory;
+
+    fn count_reasons(world: &World) -> &[usize] {
+        &world.reasons
+    }
 
     fn keys(&self, world: &World) -> Vec<SetKey> {
         let sets = world.sets.iter();
@@ -111,15 +125,14 @@ fn carry_on(set: &PodSet, world: &World, memory: &mut Memory, plan: &mut Plan<'_
     let is_recorded = revisions.get(&revisions.newest.name).is_some();
     let claims = Claims::survey(set, &world.pods, &world.claims, memory.claims(set));
     let acts = set.spec.objection.is_none() && is_recorded;
+    let refusals = find_refusals(plan, &set.name.namespace);
     let round = {
         let refused = |kind: &WriteKind, name: &ObjectName, change: Option<&PodChange>| {
-            let fate = match change {
-                Some(change) => plan
-                    .fate_of(kind, name, Purpose::of(change.purpose()))
-                    .map(|rest| rest.fate),
-                None => plan.fate(kind, name),
+            let is_same = |change: &PodChange| {
+                let rest = plan.fate_of(kind, name, Purpose::of(change.purpose()));
+                rest.is_some_and(|rest| matches!(rest.fate, Fate::Refused(_)))
             };
-            matches!(fate, Some(Fate::Refused(_)))
+            refusals.contains(&(kind.label, name)) && change.is_none_or(is_same)
         };
         let scene = Scene {
             set,
@@ -132,7 +145,9 @@ fn carry_on(set: &PodSet, world: &World, memory: &mut Memory, plan: &mut Plan<'_
         let round = Round::survey(scene);
         if acts {
             let allowance = memory.of(set, &round, now.monotonic).allowance(&round);
-            round.decide(scene, allowance)
+            let ways = memory.ways(set);
+            ways.update(scene, &round.members);
+            round.decide(scene, ways, allowance)
         } else {
             round
         }
@@ -149,7 +164,8 @@ fn carry_on(set: &PodSet, world: &World, memory: &mut Memory, plan: &mut Plan<'_
         if let Some(field) = &round.not_in_place {
             problems.add(Problem::not_in_place(field));
         }
-        plan_actions(set, &revisions, &round, memory, plan, &mut problems);
+        let known = (&revisions, &refusals);
+        plan_actions(set, known, &round, memory, plan, &mut problems);
         for pod in &round.resting {
             if let Some(Fate::Refused(refusal)) = plan.fate(&UPDATE_POD, &pod.name) {
                 let message = refusal.clone().into_reason();
@@ -177,6 +193,23 @@ fn carry_on(set: &PodSet, world: &World, memory: &mut Memory, plan: &mut Plan<'_
         plan.tell(set.notice(true, problem.type_, "Reconcile", note));
     }
     plan_status(set, &status, plan);
+}
+
+/// Finds what was refused of what a set writes.
+fn find_refusals<'a>(plan: &Plan<'a, CloneSets>, namespace: &str) -> Refusals<'a> {
+    let kinds = [
+        CREATE_POD,
+        DELETE_POD,
+        UPDATE_POD,
+        MARK_POD,
+        CREATE_CLAIM,
+        DELETE_CLAIM,
+    ];
+    let refused = kinds.into_iter().flat_map(|kind| {
+        let names = plan.refused_in(&kind, namespace);
+        names.map(move |name| (kind.label, name))
+    });
+    refused.collect()
 }
 
 /// Wants another status, in which the times of conditions do not count.
@@ -259,6 +292,17 @@ impl Watch<CloneSet> for CloneSets {
     fn find_affected(&self, change: &Change<PodSet>, _: &World, affected: &mut dyn FnMut(SetKey)) {
         affected(SetKey((*change.name).clone()));
     }
+
+    fn note_change(&self, change: &Change<PodSet>, world: &mut World) {
+        let reason = |set: &Option<Arc<PodSet>>| set.as_ref().and_then(|set| reason_of(set));
+        if let Some(before) = reason(&change.before) {
+            let count = &mut world.reasons[before];
+            *count = count.saturating_sub(1);
+        }
+        if let Some(now) = reason(&change.now) {
+            world.reasons[now] += 1;
+        }
+    }
 }
 
 impl Watch<Pod> for CloneSets {
@@ -269,26 +313,31 @@ impl Watch<Pod> for CloneSets {
     }
 
     fn read(&self, pod: &Arc<Pod>) -> Arc<ClonePod> {
-        Arc::new(ClonePod::read(pod))
+        Arc::new(ClonePod::read(pod, &mut self.interners.borrow_mut()))
     }
 
     fn find_affected(
         &self,
         change: &Change<ClonePod>,
-        _: &World,
+        world: &World,
         affected: &mut dyn FnMut(SetKey),
     ) {
-        set_named_in(&change.name).into_iter().for_each(affected);
+        set_named_in(&change.name, world)
+            .into_iter()
+            .for_each(affected);
     }
 }
 
-/// The set whose pod or revision it is, or whose are named so: a name that becomes free may be one that it waits for.
-fn set_named_in(ObjectName { namespace, name }: &ObjectName) -> Option<SetKey> {
+/// The set whose pod or revision it is, or whose are named so: a name that becomes free may be one that it waits for. Most pods
+/// of a cluster are of no set.
+fn set_named_in(ObjectName { namespace, name }: &ObjectName, world: &World) -> Option<SetKey> {
     let (set, _) = name.rsplit_once('-')?;
-    Some(SetKey(ObjectName {
+    let name = ObjectName {
         namespace: namespace.clone(),
         name: set.to_owned(),
-    }))
+    };
+    let is_known = world.sets.observed(&name).is_some();
+    is_known.then_some(SetKey(name))
 }
 
 impl Watch<ControllerRevision> for CloneSets {
@@ -305,10 +354,12 @@ impl Watch<ControllerRevision> for CloneSets {
     fn find_affected(
         &self,
         change: &Change<SetHistory>,
-        _: &World,
+        world: &World,
         affected: &mut dyn FnMut(SetKey),
     ) {
-        set_named_in(&change.name).into_iter().for_each(affected);
+        set_named_in(&change.name, world)
+            .into_iter()
+            .for_each(affected);
     }
 }
 

@@ -1,5 +1,7 @@
 //! The names of new pods.
 
+use std::collections::HashSet;
+
 use leadsman_reconcile::{ObjectName, Store};
 
 use super::claim::ClaimTemplate;
@@ -20,27 +22,36 @@ pub(super) fn free_names<'a>(
     pods: &'a Store<ClonePod>,
     (claims, templates): (&'a Claims<'_>, &'a [&ClaimTemplate]),
 ) -> impl Iterator<Item = ObjectName> {
-    let names = (0_u32..).map(|number| {
-        let mut hash = fnv1_32(format!("{number}/{}", set.uid).bytes());
-        let letters = (0..5).map(|_| {
-            let letter = LETTERS[hash as usize % LETTERS.len()];
-            hash /= 27;
-            char::from(letter)
-        });
-        ObjectName {
-            namespace: set.name.namespace.clone(),
-            name: format!("{}-{}", set.name.name, letters.collect::<String>()),
-        }
-    });
-    let names = names.filter(|name| claims.are_free(name, templates));
-    let names = claims.unused(templates).chain(names);
     // Whatever has the name: a pod of another one, too, and one that terminates. One that is named to be deleted would go again.
-    names.filter(|name| {
+    let is_free = move |name: &ObjectName| {
         !set.spec.pods_to_delete.contains(&name.name)
             && pods.observed(name).is_none()
             && !pods.is_asked(name)
             && !pods.undecodable().contains(name)
-    })
+    };
+    // Each run begins with the first number, so most names that are looked at have a pod of the set.
+    let taken = pods.find_in(&set.name.namespace, &set.uid);
+    let taken: HashSet<_> = taken.map(|pod| &*pod.name.name).collect();
+    let mut next = ObjectName {
+        namespace: set.name.namespace.clone(),
+        name: format!("{}-", set.name.name),
+    };
+    let begin = next.name.len();
+    let names = (0_u32..).filter_map(move |number| {
+        let number = number.to_string();
+        let seed = number.bytes().chain([b'/']).chain(set.uid.bytes());
+        let mut hash = fnv1_32(seed);
+        next.name.truncate(begin);
+        for _ in 0..5 {
+            next.name
+                .push(char::from(LETTERS[hash as usize % LETTERS.len()]));
+            hash /= 27;
+        }
+        let is_next =
+            !taken.contains(&*next.name) && is_free(&next) && claims.are_free(&next, templates);
+        is_next.then(|| next.clone())
+    });
+    claims.unused(templates).filter(is_free).chain(names)
 }
 
 /// Pods that may be the set's and cannot be looked at.

@@ -24,6 +24,9 @@ fn worth(member: &Member<'_>) -> Worth {
 
 /// Sorts pods that are deleted. Of those that are worth the same, the ones go first whose node has more of the set.
 pub(super) fn sort_for_deletion(members: &mut Vec<&Member<'_>>, all: &[Member<'_>]) {
+    if members.len() < 2 {
+        return;
+    }
     let key = |member: &Member<'_>| (worth(member), member.pod.observed.upgrade_order());
     let mut by_node = BTreeMap::<&str, Vec<(Worth, UpgradeOrder)>>::new();
     for member in all.iter().filter(|member| member.pod.node.is_some()) {

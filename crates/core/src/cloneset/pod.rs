@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::service::Service;
 use super::state::{State, TIMESTAMP};
-use crate::cluster::SortedMap;
+use crate::cluster::{Interners, SortedMap};
 use crate::workload::pod::{ObservedPod, PodPhase};
 
 /// The label of a pod with its revision.
@@ -47,7 +47,7 @@ pub struct ClonePod {
 
 impl ClonePod {
     /// Reads a pod. It belongs to a set by its controller and the label that each pod of a set has.
-    pub fn read(pod: &Pod) -> Self {
+    pub fn read(pod: &Pod, interners: &mut Interners) -> Self {
         let identity = &pod.identity;
         let (name, version) = (
             ObjectName::of(identity),
@@ -60,15 +60,15 @@ impl ClonePod {
             let named: Pod = serde_json::from_value(named).unwrap_or_default();
             return Self {
                 version,
-                ..Self::of(None, &named)
+                ..Self::of(None, &named, interners)
             };
         };
-        Self::of(Some(owner), pod)
+        Self::of(Some(owner), pod, interners)
     }
 
-    fn of(owner: Option<String>, pod: &Pod) -> Self {
+    fn of(owner: Option<String>, pod: &Pod, interners: &mut Interners) -> Self {
         let identity = &pod.identity;
-        let observed = ObservedPod::new(pod);
+        let observed = ObservedPod::share(pod, &[IN_PLACE_STATE, TIMESTAMP], interners);
         let gate = pod.status.conditions.iter().find(|one| one.type_ == GATE);
         Self {
             name: ObjectName::of(identity),
@@ -89,7 +89,7 @@ impl ClonePod {
     /// A pod as it is once it is created.
     pub(super) fn created(owner: &str, body: &Value) -> Self {
         let pod: Pod = serde_json::from_value(body.clone()).unwrap_or_default();
-        Self::of(Some(owner.to_owned()), &pod)
+        Self::of(Some(owner.to_owned()), &pod, &mut Interners::default())
     }
 
     pub(super) fn state(&self) -> State {
@@ -159,6 +159,10 @@ impl Stored for ClonePod {
         self.name.clone()
     }
 
+    fn shared_name(&self) -> Arc<ObjectName> {
+        self.observed.name.clone()
+    }
+
     fn uid(&self) -> &str {
         &self.observed.uid
     }
@@ -174,19 +178,12 @@ impl Stored for ClonePod {
     }
 
     fn is_same(&self, other: &Self) -> bool {
-        let is_same = |one: &ObservedPod, other: &ObservedPod| {
-            let one = ObservedPod {
-                resource_version: other.resource_version.clone(),
-                ..one.clone()
-            };
-            one == *other
-        };
         self.owner == other.owner
             && self.node == other.node
             && self.finalizers == other.finalizers
             && self.gate == other.gate
             && self.service == other.service
-            && is_same(&self.observed, &other.observed)
+            && self.observed.is_same(&other.observed)
     }
 }
 

@@ -11,7 +11,7 @@ pub(super) const PROGRESSING: &str = "Progressing";
 const AVAILABLE: &str = "CloneSetAvailable";
 const PAUSED: &str = "CloneSetPaused";
 const PARTITION_AVAILABLE: &str = "ProgressPartitionAvailable";
-const EXCEEDED: &str = "ProgressDeadlineExceeded";
+pub(super) const EXCEEDED: &str = "ProgressDeadlineExceeded";
 const UPDATED: &str = "CloneSetUpdated";
 
 /// The condition of a set with this status, and the time at which its deadline passes. None if the set has no deadline.

@@ -3,7 +3,7 @@
 //! What is wanted follows from the pods as events show them, so that a write whose fate is unknown is wanted until it is seen to
 //! be done. What is counted are the pods as they are once that is done.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 
 use jiff::Timestamp;
 use leadsman_reconcile::ObjectName;
@@ -18,7 +18,7 @@ use super::pod::{ClonePod, PodChange, REPLACED_FOR, WAS_NORMAL, hash_in, is_acti
 use super::scale::{Difference, PodCounts, Targets};
 use super::scene::{Action, Scene};
 use super::state::State;
-use super::steps::{Steps, remove};
+use super::steps::{Steps, Ways, remove};
 use super::writes::{DELETE_POD, MARK_POD, UPDATE_POD};
 use crate::workload::amount::Amount;
 use crate::workload::pod::PodPhase;
@@ -39,7 +39,7 @@ pub(super) struct Round<'a> {
     /// Pods that stay in service as they are, since the API server has refused their update.
     pub(super) resting: Vec<&'a ClonePod>,
     /// Pods whose turn it is to be updated, or comes.
-    pub(super) chosen: BTreeSet<&'a ObjectName>,
+    pub(super) chosen: HashSet<&'a ObjectName>,
     /// The field that keeps pods from being updated in place.
     pub(super) not_in_place: Option<String>,
     /// How many pods are too many and are not deleted, since nobody has asked for it.
@@ -59,12 +59,12 @@ impl<'a> Round<'a> {
             targets: set.targets(),
             ..Self::default()
         };
-        for pod in pods.find_in(namespace, &set.uid) {
+        for (pod, assumed) in pods.find_with_assumed_in(namespace, &set.uid) {
             let label = |key: &str| pod.observed.label(key);
             if pod.observed.phase == PodPhase::Ended && !pod.observed.is_terminating {
                 round.ended.push(pod);
             } else if is_active(pod) {
-                match pods.assumed(&pod.name) {
+                match assumed {
                     None => round.leaving.push(pod),
                     Some(assumed) if set.spec.selector.matches(label) => {
                         round.add(scene, pod, assumed, true);
@@ -77,8 +77,7 @@ impl<'a> Round<'a> {
                 }
             }
         }
-        let assumed = pods.find_assumed_in(namespace, &set.uid);
-        for created in assumed.filter(|pod| pod.observed.uid.is_empty()) {
+        for created in pods.find_created_in(namespace, &set.uid) {
             round.add(scene, created, created, false);
         }
         let [old, new] = round.counts();
@@ -100,11 +99,13 @@ impl<'a> Round<'a> {
         let is_replaced = !is_new && assumed.observed.annotation(REPLACED_FOR) == newest;
         let available_at = pod.available_at(min_ready);
         self.wake_at(available_at.filter(|at| *at > now));
+        let is_available = available_at.is_some_and(|at| at <= now);
         self.members.push(Member {
             pod,
             is_shown: shown,
             is_new,
-            is_available: pod.is_available(min_ready, now) && assumed.is_available(min_ready, now),
+            is_available: is_available
+                && (std::ptr::eq(pod, assumed) || assumed.is_available(min_ready, now)),
             is_held: assumed.state() == State::PreparingDelete,
             is_specified: set.specifies(pod) || is_replaced,
         });
@@ -135,7 +136,7 @@ impl<'a> Round<'a> {
     }
 
     /// Works out what is wanted. So many pods may be deleted that are too many.
-    pub(super) fn decide(mut self, scene: Scene<'a, '_>, allowance: usize) -> Self {
+    pub(super) fn decide(mut self, scene: Scene<'a, '_>, ways: &Ways, allowance: usize) -> Self {
         for pod in &self.leaving {
             self.actions.push(Action::Delete(pod));
         }
@@ -153,7 +154,7 @@ impl<'a> Round<'a> {
         let deleted = self.delete(scene, allowance, &mut actions);
         let (mut updates, mut staying) = (Vec::new(), BTreeSet::new());
         if scene.set.is_updated() {
-            staying = self.update(scene, &mut updates);
+            staying = self.update(scene, ways, &mut updates);
         }
         // Pods that are on their way wait where they are while others are deleted.
         if !deleted {
@@ -274,7 +275,7 @@ impl<'a> Round<'a> {
             .collect();
         sort_for_deletion(&mut named, &self.members);
         // The first may be unavailable for all: one that is refused keeps no other from going.
-        named.sort_by_key(is_refused);
+        named.sort_by_cached_key(is_refused);
         gone.extend(named.into_iter().filter(|member| take(member)));
         // Creations whose answer was lost are given up first.
         let asked = self.members.len() - shown().count();
@@ -285,7 +286,7 @@ impl<'a> Round<'a> {
             .collect();
         if surplus > 0 {
             sort_for_deletion(&mut others, &self.members);
-            others.sort_by_key(is_refused);
+            others.sort_by_cached_key(is_refused);
             // A share of old pods is met as pods come and go: never is one that serves deleted before one that does not. But what
             // was created beyond the replicas is to stay, or it would be created and deleted without end: also where an old pod
             // is refused, in whose place no new one goes.
@@ -305,8 +306,9 @@ impl<'a> Round<'a> {
             gone.extend(free);
         }
         self.braked = surplus.saturating_sub(allowance);
+        let restored: BTreeSet<_> = actions.iter().filter_map(Action::pod).collect();
         for member in shown().filter(|one| one.is_held) {
-            if is_restored(actions, member.pod) {
+            if restored.contains(&member.pod.name) {
                 continue;
             }
             if member.pod.state() != State::PreparingDelete {
@@ -328,6 +330,7 @@ impl<'a> Round<'a> {
     fn update(
         &mut self,
         scene: Scene<'a, '_>,
+        ways: &Ways,
         actions: &mut Vec<Action<'a>>,
     ) -> BTreeSet<&'a ObjectName> {
         let Scene {
@@ -337,7 +340,7 @@ impl<'a> Round<'a> {
             ..
         } = scene;
         let mut staying = BTreeSet::new();
-        let mut steps = Steps::new(scene);
+        let mut steps = Steps::new(scene, ways);
         let target = hash_in(&revisions.newest.name);
         let candidates = self
             .members
@@ -346,7 +349,11 @@ impl<'a> Round<'a> {
         let (asked, candidates): (Vec<_>, Vec<_>) = candidates
             .filter(|one| !one.is_specified && one.pod.revision_hash() != target)
             .partition(|one| one.is_new);
-        let sorted = sort_for_update(candidates, &self.members, &set.spec);
+        let sorted = if self.difference.update > 0 {
+            sort_for_update(candidates, &self.members, &set.spec)
+        } else {
+            Vec::new()
+        };
         let is_refused = |member: &&Member<'_>| {
             let kinds = [&DELETE_POD, &MARK_POD, &UPDATE_POD];
             kinds
@@ -354,7 +361,7 @@ impl<'a> Round<'a> {
                 .any(|kind| refused(kind, &member.pod.name, None))
         };
         let (last, fresh): (Vec<_>, Vec<_>) = sorted.into_iter().partition(is_refused);
-        let (mut resting, mut chosen) = (Vec::new(), BTreeSet::new());
+        let (mut resting, mut chosen) = (Vec::new(), HashSet::new());
         let most = self.difference.update_unavailable;
         let unavailable = || self.members.iter().filter(|one| !one.is_available);
         let mut taken = unavailable().filter(|one| one.is_new).count();
@@ -364,12 +371,12 @@ impl<'a> Round<'a> {
             if left == 0 {
                 break;
             }
-            let Some(change) = steps.change_of(member.pod) else {
+            let Some(way) = steps.way_of(member.pod) else {
                 continue;
             };
             left -= 1;
             chosen.insert(&member.pod.name);
-            if steps.is_refused(member.pod, &change) {
+            if steps.is_refused(member.pod, way) {
                 resting.push(member.pod);
                 continue;
             }
@@ -381,11 +388,11 @@ impl<'a> Round<'a> {
             }
             taken += 1;
             missing += usize::from(member.is_available);
-            actions.extend(steps.next(member.pod, change));
+            actions.extend(steps.next(member.pod, way));
         }
         for member in asked {
-            let change = steps.change_of(member.pod);
-            actions.extend(change.and_then(|change| steps.next(member.pod, change)));
+            let way = steps.way_of(member.pod);
+            actions.extend(way.and_then(|way| steps.next(member.pod, way)));
         }
         (self.resting, self.chosen) = (resting, chosen);
         self.not_in_place = steps.not_in_place;
@@ -469,10 +476,4 @@ fn create_pod<'a>(
         }
         NextStep::None => {}
     }
-}
-
-fn is_restored(actions: &[Action<'_>], pod: &ClonePod) -> bool {
-    actions
-        .iter()
-        .any(|action| matches!(action, Action::Mark(marked, _) if marked.name == pod.name))
 }

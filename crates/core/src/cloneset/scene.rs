@@ -1,5 +1,7 @@
 //! All that a round is worked out from, and the actions that it wants.
 
+use std::collections::BTreeSet;
+
 use jiff::Timestamp;
 use leadsman_reconcile::{ObjectName, Store, WriteKind};
 
@@ -25,6 +27,9 @@ pub(super) enum Action<'a> {
     /// Gives it another revision in place, or releases it.
     Update(&'a ClonePod, PodChange),
 }
+
+/// The writes of a namespace that the API server has refused: kinds by their labels, and objects.
+pub(super) type Refusals<'a> = BTreeSet<(&'static str, &'a ObjectName)>;
 
 /// Whether the API server has refused a write of a pod: the last one, or the one of this change.
 pub(super) type Refused<'r> = &'r dyn Fn(&WriteKind, &ObjectName, Option<&PodChange>) -> bool;

@@ -4,8 +4,9 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use jiff::SignedDuration;
-use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
-use leadsman_api::clone_set::{CloneSet, CloneSetStatus, EXCLUDE_HELD_LABEL, ON_DELETE};
+use leadsman_api::clone_set::{
+    CloneSet, CloneSetStatus, EXCLUDE_HELD_LABEL, ON_DELETE, RollOutSettings,
+};
 use leadsman_api::limits;
 use leadsman_reconcile::{Notice, ObjectName, Regarding, ResourceVersion, Stored};
 
@@ -179,41 +180,12 @@ impl SetSpec {
         }
         let claims = read_claims(set, template.as_ref().ok(), &mut report);
         let mut at = report.field("updateStrategy");
-        let mut amount = |field: &str, wire: Option<&IntOrString>, default: Amount| {
-            let read = wire.map_or(Ok(default), Amount::read);
-            read.unwrap_or_else(|error| {
-                at.field(field).add(error);
-                default
-            })
-        };
-        let none = Amount::Number(0);
-        let partition = amount("partition", strategy.partition.as_ref(), none);
-        let unavailable = amount(
-            "maxUnavailable",
-            strategy.max_unavailable.as_ref(),
-            Amount::Percent(20),
-        );
-        let surge = amount("maxSurge", strategy.max_surge.as_ref(), none);
-        if unavailable.is_zero() && surge.is_zero() {
-            at.field("maxUnavailable")
-                .add("must not be 0 beside maxSurge 0: set paused for that");
-        }
+        let [partition, unavailable, surge] = read_amounts(&strategy, &mut at);
         let priority = Priority::read(
             strategy.priority_strategy.as_ref(),
             &mut at.field("priorityStrategy"),
         );
-        let scatter = strategy.scatter_strategy.iter().enumerate();
-        let scatter = scatter.map(|(index, term)| {
-            let mut at = at.field("scatterStrategy");
-            at.index(index)
-                .field("key")
-                .check(names::qualified_name(&term.key));
-            ScatterLabel {
-                key: term.key.as_str().into(),
-                value: (term.value != "*").then(|| term.value.as_str().into()),
-            }
-        });
-        let scatter = scatter.collect();
+        let scatter = read_scatter(&strategy, &mut at.field("scatterStrategy"));
         let kind = read_kind(spec.update_strategy.policy(), &mut at);
         let mut at = report.field("scaleStrategy");
         let scale = spec.scale_strategy.max_unavailable.as_ref();
@@ -254,6 +226,46 @@ impl SetSpec {
             hooks: Hooks::read(spec.lifecycle.as_ref()),
         }
     }
+}
+
+/// Reads how many pods stay as they are, may be unavailable, and may be there beyond the replicas.
+fn read_amounts(strategy: &RollOutSettings, report: &mut FieldErrors<'_>) -> [Amount; 3] {
+    let none = Amount::Number(0);
+    let amounts = [
+        ("partition", &strategy.partition, none),
+        (
+            "maxUnavailable",
+            &strategy.max_unavailable,
+            Amount::Percent(20),
+        ),
+        ("maxSurge", &strategy.max_surge, none),
+    ];
+    let [partition, unavailable, surge] = amounts.map(|(field, wire, default)| {
+        let read = wire.as_ref().map_or(Ok(default), Amount::read);
+        read.unwrap_or_else(|error| {
+            report.field(field).add(error);
+            default
+        })
+    });
+    if unavailable.is_zero() && surge.is_zero() {
+        let mut at = report.field("maxUnavailable");
+        at.add("must not be 0 beside maxSurge 0: set paused for that");
+    }
+    [partition, unavailable, surge]
+}
+
+/// Reads the labels by which pods are spread over an update.
+fn read_scatter(strategy: &RollOutSettings, report: &mut FieldErrors<'_>) -> Vec<ScatterLabel> {
+    let terms = strategy.scatter_strategy.iter().enumerate();
+    let labels = terms.map(|(index, term)| {
+        let mut at = report.index(index);
+        at.field("key").check(names::qualified_name(&term.key));
+        ScatterLabel {
+            key: term.key.as_str().into(),
+            value: (term.value != "*").then(|| term.value.as_str().into()),
+        }
+    });
+    labels.collect()
 }
 
 /// Reads how pods get another revision.

@@ -7,6 +7,7 @@ use leadsman_reconcile::whole_seconds;
 
 use super::history::Revisions;
 use super::member::Member;
+use super::progress::EXCEEDED;
 use super::round::Round;
 use super::set::PodSet;
 
@@ -14,6 +15,36 @@ pub(super) const FAILED_SCALE: &str = "FailedScale";
 pub(super) const FAILED_UPDATE: &str = "FailedUpdate";
 /// The reason of a set that is stopped by its [`Brake`](super::brake::Brake).
 pub(super) const TOO_MANY_DELETIONS: &str = "TooManyDeletions";
+
+/// What is said of a set in one word: how far it is, or the reason of a condition that says what is wrong.
+pub(super) const REASONS: [&str; 7] = [
+    "Complete",
+    "UnderWay",
+    TOO_MANY_DELETIONS,
+    REFUSED,
+    NOT_IN_PLACE,
+    INVALID,
+    EXCEEDED,
+];
+const REFUSED: &str = "Refused";
+const NOT_IN_PLACE: &str = "NotInPlace";
+const INVALID: &str = "Invalid";
+
+/// The place in [`REASONS`] of what the status of a set says. None of one that goes.
+pub(super) fn reason_of(set: &PodSet) -> Option<usize> {
+    let status = &set.status;
+    let place = |reason: &str| REASONS.iter().position(|known| *known == reason);
+    let mut conditions = status.conditions.iter();
+    let wrong = conditions.find_map(|one| place(one.reason.as_deref()?));
+    let is_updated =
+        !set.is_updated() || status.updated_replicas >= status.expected_updated_replicas;
+    let replicas = number(set.spec.replicas);
+    let is_complete = status.observed_generation == set.generation
+        && is_updated
+        && [status.replicas, status.available_replicas] == [replicas; 2];
+    let reason = wrong.unwrap_or(usize::from(!is_complete));
+    (!set.is_going).then_some(reason)
+}
 
 /// A problem with a set: a condition, while it is so.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,7 +70,7 @@ impl Problem {
     pub(super) fn of_objection(message: &str) -> Self {
         Self {
             type_: FAILED_UPDATE,
-            reason: "Invalid",
+            reason: INVALID,
             message: format!("{message}: no pod is created, deleted or updated"),
         }
     }
@@ -48,7 +79,7 @@ impl Problem {
     pub(super) fn refused(type_: &'static str, message: String) -> Self {
         Self {
             type_,
-            reason: "Refused",
+            reason: REFUSED,
             message,
         }
     }
@@ -67,7 +98,7 @@ impl Problem {
     pub(super) fn not_in_place(field: &str) -> Self {
         Self {
             type_: FAILED_UPDATE,
-            reason: "NotInPlace",
+            reason: NOT_IN_PLACE,
             message: format!(
                 "the type is InPlaceOnly, and {field} cannot be changed in place: the pods stay as they are"
             ),

@@ -5,10 +5,12 @@ use std::collections::BTreeMap;
 use jiff::{SignedDuration, Timestamp};
 
 use super::in_place::InPlaceChange;
-use super::pod::{ClonePod, PodChange, REPLACED_FOR, WAS_NORMAL};
+use super::member::Member;
+use super::pod::{ClonePod, PodChange, REPLACED_FOR, WAS_NORMAL, hash_in};
 use super::scene::{Action, Scene};
 use super::set::UpdateKind;
 use super::state::State;
+use super::template::RevisionData;
 use super::writes::UPDATE_POD;
 
 /// How long a kubelet may take to say that a pod is not ready whose gate was closed.
@@ -40,7 +42,7 @@ pub(super) fn remove<'a>(
 }
 
 /// The way of a pod to the present template.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(super) enum Way {
     InPlace(InPlaceChange),
     ReCreate,
@@ -48,52 +50,98 @@ pub(super) enum Way {
     None(String),
 }
 
+/// The ways from each revision that pods of a set have. Two templates are compared for each, so they are kept.
+#[derive(Debug, Default)]
+pub(super) struct Ways {
+    /// The kind of update and the template for which they count.
+    to: Option<(UpdateKind, RevisionData)>,
+    /// By the hashes of the revisions, with the template of each.
+    by_hash: BTreeMap<String, (Option<RevisionData>, Way)>,
+}
+
+impl Ways {
+    /// Works out the ways that are missing, and forgets those that no pod goes.
+    pub(super) fn update(&mut self, scene: Scene<'_, '_>, members: &[Member<'_>]) {
+        let Scene { set, revisions, .. } = scene;
+        let mut known = std::mem::take(&mut self.by_hash);
+        let is_in_place = matches!(
+            set.spec.kind,
+            UpdateKind::InPlaceIfPossible | UpdateKind::InPlaceOnly
+        );
+        if set.spec.is_paused || !is_in_place {
+            return;
+        }
+        let to = (set.spec.kind, set.spec.data.clone());
+        if self.to.as_ref() != Some(&to) {
+            known.clear();
+        }
+        let newest = hash_in(&revisions.newest.name);
+        for member in members.iter().filter(|one| one.is_shown) {
+            let hash = member.pod.revision_hash();
+            if hash == newest || self.by_hash.contains_key(hash) {
+                continue;
+            }
+            let from = revisions.of_hash(hash).map(|one| &one.data);
+            let way = match known.remove(hash) {
+                Some((known, way)) if known.as_ref() == from => way,
+                _ => Way::find(to.0, from, &to.1),
+            };
+            self.by_hash.insert(hash.to_owned(), (from.cloned(), way));
+        }
+        self.to = Some(to);
+    }
+
+    /// The way of a pod.
+    fn of(&self, pod: &ClonePod) -> &Way {
+        let known = self.by_hash.get(pod.revision_hash());
+        known.map_or(&Way::ReCreate, |(_, way)| way)
+    }
+}
+
+impl Way {
+    fn find(kind: UpdateKind, from: Option<&RevisionData>, to: &RevisionData) -> Self {
+        let change = match from {
+            Some(from) => InPlaceChange::between(from, to),
+            None => Err("the revision, whose ControllerRevision is gone".to_owned()),
+        };
+        match change {
+            Ok(change) => Self::InPlace(change),
+            Err(_) if kind == UpdateKind::InPlaceIfPossible => Self::ReCreate,
+            Err(field) => Self::None(field),
+        }
+    }
+}
+
 /// The steps of updates.
 pub(super) struct Steps<'a, 'r> {
     scene: Scene<'a, 'r>,
-    /// The ways from each revision, by its hash.
-    by_hash: BTreeMap<String, Way>,
+    ways: &'r Ways,
     pub(super) not_in_place: Option<String>,
     pub(super) wake: Option<Timestamp>,
 }
 
 impl<'a, 'r> Steps<'a, 'r> {
-    pub(super) fn new(scene: Scene<'a, 'r>) -> Self {
+    pub(super) fn new(scene: Scene<'a, 'r>, ways: &'r Ways) -> Self {
         Self {
             scene,
-            by_hash: BTreeMap::new(),
+            ways,
             not_in_place: None,
             wake: None,
         }
     }
 
-    pub(super) fn change_of(&mut self, pod: &ClonePod) -> Option<Way> {
-        let Scene { set, revisions, .. } = self.scene;
-        let hash = pod.revision_hash();
-        let way = self.by_hash.entry(hash.to_owned()).or_insert_with(|| {
-            if matches!(set.spec.kind, UpdateKind::ReCreate | UpdateKind::OnDelete) {
-                return Way::ReCreate;
-            }
-            let from = revisions.of_hash(hash);
-            let change = match from {
-                Some(from) => InPlaceChange::between(&from.data, &set.spec.data),
-                None => Err("the revision, whose ControllerRevision is gone".to_owned()),
-            };
-            match change {
-                Ok(change) => Way::InPlace(change),
-                Err(_) if set.spec.kind == UpdateKind::InPlaceIfPossible => Way::ReCreate,
-                Err(field) => Way::None(field),
-            }
-        });
+    /// The way of a pod, if there is one.
+    pub(super) fn way_of(&mut self, pod: &ClonePod) -> Option<&'r Way> {
+        let way = self.ways.of(pod);
         if let Way::None(field) = way {
-            self.not_in_place = Some(field.clone());
+            self.not_in_place.get_or_insert_with(|| field.clone());
             return None;
         }
-        Some(way.clone())
+        Some(way)
     }
 
     /// The next step of a pod.
-    pub(super) fn next(&mut self, pod: &'a ClonePod, way: Way) -> Option<Action<'a>> {
+    pub(super) fn next(&mut self, pod: &'a ClonePod, way: &Way) -> Option<Action<'a>> {
         let Scene {
             set,
             revisions,
@@ -117,7 +165,7 @@ impl<'a, 'r> Steps<'a, 'r> {
             }
             _ => {}
         }
-        let change = self.last_change(pod, &in_place);
+        let change = self.last_change(pod, in_place);
         if !in_place.restarts(pod) {
             return Some(Action::Update(pod, change));
         }
@@ -165,7 +213,8 @@ impl<'a, 'r> Steps<'a, 'r> {
         let Way::InPlace(in_place) = way else {
             return false;
         };
-        let change = self.last_change(pod, in_place);
-        (self.scene.refused)(&UPDATE_POD, &pod.name, Some(&change))
+        let is_refused =
+            |change: Option<&PodChange>| (self.scene.refused)(&UPDATE_POD, &pod.name, change);
+        is_refused(None) && is_refused(Some(&self.last_change(pod, in_place)))
     }
 }

@@ -1,10 +1,17 @@
 //! The writes that are sent for sets.
 
+use std::cell::RefCell;
+
 use leadsman_reconcile::{RightScope, WriteKind, WriteVerb};
 
+use crate::cluster::Interners;
+
 /// The feature `CloneSet`.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct CloneSets;
+#[derive(Debug, Default)]
+pub struct CloneSets {
+    /// What is the same in many pods is kept once.
+    pub(super) interners: RefCell<Interners>,
+}
 
 const PODS: usize = 0;
 const STATUSES: usize = 1;

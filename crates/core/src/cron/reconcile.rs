@@ -339,13 +339,11 @@ impl<'a> Look<'a> {
             Some("Replace") => true,
             _ => return false,
         };
-        // Those that are about to be made have no uid. One that is about to be deleted counts until the watch shows that it is
-        // gone: the request may get lost.
+        // One that is about to be deleted counts until the watch shows that it is gone: the request may get lost.
         let made = RunKind::ALL.into_iter().flat_map(|kind| {
             let runs = self.world.runs(kind);
-            let runs = runs.find_assumed_in(&self.name.namespace, self.job.uid());
-            runs.filter(|run| run.uid.is_empty())
-                .map(move |run| (kind, run))
+            let runs = runs.find_created_in(&self.name.namespace, self.job.uid());
+            runs.map(move |run| (kind, run))
         });
         let others = self.runs.iter().copied().chain(made).filter(|(kind, run)| {
             let is_going = is_replacing && run.is_terminating;

@@ -181,6 +181,39 @@ impl ObservedPod {
         }
     }
 
+    /// Whether nothing but its version differs from another state of the pod.
+    pub fn is_same(&self, other: &Self) -> bool {
+        let Self {
+            name,
+            uid,
+            resource_version: _,
+            labels,
+            annotations,
+            created,
+            is_scheduled,
+            grace_period,
+            is_terminating,
+            phase,
+            ready,
+            unready_since,
+            containers,
+            has_all_statuses,
+        } = self;
+        *name == other.name
+            && *uid == other.uid
+            && *labels == other.labels
+            && *annotations == other.annotations
+            && *created == other.created
+            && *is_scheduled == other.is_scheduled
+            && *grace_period == other.grace_period
+            && *is_terminating == other.is_terminating
+            && *phase == other.phase
+            && *ready == other.ready
+            && *unready_since == other.unready_since
+            && *containers == other.containers
+            && *has_all_statuses == other.has_all_statuses
+    }
+
     /// Whether it neither terminates nor has ended.
     pub fn is_active(&self) -> bool {
         !self.is_terminating && self.phase != PodPhase::Ended

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::cluster::{Cluster, Kind, SET};
+use super::cluster::{Answer, Cluster, KINDS, Kind, SET};
 
 fn label(cluster: &mut Cluster, pod: &str, key: &str, value: &Value) {
     cluster.patch(
@@ -272,4 +272,40 @@ fn an_edit_lets_as_many_go_as_it_says() {
     cluster.settle();
     assert_eq!(cluster.active().len(), 1);
     assert!(cluster.reasons().is_empty());
+}
+
+// CLS-58, CLD-46
+#[test]
+fn a_name_that_is_there_twice_counts_once() {
+    let mut cluster = Cluster::with_set(json!({"replicas": 3}));
+    let pod = cluster.active()[1].clone();
+    let names = json!([&pod, "s-nobody", &pod]);
+    cluster.edit(&json!({"scaleStrategy": {"podsToDelete": names}}));
+    cluster.settle();
+    assert_eq!(cluster.deleted, [pod]);
+    assert_eq!((cluster.active().len(), cluster.created.len()), (3, 4));
+}
+
+// CLD-14
+#[test]
+fn a_pod_that_somebody_has_made_anew_is_not_deleted() {
+    let mut cluster = Cluster::with_set(json!({"replicas": 1}));
+    let pod = cluster.active()[0].clone();
+    cluster.edit(&json!({"replicas": 0}));
+    for kind in KINDS {
+        cluster.watch(kind, usize::MAX);
+    }
+    cluster.turn();
+    assert_eq!(cluster.writes["cloneset_delete_pod"], 1);
+    // The deletion is under way, and meets another pod of the name.
+    cluster.remove(Kind::Pod, &pod);
+    let theirs = json!({"metadata": {"name": pod, "namespace": "ns"}, "spec": {"nodeName": "n"}});
+    cluster.create(Kind::Pod, &pod, theirs);
+    for kind in KINDS {
+        cluster.answer(Answer::Done);
+        cluster.watch(kind, usize::MAX);
+    }
+    let there = cluster.get(Kind::Pod, &pod).unwrap();
+    assert!(there["metadata"].get("deletionTimestamp").is_none());
+    assert!(cluster.deleted.is_empty());
 }

@@ -2,14 +2,17 @@
 
 mod claims;
 mod cluster;
+mod cost;
 mod deletion;
 mod goldens;
 mod hooks;
 mod not_ready;
 mod numbers;
 mod progress;
+mod roll_out;
 mod scale;
 mod simulation;
+mod status;
 mod under_way;
 mod update;
 mod versions;

@@ -26,8 +26,10 @@ fn progress(cluster: &Cluster) -> (String, String) {
     (text("status"), text("reason"))
 }
 
-fn is(cluster: &Cluster, status: &str, reason: &str) -> bool {
-    progress(cluster) == (status.to_owned(), reason.to_owned())
+#[track_caller]
+fn check(cluster: &Cluster, status: &str, reason: &str) {
+    let expected = (status.to_owned(), reason.to_owned());
+    assert_eq!(progress(cluster), expected, "{}", cluster.status());
 }
 
 /// Everything is carried out, and nothing runs.
@@ -42,41 +44,21 @@ fn pass(cluster: &mut Cluster, seconds: u64) {
 #[test]
 fn a_roll_out_says_how_far_it_is() {
     let mut cluster = with_deadline(600);
-    assert!(
-        is(&cluster, "True", "CloneSetAvailable"),
-        "{}",
-        cluster.status()
-    );
+    check(&cluster, "True", "CloneSetAvailable");
     assert_eq!(condition(&cluster)["message"], "CloneSet is available");
     cluster.edit(&json!({"updateStrategy": {"partition": 2}}));
     cluster.set_image("app:2");
     pass(&mut cluster, 3);
-    assert!(
-        is(&cluster, "True", "CloneSetUpdated"),
-        "{}",
-        cluster.status()
-    );
+    check(&cluster, "True", "CloneSetUpdated");
     cluster.settle();
-    assert!(
-        is(&cluster, "True", "ProgressPartitionAvailable"),
-        "{}",
-        cluster.status()
-    );
+    check(&cluster, "True", "ProgressPartitionAvailable");
     cluster.edit(&json!({"updateStrategy": {"partition": 0, "paused": true}}));
     cluster.settle();
-    assert!(
-        is(&cluster, "True", "CloneSetPaused"),
-        "{}",
-        cluster.status()
-    );
+    check(&cluster, "True", "CloneSetPaused");
     cluster.edit(&json!({"updateStrategy": {"paused": false}}));
     cluster.settle();
     cluster.settle();
-    assert!(
-        is(&cluster, "True", "CloneSetAvailable"),
-        "{}",
-        cluster.status()
-    );
+    check(&cluster, "True", "CloneSetAvailable");
     let writes = cluster.writes.clone();
     cluster.wait(Duration::from_mins(20));
     cluster.settle();
@@ -99,19 +81,11 @@ fn a_roll_out_without_progress_times_out_and_goes_on() {
     cluster.wait(Duration::from_mins(10));
     cluster.set_image("bad:1");
     pass(&mut cluster, 5);
-    assert!(
-        is(&cluster, "True", "CloneSetUpdated"),
-        "{}",
-        cluster.status()
-    );
+    check(&cluster, "True", "CloneSetUpdated");
     for _ in 0..4 {
         cluster.settle();
     }
-    assert!(
-        is(&cluster, "False", "ProgressDeadlineExceeded"),
-        "{}",
-        cluster.status()
-    );
+    check(&cluster, "False", "ProgressDeadlineExceeded");
     let revision = cluster.status()["updateRevision"].as_str().unwrap();
     let message = format!("CloneSet revision {revision} has timed out progressing");
     assert_eq!(condition(&cluster)["message"], message);
@@ -119,18 +93,10 @@ fn a_roll_out_without_progress_times_out_and_goes_on() {
     // It stops nothing, and another template begins anew.
     cluster.set_image("app:3");
     pass(&mut cluster, 5);
-    assert!(
-        is(&cluster, "True", "CloneSetUpdated"),
-        "{}",
-        cluster.status()
-    );
+    check(&cluster, "True", "CloneSetUpdated");
     cluster.settle();
     cluster.settle();
-    assert!(
-        is(&cluster, "True", "CloneSetAvailable"),
-        "{}",
-        cluster.status()
-    );
+    check(&cluster, "True", "CloneSetAvailable");
 }
 
 // CLD-26

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::cluster::{Cluster, Kind, SET, is_ready};
 
-fn in_place(replicas: usize, strategy: &Value) -> Value {
+pub(super) fn in_place(replicas: usize, strategy: &Value) -> Value {
     let mut strategy = strategy.clone();
     strategy["type"] = json!("InPlaceIfPossible");
     json!({"replicas": replicas, "updateStrategy": strategy})

@@ -142,3 +142,23 @@ fn with_on_delete_pods_are_updated_when_they_are_deleted() {
         assert_eq!(cluster.with_image("app:2").len(), 3);
     }
 }
+
+// CLS-58, CLS-61, CLS-65
+#[test]
+fn the_api_server_needs_nobody_to_read_and_to_judge_a_set() {
+    let crd = serde_json::to_value(leadsman_api::crd::clone_set_crd()).unwrap();
+    let conversion = crd["spec"]["conversion"]["strategy"].as_str();
+    assert_ne!(conversion, Some("Webhook"));
+    let versions = crd["spec"]["versions"].as_array().unwrap();
+    assert_eq!(versions.len(), 2);
+    for version in versions {
+        assert!(version["subresources"]["scale"].is_object());
+        let schema = version["schema"].to_string();
+        assert!(schema.contains("is immutable: make another set"));
+        let names = "/schema/openAPIV3Schema/properties/spec/properties/scaleStrategy/properties/podsToDelete";
+        assert_eq!(
+            version.pointer(names).unwrap()["x-kubernetes-list-type"],
+            "set"
+        );
+    }
+}
