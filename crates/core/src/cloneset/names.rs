@@ -39,6 +39,7 @@ pub(super) fn free_names<'a>(
         !set.spec.pods_to_delete.contains(&name.name)
             && pods.observed(name).is_none()
             && !pods.is_asked(name)
+            && !pods.is_coming(name)
             && !pods.undecodable().contains(name)
     })
 }
