@@ -7,6 +7,7 @@ mod advanced_cron_job;
 mod broadcast_job;
 mod clone_set;
 mod exclusive;
+mod handlers;
 mod roll_out;
 mod sidecar_set;
 
@@ -19,6 +20,7 @@ pub(crate) use self::broadcast_job::broadcast_job;
 pub(crate) use self::clone_set::{
     CLONE_SET_SELECTORS, CLONE_SET_WEIGHT_VALUES, clone_set, clone_set_form,
 };
+use self::handlers::{handlers, http, ports};
 use self::roll_out::{amount_rule, priority_rules};
 pub(crate) use self::sidecar_set::{SELECTORS, WEIGHT_VALUES, sidecar_set};
 use crate::limits;
@@ -123,6 +125,7 @@ pub(crate) fn marker() -> Vec<CelRule> {
     let mut rules = selector();
     rules.extend(probes());
     rules.extend(policies());
+    rules.extend(labels_of_selector());
     rules.extend(exclusive::exclusive());
     rules.extend(handlers());
     rules.extend(http());
@@ -351,6 +354,12 @@ fn policies() -> Vec<CelRule> {
     ];
     rules.extend(pairs(POLICY));
     rules.extend(pairs(OUTPUTS));
+    rules
+}
+
+/// No policy sets a label that the marker's selector reads.
+fn labels_of_selector() -> Vec<CelRule> {
+    let mut rules = Vec::new();
     let read = "is a label that the selector reads: a verdict would take the pod out of it";
     for (part, keys) in [
         (
@@ -396,184 +405,6 @@ fn read_labels(part: &str) -> String {
             is_set("e.key")
         ),
     }
-}
-
-fn handlers() -> Vec<CelRule> {
-    let mut rules = vec![
-        rule(
-            "spec.probes[].probe",
-            "[has(self.exec), has(self.httpGet), has(self.tcpSocket), has(self.grpc)].exists_one(given, given)",
-            "needs exactly one of exec, httpGet, tcpSocket, grpc",
-        ),
-        rule(
-            "spec.probes[].probe",
-            "!has(self.terminationGracePeriodSeconds)",
-            "must not be set: this probe never terminates a pod",
-        )
-        .at_field(".terminationGracePeriodSeconds"),
-        rule(
-            "spec.probes[].probe.exec",
-            "has(self.command) && self.command.size() > 0",
-            "must name a program",
-        )
-        .at_field(".command"),
-        rule(
-            "spec.probes[].probe.exec.command",
-            format!("self.map(w, size(w)).sum() <= {}", limits::COMMAND_CHARS),
-            format!(
-                "all words together must not be more than {} characters",
-                limits::COMMAND_CHARS
-            ),
-        ),
-    ];
-    for path in [
-        "spec.probes[].probe.httpGet.host",
-        "spec.probes[].probe.tcpSocket.host",
-    ] {
-        let message =
-            "is another host: a probe goes to its own pod, leave it out, or set the header Host";
-        rules.push(string_rule(path, "self == ''", message));
-    }
-    rules
-}
-
-/// A path must be one that Go's `url.Parse` accepts, by which Kubernetes and OpenKruise validate it; core's module `url` has
-/// the same rules.
-fn http() -> Vec<CelRule> {
-    const SCHEME: &str = "[A-Za-z][-A-Za-z0-9+.]*:";
-    const ESCAPE: &str = "%[0-9A-Fa-f]{2}";
-    const USER: &str = r"[-A-Za-z0-9._~!$&\x27()*+,;=:@%]*@";
-    const HOST: &str =
-        r#"([-A-Za-z0-9._~!$&\x27()*+,;=<>"]|[^\x00-\x7f]|%25|%[89A-Fa-f][0-9A-Fa-f])*"#;
-    const ADDRESS: &str = r"\[[0-9A-Fa-f:.]*\]";
-    let (path, headers) = (
-        "spec.probes[].probe.httpGet.path",
-        "spec.probes[].probe.httpGet.httpHeaders",
-    );
-    let host = format!("({USER})?({ADDRESS}|{HOST})(:[0-9]*)?");
-    vec![
-        string_rule(
-            "spec.probes[].probe.httpGet.scheme",
-            one_of("self", &["", "HTTP", "HTTPS"]),
-            "must be one of HTTP, HTTPS",
-        ),
-        string_rule(
-            "spec.probes[].probe.httpGet.protocol",
-            one_of("self", &["", "HTTP1", "HTTP2"]),
-            "must be one of HTTP1, HTTP2",
-        ),
-        rule(
-            "spec.probes[].probe.httpGet",
-            "!has(self.protocol) || self.protocol != 'HTTP2' || !has(self.scheme) || self.scheme != 'HTTPS'",
-            "HTTP2 is without TLS: leave it out, the server chooses the version",
-        )
-        .at_field(".protocol"),
-        string_rule(
-            "spec.probes[].probe.grpc.mode",
-            one_of("self", &["", "Plaintext", "TLS"]),
-            "must be one of Plaintext, TLS",
-        ),
-        string_rule(
-            path,
-            r"!self.matches(r'[\x00-\x1f\x7f]')",
-            "has a control character",
-        ),
-        string_rule(
-            path,
-            // A query is sent as it is.
-            format!(r"self.matches(r'^([^%?#]|{ESCAPE})*(\?[^#]*)?(#([^%]|{ESCAPE})*)?$')"),
-            "has a '%' that two hexadecimal digits do not follow",
-        ),
-        string_rule(
-            path,
-            format!("self.matches(r'^({SCHEME}|[^:/?#]*([/?#]|$))')"),
-            "has a ':' in its first part: begin with '/'",
-        ),
-        string_rule(
-            path,
-            format!(
-                "!self.matches(r'^({SCHEME})?//') || self.matches(r'^({SCHEME})?//{host}([/?#]|$)')"
-            ),
-            "has no host after '//': begin with one '/'",
-        ),
-        rule(
-            headers,
-            format!(
-                "self.map(h, size(bytes(h.name)) + size(bytes(h.value))).sum() <= {}",
-                limits::HEADERS_BYTES
-            ),
-            format!(
-                "all names and values must not be more than {} bytes",
-                limits::HEADERS_BYTES
-            ),
-        ),
-        string_rule(
-            "spec.probes[].probe.httpGet.httpHeaders[].name",
-            // Narrower than RFC 9110, as Kubernetes has it (`IsHTTPHeaderName`,
-            // `k8s.io/apimachinery/pkg/util/validation/validation.go`).
-            full_match("self", "[-A-Za-z0-9]+"),
-            "must be a name of an HTTP header: letters, digits and '-'",
-        ),
-        rule(
-            "spec.probes[].probe.httpGet.httpHeaders[].value",
-            // A line break would begin another header (RFC 9110, 5.5).
-            r"!self.matches(r'[\r\n]')",
-            "must not have a line break",
-        ),
-    ]
-}
-
-fn ports() -> Vec<CelRule> {
-    let mut rules = vec![
-        rule(
-            "spec.probes[].probe.grpc.port",
-            "1 <= self && self <= 65535",
-            "must be within 1 and 65535",
-        )
-        .naming("self"),
-    ];
-    for path in [
-        "spec.probes[].probe.httpGet.port",
-        "spec.probes[].probe.tcpSocket.port",
-    ] {
-        // The type is looked up in a list for its cost, as `port_name` says.
-        let condition = format!(
-            "type(self) in [int] ? 1 <= self && self <= 65535 : {}",
-            port_name()
-        );
-        let message = "must be within 1 and 65535, or a name: lower-case letters, digits and single '-' between \
-                       them, with at least one letter";
-        rules.push(rule(path, condition, message).naming("self"));
-    }
-    rules
-}
-
-/// CEL: `self`, which is not longer than `limits::PORT_NAME`, is a name of a port: words of lower-case letters and digits
-/// with single '-' between them, and at least one letter.
-///
-/// Characters are compared one by one, and the type is looked up in a list. For Kubernetes 1.31 an int-or-string may be as
-/// long as a request, whatever its `maxLength` (`SchemaDeclType` in apiserver, `pkg/cel/common/schemas.go`; 1.34 reads it), so
-/// that one pass over it, by `matches` or by `==` with a type, costs more than the limit of a rule.
-fn port_name() -> String {
-    let letter = |at: &str| format!("'a' <= self.charAt({at}) && self.charAt({at}) <= 'z'");
-    let letter_or_digit = |at: &str| {
-        format!(
-            "({} || '0' <= self.charAt({at}) && self.charAt({at}) <= '9')",
-            letter(at)
-        )
-    };
-    // The character at `size(self)` is an empty string, by which a name does not end with '-'.
-    let each = format!(
-        "{} || self.charAt(i) == '-' && i > 0 && {}",
-        letter_or_digit("i"),
-        letter_or_digit("i + 1")
-    );
-    let positions: Vec<_> = (0..limits::PORT_NAME).collect();
-    format!(
-        "size(self) > 0 && {positions:?}.all(i, i >= size(self) || {each}) && \
-         {positions:?}.exists(i, i < size(self) && {})",
-        letter("i")
-    )
 }
 
 /// CEL: the whole of `subject` matches a regular expression.

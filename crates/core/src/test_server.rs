@@ -19,6 +19,8 @@ const EPOCH: i64 = 1_795_000_000;
 const STATUS_SPACING: Duration = Duration::from_secs(2);
 /// How long the answer to a request is waited for.
 const TIMEOUT: Duration = Duration::from_secs(30);
+/// How long a request may be on its way.
+const LATEST: Duration = Duration::from_mins(1);
 
 /// A feature on a [`TestServer`].
 pub(crate) trait Tested: Feature + Default {
@@ -91,6 +93,8 @@ pub(crate) enum Answer {
     Done,
     DoneAndLost,
     Lost,
+    /// The answer is lost, and a creation is carried out later ([`TestServer::arrive`]), if at all.
+    Late,
     NotDone,
     Refused,
 }
@@ -123,6 +127,7 @@ pub(crate) struct TestServer<F: Tested> {
     pub(crate) now: Duration,
     dirty: BTreeSet<WriteId>,
     under_way: BTreeMap<WriteId, Sent>,
+    late: Vec<(WriteId, Sent)>,
     retried: BTreeSet<WriteId>,
     status_written: BTreeMap<String, Duration>,
     pub(crate) policy: Policy,
@@ -148,6 +153,7 @@ impl<F: Tested> TestServer<F> {
             now: Duration::ZERO,
             dirty: BTreeSet::new(),
             under_way: BTreeMap::new(),
+            late: Vec::new(),
             retried: BTreeSet::new(),
             status_written: BTreeMap::new(),
             policy: Box::new(|_, _, _| false),
@@ -267,6 +273,7 @@ impl<F: Tested> TestServer<F> {
         while self.is_busy() {
             self.answer(answer);
         }
+        self.late.clear();
         self.reconciler = Reconciler::new(F::default(), || Duration::ZERO);
         self.begin_term();
     }
@@ -298,9 +305,23 @@ impl<F: Tested> TestServer<F> {
 
     /// Answers the first write that is under way.
     pub(crate) fn answer(&mut self, answer: Answer) {
-        let Some((id, sent)) = self.under_way.pop_first() else {
-            return;
-        };
+        if let Some((id, sent)) = self.under_way.pop_first() {
+            self.end_write(id, sent, answer);
+        }
+    }
+
+    /// Answers the first of the writes under way that have this label.
+    pub(crate) fn answer_write(&mut self, label: &str, answer: Answer) {
+        let mut labelled = self
+            .under_way
+            .extract_if(.., |_, sent| sent.kind.label == label);
+        if let Some((id, sent)) = labelled.next() {
+            drop(labelled);
+            self.end_write(id, sent, answer);
+        }
+    }
+
+    fn end_write(&mut self, id: WriteId, sent: Sent, answer: Answer) {
         let now = self.time();
         let is_refused = (self.policy)(sent.kind.label, &id.name.name, &sent.body);
         let answer = if is_refused { Answer::Refused } else { answer };
@@ -309,9 +330,12 @@ impl<F: Tested> TestServer<F> {
             _ => Ok(None),
         };
         match (answer, outcome) {
-            (Answer::DoneAndLost | Answer::Lost, _) => {
+            (Answer::DoneAndLost | Answer::Lost | Answer::Late, _) => {
                 self.reconciler.note_failed(&id, false);
-                self.retried.insert(id);
+                self.retried.insert(id.clone());
+                if matches!(answer, Answer::Late) && sent.kind.verb == WriteVerb::Create {
+                    self.late.push((id, sent));
+                }
             }
             (Answer::Refused, _) => {
                 let refusal = Refusal::Forbidden("no".to_owned());
@@ -329,6 +353,14 @@ impl<F: Tested> TestServer<F> {
                 }
                 self.reconciler.note_done(&id, reply.is_some(), now);
             }
+        }
+    }
+
+    /// Carries out a creation whose answer was lost.
+    pub(crate) fn arrive(&mut self, place: usize) {
+        if !self.late.is_empty() {
+            let (id, sent) = self.late.remove(place % self.late.len());
+            drop(self.carry_out(&id, &sent));
         }
     }
 
@@ -393,7 +425,8 @@ impl<F: Tested> TestServer<F> {
             self.dirty.extend(effects.dirty);
             F::note_run(self);
             let limit = F::limit_pods(self.reconciler.world());
-            for sent in self.under_way.values_mut() {
+            let late = self.late.iter_mut().map(|(_, sent)| sent);
+            for sent in self.under_way.values_mut().chain(late) {
                 sent.limit = sent.limit.max(limit);
             }
             self.send();
@@ -441,6 +474,7 @@ impl<F: Tested> TestServer<F> {
             self.reconciler.note_failed(&id, false);
             self.retried.insert(id);
         }
+        self.late.retain(|(_, sent)| sent.at + LATEST > self.now);
         self.turn();
     }
 

@@ -20,12 +20,31 @@
 //!
 //! - A key that has to run sends nothing until it has run. What is planned follows from the world as it was then, never
 //!   from the order of events.
-//! - At most one write of an identity is under way.
+//! - At most one write of an identity is under way, and of those of an object that have an effect ([`Write::assuming`]) one of
+//!   all kinds: what is assumed of the object is the effect of one write, and ends with the answer to it.
 //! - A write whose fate is unknown keeps its effect in the world ([`Store::assumed`]) until an event shows what became of
 //!   it, or for five minutes.
 //! - A write that the API server refuses rests for five minutes, or until another one is wanted in its place. One that was
 //!   carried out and is wanted again was undone by somebody: it comes again after 0, 1, 2, 4 … 60 seconds.
+//! - A creation that is on its way is known ([`Store::find_coming_in`]) until it is answered, or for five minutes without an
+//!   answer.
 //! - An observation that shows nothing new makes no key run.
+//!
+//! # Creations
+//!
+//! Patches and deletions name the uid of their object, and do nothing to the next one of its name. A creation is carried out
+//! whenever its name is free. So what is seen of an object tells nothing about a request to create it that has no answer: the object may
+//! be that of an earlier attempt, or of the last leader, and once it is gone, the request makes another one. Each attempt
+//! therefore counts by itself, for five minutes: no request takes longer than one, and no watch is four minutes late. A term that
+//! ends keeps the count of what it has sent. Nobody else repeats a request: the client does
+//! not, and a connection only what has never left it. What the last leader has sent and not heard of is not known here; that
+//! names are computed makes it meet what this one creates.
+//!
+//! # Writes without an effect
+//!
+//! They may be under way beside others of the object. Nothing is assumed by them, so no answer is mistaken for another one's.
+//! The API server applies each patch to the object as it is then, whichever comes first, and the feature has each field written by
+//! one kind alone. No roll-out waits for its conditions, and none of its pods for another one.
 //!
 //! # Example
 //!

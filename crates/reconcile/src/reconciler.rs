@@ -52,8 +52,8 @@ pub struct Reconciler<F: Feature> {
 struct Sent<F: Feature> {
     write: Arc<Write<F>>,
     key: F::Key,
-    /// Whether it was carried out, and the watch has to show the result.
-    is_done: bool,
+    /// Whether its answer is awaited. Of a request of an earlier term it is not.
+    is_under_way: bool,
 }
 
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -160,9 +160,17 @@ impl<F: Feature> Reconciler<F> {
         self.is_writing = true;
         self.memory = F::Memory::default();
         self.histories.clear();
-        for (id, sent) in std::mem::take(&mut self.sent) {
-            if let Some(effect) = &sent.write.effect {
-                (effect.store)(&mut self.world).end_asked(&id.name);
+        for (id, mut sent) in std::mem::take(&mut self.sent) {
+            let Some(effect) = &sent.write.effect else {
+                continue;
+            };
+            // What was under way in the last term may still be carried out.
+            let store = (effect.store)(&mut self.world);
+            store.note_lost(&id.name);
+            store.end_asked(&id.name);
+            if store.is_open(&id.name) {
+                sent.is_under_way = false;
+                self.sent.insert(id, sent);
             }
         }
         self.keys.clear();
@@ -256,9 +264,10 @@ impl<F: Feature> Reconciler<F> {
                 {
                     let store = (effect.store)(&mut self.world);
                     store.expire_asked(&id.name, now.monotonic);
-                    if !store.is_asked(&id.name) {
+                    if !store.is_open(&id.name) {
                         self.sent.remove(&id);
                         self.keys.mark(key);
+                        self.wake_others(&id);
                     }
                 }
             }
@@ -360,9 +369,6 @@ impl<F: Feature> Reconciler<F> {
         if self.notices.is_waiting(id) {
             return self.notices.pop(id);
         }
-        if self.awaits_result(id) {
-            return None;
-        }
         let by_key = self.wanted.get(id)?;
         let mut later: Option<Duration> = None;
         let mut due = None;
@@ -391,6 +397,11 @@ impl<F: Feature> Reconciler<F> {
             }
             return None;
         };
+        if let Some(effect) = &write.effect
+            && (effect.store)(&mut self.world).is_taken(&id.name)
+        {
+            return None;
+        }
         self.histories.begin(id, write.purpose);
         self.keys.note_sent(&key);
         if let Some(effect) = &write.effect {
@@ -401,17 +412,10 @@ impl<F: Feature> Reconciler<F> {
         let sent = Sent {
             write: write.clone(),
             key,
-            is_done: false,
+            is_under_way: true,
         };
         self.sent.insert(id.clone(), sent);
         Some(write)
-    }
-
-    /// Whether a write was carried out whose result the watch has not shown. Nothing else of its object is due before.
-    fn awaits_result(&mut self, id: &WriteId) -> bool {
-        let sent = self.sent.get(id).filter(|sent| sent.is_done);
-        let effect = sent.and_then(|sent| sent.write.effect.as_ref());
-        effect.is_some_and(|effect| (effect.store)(&mut self.world).is_asked(&id.name))
     }
 
     /// A write was carried out. The object that its reply showed was observed before; `has_reply` is whether it showed one.
@@ -471,30 +475,45 @@ impl<F: Feature> Reconciler<F> {
 
     /// Corrects what was assumed of an object, and has the key run that wanted the write.
     fn settle(&mut self, id: &WriteId, outcome: Outcome) {
-        let Some(sent) = self.sent.get_mut(id) else {
+        let sent = self.sent.get_mut(id);
+        let Some(sent) = sent.filter(|sent| sent.is_under_way) else {
             // It was a notice, and the next one about the object may be told.
             if self.notices.is_waiting(id) {
                 self.dirty.insert(id.clone());
             }
             return;
         };
+        sent.is_under_way = false;
         self.keys.mark(sent.key.clone());
-        sent.is_done = matches!(outcome, Outcome::Done { .. });
-        let effect = sent.write.effect.as_ref();
-        let is_asked = effect.is_some_and(|effect| {
-            let store = (effect.store)(&mut self.world);
-            match outcome {
-                Outcome::Done { has_reply: true } => store.end_asked(&id.name),
-                Outcome::NotDone => store.end_attempt(&id.name),
-                Outcome::Done { has_reply: false } | Outcome::Unknown => {
-                    store.await_event(&id.name);
-                }
+        let Some(effect) = &sent.write.effect else {
+            self.sent.remove(id);
+            return;
+        };
+        let store = (effect.store)(&mut self.world);
+        match outcome {
+            Outcome::Done { has_reply: true } => store.end_asked(&id.name),
+            Outcome::NotDone => store.end_attempt(&id.name),
+            Outcome::Done { has_reply: false } => store.await_event(&id.name, true),
+            Outcome::Unknown => {
+                store.note_lost(&id.name);
+                store.await_event(&id.name, false);
             }
-            store.is_asked(&id.name)
-        });
-        if !is_asked {
+        }
+        if !store.is_open(&id.name) {
             self.sent.remove(id);
         }
+        self.wake_others(id);
+    }
+
+    /// Another write of the object may have waited for one that has ended.
+    fn wake_others(&mut self, id: &WriteId) {
+        let kinds = (0..F::WRITES.len()).filter(|kind| *kind != id.kind);
+        let others = kinds.map(|kind| WriteId {
+            kind,
+            name: id.name.clone(),
+        });
+        let wanted = others.filter(|other| self.wanted.contains_key(other));
+        self.dirty.extend(wanted);
     }
 }
 

@@ -48,6 +48,7 @@ pub struct Store<K> {
     by_word: BTreeMap<(Arc<str>, Arc<ObjectName>), Arc<K>>,
     undecodable: BTreeSet<ObjectName>,
     asked: BTreeMap<Arc<ObjectName>, Asked<K>>,
+    late: BTreeMap<Arc<ObjectName>, Late<K>>,
     watches: Watches<()>,
     is_unserved: bool,
     is_listed: bool,
@@ -62,9 +63,18 @@ struct Asked<K> {
     uid: Option<String>,
     /// Whether the answer is awaited. A state that shows the outcome may be that of an earlier attempt then.
     is_under_way: bool,
+    /// Whether it was carried out.
+    is_done: bool,
     /// Whether an earlier attempt may have been carried out, whatever the answer to this one is.
     is_repeated: bool,
     /// When it is given up, on the monotonic clock.
+    until: Duration,
+}
+
+/// A creation whose answer was lost. What is known of its name says nothing of it: another attempt may have made that.
+struct Late<K> {
+    object: Arc<K>,
+    /// When it is given up, on the monotonic clock: no request is under way for so long, and an event has shown its object.
     until: Duration,
 }
 
@@ -110,6 +120,7 @@ impl<K> Default for Store<K> {
             by_word: BTreeMap::new(),
             undecodable: BTreeSet::new(),
             asked: BTreeMap::new(),
+            late: BTreeMap::new(),
             watches: Watches::default(),
             is_unserved: false,
             is_listed: false,
@@ -146,6 +157,12 @@ impl<K: Stored> Store<K> {
         self.asked.contains_key(name)
     }
 
+    /// Whether an object of this name may still be created ([`Store::find_coming_in`]).
+    pub fn is_coming(&self, name: &ObjectName) -> bool {
+        let asked = self.asked.get(name).and_then(Asked::creation);
+        asked.is_some() || self.late.contains_key(name)
+    }
+
     /// The version in which an object is known.
     pub fn version(&self, name: &ObjectName) -> Option<ResourceVersion> {
         self.objects.get(name).map(|object| object.version())
@@ -158,15 +175,7 @@ impl<K: Stored> Store<K> {
 
     /// The objects of a namespace as events show them, by name.
     pub fn in_namespace(&self, namespace: &str) -> impl Iterator<Item = &Arc<K>> {
-        let first = ObjectName {
-            namespace: namespace.to_owned(),
-            name: String::new(),
-        };
-        let from = (Bound::Included(&first), Bound::Unbounded);
-        let objects = self.objects.range::<ObjectName, _>(from);
-        objects
-            .take_while(move |(name, _)| name.namespace == first.namespace)
-            .map(|(_, object)| object)
+        of_namespace(&self.objects, namespace).map(|(_, object)| object)
     }
 
     /// The objects of all namespaces that have a word ([`Stored::words`]) as events show them, by name.
@@ -203,13 +212,7 @@ impl<K: Stored> Store<K> {
         namespace: &'a str,
         word: &'a str,
     ) -> impl Iterator<Item = &'a Arc<K>> {
-        let first = ObjectName {
-            namespace: namespace.to_owned(),
-            name: String::new(),
-        };
-        let from = (Bound::Included(&first), Bound::Unbounded);
-        let asked = self.asked.range::<ObjectName, _>(from);
-        let asked = asked.take_while(move |(name, _)| name.namespace == namespace);
+        let asked = of_namespace(&self.asked, namespace);
         let created = asked.filter(|(name, _)| !self.objects.contains_key(*name));
         let created = created.filter_map(|(_, asked)| asked.assumed.as_ref());
         created.filter(move |object| has_word(&***object, word))
@@ -224,6 +227,26 @@ impl<K: Stored> Store<K> {
         let kept = self.find_with_assumed_in(namespace, word);
         let kept = kept.filter_map(|(_, assumed)| assumed);
         kept.chain(self.find_created_in(namespace, word))
+    }
+
+    /// The objects of a namespace that have a word and may still be created. That one of the name is known does not keep any
+    /// out: a creation that was sent again meets what the first attempt has made, unless that is gone by then. So where it counts
+    /// how many there are, each has its place until it is answered, or for five minutes without an answer. What has ended
+    /// and stays under its name needs no second place.
+    pub fn find_coming_in<'a>(
+        &'a self,
+        namespace: &'a str,
+        word: &'a str,
+    ) -> impl Iterator<Item = &'a Arc<K>> {
+        let asked = of_namespace(&self.asked, namespace);
+        let asked = asked.filter_map(|(_, asked)| asked.creation());
+        let late = of_namespace(&self.late, namespace);
+        let late = late.filter(|(name, _)| {
+            let asked = self.asked.get(*name).and_then(Asked::creation);
+            asked.is_none()
+        });
+        let coming = asked.chain(late.map(|(_, late)| &late.object));
+        coming.filter(move |object| has_word(&***object, word))
     }
 
     /// The objects that exist and could never be decoded. What may belong to them is better left alone.
@@ -359,6 +382,7 @@ impl<K: Stored> Store<K> {
     fn forget_asked_if_restored(&mut self, list: CompleteList) {
         if list.is_restored() {
             self.asked.clear();
+            self.late.clear();
         }
     }
 
@@ -418,6 +442,7 @@ impl<K: Stored> Store<K> {
             uid: observed.map(|object| object.uid().to_owned()),
             assumption,
             is_under_way: true,
+            is_done: false,
             is_repeated: self.asked.contains_key(name),
             until,
         };
@@ -439,6 +464,14 @@ impl<K: Stored> Store<K> {
 }
 
 impl<K: Stored> Asked<K> {
+    /// The object whose creation was asked for.
+    fn creation(&self) -> Option<&Arc<K>> {
+        match &self.assumption {
+            Assumption::Created(object) => Some(object),
+            Assumption::Changed(_) | Assumption::Gone => None,
+        }
+    }
+
     /// Whether a state shows that the write was carried out, or never will be. A newer version alone does not: another client
     /// may have made it before.
     fn is_shown_by(&self, observed: Option<&K>) -> bool {
@@ -459,8 +492,14 @@ impl<K: Stored> Asked<K> {
 
 /// What was asked of the objects of a kind, whatever the kind.
 pub(crate) trait AskedObjects {
-    /// Whether something was asked whose outcome no event has shown.
-    fn is_asked(&self, name: &ObjectName) -> bool;
+    /// Whether it is not known what has become of all that was asked.
+    fn is_open(&self, name: &ObjectName) -> bool;
+
+    /// Whether a write is under way, or was carried out without showing the result. Nothing else of the object is due before.
+    fn is_taken(&self, name: &ObjectName) -> bool;
+
+    /// Notes that the answer was lost: a creation may be carried out whatever is seen meanwhile.
+    fn note_lost(&mut self, name: &ObjectName);
 
     /// Ends what is assumed of an object: it is known what became of the write.
     fn end_asked(&mut self, name: &ObjectName);
@@ -468,16 +507,33 @@ pub(crate) trait AskedObjects {
     /// The last attempt was not carried out: that ends what is assumed, unless an earlier one may have been.
     fn end_attempt(&mut self, name: &ObjectName);
 
-    /// The answer was lost, or shows no object: what is assumed ends by a state that shows the outcome, unless it is known.
-    fn await_event(&mut self, name: &ObjectName);
+    /// The answer was lost, or shows no object although it was carried out: what is assumed ends by a state that shows the
+    /// outcome, unless it is known.
+    fn await_event(&mut self, name: &ObjectName, is_done: bool);
 
     /// Ends what is assumed of an object for too long.
     fn expire_asked(&mut self, name: &ObjectName, now: Duration);
 }
 
 impl<K: Stored> AskedObjects for Store<K> {
-    fn is_asked(&self, name: &ObjectName) -> bool {
-        self.asked.contains_key(name)
+    fn is_open(&self, name: &ObjectName) -> bool {
+        self.asked.contains_key(name) || self.late.contains_key(name)
+    }
+
+    fn is_taken(&self, name: &ObjectName) -> bool {
+        let asked = self.asked.get(name);
+        asked.is_some_and(|asked| asked.is_under_way || asked.is_done)
+    }
+
+    fn note_lost(&mut self, name: &ObjectName) {
+        let asked = self.asked.get(name);
+        if let Some((object, until)) =
+            asked.and_then(|asked| Some((asked.creation()?, asked.until)))
+        {
+            let object = object.clone();
+            self.late
+                .insert(Arc::new(name.clone()), Late { object, until });
+        }
     }
 
     fn end_asked(&mut self, name: &ObjectName) {
@@ -486,16 +542,16 @@ impl<K: Stored> AskedObjects for Store<K> {
 
     fn end_attempt(&mut self, name: &ObjectName) {
         if self.asked.get(name).is_some_and(|asked| asked.is_repeated) {
-            self.await_event(name);
+            self.await_event(name, false);
         } else {
             self.asked.remove(name);
         }
     }
 
-    fn await_event(&mut self, name: &ObjectName) {
+    fn await_event(&mut self, name: &ObjectName, is_done: bool) {
         let observed = self.observed(name).cloned();
         if let Some(asked) = self.asked.get_mut(name) {
-            asked.is_under_way = false;
+            (asked.is_under_way, asked.is_done) = (false, is_done);
         }
         self.correct_asked(name, observed.as_ref());
     }
@@ -504,7 +560,23 @@ impl<K: Stored> AskedObjects for Store<K> {
         if self.asked.get(name).is_some_and(|asked| asked.until <= now) {
             self.asked.remove(name);
         }
+        if self.late.get(name).is_some_and(|late| late.until <= now) {
+            self.late.remove(name);
+        }
     }
+}
+
+fn of_namespace<'a, V>(
+    of_names: &'a BTreeMap<Arc<ObjectName>, V>,
+    namespace: &str,
+) -> impl Iterator<Item = (&'a Arc<ObjectName>, &'a V)> + use<'a, V> {
+    let first = ObjectName {
+        namespace: namespace.to_owned(),
+        name: String::new(),
+    };
+    let from = (Bound::Included(&first), Bound::Unbounded);
+    let found = of_names.range::<ObjectName, _>(from);
+    found.take_while(move |(name, _)| name.namespace == first.namespace)
 }
 
 fn has_word<K: Stored>(object: &K, wanted: &str) -> bool {

@@ -82,14 +82,15 @@ impl<'a> Claims<'a> {
         });
         let (mut unused, mut over) = (Vec::new(), Vec::new());
         for (pod, claims) in &by_pod {
-            let is_known = !pods.is_asked(pod) && !pods.undecodable().contains(pod);
+            let is_coming = pods.is_coming(pod);
+            let is_known = !is_coming && !pods.is_asked(pod) && !pods.undecodable().contains(pod);
             let is_over = match pods.observed(pod) {
                 Some(known) => {
                     let is_ours = known.owner.as_deref() == Some(&*set.uid);
                     if is_ours && is_going(known) {
                         notes.0.insert(pod.clone(), Note::Going);
                     }
-                    is_ours && !is_active(known) && is_going(known)
+                    is_ours && !is_active(known) && is_going(known) && !is_coming
                 }
                 None => {
                     is_known

@@ -27,6 +27,7 @@ pub(super) fn free_names<'a>(
         !set.spec.pods_to_delete.contains(&name.name)
             && pods.observed(name).is_none()
             && !pods.is_asked(name)
+            && !pods.is_coming(name)
             && !pods.undecodable().contains(name)
     };
     // Each run begins with the first number, so most names that are looked at have a pod of the set.

@@ -77,8 +77,13 @@ impl<'a> Round<'a> {
                 }
             }
         }
-        for created in pods.find_created_in(namespace, &set.uid) {
-            round.add(scene, created, created, false);
+        let is_ours = |pod: &ClonePod| pod.owner.as_deref() == Some(&*set.uid) && is_active(pod);
+        for coming in pods.find_coming_in(namespace, &set.uid) {
+            let known = pods.observed(&coming.name);
+            // One that is there has this place already. In that of one that has ended another one may come by this creation.
+            if !known.is_some_and(|known| is_ours(known)) {
+                round.add(scene, coming, coming, false);
+            }
         }
         let [old, new] = round.counts();
         round.targets.leaving = round.leaving.len() + round.actions.len();
@@ -203,6 +208,7 @@ impl<'a> Round<'a> {
         // The answer may have been lost of those that no event has shown. They have their place already. If there are too many now,
         // none is asked for again: which of them are there is not known, and the watch shows those that are.
         let asked = self.members.iter().filter(|one| !one.is_shown);
+        let asked = asked.filter(|one| pods.observed(&one.pod.name).is_none());
         for member in asked.filter(|_| self.difference.beyond == 0) {
             let hash = member.pod.revision_hash();
             create_pod(scene, (&member.pod.name, hash), actions);

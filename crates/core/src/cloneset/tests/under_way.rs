@@ -245,3 +245,90 @@ fn a_hold_whose_answer_is_lost_says_again_what_the_pod_is_replaced_for() {
     let update = &cluster.status()["updateRevision"];
     assert_eq!(annotations["cloneset.leadsman.io/replaced-for"], *update);
 }
+
+/// Carries out and shows what comes before the creation of the set's pod, whose answer is the next one then.
+fn await_creation(cluster: &mut Cluster) {
+    while cluster.first_under_way() != Some("cloneset_create_pod") {
+        cluster.watch(Kind::Set, usize::MAX);
+        cluster.watch(Kind::Revision, usize::MAX);
+        cluster.answer(Answer::Done);
+        cluster.turn();
+    }
+}
+
+// CLD-2
+#[test]
+fn a_pod_that_has_ended_has_its_place_while_its_creation_may_be_carried_out_again() {
+    // The second request is under way, or the first one.
+    for is_sent_again in [true, false] {
+        let mut cluster = Cluster::new();
+        cluster.create_set(SET, json!({"replicas": 1}));
+        await_creation(&mut cluster);
+        let (first, second) = if is_sent_again {
+            (Answer::DoneAndLost, None)
+        } else {
+            (Answer::Late, Some(Answer::Done))
+        };
+        cluster.answer(first);
+        cluster.turn();
+        second.into_iter().for_each(|second| cluster.answer(second));
+        let pod = cluster.pods()[0].clone();
+        cluster.patch(Kind::Pod, &pod, &json!({"status": {"phase": "Failed"}}));
+        cluster.watch(Kind::Pod, usize::MAX);
+        cluster.turn();
+        cluster.remove(Kind::Pod, &pod);
+        if !is_sent_again {
+            cluster.arrive(0);
+        }
+        while cluster.is_busy() {
+            cluster.answer(Answer::Done);
+        }
+        assert_eq!(cluster.active(), std::slice::from_ref(&pod));
+        cluster.settle();
+        assert_eq!(cluster.active(), [pod]);
+    }
+}
+
+// CLD-2
+#[test]
+fn the_place_of_a_creation_that_can_no_longer_be_carried_out_is_free() {
+    let mut cluster = Cluster::new();
+    cluster.create_set(SET, json!({"replicas": 1}));
+    await_creation(&mut cluster);
+    cluster.answer(Answer::DoneAndLost);
+    cluster.turn();
+    cluster.answer(Answer::Done);
+    let pod = cluster.pods()[0].clone();
+    cluster.patch(Kind::Pod, &pod, &json!({"status": {"phase": "Failed"}}));
+    cluster.step();
+    assert_eq!(cluster.pods(), std::slice::from_ref(&pod));
+    cluster.wait(Duration::from_mins(5));
+    cluster.step();
+    assert_eq!(cluster.active().len(), 1);
+    assert_ne!(cluster.active(), [pod]);
+}
+
+// CLS-22
+#[test]
+fn a_pod_that_goes_counts_as_going_whatever_else_of_it_is_answered() {
+    let mut cluster = Cluster::with_set(json!({"replicas": 3}));
+    let [going, other] = [0, 1].map(|place| cluster.active()[place].clone());
+    let close =
+        json!({"status": {"conditions": [{"type": "InPlaceUpdateReady", "status": "False"}]}});
+    cluster.patch(Kind::Pod, &going, &close);
+    cluster.watch(Kind::Pod, usize::MAX);
+    cluster.turn();
+    assert_eq!(cluster.first_under_way(), Some("cloneset_mark_pod"));
+    cluster.edit(&json!({"replicas": 2}));
+    cluster.watch(Kind::Set, 1);
+    cluster.turn();
+    // By the time the gate is open again, another one is the first to go.
+    let cheap =
+        json!({"metadata": {"annotations": {"controller.kubernetes.io/pod-deletion-cost": "-1"}}});
+    cluster.patch(Kind::Pod, &other, &cheap);
+    cluster.watch(Kind::Pod, usize::MAX);
+    cluster.answer_write("cloneset_mark_pod", Answer::Done);
+    cluster.turn();
+    cluster.settle();
+    assert_eq!(cluster.deleted, [other]);
+}
