@@ -111,7 +111,7 @@ impl Clones<'_> {
     }
 
     /// Sends this, and waits until the set is as it says; with the time after which the last kubelet had reported.
-    async fn carry_out(&self, manager: &Contender, edit: ApiRequest, what: &str) -> Result<Run> {
+    async fn carry_out(&self, manager: &Contender, edit: &ApiRequest, what: &str) -> Result<Run> {
         let since = Since::now(&self.stage.plane)?;
         let done = async {
             edit.send(&self.stage.client).await?;
@@ -254,14 +254,14 @@ async fn one_set(stage: &Stage, scale: f64, report: &mut Report) -> Result<()> {
         name: name.to_owned(),
         pods: share_of(pods, scale).max(BESIDE),
     });
-    few.carry_out(&manager, few.create(), "created").await?;
+    few.carry_out(&manager, &few.create(), "created").await?;
     let event_of_few = few.cpu_an_event(&manager, scale).await?;
-    let grown = many.carry_out(&manager, many.create(), "created").await?;
+    let grown = many.carry_out(&manager, &many.create(), "created").await?;
     let event = many.cpu_an_event(&manager, scale).await?;
     let edit = many.edit("InPlaceOnly", 2);
-    let updated = many.carry_out(&manager, edit, "updated in place").await?;
+    let updated = many.carry_out(&manager, &edit, "updated in place").await?;
     let edit = many.edit("ReCreate", 3);
-    let replaced = many.carry_out(&manager, edit, "replaced").await?;
+    let replaced = many.carry_out(&manager, &edit, "replaced").await?;
     manager.end().await?;
     let floor = update_bare(&many).await?;
     let [creations, patches] = many.floor_of_growth();

@@ -504,7 +504,7 @@ struct FeatureGauges {
     in_flight: (Gauge, i64),
     /// The depths of its classes' queues.
     depths: Vec<Gauge>,
-    /// Its objects by their reasons.
+    /// Objects by their reasons.
     reasons: Vec<Gauge>,
 }
 

@@ -16,7 +16,7 @@ pub(super) const FAILED_UPDATE: &str = "FailedUpdate";
 /// The reason of a set that is stopped by its [`Brake`](super::brake::Brake).
 pub(super) const TOO_MANY_DELETIONS: &str = "TooManyDeletions";
 
-/// What is said of a set in one word: how far it is, or the reason of a condition that says what is wrong.
+/// Words for what is said of a set: how far it is, or the reason of a condition that says what is wrong.
 pub(super) const REASONS: [&str; 7] = [
     "Complete",
     "UnderWay",

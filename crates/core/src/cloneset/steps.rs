@@ -55,7 +55,7 @@ pub(super) enum Way {
 pub(super) struct Ways {
     /// The kind of update and the template for which they count.
     to: Option<(UpdateKind, RevisionData)>,
-    /// By the hashes of the revisions, with the template of each.
+    /// Ways by the hashes of the revisions, with the template of each.
     by_hash: BTreeMap<String, (Option<RevisionData>, Way)>,
 }
 

@@ -9,7 +9,7 @@ use crate::cluster::Interners;
 /// The feature `CloneSet`.
 #[derive(Debug, Default)]
 pub struct CloneSets {
-    /// What is the same in many pods is kept once.
+    /// Texts that are the same in many pods, kept once.
     pub(super) interners: RefCell<Interners>,
 }
 

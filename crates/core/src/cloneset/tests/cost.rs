@@ -127,7 +127,8 @@ fn a_run_costs_in_proportion_to_the_pods_of_its_set() {
         });
         let growth = costs[1] / costs[0];
         eprintln!("{what}: {costs:?} ns, {growth} times");
-        // Ten times the pods: of what is sorted a little more than ten times.
-        assert!(growth < 20, "{what}: {costs:?}");
+        // Ten times the pods: of what is sorted a little more than ten times, and more where caches are too small. What compares
+        // each with each would cost a hundred times.
+        assert!(growth < 40, "{what}: {costs:?}");
     }
 }

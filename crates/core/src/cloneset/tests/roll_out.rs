@@ -66,7 +66,7 @@ fn what_is_not_known_of_a_pod_stays() {
     cluster.patch(Kind::Pod, &pod, &newer);
     cluster.set_image("app:2");
     cluster.settle();
-    assert_eq!(cluster.with_image("app:2"), [pod.clone()]);
+    assert_eq!(cluster.with_image("app:2"), std::slice::from_ref(&pod));
     let pod = cluster.pod(&pod);
     assert_eq!(pod["spec"]["newField"], json!({"a": 1}));
     assert_eq!(pod["status"]["observedGeneration"], 7);
