@@ -23,7 +23,7 @@ use super::progress::progressing;
 use super::round::Round;
 use super::scene::Scene;
 use super::set::PodSet;
-use super::status::{FAILED_UPDATE, Problem, Problems, status};
+use super::status::{FAILED_UPDATE, Problem, Problems, says, status};
 use super::writes::{
     CREATE_CLAIM, CREATE_POD, CREATE_REVISION, CloneSets, DELETE_CLAIM, DELETE_POD,
     DELETE_REVISION, MARK_POD, PATCH_REVISION, STATUS, TELL, UPDATE_POD,
@@ -181,7 +181,7 @@ fn carry_on(set: &PodSet, world: &World, memory: &mut Memory, plan: &mut Plan<'_
 
 /// Wants another status, in which the times of conditions do not count.
 fn plan_status(set: &PodSet, status: &CloneSetStatus, plan: &mut Plan<'_, CloneSets>) {
-    if *status == set.status {
+    if says(&set.status, status) {
         return;
     }
     let mut body = json!({

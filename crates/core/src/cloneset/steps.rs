@@ -71,18 +71,21 @@ impl<'a, 'r> Steps<'a, 'r> {
         let Scene { set, revisions, .. } = self.scene;
         let hash = pod.revision_hash();
         let way = self.by_hash.entry(hash.to_owned()).or_insert_with(|| {
-            if matches!(set.spec.kind, UpdateKind::ReCreate | UpdateKind::OnDelete) {
-                return Way::ReCreate;
-            }
             let from = revisions.of_hash(hash);
             let change = match from {
                 Some(from) => InPlaceChange::between(&from.data, &set.spec.data),
                 None => Err("the revision, whose ControllerRevision is gone".to_owned()),
             };
+            let kind = set.spec.kind;
+            let is_in_place = matches!(
+                kind,
+                UpdateKind::InPlaceIfPossible | UpdateKind::InPlaceOnly
+            );
             match change {
-                Ok(change) => Way::InPlace(change),
-                Err(_) if set.spec.kind == UpdateKind::InPlaceIfPossible => Way::ReCreate,
-                Err(field) => Way::None(field),
+                // A manifest that says less or more than was filled in, and means the same.
+                Ok(change) if is_in_place || change.is_empty() => Way::InPlace(change),
+                Err(field) if kind == UpdateKind::InPlaceOnly => Way::None(field),
+                _ => Way::ReCreate,
             }
         });
         if let Way::None(field) = way {
