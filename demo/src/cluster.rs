@@ -24,17 +24,18 @@ impl Deref for Demo {
 }
 
 /// The features that are off by default.
-const GATES: &str = "SidecarSetGate=true,AdvancedCronJobGate=true,BroadcastJobGate=true";
+const GATES: &str =
+    "SidecarSetGate=true,AdvancedCronJobGate=true,BroadcastJobGate=true,CloneSetGate=true";
 
 impl Demo {
     /// Raises the bed and installs leadsman as its README says.
     pub(crate) async fn raise() -> Result<Self> {
         let bed = NodeBed::start(Options::default(), progress::to_stderr()).await?;
         let release = Release::prepare(bed).await?;
-        Tell::title(
+        Tell::title(&format!(
             "leadsman on it: helm upgrade --install leadsman charts/leadsman --namespace leadsman-system --create-namespace \
-             --set-literal featureGates=SidecarSetGate=true,AdvancedCronJobGate=true,BroadcastJobGate=true",
-        );
+             --set-literal featureGates={GATES}",
+        ));
         release.install(&json!({"featureGates": GATES})).await?;
         Ok(Self { release })
     }

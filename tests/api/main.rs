@@ -325,6 +325,7 @@ fn apart() -> Vec<Case<Installation>> {
         case!(apart leadership::a_leader_that_ends_hands_over_at_once),
         case!(apart broadcast::a_job_over_all_nodes_runs_to_its_end),
         case!(apart cloneset::a_set_is_made_scaled_and_updated),
+        case!(apart cloneset::what_openkruise_left_is_taken_over),
         case!(apart cloneset::idle_pods_go_first_and_a_roll_out_is_steered),
         case!(apart deletion::clients_of_openkruise_find_the_finalizer),
         case!(apart jobs::a_schedule_runs_its_jobs_once_across_a_restart),

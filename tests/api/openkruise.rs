@@ -271,9 +271,19 @@ async fn preflight_beside_openkruise(installation: &Installation) -> Result<Stri
     .await
 }
 
-/// What is to be done, by check, with what to type; as an administrator, unless `args` have a kubeconfig. Markers are other
-/// cases' too, and some of them bad on purpose.
+/// What is to be done, by check, with what to type. Markers are other cases' too, and some of them bad on purpose.
 async fn in_the_way(installation: &Installation, args: &[&str]) -> Result<Vec<(String, String)>> {
+    let report = preflight(installation, args).await?;
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let checks = report["checks"].as_array().into_iter().flatten();
+    let todo = checks.filter(|check| check["result"] == "todo" && check["check"] != "markers");
+    Ok(todo
+        .map(|check| (text(&check["check"]), text(&check["do"][0])))
+        .collect())
+}
+
+/// What `leadsman preflight` finds; as an administrator, unless `args` have a kubeconfig.
+pub(crate) async fn preflight(installation: &Installation, args: &[&str]) -> Result<Value> {
     let mut command = Command::new(leadsman::program()?);
     command.args(["preflight", "-o", "json"]).args(args);
     if !args.contains(&"--kubeconfig") {
@@ -285,12 +295,7 @@ async fn in_the_way(installation: &Installation, args: &[&str]) -> Result<Vec<(S
     let report: Value = serde_json::from_slice(&output.stdout)
         .with_context(|| String::from_utf8_lossy(&output.stderr).into_owned())?;
     ensure!(report["ready"] == output.status.success(), "{report}");
-    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-    let checks = report["checks"].as_array().into_iter().flatten();
-    let todo = checks.filter(|check| check["result"] == "todo" && check["check"] != "markers");
-    Ok(todo
-        .map(|check| (text(&check["check"]), text(&check["do"][0])))
-        .collect())
+    Ok(report)
 }
 
 const WEBHOOKS: &str = "kruise-validating-webhook-configuration";

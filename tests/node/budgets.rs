@@ -209,6 +209,9 @@ const SCHEMAS: [&str; 2] = [
     "watch customresourcedefinitions",
 ];
 
+/// The revisions, which sets of pods read in all namespaces.
+const REVISIONS: [&str; 2] = ["list controllerrevisions", "watch controllerrevisions"];
+
 // PPM-11, PRB-11, DEF-8
 pub(crate) async fn restarts_of_agent_and_manager_write_nothing(
     cluster: Arc<Cluster>,
@@ -239,8 +242,9 @@ pub(crate) async fn restarts_of_agent_and_manager_write_nothing(
                 budget::and_again(budget::manager_reads(100, 1), &SCHEMAS),
                 &SCHEMAS,
             ),
-            budget::sidecar_set_reads(),
+            budget::and_again(budget::sidecar_set_reads(), &REVISIONS),
             budget::job_reads(),
+            budget::clone_set_reads(),
         ]
         .concat(),
     )

@@ -6,6 +6,7 @@
 
 mod bad;
 mod budgets;
+mod cloneset;
 mod examples;
 mod explain;
 mod handlers;
@@ -71,6 +72,16 @@ fn cases() -> Vec<Case<Cluster>> {
         case!(sidecarset::a_native_sidecar_is_upgraded_in_place),
         case!(sidecarset::a_hot_upgrade_hands_a_listening_socket_over_and_no_request_fails),
         case!(alone sidecarset::a_manager_killed_in_mid_roll_out_upgrades_each_pod_once),
+        case!(cloneset::an_update_in_place_keeps_each_pod_and_fails_no_request),
+        case!(cloneset::with_a_surge_another_pod_comes_before_one_goes),
+        case!(cloneset::a_partition_keeps_pods_and_going_back_heals_a_broken_image),
+        case!(cloneset::a_named_pod_goes_first_and_then_an_idle_one),
+        case!(cloneset::a_hook_holds_a_pod_until_it_may_go),
+        case!(cloneset::a_volume_is_the_next_pods_and_goes_with_a_scale_down),
+        case!(cloneset::pods_that_a_quota_refuses_come_once_it_is_raised),
+        case!(cloneset::a_deleted_namespace_takes_a_set_and_its_pods_along),
+        case!(alone cloneset::a_manager_killed_while_it_scales_makes_no_pod_too_many),
+        case!(alone cloneset::a_manager_killed_amid_an_update_updates_each_pod_once),
         case!(alone jobs::a_broadcast_runs_once_on_each_node_that_takes_pods),
         case!(alone jobs::a_schedule_whose_jobs_are_removed_runs_each_time_once),
         case!(alone budgets::a_flip_costs_one_write_each),
@@ -86,7 +97,8 @@ fn cases() -> Vec<Case<Cluster>> {
 }
 
 /// All systems run beside each other.
-const GATES: &str = "SidecarSetGate=true,AdvancedCronJobGate=true,BroadcastJobGate=true";
+const GATES: &str =
+    "SidecarSetGate=true,AdvancedCronJobGate=true,BroadcastJobGate=true,CloneSetGate=true";
 
 /// A node with leadsman on it, manager and agent running.
 async fn raise() -> Result<Cluster> {

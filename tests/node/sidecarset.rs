@@ -25,7 +25,7 @@ pub(crate) use hot::*;
 /// The container that is injected, where it is one.
 const SIDE: &str = "side";
 /// Of the app.
-const MAIN: &str = "main";
+pub(crate) const MAIN: &str = "main";
 /// Where the annotations of a pod say which revision it was injected in, among other things.
 const HASH: &str = "kruise.io/sidecarset-hash";
 
@@ -34,7 +34,7 @@ fn sidecar(release: &str) -> Value {
     json!({"name": SIDE, "image": image(release), "imagePullPolicy": "Never"})
 }
 
-fn image(release: &str) -> String {
+pub(crate) fn image(release: &str) -> String {
     format!("{SIDECAR}:{release}")
 }
 
@@ -147,7 +147,7 @@ async fn wait_until_ready(room: &Room, name: &str) -> Result<Pod> {
 }
 
 /// Status and reason of a condition.
-fn condition<'a>(pod: &'a Pod, kind: &str) -> (&'a str, &'a str) {
+pub(crate) fn condition<'a>(pod: &'a Pod, kind: &str) -> (&'a str, &'a str) {
     let conditions = pod.status.as_ref().and_then(|it| it.conditions.as_ref());
     let found = conditions.into_iter().flatten().find(|it| it.type_ == kind);
     found.map_or(("", ""), |it| {
@@ -156,7 +156,7 @@ fn condition<'a>(pod: &'a Pod, kind: &str) -> (&'a str, &'a str) {
 }
 
 /// The containers of a pod, then its init containers.
-fn containers(pod: &Pod) -> impl Iterator<Item = &Container> {
+pub(crate) fn containers(pod: &Pod) -> impl Iterator<Item = &Container> {
     let spec = pod.spec.iter();
     spec.flat_map(|spec| {
         spec.containers
@@ -165,7 +165,7 @@ fn containers(pod: &Pod) -> impl Iterator<Item = &Container> {
     })
 }
 
-fn status_of<'a>(pod: &'a Pod, container: &str) -> Option<&'a ContainerStatus> {
+pub(crate) fn status_of<'a>(pod: &'a Pod, container: &str) -> Option<&'a ContainerStatus> {
     let status = pod.status.as_ref()?;
     let all = status
         .container_statuses
@@ -174,12 +174,12 @@ fn status_of<'a>(pod: &'a Pod, container: &str) -> Option<&'a ContainerStatus> {
     all.flatten().find(|it| it.name == container)
 }
 
-fn restarts(pod: &Pod, container: &str) -> i32 {
+pub(crate) fn restarts(pod: &Pod, container: &str) -> i32 {
     status_of(pod, container).map_or(0, |it| it.restart_count)
 }
 
 /// Why a container waits.
-fn waits_for<'a>(pod: &'a Pod, container: &str) -> Option<&'a str> {
+pub(crate) fn waits_for<'a>(pod: &'a Pod, container: &str) -> Option<&'a str> {
     let state = status_of(pod, container)?.state.as_ref()?;
     state.waiting.as_ref()?.reason.as_deref()
 }

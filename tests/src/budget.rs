@@ -132,6 +132,17 @@ pub fn job_reads() -> Vec<Row> {
     ]
 }
 
+/// What a manager that acts on sets of pods reads at its start beside that, and beside the revisions that [`sidecar_set_reads`]
+/// names too: each kind once, then followed by one watch.
+pub fn clone_set_reads() -> Vec<Row> {
+    vec![
+        manager("list clonesets", 1),
+        manager("watch clonesets", 1),
+        manager("list persistentvolumeclaims", 1),
+        manager("watch persistentvolumeclaims", 1),
+    ]
+}
+
 /// The same, with one more of each of these.
 pub fn and_again(mut rows: Vec<Row>, what: &[&str]) -> Vec<Row> {
     for row in rows.iter_mut().filter(|row| what.contains(&row.what)) {

@@ -1,6 +1,7 @@
 //! Every version of the pods of a namespace, for what must have been seen, and what must not.
 
 use std::collections::{BTreeMap, HashSet};
+use std::ops::RangeInclusive;
 
 use anyhow::{Context, Result, bail};
 use futures::StreamExt;
@@ -22,7 +23,8 @@ pub struct History {
 
 #[derive(Default)]
 struct Seen {
-    listed: bool,
+    /// How many pods the first list had, once it is there.
+    listed: Option<usize>,
     pods: Vec<Pod>,
 }
 
@@ -45,12 +47,15 @@ impl History {
                 };
                 into.send_modify(|seen| match event {
                     Event::Apply(pod) | Event::InitApply(pod) => seen.pods.push(pod),
-                    Event::InitDone => seen.listed = true,
+                    Event::InitDone => {
+                        let listed = seen.pods.len();
+                        seen.listed.get_or_insert(listed);
+                    }
                     Event::Init | Event::Delete(_) => {}
                 });
             }
         });
-        tokio::time::timeout(PATIENCE, seen.wait_for(|seen| seen.listed))
+        tokio::time::timeout(PATIENCE, seen.wait_for(|seen| seen.listed.is_some()))
             .await
             .context("the pods were not listed in time")??;
         Ok(Self { pods, seen, task })
@@ -93,9 +98,20 @@ impl History {
     /// # Errors
     /// When the record does not reach the present.
     pub async fn most_at_once(&self, so: impl Fn(&Pod) -> bool) -> Result<usize> {
+        Ok(*self.count_at_once(so).await?.end())
+    }
+
+    /// How few and how many pods were so at the same time, from the first list up to now. A pod that was deleted counts as it
+    /// was last.
+    ///
+    /// # Errors
+    /// When the record does not reach the present.
+    pub async fn count_at_once(&self, so: impl Fn(&Pod) -> bool) -> Result<RangeInclusive<usize>> {
         self.catch_up().await?;
-        let (mut now, mut most) = (HashSet::new(), 0);
-        for pod in &self.seen.borrow().pods {
+        let seen = self.seen.borrow();
+        let (mut now, mut fewest, mut most) = (HashSet::new(), usize::MAX, 0);
+        let listed = seen.listed.unwrap_or_default();
+        for (number, pod) in seen.pods.iter().enumerate() {
             let uid = &pod.metadata.uid;
             if so(pod) {
                 now.insert(uid.clone());
@@ -103,8 +119,11 @@ impl History {
                 now.remove(uid);
             }
             most = most.max(now.len());
+            if number + 1 >= listed {
+                fewest = fewest.min(now.len());
+            }
         }
-        Ok(most)
+        Ok(fewest.min(most)..=most)
     }
 
     /// Waits until the record reaches the present.

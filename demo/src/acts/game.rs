@@ -10,7 +10,7 @@ use crate::see::{Look, labelled, see};
 use crate::tell::Tell;
 
 const LABEL: &str = "gameserver-idle";
-const COST: &str = "controller.kubernetes.io/pod-deletion-cost";
+pub(super) const COST: &str = "controller.kubernetes.io/pod-deletion-cost";
 const IDLE: &str = "game.io/idle";
 
 /// What the manual's marker writes while a match runs, and when none does.

@@ -3,6 +3,7 @@
 //! All workloads are applied at the beginning and the acts looked at in the order in which their marks are due: the
 //! manual's marker gives a game server 10 s before its first probe and wants three failures 10 s apart.
 
+mod arena;
 mod database;
 mod game;
 mod gate;
@@ -73,7 +74,8 @@ async fn story(cluster: &Demo, tell: &Tell) -> Result<()> {
     sidecars::play(cluster, tell)
         .await
         .context("the sidecars")?;
-    jobs::play(cluster, tell).await.context("the jobs")
+    jobs::play(cluster, tell).await.context("the jobs")?;
+    arena::play(cluster, tell).await.context("the CloneSet")
 }
 
 /// Reports when the first pod has a mark.

@@ -16,7 +16,7 @@ use super::{
 /// The two containers of the sidecar.
 const PAIR: [&str; 2] = ["side-1", "side-2"];
 /// So many requests of each client are enough to be caught by an upgrade.
-const MANY: u64 = 200;
+pub(crate) const MANY: u64 = 200;
 
 /// A sidecar that hands its socket over. The hook ends when the new container serves, and does nothing in an idle one.
 fn hot(release: &str) -> Value {
@@ -51,7 +51,12 @@ async fn answers(room: &Room, pod: &str) -> Result<BTreeMap<String, u64>> {
 }
 
 /// Waits until the application of a pod got so many answers from a release. Returns how many it got from all.
-async fn wait_for_answers(room: &Room, pod: &str, release: &str, count: u64) -> Result<u64> {
+pub(crate) async fn wait_for_answers(
+    room: &Room,
+    pod: &str,
+    release: &str,
+    count: u64,
+) -> Result<u64> {
     wait_for_answer("answers of the release", || async {
         let answers = answers(room, pod).await?;
         let enough = answers.get(release).is_some_and(|found| *found >= count);
@@ -61,7 +66,7 @@ async fn wait_for_answers(room: &Room, pod: &str, release: &str, count: u64) -> 
 }
 
 /// The image of a container of a pod, by its spec.
-fn image_in<'a>(pod: &'a Pod, container: &str) -> Option<&'a str> {
+pub(crate) fn image_in<'a>(pod: &'a Pod, container: &str) -> Option<&'a str> {
     let found = containers(pod).find(|it| it.name == container);
     found.and_then(|it| it.image.as_deref())
 }

@@ -43,6 +43,8 @@ pub(super) struct Claims<'a> {
     by_pod: BTreeMap<ObjectName, Vec<&'a SetClaim>>,
     /// Names of pods that have claims already and are free.
     unused: Vec<ObjectName>,
+    /// Pods that others have deleted and that still terminate: the next ones get their names and their claims.
+    awaited: Vec<ObjectName>,
     /// Claims whose pod the set has deleted.
     pub(super) over: Vec<&'a SetClaim>,
 }
@@ -80,7 +82,7 @@ impl<'a> Claims<'a> {
             let is_true = |known: &ClonePod| *note == Note::Going && is_going(known);
             by_pod.contains_key(pod) && pods.observed(pod).is_none_or(|known| is_true(known))
         });
-        let (mut unused, mut over) = (Vec::new(), Vec::new());
+        let (mut unused, mut awaited, mut over) = (Vec::new(), Vec::new(), Vec::new());
         for (pod, claims) in &by_pod {
             let is_coming = pods.is_coming(pod);
             let is_known = !is_coming && !pods.is_asked(pod) && !pods.undecodable().contains(pod);
@@ -104,14 +106,21 @@ impl<'a> Claims<'a> {
             if is_over {
                 let there = claims.iter().filter(|claim| !claim.uid.is_empty());
                 over.extend(there.filter(|claim| !claim.is_going));
-            } else if pods.observed(pod).is_none() {
-                unused.push(pod.clone());
+                continue;
+            }
+            match pods.observed(pod) {
+                None => unused.push(pod.clone()),
+                Some(known) if known.observed.is_terminating && !is_going(known) => {
+                    awaited.push(pod.clone());
+                }
+                Some(_) => {}
             }
         }
         Self {
             store,
             by_pod,
             unused,
+            awaited,
             over,
         }
     }
@@ -126,6 +135,15 @@ impl<'a> Claims<'a> {
         let is_used = !templates.is_empty();
         let names = self.unused.iter().filter(move |_| is_used);
         names.filter(|pod| self.are_fit(pod, templates)).cloned()
+    }
+
+    /// How many further pods wait for others to go, whose claims they get.
+    pub(super) fn count_awaited(&self, set: &PodSet, templates: &[&ClaimTemplate]) -> usize {
+        if templates.is_empty() || !set.spec.reuses_claims {
+            return 0;
+        }
+        let awaited = self.awaited.iter();
+        awaited.filter(|pod| self.are_fit(pod, templates)).count()
     }
 
     /// Whether no claims of a pod of this name are there, and it can have some of all templates.

@@ -24,7 +24,7 @@ use super::progress::progressing;
 use super::round::Round;
 use super::scene::{Refusals, Scene};
 use super::set::PodSet;
-use super::status::{FAILED_UPDATE, Problem, Problems, REASONS, reason_of, status};
+use super::status::{FAILED_UPDATE, Problem, Problems, REASONS, reason_of, says, status};
 use super::writes::{
     CREATE_CLAIM, CREATE_POD, CREATE_REVISION, CloneSets, DELETE_CLAIM, DELETE_POD,
     DELETE_REVISION, MARK_POD, PATCH_REVISION, STATUS, TELL, UPDATE_POD,
@@ -214,7 +214,7 @@ fn find_refusals<'a>(plan: &Plan<'a, CloneSets>, namespace: &str) -> Refusals<'a
 
 /// Wants another status, in which the times of conditions do not count.
 fn plan_status(set: &PodSet, status: &CloneSetStatus, plan: &mut Plan<'_, CloneSets>) {
-    if *status == set.status {
+    if says(&set.status, status) {
         return;
     }
     let mut body = json!({

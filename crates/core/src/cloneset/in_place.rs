@@ -28,6 +28,8 @@ pub(super) struct InPlaceChange {
     images: Vec<(String, String)>,
     labels: Vec<(String, Option<String>)>,
     annotations: Vec<(String, Option<String>)>,
+    /// Whether other metadata differs, which pods keep as it is.
+    is_partial: bool,
 }
 
 impl InPlaceChange {
@@ -53,7 +55,13 @@ impl InPlaceChange {
             images,
             labels: pairs("labels"),
             annotations: pairs("annotations"),
+            is_partial: other_metadata(before.metadata) != other_metadata(after.metadata),
         })
+    }
+
+    /// Whether both revisions mean the same: pods change in nothing but the name of theirs.
+    pub(super) fn is_empty(&self) -> bool {
+        *self == Self::default()
     }
 
     /// Whether a container of the pod is restarted by it.
@@ -93,6 +101,8 @@ impl InPlaceChange {
 
 /// The images that differ, by container. A field that is left out is what the API server makes of it: `OpenKruise` filled it in.
 fn compare_specs(old: &JsonObject, new: &JsonObject) -> Result<Vec<(String, String)>, String> {
+    // The author of a policy shows only before both are completed.
+    let policies: Vec<_> = policies(old).zip(policies(new)).collect();
     let (mut old, mut new) = (old.clone(), new.clone());
     for spec in [&mut old, &mut new] {
         complete_pod_spec(spec);
@@ -113,7 +123,16 @@ fn compare_specs(old: &JsonObject, new: &JsonObject) -> Result<Vec<(String, Stri
         for field in old.keys().chain(new.keys()) {
             let is_same = match field.as_str() {
                 "image" => true,
-                "imagePullPolicy" => has_default_policy(old) && has_default_policy(new),
+                "imagePullPolicy" => {
+                    has_default_policy(old) && has_default_policy(new)
+                        || matches!(
+                            policies.get(index),
+                            Some(
+                                (Policy::Absent, Policy::FilledIn)
+                                    | (Policy::FilledIn, Policy::Absent)
+                            )
+                        )
+                }
                 _ => false,
             };
             if !is_same && old.get(field) != new.get(field) {
@@ -129,10 +148,37 @@ fn compare_specs(old: &JsonObject, new: &JsonObject) -> Result<Vec<(String, Stri
     Ok(images)
 }
 
+/// The author of a container's pull policy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Policy {
+    Absent,
+    /// `OpenKruise`, in a template that says nothing: Always, whatever the tag, beside all other defaults.
+    FilledIn,
+    Said,
+}
+
+fn policies(spec: &JsonObject) -> impl Iterator<Item = Policy> {
+    let policy = |container: &JsonObject| match object::text(container, "imagePullPolicy") {
+        None => Policy::Absent,
+        Some("Always") if container.contains_key("terminationMessagePolicy") => Policy::FilledIn,
+        Some(_) => Policy::Said,
+    };
+    object::items(spec, "containers").map(policy)
+}
+
 /// Whether its image is pulled as if nobody had said when. Another image may mean another default.
 fn has_default_policy(container: &JsonObject) -> bool {
     let image = object::text(container, "image").unwrap_or_default();
     object::text(container, "imagePullPolicy") == Some(pull_policy(image))
+}
+
+/// The metadata of a template that no pod gets afterwards.
+fn other_metadata(metadata: Option<&JsonObject>) -> JsonObject {
+    let mut other = metadata.cloned().unwrap_or_default();
+    for field in ["labels", "annotations", "creationTimestamp"] {
+        other.remove(field);
+    }
+    other
 }
 
 fn changed_pairs(old: &JsonObject, new: &JsonObject) -> Vec<(String, Option<String>)> {

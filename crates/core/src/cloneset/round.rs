@@ -236,6 +236,10 @@ impl<'a> Round<'a> {
                 templates.push(template);
             }
         }
+        // Claims without a pod come first, and a pod that terminates leaves its own to the next one.
+        let unused = scene.claims.unused(&templates).count().min(missing);
+        let awaited = scene.claims.count_awaited(set, &templates);
+        let missing = unused + (missing - unused).saturating_sub(awaited);
         let names = super::names::free_names(set, pods, (scene.claims, &templates));
         let (mut fresh, mut resting) = (Vec::new(), Vec::new());
         for name in names {

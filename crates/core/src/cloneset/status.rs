@@ -142,6 +142,14 @@ pub(super) fn status(
     }
 }
 
+/// Whether a status says all that another one does. What an `OpenKruise` has left in it, which gives no reason, goes with the next
+/// write: a take-over of many sets writes nothing.
+pub(super) fn says(known: &CloneSetStatus, wanted: &CloneSetStatus) -> bool {
+    let mut known = known.clone();
+    known.conditions.retain(|one| one.reason.is_some());
+    known == *wanted
+}
+
 /// One condition of each type. It keeps its time as long as its reason stays.
 fn conditions(set: &PodSet, problems: &Problems, now: Timestamp) -> Vec<CloneSetCondition> {
     let of = |type_: &'static str| {

@@ -64,11 +64,7 @@ impl Ways {
     pub(super) fn update(&mut self, scene: Scene<'_, '_>, members: &[Member<'_>]) {
         let Scene { set, revisions, .. } = scene;
         let mut known = std::mem::take(&mut self.by_hash);
-        let is_in_place = matches!(
-            set.spec.kind,
-            UpdateKind::InPlaceIfPossible | UpdateKind::InPlaceOnly
-        );
-        if set.spec.is_paused || !is_in_place {
+        if set.spec.is_paused {
             return;
         }
         let to = (set.spec.kind, set.spec.data.clone());
@@ -104,10 +100,15 @@ impl Way {
             Some(from) => InPlaceChange::between(from, to),
             None => Err("the revision, whose ControllerRevision is gone".to_owned()),
         };
+        let is_in_place = matches!(
+            kind,
+            UpdateKind::InPlaceIfPossible | UpdateKind::InPlaceOnly
+        );
         match change {
-            Ok(change) => Self::InPlace(change),
-            Err(_) if kind == UpdateKind::InPlaceIfPossible => Self::ReCreate,
-            Err(field) => Self::None(field),
+            // A manifest that says less or more than was filled in, and means the same.
+            Ok(change) if is_in_place || change.is_empty() => Self::InPlace(change),
+            Err(field) if kind == UpdateKind::InPlaceOnly => Self::None(field),
+            _ => Self::ReCreate,
         }
     }
 }

@@ -17,8 +17,8 @@ use super::install::InstallArgs;
 /// Check whether the cluster is ready for leadsman, and print what to do first
 ///
 /// Prints one line for each check: the API server, the CRDs, another installation of leadsman, an OpenKruise manager of the
-/// same objects, the markers and the owners of their marks, and the rights of the account that is used. Nothing is changed.
-/// The exit status is 0 if nothing has to be done, and 1 otherwise.
+/// same objects, CloneSets that would go with its release, the markers and the owners of their marks, and the rights of the
+/// account that is used. Nothing is changed. The exit status is 0 if nothing has to be done, and 1 otherwise.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Check only what an installation does not bring itself: not the CRDs, rights and markers

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use leadsman_core::sidecarset::set::FailurePolicy;
 
+use super::clone_sets::{CRD as CLONE_SETS, CloneSetSurvey};
 use super::facts::{
     ClusterFacts, CrdFacts, Identity, InstallPart, Lookup, NoAnswer, PreflightScope, RequiredRight,
 };
@@ -63,6 +64,7 @@ pub fn evaluate(facts: &ClusterFacts, scope: &PreflightScope) -> Vec<Finding> {
         all.extend(check_standing_rule(scope));
     }
     if let Some(install) = install {
+        all.extend(check_clone_sets(&install.clone_sets));
         all.extend(check_markers(&install.markers));
         if !is_person {
             all.extend(check_rights(&install.rights, scope));
@@ -326,6 +328,22 @@ fn check_webhooks(seen: &Lookup<Vec<BlockingWebhook>>, serves: bool, gates: Gate
         vec![configurations.iter().fold(found, |found, (kind, name)| {
             found.with_command(format!("kubectl delete {kind} {name}"))
         })]
+    })
+}
+
+/// Pods go with their set, and a set with its CRD: whoever uninstalls `OpenKruise` is to know it before.
+fn check_clone_sets(seen: &Lookup<Option<CloneSetSurvey>>) -> Vec<Finding> {
+    const CHECK: &str = "clonesets";
+    examine(CHECK, "CloneSets and their CRD", seen, |survey| {
+        let survey = survey.iter().filter(|survey| survey.sets > 0);
+        let notes = survey.map(|CloneSetSurvey { release, sets, pods }| {
+            finding!(CHECK, Note => "the CRD {CLONE_SETS} belongs to the Helm release {release}, which deletes it when it is \
+                uninstalled, with it {sets} CloneSets, and with them {pods} pods";
+                "before you uninstall it, have Helm keep all CRDs of OpenKruise:",
+                "kubectl annotate $(kubectl get crd -o name | grep '[.]kruise[.]io$') helm.sh/resource-policy=keep",
+                "helm upgrade {release} openkruise/kruise --reuse-values --set crds.managed=false")
+        });
+        notes.collect()
     })
 }
 

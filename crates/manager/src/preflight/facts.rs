@@ -13,10 +13,11 @@ use kube::{Api, Client};
 use leadsman_core::sidecarset::set::FailurePolicy;
 use leadsman_lease::record;
 use leadsman_process::clock;
-use leadsman_process::reply::error_chain;
+use leadsman_process::reply::{Disposition, error_chain};
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
+use super::clone_sets::{CloneSetSurvey, read_clone_sets};
 use super::marks::{self, MarkerSurvey};
 use super::openkruise::{OPENKRUISE_RIGHTS, OpenKruiseFacts, read_openkruise};
 use crate::openkruise::was_left_behind;
@@ -80,6 +81,8 @@ pub struct InstallFacts {
     pub crds: Vec<(String, Lookup<Option<CrdFacts>>)>,
     /// The markers, and the owners of the marks that they name.
     pub markers: Lookup<MarkerSurvey>,
+    /// The `CloneSet`s that a Helm release would delete; none if there is no such release.
+    pub clone_sets: Lookup<Option<CloneSetSurvey>>,
     /// The rights, and whether each is granted.
     pub rights: Vec<(RequiredRight, Lookup<bool>)>,
 }
@@ -155,7 +158,12 @@ pub async fn read_facts(client: &Client, scope: &PreflightScope) -> Result<Clust
             InstallPart::BeforeInstall => None,
             InstallPart::Manager => {
                 let rights = manager_rights(&scope.namespace, scope.gates);
-                Some(read_install(client, scope.gates, rights).await)
+                let clone_sets = read_clone_sets(client).await;
+                let install = read_install(client, scope.gates, rights).await;
+                Some(InstallFacts {
+                    clone_sets,
+                    ..install
+                })
             }
             InstallPart::Agent(rights) => {
                 let rights = rights.iter().copied().map(right_on_all).collect();
@@ -164,6 +172,7 @@ pub async fn read_facts(client: &Client, scope: &PreflightScope) -> Result<Clust
             InstallPart::Person => Some(InstallFacts {
                 crds: read_crds(client, scope.gates).await,
                 markers: Ok(MarkerSurvey::default()),
+                clone_sets: Ok(None),
                 rights: Vec::new(),
             }),
         },
@@ -189,10 +198,8 @@ async fn read_install(client: &Client, gates: Gates, required: Vec<RequiredRight
     }
     InstallFacts {
         crds: read_crds(client, gates).await,
-        markers: match timeout(TIMEOUT, marks::read_markers(client)).await {
-            Ok(read) => read.map_err(|failure| failure.explain_reason()),
-            Err(_elapsed) => Err(late_reply_reason()),
-        },
+        markers: lookup_all(marks::read_markers(client)).await,
+        clone_sets: Ok(None),
         rights,
     }
 }
@@ -203,6 +210,14 @@ pub(super) async fn lookup_reply<T>(reply: impl Future<Output = kube::Result<T>>
         Ok(Ok(reply)) => Ok(reply),
         Ok(Err(kube::Error::Api(status))) => Err(status.message),
         Ok(Err(error)) => Err(error_chain(&error)),
+        Err(_elapsed) => Err(late_reply_reason()),
+    }
+}
+
+/// The objects of a list, or why they cannot be read.
+pub(super) async fn lookup_all<T>(read: impl Future<Output = Result<T, Disposition>>) -> Lookup<T> {
+    match timeout(TIMEOUT, read).await {
+        Ok(read) => read.map_err(|failure| failure.explain_reason()),
         Err(_elapsed) => Err(late_reply_reason()),
     }
 }
@@ -282,9 +297,6 @@ fn compare_crds(ours: &CustomResourceDefinition, theirs: &CustomResourceDefiniti
     let (ours, crd, theirs) = (schema(ours), theirs, schema(theirs));
     let mut drops = Vec::new();
     collect_missing_properties(&ours, &theirs, "", &mut drops);
-    let annotation = |key: &str| crd.metadata.annotations.as_ref()?.get(key).cloned();
-    // What Helm is to keep, as leadsman's chart says of its CRDs, outlives the release.
-    let is_kept = annotation("helm.sh/resource-policy").is_some_and(|policy| policy == "keep");
     let conversion = crd.spec.conversion.as_ref();
     let converts = conversion.and_then(|conversion| conversion.webhook.as_ref());
     let converter = converts
@@ -301,8 +313,20 @@ fn compare_crds(ours: &CustomResourceDefinition, theirs: &CustomResourceDefiniti
         converter,
         // Ours of `NodePodProbe` has none.
         rules: has_rules(&theirs) || !has_rules(&ours),
-        release: annotation("meta.helm.sh/release-name").filter(|_| !is_kept),
+        release: release_that_deletes(crd),
     }
+}
+
+/// The Helm release that a CRD goes with. What Helm is to keep, as leadsman's chart says of its CRDs, outlives the release.
+pub(super) fn release_that_deletes(crd: &CustomResourceDefinition) -> Option<String> {
+    let annotations = crd.metadata.annotations.as_ref()?;
+    let is_kept = annotations
+        .get("helm.sh/resource-policy")
+        .is_some_and(|policy| policy == "keep");
+    annotations
+        .get("meta.helm.sh/release-name")
+        .filter(|_| !is_kept)
+        .cloned()
 }
 
 /// Collects the paths of properties that only the first schema has, the outermost of each.
@@ -416,172 +440,4 @@ async fn review_access(client: &Client, right: &RequiredRight) -> kube::Result<b
 }
 
 #[cfg(test)]
-mod tests {
-    use std::io;
-    use std::sync::Arc;
-    use std::sync::atomic::{AtomicUsize, Ordering};
-
-    use kube::client::Body;
-    use leadsman_admission::{CONFIGURATION, OWNER, SECRET, VALIDATING_OWNER};
-
-    use super::*;
-
-    #[test]
-    fn a_crd_without_our_fields_is_recognised_by_what_it_drops() {
-        let of_sets = leadsman_api::crd::sidecar_set_crd();
-        for ours in leadsman_api::crd::podprobe_crds()
-            .into_iter()
-            .chain([of_sets])
-        {
-            let seen = compare_crds(&ours, &ours);
-            assert_eq!((seen.not_served.len(), &seen.converter), (0, &None));
-            assert!(seen.drops.is_empty() && seen.release.is_none(), "{seen:?}");
-            assert!(seen.rules, "{seen:?}");
-            let mut theirs = serde_json::to_value(&ours).unwrap();
-            theirs["metadata"]["annotations"] = json!({"meta.helm.sh/release-name": "kruise"});
-            let status = "/spec/versions/0/schema/openAPIV3Schema/properties/status";
-            theirs.pointer_mut(status).unwrap()["properties"] = json!({});
-            let seen = compare_crds(&ours, &serde_json::from_value(theirs.clone()).unwrap());
-            assert!(
-                seen.drops.iter().all(|place| place.starts_with("status.")),
-                "{seen:?}"
-            );
-            assert!(!seen.drops.is_empty());
-            assert_eq!(seen.release.as_deref(), Some("kruise"));
-            theirs["metadata"]["annotations"]["helm.sh/resource-policy"] = json!("keep");
-            let seen = compare_crds(&ours, &serde_json::from_value(theirs).unwrap());
-            assert_eq!(seen.release, None);
-        }
-    }
-
-    // SCS-2
-    #[test]
-    fn a_crd_of_sets_with_one_version_or_a_conversion_is_recognised() {
-        let ours = leadsman_api::crd::sidecar_set_crd();
-        let mut theirs = serde_json::to_value(&ours).unwrap();
-        theirs["spec"]["versions"][1]["served"] = json!(false);
-        let service = json!({"namespace": "kruise-system", "name": "kruise-webhook-service"});
-        theirs["spec"]["conversion"] = json!({"strategy": "Webhook", "webhook": {
-            "clientConfig": {"service": service}, "conversionReviewVersions": ["v1"]}});
-        let seen = compare_crds(&ours, &serde_json::from_value(theirs).unwrap());
-        assert_eq!(seen.not_served, ["v1beta1"]);
-        assert_eq!(
-            seen.converter.as_deref(),
-            Some("kruise-system/kruise-webhook-service")
-        );
-    }
-
-    #[tokio::test]
-    async fn nothing_more_is_asked_where_nobody_answers() {
-        let asked = Arc::new(AtomicUsize::new(0));
-        let count = Arc::clone(&asked);
-        let service = tower::service_fn(move |_: http::Request<Body>| {
-            count.fetch_add(1, Ordering::Relaxed);
-            let refused = io::Error::new(io::ErrorKind::ConnectionRefused, "connection refused");
-            std::future::ready(Err::<http::Response<Body>, _>(refused))
-        });
-        let client = Client::new(service, "default");
-        let scope = PreflightScope {
-            namespace: "games".to_owned(),
-            gates: Gates::default(),
-            standing_rule: None,
-            part: InstallPart::Manager,
-        };
-        let error = read_facts(&client, &scope).await.unwrap_err().to_string();
-        assert!(error.contains("connection refused"), "{error}");
-        assert_eq!(asked.load(Ordering::Relaxed), 1);
-    }
-
-    #[test]
-    fn a_version_is_read_with_what_providers_append() {
-        assert_eq!(
-            ["34", "31+", "30-gke", ""].map(parse_leading_number),
-            [34, 31, 30, 0]
-        );
-    }
-
-    #[test]
-    fn every_right_of_the_manager_is_checked() {
-        let gates = Gates::default();
-        let rights = manager_rights("leadsman-system", gates);
-        let features = feature_rights(gates);
-        let of_features = features
-            .iter()
-            .map(|(_, rights)| rights.cluster.len() + rights.own_namespace.len());
-        let leases = LEASE_RIGHTS.len() + openkruise::GUARD_RIGHTS.len();
-        assert_eq!(rights.len(), of_features.sum::<usize>() + leases);
-        let create = rights
-            .iter()
-            .find(|right| right.verb == "create" && right.resource == "leases");
-        assert_eq!(
-            create.map(|right| (&*right.name, right.namespace.as_str())),
-            Some(("", LEASE_NAMESPACE))
-        );
-    }
-
-    #[test]
-    fn without_a_feature_no_right_of_one_is_checked() {
-        let off = manager_rights(
-            "leadsman-system",
-            "PodProbeMarkerGate=false".parse().unwrap(),
-        );
-        let of_leader = ["leases", "clusterroles", "clusterrolebindings"];
-        assert!(
-            off.iter()
-                .all(|right| of_leader.contains(&&*right.resource)),
-            "{off:?}"
-        );
-    }
-
-    // PPM-16
-    #[test]
-    fn the_rights_of_webhooks_are_checked_with_their_gate() {
-        let serverless = "EnablePodProbeMarkerOnServerless=true".parse().unwrap();
-        let rights = manager_rights("games", serverless);
-        let of = |resource: &str| -> Vec<_> {
-            let rights = rights.iter().filter(|right| right.resource == resource);
-            rights
-                .map(|right| (&*right.name, &*right.namespace, right.verb))
-                .collect()
-        };
-        let secrets = of("secrets");
-        assert!(secrets.contains(&("", "games", "create")), "{secrets:?}");
-        assert!(
-            secrets.contains(&(SECRET, "games", "update")),
-            "{secrets:?}"
-        );
-        let configurations = of("mutatingwebhookconfigurations");
-        assert!(
-            configurations.contains(&(CONFIGURATION, "", "patch")),
-            "{configurations:?}"
-        );
-        let roles = [(OWNER, "", "get"), (openkruise::ROLE, "", "get")];
-        assert_eq!(of("clusterroles"), roles);
-        assert_eq!(of("roles"), [(OWNER, "games", "get")]);
-        assert_eq!(of("validatingwebhookconfigurations"), []);
-    }
-
-    // SCS-80
-    #[test]
-    fn the_rights_of_both_configurations_are_checked_with_the_gate_of_sets() {
-        let rights = manager_rights("games", "SidecarSetGate=true".parse().unwrap());
-        let is_there = |resource: &str, name: &str, verb: &str| {
-            let mut rights = rights.iter();
-            rights.any(|one| one.resource == resource && one.name == name && one.verb == verb)
-        };
-        for configurations in [
-            "mutatingwebhookconfigurations",
-            "validatingwebhookconfigurations",
-        ] {
-            assert!(
-                is_there(configurations, CONFIGURATION, "patch"),
-                "{rights:?}"
-            );
-        }
-        assert!(
-            is_there("clusterroles", VALIDATING_OWNER, "get"),
-            "{rights:?}"
-        );
-        assert!(is_there("secrets", SECRET, "update"), "{rights:?}");
-    }
-}
+mod tests;

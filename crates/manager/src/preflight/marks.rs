@@ -111,7 +111,8 @@ pub(super) async fn read_markers(client: &Client) -> Result<MarkerSurvey, Dispos
     Ok(all)
 }
 
-async fn read_pages<K: Resource + DeserializeOwned + Clone>(
+/// Reads all objects of a list, page by page.
+pub(super) async fn read_pages<K: Resource + DeserializeOwned + Clone>(
     server: &ApiServer,
     target: ListTarget,
     mut observe: impl FnMut(K),

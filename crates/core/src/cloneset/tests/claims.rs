@@ -95,6 +95,38 @@ fn a_pod_that_others_delete_leaves_name_and_claims_to_the_next_one() {
     assert_eq!(cluster.names(Kind::Claim).len(), 6);
 }
 
+// CLS-15, CLD-66
+#[test]
+fn a_pod_that_terminates_is_waited_for_where_it_leaves_claims() {
+    for (scale, is_awaited) in [(json!({}), true), (json!({"disablePVCReuse": true}), false)] {
+        let mut spec = with_claims(3);
+        spec["scaleStrategy"] = scale.clone();
+        let mut cluster = Cluster::with_set(spec);
+        let pods = cluster.active();
+        let before = uids(&cluster, &pods[1]);
+        cluster.delete_pod(&pods[1]);
+        for _ in 0..5 {
+            cluster.step();
+            cluster.wait(Duration::from_secs(2));
+        }
+        let active = if is_awaited { 2 } else { 3 };
+        assert_eq!(cluster.active().len(), active, "{scale}");
+        // One more is wanted meanwhile: it has nobody to wait for.
+        cluster.edit(&json!({"replicas": 4}));
+        cluster.step();
+        cluster.step();
+        cluster.step();
+        assert_eq!(cluster.active().len(), active + 1, "{scale}");
+        cluster.run_kubelets();
+        cluster.settle();
+        assert_eq!(cluster.active().len(), 4, "{scale}");
+        assert_eq!(cluster.names(Kind::Claim).len(), 8, "{scale}");
+        if is_awaited {
+            assert_eq!(uids(&cluster, &pods[1]), before);
+        }
+    }
+}
+
 // CLD-3
 #[test]
 fn a_failed_pod_keeps_name_and_claims_and_another_one_comes() {

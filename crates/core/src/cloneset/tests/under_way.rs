@@ -155,27 +155,86 @@ fn labels_of_the_set_itself_in_its_template_are_neither_given_nor_taken() {
     assert_eq!((cluster.active(), cluster.created.len()), (pods, 3));
 }
 
-// CLD-36
-#[test]
-fn fields_that_are_left_out_are_what_the_api_server_fills_in() {
-    let mut spec = in_place(2);
-    spec["template"] = json!({"metadata": {"labels": {"app": SET}}, "spec": {
+/// A template with what `OpenKruise` fills in: of containers the policy is Always, whatever the tag.
+fn filled_in(image: &str) -> Value {
+    json!({"metadata": {"labels": {"app": SET}}, "spec": {
         "restartPolicy": "Always", "dnsPolicy": "ClusterFirst", "schedulerName": "default-scheduler",
         "terminationGracePeriodSeconds": 30, "securityContext": {},
-        "containers": [{"name": "main", "image": "app", "imagePullPolicy": "Always",
+        "containers": [{"name": "main", "image": image, "imagePullPolicy": "Always",
             "terminationMessagePath": "/dev/termination-log", "terminationMessagePolicy": "File"}],
-    }});
-    let mut cluster = Cluster::with_set(spec);
-    let pods = cluster.active();
-    let bare = json!({"containers": [{"name": "main", "image": "app:2"}], "restartPolicy": null, "dnsPolicy": null,
-        "schedulerName": null, "terminationGracePeriodSeconds": null, "securityContext": null});
-    cluster.edit(&json!({"template": {"spec": bare}}));
+    }})
+}
+
+/// A template of that manifest as its author wrote it, in the place of one that is filled in.
+fn bare(image: &str) -> Value {
+    json!({"spec": {"containers": [{"name": "main", "image": image}], "restartPolicy": null, "dnsPolicy": null,
+        "schedulerName": null, "terminationGracePeriodSeconds": null, "securityContext": null}})
+}
+
+// CLD-36, CLD-57
+#[test]
+fn fields_that_are_left_out_are_what_was_filled_in() {
+    for image in ["app", "app:1"] {
+        let mut spec = in_place(2);
+        spec["template"] = filled_in(image);
+        let mut cluster = Cluster::with_set(spec);
+        let pods = cluster.active();
+        cluster.edit(&json!({"template": bare("app:2")}));
+        cluster.settle();
+        cluster.settle();
+        let found = (cluster.active(), cluster.with_image("app:2").len());
+        assert_eq!(found, (pods.clone(), 2), "{image}");
+        // And back, as a roll-back by a revision does it.
+        cluster.edit(&json!({"template": filled_in(image)}));
+        cluster.settle();
+        cluster.settle();
+        let found = (cluster.active(), cluster.with_image(image).len());
+        assert_eq!(found, (pods, 2), "{image}");
+    }
+}
+
+// CLD-57
+#[test]
+fn another_policy_that_somebody_asks_for_re_creates_pods() {
+    let mut cluster = Cluster::with_set(in_place(2));
+    let containers = json!([{"name": "main", "image": "app:1", "imagePullPolicy": "Always"}]);
+    cluster.edit(&json!({"template": {"spec": {"containers": containers}}}));
     cluster.settle();
     cluster.settle();
-    assert_eq!(
-        (cluster.active(), cluster.with_image("app:2").len()),
-        (pods, 2)
-    );
+    assert_eq!((cluster.active().len(), cluster.created.len()), (2, 4));
+}
+
+// CLS-40, CLD-36
+#[test]
+fn a_template_that_means_the_same_re_creates_no_pod() {
+    let mut cluster = Cluster::with_set(json!({"replicas": 2, "template": filled_in("app:1")}));
+    let (pods, before) = (cluster.active(), cluster.status()["updateRevision"].clone());
+    cluster.edit(&json!({"template": bare("app:1")}));
+    cluster.settle();
+    assert_eq!((cluster.active(), cluster.created.len()), (pods.clone(), 2));
+    let status = cluster.status();
+    assert_ne!(status["updateRevision"], before);
+    assert_eq!(status["updatedReplicas"], 2);
+    assert_eq!(status["currentRevision"], status["updateRevision"]);
+    let finalizers = json!({"metadata": {"finalizers": ["a.io/b"]}});
+    cluster.edit(&json!({"template": finalizers}));
+    cluster.settle();
+    assert_eq!(cluster.created.len(), 4, "a pod is made with them");
+}
+
+// CLD-24
+#[test]
+fn a_condition_that_openkruise_left_goes_with_the_next_status() {
+    let mut cluster = Cluster::with_set(json!({"replicas": 2}));
+    let left = json!([{"type": "FailedUpdate", "status": "True", "message": "the object has been modified"}]);
+    cluster.patch(Kind::Set, SET, &json!({"status": {"conditions": left}}));
+    let writes = cluster.writes.clone();
+    cluster.settle();
+    assert_eq!(cluster.writes, writes, "written without need");
+    cluster.edit(&json!({"replicas": 3}));
+    cluster.settle();
+    assert_eq!(cluster.reasons(), Vec::<String>::new());
+    assert_eq!(cluster.status()["conditions"], json!(null));
 }
 
 // CLD-22
@@ -271,7 +330,9 @@ fn a_pod_that_has_ended_has_its_place_while_its_creation_may_be_carried_out_agai
         };
         cluster.answer(first);
         cluster.turn();
-        second.into_iter().for_each(|second| cluster.answer(second));
+        if let Some(second) = second {
+            cluster.answer(second);
+        }
         let pod = cluster.pods()[0].clone();
         cluster.patch(Kind::Pod, &pod, &json!({"status": {"phase": "Failed"}}));
         cluster.watch(Kind::Pod, usize::MAX);

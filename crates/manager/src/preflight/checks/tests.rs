@@ -25,6 +25,7 @@ fn facts() -> ClusterFacts {
         install: Some(InstallFacts {
             crds: vec![("podprobemarkers.apps.kruise.io".into(), Ok(Some(ours())))],
             markers: Ok(MarkerSurvey::default()),
+            clone_sets: Ok(None),
             rights: vec![(right(), Ok(true))],
         }),
     }
@@ -145,9 +146,40 @@ fn before_an_install_only_what_it_does_not_bring_is_checked() {
     assert!(checks(&facts).contains(&("openkruise", CheckResult::Todo)));
 }
 
-// SCS-80
+// CLD-47
 #[test]
-fn an_openkruise_is_in_the_way_of_sidecar_sets_whatever_its_gates() {
+fn sets_that_would_go_with_a_release_are_told_with_their_pods() {
+    let noted = |sets, pods| {
+        let release = "kruise".to_owned();
+        let seen = Ok(Some(CloneSetSurvey {
+            release,
+            sets,
+            pods,
+        }));
+        check_clone_sets(&seen)
+    };
+    assert_eq!(noted(0, 0), []);
+    assert_eq!(check_clone_sets(&Ok(None)), []);
+    let found = noted(2, 340).remove(0);
+    assert_eq!(found.result, CheckResult::Note);
+    for part in ["release kruise", "2 CloneSets", "340 pods"] {
+        assert!(found.message.contains(part), "{found:?}");
+    }
+    assert!(
+        found.commands[1].contains("resource-policy=keep"),
+        "{found:?}"
+    );
+    assert!(
+        found.commands[2].ends_with("crds.managed=false"),
+        "{found:?}"
+    );
+    let unread = check_clone_sets(&Err("no".into())).remove(0);
+    assert_eq!(unread.result, CheckResult::Unread);
+}
+
+// SCS-80, CLD-47
+#[test]
+fn an_openkruise_is_in_the_way_of_ungated_kinds_whatever_its_gates() {
     let results = |gates: &str, state: OpenKruiseState| {
         let facts = changed(|_| {});
         let facts = ClusterFacts {
@@ -166,10 +198,11 @@ fn an_openkruise_is_in_the_way_of_sidecar_sets_whatever_its_gates() {
         of_sets.map(|finding| finding.result).collect::<Vec<_>>()
     };
     let off = || OpenKruiseState::GateOff { holder: holder() };
-    let on = "SidecarSetGate=true";
-    assert_eq!(results(on, off()), [CheckResult::Todo]);
+    for on in ["SidecarSetGate=true", "CloneSetGate=true"] {
+        assert_eq!(results(on, off()), [CheckResult::Todo]);
+        assert!(results(on, OpenKruiseState::Absent).is_empty());
+    }
     assert!(results("", off()).is_empty());
-    assert!(results(on, OpenKruiseState::Absent).is_empty());
 }
 
 // SCS-80
