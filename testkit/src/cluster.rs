@@ -113,6 +113,7 @@ impl Cluster {
     pub async fn start_agent_at(&self, runtime_endpoint: &str) -> Result<()> {
         let kubeconfig = self.agent_kubeconfig.display().to_string();
         let history_socket = self.history_socket().display().to_string();
+        let pod_folders = self.bed.pod_folders().display().to_string();
         let arguments = [
             "--metrics-bind-address",
             AGENT_METRICS,
@@ -124,6 +125,8 @@ impl Cluster {
             runtime_endpoint,
             "--history-socket",
             &history_socket,
+            "--file-probes",
+            &pod_folders,
         ];
         *self.agent.lock().await = Some(
             self.start("agent", &leadsman::agent_program()?, &arguments)

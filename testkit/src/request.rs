@@ -153,6 +153,11 @@ impl Node {
         self.folder.join("static-pods")
     }
 
+    /// Where the kubelet keeps the folders of its pods.
+    pub(crate) fn pod_folders(&self) -> PathBuf {
+        self.folder.join("kubelet/pods")
+    }
+
     /// The first process of the node's namespaces as the host numbers it; another one each time that the node is started.
     pub(crate) fn first_process(&self) -> Result<Pid> {
         let text = fs::read_to_string(self.folder.join(FIRST_PROCESS));

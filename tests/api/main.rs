@@ -378,6 +378,7 @@ fn together() -> Vec<Case<Installation>> {
         case!(stored_bytes::what_a_command_takes_when_it_is_stored_keeps_no_neighbour_from_being_probed),
         case!(outputs::a_service_follows_the_role_in_the_output),
         case!(outputs::one_pod_at_a_time_is_the_primary),
+        case!(outputs::a_file_reaches_the_agent_with_the_timing_of_its_probe),
         case!(outputs::an_idle_server_may_go_when_it_has_been_idle_across_a_restart),
         case!(marks::verdicts_mark_and_unknown_takes_away),
         case!(marks::a_message_alone_keeps_the_transition_time),

@@ -177,6 +177,30 @@ pub(crate) async fn one_pod_at_a_time_is_the_primary(
     Ok(())
 }
 
+// PRB-30, PPM-15
+pub(crate) async fn a_file_reaches_the_agent_with_the_timing_of_its_probe(
+    installation: Arc<Installation>,
+) -> Result<()> {
+    let scene = Scene::new(&installation.client, "heartbeats").await?;
+    scene.pod("one").await?;
+    let probes = probes_of_example("file-heartbeat.yaml")?;
+    let marker = scene.marker("m", probes.clone()).await?;
+    let stored = serde_json::to_value(&marker.spec.probes)?;
+    ensure!(stored == probes, "{stored} instead of {probes}");
+    let entries = scene.wait_for_entries(&["one/m#state"]).await?;
+    let entry = &entries[0].probes[0];
+    ensure!(json!(entry.file) == probes[0]["file"], "{entry:?}");
+    let probe = &entry.probe;
+    ensure!(probe.period_seconds == Some(10) && probe.exec.is_none());
+    scene
+        .report_verdict("one", "m#state", "Succeeded", "busy 7")
+        .await?;
+    let busy =
+        json!({"labels": {"work": "busy"}, "annotations": {"karpenter.sh/do-not-disrupt": "true"}});
+    scene.wait_for_marks("one", busy).await?;
+    Ok(())
+}
+
 // PPM-22
 pub(crate) async fn an_idle_server_may_go_when_it_has_been_idle_across_a_restart(
     installation: Arc<Installation>,

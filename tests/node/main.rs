@@ -9,6 +9,7 @@ mod budgets;
 mod cloneset;
 mod examples;
 mod explain;
+mod files;
 mod handlers;
 mod jobs;
 mod lifecycle;
@@ -35,6 +36,7 @@ fn cases() -> Vec<Case<Cluster>> {
         case!(handlers::a_native_sidecar_is_probed),
         case!(handlers::the_output_of_a_command_is_a_label),
         case!(handlers::a_probe_waits_for_the_startup_probe),
+        case!(alone files::a_file_marks_its_pod_at_once_and_no_link_leads_out_of_its_volume),
         case!(handlers::transitions_send_events),
         case!(handlers::a_readiness_gate_follows_the_verdict),
         case!(bad::bad_probes_disturb_no_other),

@@ -10,7 +10,7 @@ use leadsman_core::podprobe::node::{ExecLimits, HistoryLimits};
 use crate::probing::ProbingConfig;
 
 /// The kinds of probes by the names that the API has for them.
-const HANDLERS: [&str; 4] = ["exec", "httpGet", "tcpSocket", "grpc"];
+const HANDLERS: [&str; HandlerKind::ALL.len()] = ["exec", "httpGet", "tcpSocket", "grpc", "file"];
 
 /// Run the probes of one node, and report their verdicts
 ///
@@ -64,10 +64,14 @@ pub struct Args {
         env = "LEADSMAN_HANDLERS",
         value_name = "HANDLER",
         value_delimiter = ',',
-        default_value = "exec,httpGet,tcpSocket,grpc",
+        default_value = "exec,httpGet,tcpSocket,grpc,file",
         value_parser = clap::builder::PossibleValuesParser::new(HANDLERS)
     )]
     pub handlers: Vec<String>,
+    /// Folder of the kubelet's pods (its --root-dir, and `pods` in it), for probes that read files of emptyDir volumes.
+    /// Without it those are reported as ones that cannot be run [default: none]
+    #[arg(long, env = "LEADSMAN_FILE_PROBES", value_name = "PATH")]
+    pub file_probes: Option<PathBuf>,
     /// Runs of each probe that are kept for `kubectl leadsman explain`, `history` and `top`, in 4 MiB at most; 0 keeps none
     #[arg(
         long,
@@ -97,6 +101,7 @@ impl Args {
                 per_slot: u32::from(execs).div_ceil(4),
             },
             handlers: self.allowed_handlers().collect(),
+            file_probes: self.file_probes.clone(),
             history,
             node_ips: self.node_ip.clone(),
         }
@@ -105,6 +110,7 @@ impl Args {
     fn allowed_handlers(&self) -> impl Iterator<Item = HandlerKind> {
         let allowed = &self.handlers;
         let all = HandlerKind::ALL.into_iter();
-        all.filter(|kind| allowed.iter().any(|name| name == kind.field_name()))
+        let all = all.filter(|kind| allowed.iter().any(|name| name == kind.field_name()));
+        all.filter(|kind| *kind != HandlerKind::File || self.file_probes.is_some())
     }
 }

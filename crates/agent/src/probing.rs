@@ -9,6 +9,7 @@
 //! | `container_list` | the list of containers that the runtime is asked for |
 //! | `targets` | the address that a run dials |
 //! | `prober` | the runs under way |
+//! | `files` | how files are read, and their changes noticed |
 //! | `status` | one write of the status |
 //! | `events` | events on pods |
 //! | `event_queue` | the events that wait, of which each namespace has its share |
@@ -19,6 +20,7 @@ mod container_list;
 mod event_queue;
 mod event_spam_filter;
 mod events;
+mod files;
 mod metrics;
 mod plan;
 mod prober;
@@ -27,6 +29,7 @@ mod targets;
 
 use std::collections::HashSet;
 use std::net::IpAddr;
+use std::path::PathBuf;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -47,6 +50,7 @@ use tokio::time::{Instant, sleep_until};
 use self::container_list::{ContainerLists, PolledContainers, poll_containers};
 use self::event_spam_filter::EventSpamFilter;
 use self::events::EventSender;
+use self::files::FileReader;
 use self::metrics::{ProbingMetrics, cause_label};
 use self::plan::{Plan, PlanEvent, PlanFollower, watch_plan};
 use self::prober::{FinishedRun, Prober, RunEnd};
@@ -74,6 +78,8 @@ pub(crate) struct ProbingConfig {
     pub(crate) exec_limits: ExecLimits,
     /// `--handlers`.
     pub(crate) handlers: AllowedHandlers,
+    /// `--file-probes`.
+    pub(crate) file_probes: Option<PathBuf>,
     pub(crate) history: HistoryLimits,
     /// `--node-ip`.
     pub(crate) node_ips: Vec<IpAddr>,
@@ -114,6 +120,8 @@ struct Probing {
     lists: ContainerLists,
     targets: ProbeTargets,
     prober: Prober<Runtime>,
+    /// Reads files; None if the agent may not.
+    files: Option<Arc<FileReader>>,
     /// The write under way, one at most.
     writes: JoinSet<StatusWrite>,
     /// Failed writes in a row.
@@ -142,6 +150,7 @@ impl Probing {
         let write_health = health.register_check("status", "");
         // The object has nothing to write yet, which is no failure.
         write_health.record_success();
+        let files = config.file_probes.map(FileReader::new).map(Arc::new);
         Self {
             node: NodeProbes::new(config.exec_limits, config.history, now_since(context.start))
                 .allow_only(config.handlers),
@@ -150,7 +159,8 @@ impl Probing {
                 health.register_check("runtime", "the container runtime has not answered yet"),
             ),
             targets: ProbeTargets::new(config.node_ips),
-            prober: Prober::new(context.runtime.clone(), context.start),
+            prober: Prober::new(context.runtime.clone(), context.start).with_files(files.clone()),
+            files,
             writes: JoinSet::new(),
             write_failures: 0,
             write_health,
@@ -197,6 +207,11 @@ impl Probing {
                 run = self.prober.next_ended() => self.end_runs(run),
                 event = plans.next() => {
                     self.follow_plan(event.ok_or(ProbingError::WatchEnded)?);
+                }
+                changed = next_changed(self.files.as_deref()) => {
+                    for probe in changed {
+                        self.apply_event(NodeEvent::FileChanged(probe));
+                    }
                 }
                 Some(question) = questions.recv() => {
                     // Whoever asked may have gone.
@@ -301,6 +316,11 @@ impl Probing {
         // plan.
         self.targets.follow_plan(object.map(|object| &object.spec));
         self.apply_event(NodeEvent::Plan(object));
+        if let Some(files) = &self.files {
+            files
+                .watches()
+                .keep_only(|probe| self.node.reads_file(probe));
+        }
         let containers = self.node.probed_containers();
         let uids: HashSet<Arc<str>> = containers.map(|name| name.pod.uid).collect();
         self.metrics
@@ -402,6 +422,13 @@ impl Probing {
                 None => return,
             }
         }
+    }
+}
+
+async fn next_changed(files: Option<&FileReader>) -> Vec<Arc<ProbeKey>> {
+    match files {
+        Some(files) => files.watches().next_changed().await,
+        None => std::future::pending().await,
     }
 }
 

@@ -294,6 +294,8 @@ fn set_maxima(schema: &mut SchemaObject) {
         let path = format!("spec.probes[].markerPolicy[]{policy}.holdSeconds");
         bound_number(schema, &path, 0, limits::HOLD_SECONDS.into());
     }
+    let age = "spec.probes[].file.notOlderThanSeconds";
+    bound_number(schema, age, 1, i32::MAX.into());
 }
 
 /// An object that is passed on as it is.
@@ -367,6 +369,8 @@ const MAXIMA: &[(&str, &str, usize)] = &[
         "maxLength",
         limits::ANNOTATION_VALUE,
     ),
+    ("spec.probes[].file.volume", "maxLength", limits::LABEL),
+    ("spec.probes[].file.path", "maxLength", limits::FILE_PATH),
     (
         "spec.probes[].output.matches",
         "maxLength",

@@ -29,6 +29,8 @@ pub const HEADER_VALUE: usize = 4096;
 pub const HEADERS_BYTES: usize = 16 * 1024;
 /// Characters of the service that a gRPC probe asks about.
 pub const GRPC_SERVICE: usize = 253;
+/// Characters of the path of a file that a probe reads.
+pub const FILE_PATH: usize = 256;
 /// Characters of the value of an annotation that a policy sets.
 pub const ANNOTATION_VALUE: usize = 4096;
 /// Characters of the regular expression for the output of a probe.

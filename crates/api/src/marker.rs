@@ -38,9 +38,12 @@ pub struct PodContainerProbe {
     pub name: String,
     /// The container that is probed.
     pub container_name: String,
-    /// A native Kubernetes probe: exactly one of exec, httpGet, tcpSocket, grpc.
+    /// A native Kubernetes probe: exactly one of exec, httpGet, tcpSocket, grpc, or none beside `file`.
     #[serde(deserialize_with = "whole_probe")]
     pub probe: Probe,
+    /// A file that is read in place of what `probe` would do, which has the timing alone then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub file: Option<FileProbe>,
     /// The output that is expected of a successful run, and the values in it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output: Option<ExpectedOutput>,
@@ -54,6 +57,20 @@ pub struct PodContainerProbe {
     /// Type of the pod condition that shows the verdict; none is written when empty.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod_condition_type: Option<String>,
+}
+
+/// A file in a volume of the pod, which the node's agent reads: a success if it is there and as new as it has to be. Leadsman's
+/// own field.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct FileProbe {
+    /// A volume of the pod, an `emptyDir`.
+    pub volume: String,
+    /// The file's path in the volume, without symbolic links. The first 10 KiB of its content are the output.
+    pub path: String,
+    /// Seconds since the file was last written, more than which is a failure. Left out, it may be of any age.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub not_older_than_seconds: Option<i32>,
 }
 
 /// Output that is expected of a successful run. Leadsman's own field.

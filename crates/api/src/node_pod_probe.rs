@@ -8,7 +8,7 @@ use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::marker::ExpectedOutput;
+use crate::marker::{ExpectedOutput, FileProbe};
 use crate::wire::null_as_default;
 
 /// The probes that one node's agent runs.
@@ -63,6 +63,9 @@ pub struct ContainerProbe {
     pub container_name: String,
     /// The probe.
     pub probe: Probe,
+    /// The file that is read in place of what `probe` would do.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub file: Option<FileProbe>,
     /// Hash of handler and container. The agent copies it into the verdict.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub revision: Option<String>,

@@ -9,6 +9,10 @@ use serde_json::Value;
 /// The fields that leadsman adds. New objects must have a spec; no other new field is required of other clients.
 const ADDED_TO_MARKERS: &[&str] = &[
     "spec object required",
+    "spec.probes[].file object",
+    "spec.probes[].file.notOlderThanSeconds integer",
+    "spec.probes[].file.path string required",
+    "spec.probes[].file.volume string required",
     "spec.probes[].markerPolicy[].exclusive object",
     "spec.probes[].markerPolicy[].exclusive.groupBy string",
     "spec.probes[].markerPolicy[].exclusive.label string required",
@@ -57,6 +61,10 @@ const ADDED_TO_NODE_POD_PROBES: &[&str] = &[
     "spec object required",
     "spec.podProbes[].probes[].probe.grpc.mode string",
     "spec.podProbes[].probes[].probe.httpGet.protocol string",
+    "spec.podProbes[].probes[].file object",
+    "spec.podProbes[].probes[].file.notOlderThanSeconds integer",
+    "spec.podProbes[].probes[].file.path string required",
+    "spec.podProbes[].probes[].file.volume string required",
     "spec.podProbes[].probes[].output object",
     "spec.podProbes[].probes[].output.matches string required",
     "spec.podProbes[].probes[].output.mismatch string",

@@ -21,6 +21,7 @@
 //! | `dial` | how a connection is opened: TCP, unless the caller knows another way |
 //! | `connection` | HTTP's connection, plain or TLS |
 //! | `exec`, `http`, `tcp`, `grpc` | the executors |
+//! | `file` | a file of a volume, for whoever has the kubelet's folders |
 //! | `runtime_message` | what a runtime's message says about a command |
 //! | `metered_stream` | a connection of which only so much is received |
 //! | `socket` | why a run ends early, and how a connection is closed |
@@ -29,6 +30,7 @@
 mod connection;
 mod dial;
 mod exec;
+mod file;
 mod grpc;
 mod http;
 mod message;
@@ -44,6 +46,7 @@ mod time_limit;
 
 pub use dial::{Dial, DialError, Direct};
 pub use exec::{EXEC_SLACK, Exec, ExecError, Execution};
+pub use file::PodFolders;
 pub use message::MAX_OUTPUT;
 pub use run::{run_probe, run_probe_over};
 pub use socket::CLOSE_TIMEOUT;

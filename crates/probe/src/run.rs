@@ -10,7 +10,8 @@ use crate::target::ProbeTarget;
 use crate::time_limit::TimeLimit;
 use crate::{grpc, http, tcp};
 
-/// Runs a probe once, within its limit: a timeout, or more of a [`TimeLimit`].
+/// Runs a probe once, within its limit: a timeout, or more of a [`TimeLimit`]. Files are not read here, but by
+/// [`PodFolders`](crate::PodFolders).
 ///
 /// The future may be dropped at any time. It leaves nothing behind but a command that the runtime has started already.
 ///
@@ -60,6 +61,10 @@ pub async fn run_probe_over<E: Exec, D: Dial>(
                 },
             };
             grpc::run(call, limit, dialer).await
+        }
+        Handler::File(_) => {
+            let message = "only the agent of the pod's node can read a file of its volumes";
+            Err(CannotProbe::File(message.to_owned()))
         }
     }
 }

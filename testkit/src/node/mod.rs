@@ -171,6 +171,11 @@ impl Node {
         self.facts.static_pods()
     }
 
+    /// The kubelet's folder of pods, the same inside and outside but for what is mounted in it.
+    pub fn pod_folders(&self) -> PathBuf {
+        self.facts.pod_folders()
+    }
+
     /// containerd's endpoint as CRI clients name it, `unix://…`; the same inside and outside.
     pub fn runtime_endpoint(&self) -> String {
         format!("unix://{}", self.runtime_socket().display())

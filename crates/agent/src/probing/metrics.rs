@@ -30,13 +30,14 @@ pub(crate) fn handler_label(kind: HandlerKind) -> &'static str {
         HandlerKind::HttpGet => "http_get",
         HandlerKind::TcpSocket => "tcp_socket",
         HandlerKind::Grpc => "grpc",
+        HandlerKind::File => "file",
     }
 }
 
 /// The metrics of probing. Clones share them.
 #[derive(Clone, Debug)]
 pub(crate) struct ProbingMetrics {
-    runs: [RunMetrics; 4],
+    runs: [RunMetrics; HandlerKind::ALL.len()],
     cannot_probe: Counters<1>,
     verdicts: Counters<1>,
     writes: WriteCounters,
@@ -66,7 +67,7 @@ struct RunMetrics {
 impl RunMetrics {
     /// Registers the metrics of all kinds, by the names of the kubelet's
     /// (`pkg/kubelet/prober/prober_manager.go`).
-    fn register_all_kinds(registry: &mut Registry) -> [Self; 4] {
+    fn register_all_kinds(registry: &mut Registry) -> [Self; HandlerKind::ALL.len()] {
         let results = Counters::<2>::default();
         let durations: Family<Labels<1>, Histogram> =
             Family::new_with_constructor(|| Histogram::new(DURATIONS));
@@ -284,7 +285,7 @@ fn state_label(state: State) -> &'static str {
     }
 }
 
-const CAUSES: [&str; 7] = [
+const CAUSES: [&str; 8] = [
     "runtime",
     "deadline",
     "local",
@@ -292,6 +293,7 @@ const CAUSES: [&str; 7] = [
     "not_of_node",
     "container_gone",
     "forbidden",
+    "file",
 ];
 
 /// The result of a run, as metrics label it.
@@ -313,6 +315,7 @@ pub(crate) fn cause_label(cause: &CannotProbe) -> &'static str {
         not_of_node,
         container_gone,
         forbidden,
+        file,
     ] = CAUSES;
     match cause {
         CannotProbe::Runtime(_) => runtime,
@@ -322,6 +325,7 @@ pub(crate) fn cause_label(cause: &CannotProbe) -> &'static str {
         CannotProbe::NotOfNode(_) => not_of_node,
         CannotProbe::ContainerGone => container_gone,
         CannotProbe::Forbidden(_) => forbidden,
+        CannotProbe::File(_) => file,
     }
 }
 

@@ -3,17 +3,19 @@
 use std::collections::HashMap;
 use std::panic::AssertUnwindSafe;
 use std::pin::pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::FutureExt;
 use leadsman_core::podprobe::node::{LoopLag, ProbeRun, RunId};
-use leadsman_core::podprobe::{CannotProbe, HandlerKind, Outcome};
+use leadsman_core::podprobe::{CannotProbe, Handler, HandlerKind, Outcome};
 use leadsman_probe::{EXEC_SLACK, Exec, ProbeTarget, TimeLimit};
 use leadsman_process::clock;
 use leadsman_process::watch;
 use tokio::task::{AbortHandle, Id, JoinError, JoinSet};
 use tokio::time::Instant;
 
+use super::files::FileReader;
 use super::metrics::{handler_label, result_label};
 
 /// Added to the deadline of an executor, in case it does not keep that itself.
@@ -40,6 +42,7 @@ pub(crate) enum RunEnd {
 /// The runs under way. Dropping this aborts them.
 pub(crate) struct Prober<E> {
     exec: E,
+    files: Option<Arc<FileReader>>,
     /// The agent's start.
     start: Instant,
     lag: watch::Sender<LoopLag>,
@@ -54,6 +57,7 @@ impl<E: Exec + Clone + Send + Sync + 'static> Prober<E> {
     pub(crate) fn new(exec: E, start: Instant) -> Self {
         Self {
             exec,
+            files: None,
             start,
             lag: watch::Sender::default(),
             runs: JoinSet::new(),
@@ -62,9 +66,14 @@ impl<E: Exec + Clone + Send + Sync + 'static> Prober<E> {
         }
     }
 
+    /// Reads files too.
+    pub(crate) fn with_files(self, files: Option<Arc<FileReader>>) -> Self {
+        Self { files, ..self }
+    }
+
     /// Starts a run. Without a target its container is gone.
     pub(crate) fn start_run(&mut self, run: ProbeRun, target: Option<ProbeTarget>) {
-        let (id, exec) = (run.id, self.exec.clone());
+        let (id, exec, files) = (run.id, self.exec.clone(), self.files.clone());
         let (start, lag) = (self.start, self.lag.subscribe());
         // The time includes what the loop does not know yet: after a pause, it may come later than
         // the run.
@@ -72,7 +81,7 @@ impl<E: Exec + Clone + Send + Sync + 'static> Prober<E> {
         let task = self.runs.spawn(async move {
             let began = clock::monotonic();
             // Safe to unwind: whatever the future has is dropped with it.
-            let probed = AssertUnwindSafe(run_probe(&run, target, &exec, lost_by_now)).catch_unwind();
+            let probed = AssertUnwindSafe(run_probe(&run, target, &exec, files, lost_by_now)).catch_unwind();
             let result = probed.await.unwrap_or_else(|_| {
                 // The panic hook has logged the place. Other probes are not affected.
                 tracing::error!(probe = %run.key, "the executor of a probe panicked, which is a bug in leadsman; the run does not count");
@@ -161,13 +170,19 @@ async fn run_probe<E: Exec>(
     run: &ProbeRun,
     target: Option<ProbeTarget>,
     exec: &E,
+    files: Option<Arc<FileReader>>,
     lost_by_now: impl Fn() -> Duration + Sync,
 ) -> Result<Outcome, CannotProbe> {
     let target = target.ok_or(CannotProbe::ContainerGone)?;
     let lost_before = lost_by_now();
     let lost_time = || lost_by_now().saturating_sub(lost_before);
     let limit = TimeLimit::new(run.probe.timeout(), &lost_time);
-    let probed = leadsman_probe::run_probe(&run.probe.handler, &target, limit, exec);
+    let probed = async {
+        match (&run.probe.handler, files) {
+            (Handler::File(file), Some(files)) => files.read_file(run, file, limit).await,
+            (handler, _) => leadsman_probe::run_probe(handler, &target, limit, exec).await,
+        }
+    };
     let limit = limit.with_slack(EXEC_SLACK + SLACK);
     let ended = limit.await_output(pin!(probed)).await;
     ended.unwrap_or(Err(CannotProbe::Deadline))

@@ -1,14 +1,27 @@
 //! The rules of what a probe does: its handlers, the paths and headers of HTTP, and ports.
 
-use super::{CelRule, full_match, one_of, rule, string_rule};
+use super::{CelRule, DNS_LABEL, full_match, one_of, rule, string_rule};
 use crate::limits;
 
 pub(super) fn handlers() -> Vec<CelRule> {
     let mut rules = vec![
         rule(
-            "spec.probes[].probe",
-            "[has(self.exec), has(self.httpGet), has(self.tcpSocket), has(self.grpc)].exists_one(given, given)",
-            "needs exactly one of exec, httpGet, tcpSocket, grpc",
+            "spec.probes[]",
+            "[has(self.probe.exec), has(self.probe.httpGet), has(self.probe.tcpSocket), has(self.probe.grpc), \
+             has(self.file)].exists_one(given, given)",
+            "needs exactly one of exec, httpGet, tcpSocket, grpc, or file beside it",
+        )
+        .at_field(".probe"),
+        string_rule(
+            "spec.probes[].file.volume",
+            full_match("self", DNS_LABEL),
+            "must be a name of a volume: lower-case letters, digits and '-', beginning and ending with a letter or digit",
+        ),
+        string_rule(
+            "spec.probes[].file.path",
+            // No character below the blank, which a terminal might obey; no part that leads upwards.
+            r"self.matches(r'^[^/\x00-\x1f\x7f]+(/[^/\x00-\x1f\x7f]+)*$') && !self.matches(r'(^|/)[.][.]?(/|$)')",
+            "must be a path in the volume: names with one '/' between them, none of them '.' or '..'",
         ),
         rule(
             "spec.probes[].probe",

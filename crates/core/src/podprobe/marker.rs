@@ -298,8 +298,8 @@ impl MarkerProbe {
         };
         let ([succeeded, failed], exclusive) =
             reader.read_policies(&probe.marker_policy, &mut report.field("markerPolicy"));
-        let template =
-            ProbeTemplate::parse_template(&probe.probe, compatibility, &mut report.field("probe"))?;
+        let file = probe.file.as_ref();
+        let template = ProbeTemplate::parse_template(&probe.probe, file, compatibility, report)?;
         // A probe without a named port is the same in every pod: resolved once, all entries share it.
         let resolved = template.resolve_ports(|_| None).ok();
         let marker = marker.metadata.name.as_deref().unwrap_or_default();

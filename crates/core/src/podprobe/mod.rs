@@ -47,6 +47,6 @@ pub use compatibility::Compatibility;
 pub use index::{Config, Index};
 pub use marker::Marker;
 pub use probe::{
-    CannotProbe, Handler, HandlerKind, HttpGet, Outcome, Probe, ProbeId, Scheme, State,
+    CannotProbe, Handler, HandlerKind, HttpGet, Outcome, Probe, ProbeId, Scheme, State, VolumeFile,
 };
 pub use verdict::Verdict;

@@ -13,7 +13,7 @@ use leadsman_api::node_pod_probe as wire;
 
 use super::marker::MarkerProbe;
 use super::pod::{IndexedContainer, IndexedPod};
-use super::probe::Probe;
+use super::probe::{Handler, Probe};
 use super::resolved::ResolvedProbe;
 use super::verdict::Verdict;
 use super::wire::{from_wire, to_wire};
@@ -93,10 +93,13 @@ impl Entries {
                 let value = value.as_ref().filter(|_| extensions);
                 value.map(ToString::to_string)
             };
+            let (probe, file) = entry.probe.as_deref().map(to_wire).unwrap_or_default();
             wire::ContainerProbe {
                 name: entry.name.to_string(),
                 container_name: entry.container.to_string(),
-                probe: entry.probe.as_deref().map(to_wire).unwrap_or_default(),
+                probe,
+                // Without it the agent says that the entry has no handler.
+                file: file.filter(|_| extensions),
                 revision: extension(&entry.revision),
                 started_container_id: extension(&entry.started),
                 output: (entry.output.as_deref().cloned()).filter(|_| extensions),
@@ -154,8 +157,14 @@ impl Entry {
     pub fn is_equal(&self, other: &Self, extensions: bool) -> bool {
         self.name == other.name
             && self.container == other.container
-            && self.probe == other.probe
+            && (self.probe == other.probe || (!extensions && self.lacks_file(other)))
             && (!extensions || (self.revision == other.revision && self.started == other.started))
+    }
+
+    /// Whether another entry has no handler because the API server has dropped the file that this one reads.
+    fn lacks_file(&self, other: &Self) -> bool {
+        let handler = self.probe.as_deref().map(|probe| &probe.handler);
+        other.probe.is_none() && matches!(handler, Some(Handler::File(_)))
     }
 
     /// Whether a verdict under this name belongs to this version of the entry. Whether it is about the container that runs
@@ -226,7 +235,9 @@ impl PodEntries {
             Entry {
                 name: names.share(entry.name.as_str()),
                 container: names.share(entry.container_name.as_str()),
-                probe: from_wire(&entry.probe).ok().map(Arc::new),
+                probe: from_wire(&entry.probe, entry.file.as_ref())
+                    .ok()
+                    .map(Arc::new),
                 revision: entry.revision.as_deref().map(|it| names.share(it)),
                 started: started.map(|it| names.share(it)),
                 output: entry.output.clone().map(Arc::new),

@@ -136,6 +136,8 @@ pub enum Handler {
         /// Whether over TLS (`mode`, KEP-4939); the server's certificate is not verified.
         over_tls: bool,
     },
+    /// Reads a file in a volume of the pod.
+    File(VolumeFile),
 }
 
 impl Handler {
@@ -146,7 +148,13 @@ impl Handler {
             Self::HttpGet(_) => HandlerKind::HttpGet,
             Self::TcpSocket { .. } => HandlerKind::TcpSocket,
             Self::Grpc { .. } => HandlerKind::Grpc,
+            Self::File(_) => HandlerKind::File,
         }
+    }
+
+    /// Whether it connects to the pod.
+    pub fn needs_address(&self) -> bool {
+        !matches!(self, Self::Exec { .. } | Self::File(_))
     }
 
     /// The field of a probe by which it is known.
@@ -166,11 +174,19 @@ pub enum HandlerKind {
     TcpSocket,
     /// [`Handler::Grpc`]
     Grpc,
+    /// [`Handler::File`]
+    File,
 }
 
 impl HandlerKind {
     /// All of them.
-    pub const ALL: [Self; 4] = [Self::Exec, Self::HttpGet, Self::TcpSocket, Self::Grpc];
+    pub const ALL: [Self; 5] = [
+        Self::Exec,
+        Self::HttpGet,
+        Self::TcpSocket,
+        Self::Grpc,
+        Self::File,
+    ];
 
     /// The field of a probe by which it is known.
     pub fn field_name(self) -> &'static str {
@@ -179,6 +195,17 @@ impl HandlerKind {
             Self::HttpGet => "httpGet",
             Self::TcpSocket => "tcpSocket",
             Self::Grpc => "grpc",
+            Self::File => "file",
+        }
+    }
+
+    /// What an agent lacks that may not run it.
+    fn missing_permission(self) -> &'static str {
+        match self {
+            Self::File => {
+                "it needs --file-probes (agent.fileProbes of the chart), and --handlers has to list them"
+            }
+            _ => "its flag --handlers does not list them",
         }
     }
 }
@@ -194,6 +221,17 @@ pub struct HttpGet {
     pub path: String,
     /// Name and value, repeated names kept, in order.
     pub headers: Vec<(String, String)>,
+}
+
+/// A file in an `emptyDir` volume of the pod.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct VolumeFile {
+    /// The volume's name, a DNS label.
+    pub volume: String,
+    /// The path in the volume, whose parts are neither empty nor `.` nor `..`.
+    pub path: String,
+    /// Seconds since it was last written, more than which is a failure.
+    pub not_older_than_seconds: Option<NonZeroU32>,
 }
 
 /// Scheme of an HTTP probe, and the version of HTTP (`protocol`) where it does not leave that open.
@@ -247,11 +285,11 @@ pub enum CannotProbe {
     )]
     NotOfNode(String),
     /// The agent may not run handlers of this kind.
-    #[error(
-        "the agent may not run {} probes: its flag --handlers does not list them",
-        .0.field_name()
-    )]
+    #[error("the agent may not run {} probes: {}", .0.field_name(), .0.missing_permission())]
     Forbidden(HandlerKind),
+    /// The file cannot be read, whatever the container has done: no kernel, right or folder for it. Says what to do.
+    #[error("{0}")]
+    File(String),
     /// The container ended or was replaced during the run.
     #[error("the container is gone")]
     ContainerGone,

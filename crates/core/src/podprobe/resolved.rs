@@ -1,5 +1,6 @@
 //! A probe whose ports are numbers, with the revision by which a verdict names the version of its entry.
 
+use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use leadsman_api::marker as wire;
@@ -75,6 +76,13 @@ fn revision_of(
             if *over_tls {
                 hash.add_text("TLS");
             }
+        }
+        Handler::File(file) => {
+            hash.add_text("file");
+            hash.add_text(&file.volume);
+            hash.add_text(&file.path);
+            let age = file.not_older_than_seconds.map_or(0, NonZeroU32::get);
+            hash.add_number(age.into());
         }
     }
     if let Some(output) = output {

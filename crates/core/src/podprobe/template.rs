@@ -6,11 +6,12 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1;
 
 use super::compatibility::Compatibility;
-use super::probe::{Handler, HttpGet, Probe, Scheme};
+use super::probe::{Handler, HttpGet, Probe, Scheme, VolumeFile};
 use super::url;
 use crate::cluster::{FieldErrors, names};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use leadsman_api::limits;
+use leadsman_api::marker::FileProbe;
 
 /// A probe with unresolved ports, its defaults filled in.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -62,6 +63,8 @@ pub enum HandlerTemplate {
         /// Whether over TLS.
         over_tls: bool,
     },
+    /// Reads a file in a volume of the pod.
+    File(VolumeFile),
 }
 
 /// A port of a container.
@@ -123,6 +126,7 @@ impl ProbeTemplate {
                 service: service.clone(),
                 over_tls: *over_tls,
             },
+            HandlerTemplate::File(file) => Handler::File(file.clone()),
         };
         Ok(Probe {
             handler,
@@ -134,18 +138,20 @@ impl ProbeTemplate {
         })
     }
 
-    /// Parses a probe; None after an error has been reported that leaves no probe.
+    /// Parses a probe, and the file beside it; `report` is of both. None after an error has been reported that leaves no probe.
     pub(super) fn parse_template(
         probe: &v1::Probe,
+        file: Option<&FileProbe>,
         compatibility: Compatibility,
         report: &mut FieldErrors<'_>,
     ) -> Option<Self> {
+        let handler = HandlerTemplate::parse_handler(probe, file, report);
+        let report = &mut report.field("probe");
         if probe.termination_grace_period_seconds.is_some() {
             report
                 .field("terminationGracePeriodSeconds")
                 .add("must not be set: this probe never terminates a pod");
         }
-        let handler = HandlerTemplate::parse_handler(probe, report);
         let defaults = compatibility.timing_defaults();
         let initial_delay = parse_seconds(
             probe.initial_delay_seconds,
@@ -193,8 +199,16 @@ fn parse_seconds(given: Option<i32>, most: i32, mut report: FieldErrors<'_>) -> 
 }
 
 impl HandlerTemplate {
-    fn parse_handler(probe: &v1::Probe, report: &mut FieldErrors<'_>) -> Option<Self> {
+    fn parse_handler(
+        probe: &v1::Probe,
+        file: Option<&FileProbe>,
+        report: &mut FieldErrors<'_>,
+    ) -> Option<Self> {
         let mut handlers = Vec::new();
+        if let Some(file) = file {
+            handlers.push(Self::read_file(file, &mut report.field("file")));
+        }
+        let report = &mut report.field("probe");
         if let Some(exec) = &probe.exec {
             handlers.push(Self::read_exec(exec, &mut report.field("exec")));
         }
@@ -231,7 +245,7 @@ impl HandlerTemplate {
         }
         // After each was read, so that the errors of all of them are reported.
         if handlers.len() != 1 {
-            report.add("needs exactly one of exec, httpGet, tcpSocket, grpc");
+            report.add("needs exactly one of exec, httpGet, tcpSocket, grpc, or file beside it");
             return None;
         }
         handlers.pop().flatten()
@@ -259,6 +273,31 @@ impl HandlerTemplate {
         Some(Self::Exec { command })
     }
 
+    fn read_file(file: &FileProbe, report: &mut FieldErrors<'_>) -> Option<Self> {
+        let volume = report.field("volume").check(names::dns_label(&file.volume));
+        let mut at = report.field("path");
+        let fits = at.at_most_chars(&file.path, limits::FILE_PATH);
+        let path = at.check(check_file_path(&file.path)).filter(|()| fits);
+        let age = file.not_older_than_seconds.map(|given| {
+            let positive = u32::try_from(given).ok().and_then(NonZeroU32::new);
+            let message = || format!("{given} is not between 1 and {}", i32::MAX);
+            let mut at = report.field("notOlderThanSeconds");
+            at.check(positive.ok_or_else(message))
+        });
+        // None within the option is an error that was reported.
+        let age = match age {
+            Some(None) => return None,
+            Some(Some(age)) => Some(age),
+            None => None,
+        };
+        volume.and(path)?;
+        Some(Self::File(VolumeFile {
+            volume: file.volume.clone(),
+            path: file.path.clone(),
+            not_older_than_seconds: age,
+        }))
+    }
+
     fn read_http_get(get: &v1::HTTPGetAction, report: &mut FieldErrors<'_>) -> Option<Self> {
         refuse_host(get.host.as_deref(), report);
         let scheme = read_scheme(get, report);
@@ -278,6 +317,19 @@ impl HandlerTemplate {
                 .collect(),
         })
     }
+}
+
+/// Checks that a path stays in its volume, and that it can be shown.
+fn check_file_path(path: &str) -> Result<(), String> {
+    let is_name = |name: &str| {
+        !matches!(name, "" | "." | "..") && !name.chars().any(|c| c.is_ascii_control())
+    };
+    if path.split('/').all(is_name) {
+        return Ok(());
+    }
+    Err(format!(
+        "{path:?} is not a path in the volume: names with one '/' between them, none of them '.' or '..'"
+    ))
 }
 
 fn read_scheme(get: &v1::HTTPGetAction, report: &mut FieldErrors<'_>) -> Option<Scheme> {
@@ -366,8 +418,9 @@ mod tests {
         let probe = serde_json::from_value(wire).unwrap();
         let read = ProbeTemplate::parse_template(
             &probe,
+            None,
             compatibility,
-            &mut FieldErrors::new(&mut errors, "probe"),
+            &mut FieldErrors::new(&mut errors, ""),
         );
         assert_eq!(errors, []);
         read.unwrap()

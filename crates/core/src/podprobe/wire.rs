@@ -7,13 +7,15 @@ use std::num::{NonZeroU16, NonZeroU32};
 use k8s_openapi::api::core::v1;
 
 use super::compatibility::Compatibility;
-use super::probe::{Handler, HttpGet, Probe, Scheme};
+use super::probe::{Handler, HttpGet, Probe, Scheme, VolumeFile};
 use super::template::ProbeTemplate;
 use crate::cluster::{FieldErrors, Invalid};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use leadsman_api::marker::FileProbe;
 
-/// Writes a probe with every field.
-pub fn to_wire(probe: &Probe) -> v1::Probe {
+/// Writes a probe with every field, and the file that is read in place of a handler.
+pub fn to_wire(probe: &Probe) -> (v1::Probe, Option<FileProbe>) {
+    let mut file = None;
     // All of them, so that no agent has a choice of defaults.
     let mut wire = v1::Probe {
         initial_delay_seconds: Some(saturating_i32(probe.initial_delay_seconds)),
@@ -47,30 +49,40 @@ pub fn to_wire(probe: &Probe) -> v1::Probe {
                 service: Some(service.clone()),
             });
         }
+        Handler::File(read) => file = Some(file_probe(read)),
     }
-    wire
+    (wire, file)
 }
 
 /// Parses the probe of an entry. Fields left out have the defaults of Kubernetes.
 ///
 /// # Errors
 ///
-/// All invalid fields; their paths begin with `probe`.
-pub fn from_wire(probe: &v1::Probe) -> Result<Probe, Vec<Invalid>> {
+/// All invalid fields; their paths begin with `probe` or `file`.
+pub fn from_wire(probe: &v1::Probe, file: Option<&FileProbe>) -> Result<Probe, Vec<Invalid>> {
     let mut errors = Vec::new();
-    let mut report = FieldErrors::new(&mut errors, "probe");
-    let template = ProbeTemplate::parse_template(probe, Compatibility::Kubernetes, &mut report);
+    let mut report = FieldErrors::new(&mut errors, "");
+    let kubernetes = Compatibility::Kubernetes;
+    let template = ProbeTemplate::parse_template(probe, file, kubernetes, &mut report);
     let resolved =
         template.and_then(|template| {
             // The agent does not know the ports of a container, so no name resolves here.
             let resolved = template.resolve_ports(|_| None);
-            report.check(resolved.map_err(|unresolved| {
+            report.field("probe").check(resolved.map_err(|unresolved| {
                 format!("port {:?} was not resolved to a number", unresolved.0)
             }))
         });
     match resolved {
         Some(probe) if errors.is_empty() => Ok(probe),
         _ => Err(errors),
+    }
+}
+
+fn file_probe(file: &VolumeFile) -> FileProbe {
+    FileProbe {
+        volume: file.volume.clone(),
+        path: file.path.clone(),
+        not_older_than_seconds: file.not_older_than_seconds.map(saturating_positive_i32),
     }
 }
 
@@ -142,6 +154,18 @@ mod tests {
                     over_tls,
                 }
             }),
+            (
+                "[a-z]{1,5}",
+                "[a-z]{1,5}(/[a-z]{1,5})?",
+                prop::option::of(positive_i32())
+            )
+                .prop_map(|(volume, path, not_older_than_seconds)| Handler::File(
+                    VolumeFile {
+                        volume,
+                        path,
+                        not_older_than_seconds,
+                    }
+                )),
         ]
     }
 
@@ -163,16 +187,18 @@ mod tests {
     proptest! {
         #[test]
         fn a_probe_that_is_written_is_parsed_to_the_same(probe in probe()) {
-            let sent = serde_json::to_value(to_wire(&probe)).unwrap();
-            let received = serde_json::from_value(sent).unwrap();
-            prop_assert_eq!(from_wire(&received), Ok(probe));
+            let (sent, file) = to_wire(&probe);
+            let received = serde_json::from_value(serde_json::to_value(sent).unwrap()).unwrap();
+            prop_assert_eq!(from_wire(&received, file.as_ref()), Ok(probe));
         }
     }
 
     #[test]
     fn every_field_is_written() {
         let wire = serde_json::from_value(json!({"httpGet": {"port": 80}})).unwrap();
-        let wire = serde_json::to_value(to_wire(&from_wire(&wire).unwrap())).unwrap();
+        let (wire, file) = to_wire(&from_wire(&wire, None).unwrap());
+        assert_eq!(file, None);
+        let wire = serde_json::to_value(wire).unwrap();
         let expected = json!({
             "httpGet": {"port": 80, "path": "/", "scheme": "HTTP"},
             "initialDelaySeconds": 0,
@@ -207,9 +233,33 @@ mod tests {
             ),
         ];
         for (wire, path) in refused {
-            let errors = from_wire(&serde_json::from_value(wire.clone()).unwrap()).unwrap_err();
+            let probe = serde_json::from_value(wire.clone()).unwrap();
+            let errors = from_wire(&probe, None).unwrap_err();
             let paths: Vec<_> = errors.iter().map(|error| error.path.as_str()).collect();
             assert_eq!(paths, [path], "{wire}");
+        }
+    }
+
+    // PRB-30
+    #[test]
+    fn the_agent_refuses_files_outside_of_a_volume() {
+        let timing = serde_json::from_value(json!({"periodSeconds": 1})).unwrap();
+        let exec = serde_json::from_value(json!({"exec": {"command": ["a"]}})).unwrap();
+        let file = |volume: &str, path: &str| FileProbe {
+            volume: volume.to_owned(),
+            path: path.to_owned(),
+            not_older_than_seconds: Some(1),
+        };
+        assert!(from_wire(&timing, Some(&file("work", "a/b"))).is_ok());
+        for (probe, file, path) in [
+            (&exec, file("work", "a"), "probe"),
+            (&timing, file("../work", "a"), "file.volume"),
+            (&timing, file("work", "../a"), "file.path"),
+            (&timing, file("work", "/a"), "file.path"),
+        ] {
+            let errors = from_wire(probe, Some(&file)).unwrap_err();
+            let paths: Vec<_> = errors.iter().map(|error| error.path.as_str()).collect();
+            assert!(paths.contains(&path), "{file:?}: {paths:?}");
         }
     }
 }

@@ -106,7 +106,9 @@ impl<'a> ReachedPod<'a> {
     /// Why a run could not be made, in the words of one that goes through the API server.
     fn explain_cannot_probe(&self, cannot: CannotProbe) -> String {
         match cannot {
-            CannotProbe::Runtime(reason) | CannotProbe::Local(reason) => reason,
+            CannotProbe::Runtime(reason)
+            | CannotProbe::Local(reason)
+            | CannotProbe::File(reason) => reason,
             CannotProbe::Deadline => "the API server did not answer in time".to_owned(),
             CannotProbe::NoAddress | CannotProbe::NotOfNode(_) => {
                 format!("pod {} has no address", self.name)
@@ -188,7 +190,7 @@ fn refused_outcome(address: IpAddr, refusal: &PortRefusal) -> Outcome {
 
 fn port_of(handler: &Handler) -> Option<u16> {
     match handler {
-        Handler::Exec { .. } => None,
+        Handler::Exec { .. } | Handler::File(_) => None,
         Handler::HttpGet(get) => Some(get.port.get()),
         Handler::TcpSocket { port } | Handler::Grpc { port, .. } => Some(port.get()),
     }

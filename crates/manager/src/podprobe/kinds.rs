@@ -17,6 +17,10 @@ const MARKER_FIELDS: OptionalFields = OptionalFields {
     later: &[
         ("spec.probes[].output.matches", "no output is judged"),
         (
+            "spec.probes[].file.path",
+            "markers with file probes have no handler and are invalid",
+        ),
+        (
             "spec.probes[].markerPolicy[].holdSeconds",
             "verdicts count at once",
         ),
@@ -44,6 +48,10 @@ const NODE_POD_PROBE_FIELDS: OptionalFields = OptionalFields {
         (
             "status.podProbeStatuses[].probeStates[].values",
             "outputs are judged by messages, late and without thresholds",
+        ),
+        (
+            "spec.podProbes[].probes[].file.path",
+            "agents cannot run file probes",
         ),
     ],
 };

@@ -24,6 +24,7 @@ enum FailedHandler {
     HttpGet,
     TcpSocket,
     Grpc,
+    File,
 }
 use FailedHandler::{Exec, Grpc, HttpGet, TcpSocket};
 
@@ -34,6 +35,7 @@ impl FailedHandler {
             HandlerTemplate::HttpGet { .. } => HttpGet,
             HandlerTemplate::TcpSocket { .. } => TcpSocket,
             HandlerTemplate::Grpc { .. } => Grpc,
+            HandlerTemplate::File(_) => Self::File,
         }
     }
 }

@@ -46,6 +46,11 @@ pub(super) fn describe_probe(probe: &MarkerProbe) -> String {
                 service => format!("grpc{tls} port {port}, service {service}"),
             }
         }
+        HandlerTemplate::File(file) => {
+            let age = file.not_older_than_seconds;
+            let age = age.map_or(String::new(), |age| format!(", not older than {age} s"));
+            format!("file {} in volume {}{age}", file.path, file.volume)
+        }
     };
     let handler = shorten_text(&handler);
     format!("{handler}, every {} s", template.period_seconds)

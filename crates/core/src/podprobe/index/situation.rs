@@ -6,9 +6,10 @@ use super::nodes::{Absence, AgentState, NodeView};
 use crate::podprobe::marker::{MARKERS_PER_POD, MarkerProbe};
 use crate::podprobe::plan::{Entry, Gap};
 use crate::podprobe::pod::IndexedPod;
-use crate::podprobe::probe::{Handler, State};
+use crate::podprobe::probe::State;
 use crate::podprobe::serverless::NotInjected;
 use crate::podprobe::status::{Pending, PodContribution, ProbeContribution, Trouble};
+use crate::podprobe::template::HandlerTemplate;
 
 /// Who runs a probe.
 #[derive(Clone, Copy, Debug)]
@@ -123,7 +124,7 @@ impl<'a> PodSituation<'a> {
         let needs_address = entry
             .probe
             .as_ref()
-            .is_some_and(|probe| !matches!(probe.handler, Handler::Exec { .. }));
+            .is_some_and(|probe| probe.handler.needs_address());
         // A pod that only begins to run gets its address with its containers.
         if needs_address && self.pod.ip.is_empty() && self.has_container(entry) {
             return Pending::NoAddress;
@@ -186,7 +187,12 @@ impl<'a> PodSituation<'a> {
             Pending::NoAgent => (Trouble::NoAgent, format!("{pod} on {node}").into()),
             Pending::AgentSilent => (Trouble::AgentSilent, pod),
             Pending::CannotProbe => {
-                let message = self.node.obstacle_of_entry(&probe.entry)?;
+                let message = self.node.obstacle_of_entry(&probe.entry);
+                let message = match (message, &probe.template.handler) {
+                    (Some(message), _) => &**message,
+                    (None, HandlerTemplate::File(_)) => "a virtual node has no agent to read files",
+                    (None, _) => return None,
+                };
                 let subject = format!("{pod}, probe {name}: {message}");
                 (Trouble::CannotProbe, subject.into())
             }
@@ -220,6 +226,7 @@ fn pending_at_provider(obstacle: Option<&NotInjected>) -> Pending {
         Some(NotInjected::ConditionTaken) => Pending::Conflict,
         Some(NotInjected::ContainerNotFound) => Pending::ContainerNotFound,
         Some(NotInjected::PortNotFound(_)) => Pending::PortNotFound,
+        Some(NotInjected::ReadsFile) => Pending::CannotProbe,
         Some(NotInjected::TooManyProbes) => Pending::TooManyProbes,
     }
 }

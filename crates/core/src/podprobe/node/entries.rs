@@ -105,8 +105,8 @@ fn parse_entry(
     if !is_first {
         return Err(InvalidEntry::Duplicate);
     }
-    let probe =
-        from_wire(&wire.probe).map_err(|errors| InvalidEntry::Probe(join_errors(&errors)))?;
+    let probe = from_wire(&wire.probe, wire.file.as_ref())
+        .map_err(|errors| InvalidEntry::Probe(join_errors(&errors)))?;
     let key = ProbeKey {
         pod: pod.clone(),
         container: wire.container_name.as_str().into(),

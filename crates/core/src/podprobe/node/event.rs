@@ -39,6 +39,8 @@ pub enum NodeEvent<'a> {
         /// [`ProbeRun::id`].
         run: RunId,
     },
+    /// The file that a probe reads may have changed.
+    FileChanged(Arc<ProbeKey>),
     /// The time of [`NodeProbes::next_tick_at`](super::NodeProbes::next_tick_at) has come.
     Tick,
     /// The write that [`NodeProbes::begin_due_write`](super::NodeProbes::begin_due_write) began has ended.

@@ -125,6 +125,9 @@ impl NodeProbes {
                     self.start_waiting_runs(now, &mut actions);
                 }
             }
+            NodeEvent::FileChanged(key) => {
+                self.update_worker(&key, &mut actions, |worker, _| worker.observe_change(now));
+            }
             NodeEvent::Tick => {}
             NodeEvent::StatusWritten(end) => self.reporter.end_write(end, now),
         }
@@ -200,6 +203,11 @@ impl NodeProbes {
     /// The container of each probe in the plan.
     pub fn probed_containers(&self) -> impl Iterator<Item = ContainerName> + '_ {
         self.order.iter().map(|key| container_name_of(key))
+    }
+
+    /// Whether a probe of the plan reads a file.
+    pub fn reads_file(&self, key: &ProbeKey) -> bool {
+        self.workers.get(key).is_some_and(Worker::reads_file)
     }
 
     /// The recent runs of the probes that are asked about, in the order of the plan.
@@ -402,7 +410,12 @@ impl NodeProbes {
                 self.schedule.queue_first_run(key.clone(), weight, earliest);
             }
             Reschedule::Next(due) => self.schedule_next(key, weight, due),
-            Reschedule::CatchUp(slot) => self.schedule.queue_in_slot(key.clone(), weight, slot),
+            Reschedule::CatchUp(slot) => {
+                let queued = self.schedule.queued_slot_of(key);
+                if queued.is_none_or(|queued| queued > slot) {
+                    self.schedule.queue_in_slot(key.clone(), weight, slot);
+                }
+            }
         }
         // The decision has ended the wanted run, by another container or another handler for
         // instance. A run that has ended by itself is not known to `runs` any more, so it is not

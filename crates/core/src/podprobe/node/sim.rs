@@ -113,7 +113,11 @@ impl Sim {
             .iter()
             .map(|(name, probe)| {
                 let revision = (!self.prunes).then(|| probe.to_string());
-                json!({"name": name, "containerName": "main", "probe": probe, "revision": revision})
+                let mut probe = probe.clone();
+                let mut beside = |field| probe.as_object_mut().and_then(|probe| probe.remove(field));
+                let (file, output) = (beside("file"), beside("output"));
+                json!({"name": name, "containerName": "main", "probe": probe, "file": file, "output": output,
+                    "revision": revision})
             })
             .collect();
         let pod = json!({"name": "p", "namespace": "ns", "uid": "u", "IP": "", "probes": probes});
@@ -449,6 +453,11 @@ pub(super) fn tcp_probe() -> Value {
 
 pub(super) fn exec_probe() -> Value {
     json!({"exec": {"command": ["true"]}, "periodSeconds": 1, "failureThreshold": 1})
+}
+
+/// With the file, which an entry has beside the probe.
+pub(super) fn file_probe() -> Value {
+    json!({"file": {"volume": "work", "path": "beat"}, "periodSeconds": 10, "failureThreshold": 1})
 }
 
 /// A pod with one probe that has succeeded; all is written.

@@ -12,7 +12,7 @@ use leadsman_api::NodePodProbeStatus;
 use serde_json::json;
 
 use super::sim::{
-    Sim, exec_probe, outcome_of, running_state, sim_with_succeeding_probe, tcp_probe,
+    Sim, exec_probe, file_probe, outcome_of, running_state, sim_with_succeeding_probe, tcp_probe,
 };
 use super::{
     ContainerName, NodeEvent, PodIdentity, ProbeRun, RuntimeContainer, RuntimeState, StatusWriteEnd,

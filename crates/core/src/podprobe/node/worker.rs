@@ -58,6 +58,8 @@ enum RunState {
         run: RunId,
         due: TimeSlot,
         attempt: u32,
+        /// Whether what it reads has changed since it began: then it is run again.
+        changed: bool,
     },
 }
 
@@ -72,7 +74,7 @@ pub(super) enum Reschedule {
     First(TimeSlot),
     /// The next run of a period is due.
     Next(TimeSlot),
-    /// A run is due that makes up for a missed one.
+    /// A run is due that makes up for a missed one, or follows a change.
     CatchUp(TimeSlot),
     /// The same run has to be retried at once.
     Retry,
@@ -88,6 +90,8 @@ pub(super) struct Worker {
     last_known: Option<State>,
     dropped: Option<DroppedRuns>,
     recent: RecentRuns,
+    /// The slot in which the last run was due.
+    last_begun: Option<TimeSlot>,
 }
 
 /// Runs in a row that could not be carried out.
@@ -110,6 +114,7 @@ impl Worker {
             last_known: state.filter(|state| *state != State::Unknown),
             dropped: None,
             recent: RecentRuns::default(),
+            last_begun: None,
         };
         worker.adopt_revision();
         worker
@@ -355,6 +360,41 @@ impl Worker {
         }
     }
 
+    /// What the probe reads has changed: it is run at once, and then a period later. At most once in each slot, so that a file
+    /// that is written without end costs ten runs a second.
+    pub(super) fn observe_change(&mut self, now: Now) -> Reschedule {
+        if !self.reads_file() {
+            return Reschedule::Keep;
+        }
+        let slot = self.next_free_slot(now);
+        match &mut self.phase {
+            Phase::Probing {
+                run_state: RunState::Due { .. },
+                ..
+            } => Reschedule::CatchUp(slot),
+            Phase::Probing {
+                run_state: RunState::Running { changed, .. },
+                ..
+            } => {
+                *changed = true;
+                Reschedule::Keep
+            }
+            _ => Reschedule::Keep,
+        }
+    }
+
+    /// Whether the probe reads a file, and may.
+    pub(super) fn reads_file(&self) -> bool {
+        matches!(self.planned.probe.handler, Handler::File(_)) && !self.planned.is_forbidden
+    }
+
+    /// The slot of now, or the one after that of the last run.
+    fn next_free_slot(&self, now: Now) -> TimeSlot {
+        let slot = TimeSlot::containing(now.monotonic);
+        let after = self.last_begun.map(|last| last.plus_slots(1));
+        after.map_or(slot, |after| after.max(slot))
+    }
+
     /// Starts the run that was due in `slot`, and returns the container to probe.
     pub(super) fn begin_run(&mut self, run: RunId, slot: TimeSlot) -> Option<Arc<str>> {
         let (container, streak, due) = match &self.phase {
@@ -374,8 +414,10 @@ impl Worker {
                 run,
                 due,
                 attempt: 1,
+                changed: false,
             },
         };
+        self.last_begun = Some(slot);
         Some(container)
     }
 
@@ -410,6 +452,7 @@ impl Worker {
     ) -> Reschedule {
         let judged = judged.into();
         let period = self.planned.probe.period();
+        let free = self.next_free_slot(now);
         let Phase::Probing {
             container,
             streak,
@@ -422,6 +465,7 @@ impl Worker {
             run: current,
             due,
             attempt,
+            changed,
         } = run_state
         else {
             return Reschedule::Keep;
@@ -445,11 +489,14 @@ impl Worker {
                         state => state,
                     }),
             };
+        let changed = *changed;
         let (slot, caught_up) = next_due(*due, period, now.monotonic);
         *run_state = RunState::Due { caught_up };
         let container = container.clone();
         self.take_result(judged, established, &container, now);
-        if caught_up.is_some() {
+        if changed {
+            Reschedule::CatchUp(free)
+        } else if caught_up.is_some() {
             Reschedule::CatchUp(slot)
         } else {
             Reschedule::Next(slot)

@@ -3,7 +3,7 @@
 use leadsman_api::limits;
 use serde_json::{Map, Value, json};
 
-use super::{PROBE, SampleVerdict, Table, pointer_to_path};
+use super::{FILE, PROBE, SampleVerdict, Table, pointer_to_path};
 
 pub(super) fn add_ports(table: &mut Table) {
     for handler in ["httpGet", "tcpSocket"] {
@@ -124,6 +124,47 @@ pub(super) fn add_handlers(table: &mut Table) {
         &[(PROBE, json!({"exec": "true"}))],
         SampleVerdict::Unreadable,
     );
+}
+
+pub(super) fn add_files(table: &mut Table) {
+    let timing = || (PROBE, json!({"periodSeconds": 5}));
+    let at = |field: &str| format!("{}.{field}", pointer_to_path(FILE));
+    let path = |path: &str| (FILE, json!({"volume": "work", "path": path}));
+    table.add_accepted("a file", &[timing(), path("beat")]);
+    table.add_accepted("a file and no timing", &[(PROBE, json!({})), path("beat")]);
+    table.add_refused("file and exec", &[path("beat")], pointer_to_path(PROBE));
+    let longest = "x".repeat(limits::FILE_PATH);
+    for good in ["a/b", ".a", "..a/...", "a b/\u{e9}", longest.as_str()] {
+        table.add_accepted(format!("file {good:?}"), &[timing(), path(good)]);
+    }
+    let longer = format!("{longest}x");
+    for bad in [
+        "", "/", "/a", "a/", "a//b", ".", "..", "../a", "a/..", "a/./b", "a\nb", "\u{7f}", &longer,
+    ] {
+        let name = format!("file {bad:?}");
+        table.add_refused(name, &[timing(), path(bad)], at("path"));
+    }
+    let volume = |volume: &str| (FILE, json!({"volume": volume, "path": "a"}));
+    for bad in ["", "..", "a/b", "A", "-a", &"v".repeat(64)] {
+        let name = format!("volume {bad:?}");
+        table.add_refused(name, &[timing(), volume(bad)], at("volume"));
+    }
+    let age = |age: Value| {
+        let file = json!({"volume": "work", "path": "a", "notOlderThanSeconds": age});
+        [timing(), (FILE, file)]
+    };
+    for good in [1, i32::MAX] {
+        table.add_accepted(format!("a file of {good} s"), &age(json!(good)));
+    }
+    for bad in [0, -1] {
+        let name = format!("a file of {bad} s");
+        table.add_refused(name, &age(json!(bad)), at("notOlderThanSeconds"));
+    }
+    for missing in [json!({"volume": "work"}), json!({"path": "a"})] {
+        let name = format!("a file of {missing}");
+        let changes = [timing(), (FILE, missing)];
+        table.add_sample(name, &changes, SampleVerdict::Unreadable);
+    }
 }
 
 pub(super) fn add_http(table: &mut Table) {

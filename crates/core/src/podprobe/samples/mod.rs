@@ -39,6 +39,7 @@ const PROBES: &str = "/spec/probes";
 const NAME: &str = "/spec/probes/0/name";
 const CONTAINER: &str = "/spec/probes/0/containerName";
 const PROBE: &str = "/spec/probes/0/probe";
+const FILE: &str = "/spec/probes/0/file";
 const OUTPUT: &str = "/spec/probes/0/output";
 const CONDITION: &str = "/spec/probes/0/podConditionType";
 const POLICIES: &str = "/spec/probes/0/markerPolicy";
@@ -91,6 +92,7 @@ pub fn all_samples() -> Vec<Sample> {
     names::add_values(&mut table);
     handlers::add_ports(&mut table);
     handlers::add_handlers(&mut table);
+    handlers::add_files(&mut table);
     handlers::add_commands(&mut table);
     handlers::add_http(&mut table);
     handlers::add_timings(&mut table);

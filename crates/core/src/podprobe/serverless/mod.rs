@@ -63,6 +63,8 @@ pub enum NotInjected {
     ContainerNotFound,
     /// The container has no port of this name.
     PortNotFound(Arc<str>),
+    /// It reads a file, which is a probe of our agents alone.
+    ReadsFile,
     /// The annotation is full, or the pod's other annotations leave it too little.
     TooManyProbes,
 }
@@ -117,14 +119,18 @@ impl<'a> Draft<'a> {
         if !self.conditions.insert(condition) {
             return Err(NotInjected::ConditionTaken);
         }
-        let resolved = resolve_ports(probe, container)?;
+        let (wire, file) = to_wire(&resolve_ports(probe, container)?);
+        if file.is_some() {
+            return Err(NotInjected::ReadsFile);
+        }
         // A provider may tell probes apart by container and name, as it could when `OpenKruise` wrote them.
         let names = self.names.entry(&probe.container).or_default();
         let is_taken = names.contains(&*probe.name);
         let injected = PodContainerProbe {
             name: if is_taken { &probe.entry } else { &probe.name }.to_string(),
             container_name: probe.container.to_string(),
-            probe: to_wire(&resolved),
+            probe: wire,
+            file,
             output: None,
             marker_policy: Vec::new(),
             pod_condition_type: Some(condition.to_owned()),

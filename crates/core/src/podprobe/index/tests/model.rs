@@ -170,7 +170,7 @@ impl<'a> Model<'a> {
             probe: wire,
             revision: Some("0123456789abcdef".to_owned()),
             started_container_id,
-            output: None,
+            ..ContainerProbe::default()
         })
     }
 

@@ -41,6 +41,14 @@ fn a_probe_of_a_kind_that_is_not_allowed_is_never_run_and_what_was_found_is_void
     let why = "the agent may not run exec probes: its flag --handlers does not list them";
     assert_eq!(sim.shown_obstacles(), [found("m#exec", why)]);
     assert_eq!((sim.dropped, sim.writes), (1, 1));
+    sim.plan_and_show(&[("m#p", tcp_probe()), ("m#file", file_probe())]);
+    sim.pass_time_with_results(60 * SECOND, true, "ok");
+    assert!(
+        sim.shown_obstacles()[0]
+            .1
+            .contains("it needs --file-probes")
+    );
+    sim.plan_and_show(&[("m#p", tcp_probe()), ("m#exec", exec_probe())]);
     // Allowed again: it has a verdict again.
     sim.restart_agent_allowing(&HandlerKind::ALL);
     sim.pass_time_with_results(10 * SECOND, true, "ok");

@@ -27,6 +27,59 @@ fn another_period_is_in_force_within_the_old_one_or_sooner() {
     assert_eq!(sim.shown_states()["m#p"], "Succeeded");
 }
 
+// PRB-32
+#[test]
+fn a_change_of_a_file_runs_its_probe_at_once_and_once_in_a_slot() {
+    let mut sim = Sim::new();
+    sim.plan_and_show(&[("m#file", file_probe()), ("m#exec", exec_probe())]);
+    sim.set_container(Some(("a", running_state())));
+    let keys: Vec<_> = sim.runs.values().map(|run| run.key.clone()).collect();
+    sim.pass_time_with_results(SECOND / 20 * 31, true, "ok");
+    let change = |sim: &mut Sim, name: &str| {
+        let mut keys = keys.iter();
+        let key = keys.find(|key| &*key.id.probe == name).unwrap().clone();
+        sim.apply_event(NodeEvent::FileChanged(key));
+    };
+    // Only what reads files, and not what the plan has no more.
+    change(&mut sim, "exec");
+    assert!(sim.runs.is_empty());
+    change(&mut sim, "file");
+    assert_eq!(sim.runs.len(), 1);
+    // Not at once again: neither after nor during the run.
+    change(&mut sim, "file");
+    sim.finish_all_runs(true, "ok");
+    change(&mut sim, "file");
+    assert!(sim.runs.is_empty());
+    let mut begun = Vec::new();
+    let count = |sim: &mut Sim, begun: &mut Vec<u128>, time| {
+        sim.pass_time_doing(time, |sim| {
+            let is_file = |run: &&ProbeRun| &*run.key.id.probe == "file";
+            begun.extend(
+                sim.runs
+                    .values()
+                    .filter(is_file)
+                    .map(|_| sim.world_millis()),
+            );
+            sim.finish_all_runs(true, "ok");
+        });
+    };
+    count(&mut sim, &mut begun, 9 * SECOND);
+    assert_eq!(begun, [1_600]);
+    // A period after the last run, and not after the last period.
+    count(&mut sim, &mut begun, 10 * SECOND);
+    assert_eq!(begun, [1_600, 11_600]);
+    // Without end: ten times a second.
+    begun.clear();
+    for _ in 0..100 {
+        change(&mut sim, "file");
+        count(&mut sim, &mut begun, SECOND / 100);
+    }
+    assert!((9..=11).contains(&begun.len()), "{begun:?}");
+    sim.plan_and_show(&[("m#exec", exec_probe())]);
+    change(&mut sim, "file");
+    assert!(sim.runs.is_empty());
+}
+
 // PRB-6
 #[test]
 fn a_run_that_hangs_is_made_up_for_once_and_delays_no_other() {
