@@ -454,6 +454,8 @@ impl NodeProbes {
         let same = before.filter(|before| {
             before.state == after.state
                 && before.since == after.since
+                // `since` has whole seconds, in which the content of a file may change twice.
+                && before.values == after.values
                 && before.container == after.container
         });
         match same {

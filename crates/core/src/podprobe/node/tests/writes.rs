@@ -2,6 +2,25 @@
 
 use super::*;
 
+// PPM-21, PRB-32
+#[test]
+fn values_that_change_twice_in_a_second_are_written_at_once() {
+    let mut sim = Sim::new();
+    let mut probe = file_probe();
+    probe["output"] = json!({"matches": "^(?<state>[a-z]+)$"});
+    sim.plan_and_show(&[("m#file", probe)]);
+    sim.set_container(Some(("a", running_state())));
+    let key = sim.runs.values().next().unwrap().key.clone();
+    sim.pass_time_with_results(5 * SECOND, true, "idle");
+    for word in ["busy", "idle", "busy"] {
+        sim.apply_event(NodeEvent::FileChanged(key.clone()));
+        sim.pass_time_with_results(SECOND / 5, true, word);
+        let status = sim.object.status.clone().unwrap();
+        let values = status.pod_probe_statuses[0].probe_states[0].values.clone();
+        assert_eq!(values.unwrap()["state"], word);
+    }
+}
+
 // PPM-11, PPM-14, PRB-9, DEF-11
 #[test]
 fn the_first_verdict_is_written_at_once_and_has_one_event() {
