@@ -74,7 +74,7 @@ impl Many {
     }
 
     /// The CPU time of the run after an event of a pod, at best.
-    fn cost(&mut self) -> u64 {
+    fn cost(&mut self) -> Duration {
         let costs = (0..RUNS).map(|number| {
             self.observe(0, 2 + number);
             let begun = cpu_time();
@@ -85,11 +85,10 @@ impl Many {
     }
 }
 
-/// The CPU time of this thread so far, in nanoseconds (`/proc/PID/schedstat`, `Documentation/scheduler/sched-stats.rst` of Linux):
-/// other processes take none of it.
-fn cpu_time() -> u64 {
-    let account = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap();
-    account.split(' ').next().unwrap().parse().unwrap()
+/// The CPU time of this thread so far: other processes take none of it.
+fn cpu_time() -> Duration {
+    let time = nix::time::clock_gettime(nix::time::ClockId::CLOCK_THREAD_CPUTIME_ID);
+    time.unwrap().into()
 }
 
 /// The first names that pods of a set get.
@@ -125,10 +124,10 @@ fn a_run_costs_in_proportion_to_the_pods_of_its_set() {
             let cluster = Cluster::with_set(json!({"replicas": 2, "updateStrategy": strategy}));
             Many::of(cluster, count, share, &edit).cost()
         });
-        let growth = costs[1] / costs[0];
-        eprintln!("{what}: {costs:?} ns, {growth} times");
+        let growth = costs[1].as_secs_f64() / costs[0].as_secs_f64();
+        eprintln!("{what}: {costs:?}, {growth:.1} times");
         // Ten times the pods: of what is sorted a little more than ten times, and more where caches are too small. What compares
         // each with each would cost a hundred times.
-        assert!(growth < 40, "{what}: {costs:?}");
+        assert!(growth < 20.0, "{what}: {costs:?}");
     }
 }
