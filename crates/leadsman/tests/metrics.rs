@@ -168,7 +168,7 @@ fn the_table_of_metrics_is_what_manager_and_agent_serve() {
         &[
             "manager",
             "--namespace=leadsman-system",
-            "--feature-gates=EnablePodProbeMarkerOnServerless=true,SidecarSetGate=true",
+            "--feature-gates=EnablePodProbeMarkerOnServerless=true,SidecarSetGate=true,CloneSetGate=true",
             "--webhook-bind-address=127.0.0.1:0",
         ],
     );
