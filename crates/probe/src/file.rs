@@ -1,9 +1,11 @@
 //! Files in `emptyDir` volumes, read where the kubelet keeps them.
 //!
 //! Whoever runs in the container chooses what is in the volume, so nothing in it is followed out of it: no symbolic link, no
-//! `..`, no mount (`openat2`, Linux 5.6). What is no regular file is never opened, since to open a FIFO or a device does
+//! `..`, no mount (`openat2`, Linux 5.6); on its own folder only one as the kubelet makes it. What is no regular file is never opened, since to open a FIFO or a device does
 //! something. Only `emptyDir`s are read: what is in one was written by the pod itself, where a volume of a Secret would show its
 //! content to whoever may write a marker and not read the Secret.
+
+mod mount;
 
 use std::fs::{File, FileType};
 use std::io::{self, Read};
@@ -87,17 +89,14 @@ impl PodFolders<'_> {
                 "mount the kubelet's folder of pods there, as agent.fileProbes of the chart does";
             CannotProbe::File(format!("--file-probes={root}: {}; {what}", error.desc()))
         })?;
-        // Volumes in memory are mounts, which the kubelet has made.
-        let resolve = ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_SYMLINKS;
-        let how = OpenHow::new().flags(flags).resolve(resolve);
-        let opened = openat2(
-            &folders,
-            format!("{pod_uid}/{EMPTY_DIRS}/{volume}").as_str(),
-            how,
-        );
+        let path = format!("{pod_uid}/{EMPTY_DIRS}/{volume}");
+        let opened = match open_within(&folders, &path, OFlag::O_DIRECTORY) {
+            Err(Errno::EXDEV) => return open_mount(&folders, &path, volume).map(Ok),
+            opened => opened,
+        };
         match opened {
             Ok(opened) => Ok(Ok(opened)),
-            Err(Errno::ENOENT) if openat2(&folders, pod_uid, how).is_ok() => {
+            Err(Errno::ENOENT) if open_within(&folders, pod_uid, OFlag::O_DIRECTORY).is_ok() => {
                 let message = format!("the pod has no emptyDir volume named {volume:?}");
                 Ok(Err(Outcome::Failed(message)))
             }
@@ -110,13 +109,7 @@ impl PodFolders<'_> {
                 let message = "file probes need the system call openat2, of Linux 5.6 and allowed by the agent's seccomp profile";
                 Err(CannotProbe::File(message.to_owned()))
             }
-            Err(error) => {
-                let message = format!(
-                    "volume {volume:?} of the pod cannot be opened: {}",
-                    error.desc()
-                );
-                Err(CannotProbe::File(message))
-            }
+            Err(error) => Err(unopened(volume, error.desc())),
         }
     }
 
@@ -140,6 +133,31 @@ impl PodFolders<'_> {
             format!("was last written at {at}, more than {most} s ago"),
         )
     }
+}
+
+/// Opens the folder of a volume that is a mount, as those in memory are. A container can have made it by mount propagation; if a
+/// program answered for it, that would be asked, and could hang.
+fn open_mount(folders: &OwnedFd, path: &str, volume: &str) -> Result<OwnedFd, CannotProbe> {
+    let how = OpenHow::new()
+        .flags(OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC)
+        .resolve(ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_SYMLINKS);
+    let opened = openat2(folders, path, how).map_err(|error| unopened(volume, error.desc()))?;
+    match mount::foreign_type(&opened) {
+        Ok(None) => Ok(opened),
+        Ok(Some(kind)) => {
+            let what = "only those on the node's disk and in memory (tmpfs) are read";
+            let message =
+                format!("volume {volume:?} of the pod is a mount of type {kind:?}: {what}");
+            Err(CannotProbe::File(message))
+        }
+        Err(error) => Err(unopened(volume, &error.to_string())),
+    }
+}
+
+fn unopened(volume: &str, why: &str) -> CannotProbe {
+    CannotProbe::File(format!(
+        "volume {volume:?} of the pod cannot be opened: {why}"
+    ))
 }
 
 /// Opens what a path leads to within a folder, to look at it: nothing is read or written by that.

@@ -6,8 +6,10 @@ use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
+use nix::mount::{MsFlags, mount};
+use nix::sched::{CloneFlags, unshare};
 use nix::sys::stat::Mode;
-use nix::unistd::mkfifo;
+use nix::unistd::{Uid, mkfifo};
 use rstest::rstest;
 use tempfile::TempDir;
 
@@ -142,6 +144,30 @@ fn nothing_outside_of_the_volume_is_read() {
         assert!(!message.contains(SECRET), "{path}: {message}");
     }
     assert_eq!(node.read("inside", None), succeeded("inside"));
+}
+
+// PRB-31; does nothing for whoever may not mount.
+#[test]
+fn of_mounts_on_the_volume_only_memory_is_read() {
+    if !Uid::effective().is_root() || unshare(CloneFlags::CLONE_NEWNS).is_err() {
+        return;
+    }
+    let none = None::<&str>;
+    mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none).unwrap();
+    let node = Node::new();
+    let mount_on = |path: &Path, kind| {
+        fs::create_dir_all(path).unwrap();
+        mount(Some(kind), path, Some(kind), MsFlags::empty(), none).unwrap();
+        fs::write(path.join("beat"), kind).unwrap();
+    };
+    mount_on(&node.volume(), "tmpfs");
+    assert_eq!(node.read("beat", None), succeeded("tmpfs"));
+    mount_on(&node.volume().join("a"), "tmpfs");
+    assert!(node.failure("a/beat").contains("another file system"));
+    // In place of one that a program answers for.
+    mount_on(&node.volume(), "ramfs");
+    let cannot = node.read("beat", None).unwrap_err().to_string();
+    assert!(cannot.contains("is a mount of type \"ramfs\""), "{cannot}");
 }
 
 // PRB-31
