@@ -7,7 +7,7 @@
 
 mod mount;
 
-use std::fs::{File, FileType};
+use std::fs::{File, FileType, Metadata};
 use std::io::{self, Read};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
@@ -57,18 +57,20 @@ impl PodFolders<'_> {
         });
         let read = found.map_err(io::Error::from).and_then(|found| {
             let found = File::from(found);
-            let kind = found.metadata()?.file_type();
+            let metadata = found.metadata()?;
+            let kind = metadata.file_type();
             if !kind.is_file() {
                 let what = format!("is {}, not a file", kind_name(kind));
-                return Ok(Err(failed(file, what)));
+                return Ok(failed(file, what));
             }
-            read_opened(&found).map(Ok)
+            // Before it is opened: one that may not be read can be too old all the same.
+            if let Some(too_old) = self.judge_age(file, &metadata) {
+                return Ok(too_old);
+            }
+            let content = read_opened(&found)?;
+            Ok(Outcome::Succeeded(lossy_text(&[&content])))
         });
-        match read {
-            Ok(Ok((content, written))) => Ok(self.judge_age(file, &content, written)),
-            Ok(Err(failed)) => Ok(failed),
-            Err(error) => explain_error(file, &error),
-        }
+        read.or_else(|error| explain_error(file, &error))
     }
 
     /// The folder of a volume, or why there is none.
@@ -113,25 +115,21 @@ impl PodFolders<'_> {
         }
     }
 
-    fn judge_age(&self, file: &VolumeFile, content: &[u8], written: (i64, i64)) -> Outcome {
-        let output = lossy_text(&[content]);
-        let Some(most) = file.not_older_than_seconds else {
-            return Outcome::Succeeded(output);
-        };
+    /// The failure of a file that is too old.
+    fn judge_age(&self, file: &VolumeFile, metadata: &Metadata) -> Option<Outcome> {
+        let most = file.not_older_than_seconds?;
         // Beyond what a timestamp holds: whoever may write to the file chooses its time. One in the future is new.
-        let (seconds, nanoseconds) = written;
-        let written = i128::from(seconds) * 1_000_000_000 + i128::from(nanoseconds);
+        let seconds = metadata.mtime();
+        let written = i128::from(seconds) * 1_000_000_000 + i128::from(metadata.mtime_nsec());
         let age = self.now.as_nanosecond() - written;
         if age <= i128::from(most.get()) * 1_000_000_000 {
-            return Outcome::Succeeded(output);
+            return None;
         }
         // The message has its time and not its age, by which it would be another one each second.
         let at = Timestamp::from_second(seconds);
         let at = at.map_or_else(|_| format!("second {seconds}"), |at| at.to_string());
-        failed(
-            file,
-            format!("was last written at {at}, more than {most} s ago"),
-        )
+        let what = format!("was last written at {at}, more than {most} s ago");
+        Some(failed(file, what))
     }
 }
 
@@ -173,21 +171,20 @@ fn open_within(folder: &OwnedFd, path: &str, flags: OFlag) -> Result<OwnedFd, Er
     openat2(folder, path, how)
 }
 
-/// The first bytes of a regular file, and when it was last written, in seconds and nanoseconds since 1970.
-fn read_opened(found: &File) -> io::Result<(Vec<u8>, (i64, i64))> {
+/// The first bytes of a regular file.
+fn read_opened(found: &File) -> io::Result<Vec<u8>> {
     // The descriptor names it: a path could lead to something else by now. `O_NONBLOCK`, since a file may have a lease, whose
     // holder has 45 seconds to give it up (`F_SETLEASE`, fcntl(2)).
-    let mut opened = File::options()
+    let opened = File::options()
         .read(true)
         .custom_flags((OFlag::O_NONBLOCK | OFlag::O_NOCTTY).bits())
         .open(format!("/proc/self/fd/{}", found.as_raw_fd()))?;
-    let metadata = opened.metadata()?;
     let mut content = Vec::new();
     // Four bytes more show whether a character that crosses the limit is whole.
-    (&mut opened)
+    opened
         .take(MAX_OUTPUT as u64 + 4)
         .read_to_end(&mut content)?;
-    Ok((content, (metadata.mtime(), metadata.mtime_nsec())))
+    Ok(content)
 }
 
 /// Judges why a file of the volume cannot be opened: whatever the container can bring about is its failure.

@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime};
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::stat::Mode;
-use nix::unistd::{Uid, mkfifo};
+use nix::unistd::{Uid, mkfifo, setfsuid};
 use rstest::rstest;
 use tempfile::TempDir;
 
@@ -210,6 +210,29 @@ fn a_file_that_is_too_old_fails_with_the_time_of_its_last_write() {
     assert!(message.contains("was last written at 2"), "{message}");
     assert!(message.contains("more than 30 s ago"), "{message}");
     assert_eq!(node.read("beat", None), succeeded(""));
+}
+
+// PRB-30
+#[test]
+fn a_file_that_may_not_be_read_is_too_old_all_the_same() {
+    let node = Node::new();
+    let path = node.volume().join("beat");
+    let file = File::create(&path).unwrap();
+    let old = SystemTime::UNIX_EPOCH + Duration::from_secs(NOW.unsigned_abs() - 31);
+    file.set_modified(old).unwrap();
+    file.set_permissions(fs::Permissions::from_mode(0)).unwrap();
+    let read = fs::Permissions::from_mode(0o755);
+    fs::set_permissions(node.pods.path(), read).unwrap();
+    // Of this thread alone: root would read any file.
+    let before = setfsuid(Uid::from_raw(65_534));
+    let (too_old, new) = (node.read("beat", Some(30)), node.read("beat", Some(31)));
+    setfsuid(before);
+    let Ok(Outcome::Failed(message)) = too_old else {
+        panic!("{too_old:?}");
+    };
+    assert!(message.contains("more than 30 s ago"), "{message}");
+    let cannot = new.unwrap_err().to_string();
+    assert!(cannot.contains("give it mode o+r"), "{cannot}");
 }
 
 // PRB-31
