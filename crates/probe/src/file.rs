@@ -63,7 +63,7 @@ impl PodFolders<'_> {
                 let what = format!("is {}, not a file", kind_name(kind));
                 return Ok(failed(file, what));
             }
-            // Before it is opened: one that may not be read can be too old all the same.
+            // The age comes before the content: one that may not be read can be too old all the same.
             if let Some(too_old) = self.judge_age(file, &metadata) {
                 return Ok(too_old);
             }

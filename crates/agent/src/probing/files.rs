@@ -155,7 +155,7 @@ impl FolderWatches {
             let Some(fired) = self.lock_watched().take_place(probe) else {
                 return;
             };
-            // Without the lock, for which the main loop waits: the file system is asked here, and may hang.
+            // The file system is asked here, and may hang: without the lock, for which the main loop waits.
             let added = add(queue);
             let added = added.inspect_err(|error| {
                 tracing::debug!(%probe, %error, "a file is not watched, but looked at each period");

@@ -9,7 +9,7 @@ const OF_KUBELET: [&str; 2] = ["tmpfs", "hugetlbfs"];
 
 /// The type of the mount that a descriptor is within, if it is none that the kubelet makes for an `emptyDir`.
 pub(super) fn foreign_type(opened: &OwnedFd) -> io::Result<Option<String>> {
-    // Of the thread, whose mounts they are.
+    // The thread has mounts of its own in tests.
     let info = format!("/proc/thread-self/fdinfo/{}", opened.as_raw_fd());
     let info = std::fs::read_to_string(info)?;
     let mounts = BufReader::new(File::open("/proc/thread-self/mountinfo")?);
@@ -22,13 +22,13 @@ pub(super) fn foreign_type(opened: &OwnedFd) -> io::Result<Option<String>> {
     Ok((!OF_KUBELET.contains(&kind.as_str())).then_some(kind))
 }
 
-/// `mnt_id` of `/proc/PID/fdinfo/FD` (proc_pid_fdinfo(5)).
+/// `mnt_id` of `/proc/PID/fdinfo/FD` (`proc_pid_fdinfo(5)`).
 fn mount_id(info: &str) -> Option<&str> {
     let id = info.lines().find_map(|line| line.strip_prefix("mnt_id:"))?;
     Some(id.trim())
 }
 
-/// The type of a mount in `/proc/PID/mountinfo` (proc_pid_mountinfo(5)).
+/// The type of a mount in `/proc/PID/mountinfo` (`proc_pid_mountinfo(5)`).
 fn find_type(mounts: impl BufRead, id: &str) -> io::Result<Option<String>> {
     for line in mounts.split(b'\n') {
         let line = line?;

@@ -146,18 +146,26 @@ fn nothing_outside_of_the_volume_is_read() {
     assert_eq!(node.read("inside", None), succeeded("inside"));
 }
 
-// PRB-31; does nothing for whoever may not mount.
+// PRB-31
 #[test]
 fn of_mounts_on_the_volume_only_memory_is_read() {
+    // Nothing can be mounted otherwise.
     if !Uid::effective().is_root() || unshare(CloneFlags::CLONE_NEWNS).is_err() {
         return;
     }
-    let none = None::<&str>;
-    mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none).unwrap();
+    let unset = None::<&str>;
+    mount(
+        unset,
+        "/",
+        unset,
+        MsFlags::MS_REC | MsFlags::MS_PRIVATE,
+        unset,
+    )
+    .unwrap();
     let node = Node::new();
     let mount_on = |path: &Path, kind| {
         fs::create_dir_all(path).unwrap();
-        mount(Some(kind), path, Some(kind), MsFlags::empty(), none).unwrap();
+        mount(Some(kind), path, Some(kind), MsFlags::empty(), unset).unwrap();
         fs::write(path.join("beat"), kind).unwrap();
     };
     mount_on(&node.volume(), "tmpfs");
@@ -220,7 +228,8 @@ fn a_file_that_may_not_be_read_is_too_old_all_the_same() {
     let file = File::create(&path).unwrap();
     let old = SystemTime::UNIX_EPOCH + Duration::from_secs(NOW.unsigned_abs() - 31);
     file.set_modified(old).unwrap();
-    file.set_permissions(fs::Permissions::from_mode(0)).unwrap();
+    file.set_permissions(fs::Permissions::from_mode(0o000))
+        .unwrap();
     let read = fs::Permissions::from_mode(0o755);
     fs::set_permissions(node.pods.path(), read).unwrap();
     // Of this thread alone: root would read any file.

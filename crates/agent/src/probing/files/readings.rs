@@ -14,7 +14,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// Readings at once, each of which is done within a millisecond unless its file system hangs.
 const PER_NODE: usize = 8;
-/// Those of one namespace, so that its pods alone cannot hold up the others.
+/// Readings of one namespace at once, so that its pods alone cannot hold up the others.
 const PER_NAMESPACE: usize = 2;
 
 /// Bounds the readings of a node.
@@ -147,9 +147,8 @@ mod tests {
     struct Hanging(Arc<Mutex<Receiver<()>>>);
 
     impl Hanging {
-        fn read(&self) -> Result<(), CannotProbe> {
+        fn read(&self) {
             let _ended = self.0.lock().unwrap().recv();
-            Ok(())
         }
     }
 
@@ -158,7 +157,10 @@ mod tests {
         probe: &Arc<ProbeKey>,
         hanging: Hanging,
     ) -> Result<Option<()>, CannotProbe> {
-        let reading = move || hanging.read();
+        let reading = move || {
+            hanging.read();
+            Ok(())
+        };
         readings.run_reading(probe, BRIEF.into(), reading).await
     }
 

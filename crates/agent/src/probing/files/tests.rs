@@ -148,8 +148,8 @@ async fn a_watch_that_fires_while_it_is_set_is_set_again_and_nobody_waits_for_it
             // The main loop, which sees a change before this thread goes on, and does not wait for it.
             write();
             let events = queue.read_events().unwrap();
-            let mut watched = watches.watched.try_lock().unwrap();
-            assert_eq!(watched.take_fired(&events), from_ref(&one));
+            let mut state = watches.watched.try_lock().unwrap();
+            assert_eq!(state.take_fired(&events), from_ref(&one));
         }
         added
     });
