@@ -1,11 +1,13 @@
 //! Files in `emptyDir` volumes, read where the kubelet keeps them.
 //!
 //! Whoever runs in the container chooses what is in the volume, so nothing in it is followed out of it: no symbolic link, no
-//! `..`, no mount (`openat2`, Linux 5.6). What is no regular file is never opened, since to open a FIFO or a device does
+//! `..`, no mount (`openat2`, Linux 5.6); on its own folder only one as the kubelet makes it. What is no regular file is never opened, since to open a FIFO or a device does
 //! something. Only `emptyDir`s are read: what is in one was written by the pod itself, where a volume of a Secret would show its
 //! content to whoever may write a marker and not read the Secret.
 
-use std::fs::{File, FileType};
+mod mount;
+
+use std::fs::{File, FileType, Metadata};
 use std::io::{self, Read};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
@@ -55,18 +57,20 @@ impl PodFolders<'_> {
         });
         let read = found.map_err(io::Error::from).and_then(|found| {
             let found = File::from(found);
-            let kind = found.metadata()?.file_type();
+            let metadata = found.metadata()?;
+            let kind = metadata.file_type();
             if !kind.is_file() {
                 let what = format!("is {}, not a file", kind_name(kind));
-                return Ok(Err(failed(file, what)));
+                return Ok(failed(file, what));
             }
-            read_opened(&found).map(Ok)
+            // The age comes before the content: one that may not be read can be too old all the same.
+            if let Some(too_old) = self.judge_age(file, &metadata) {
+                return Ok(too_old);
+            }
+            let content = read_opened(&found)?;
+            Ok(Outcome::Succeeded(lossy_text(&[&content])))
         });
-        match read {
-            Ok(Ok((content, written))) => Ok(self.judge_age(file, &content, written)),
-            Ok(Err(failed)) => Ok(failed),
-            Err(error) => explain_error(file, &error),
-        }
+        read.or_else(|error| explain_error(file, &error))
     }
 
     /// The folder of a volume, or why there is none.
@@ -87,17 +91,14 @@ impl PodFolders<'_> {
                 "mount the kubelet's folder of pods there, as agent.fileProbes of the chart does";
             CannotProbe::File(format!("--file-probes={root}: {}; {what}", error.desc()))
         })?;
-        // Volumes in memory are mounts, which the kubelet has made.
-        let resolve = ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_SYMLINKS;
-        let how = OpenHow::new().flags(flags).resolve(resolve);
-        let opened = openat2(
-            &folders,
-            format!("{pod_uid}/{EMPTY_DIRS}/{volume}").as_str(),
-            how,
-        );
+        let path = format!("{pod_uid}/{EMPTY_DIRS}/{volume}");
+        let opened = match open_within(&folders, &path, OFlag::O_DIRECTORY) {
+            Err(Errno::EXDEV) => return open_mount(&folders, &path, volume).map(Ok),
+            opened => opened,
+        };
         match opened {
             Ok(opened) => Ok(Ok(opened)),
-            Err(Errno::ENOENT) if openat2(&folders, pod_uid, how).is_ok() => {
+            Err(Errno::ENOENT) if open_within(&folders, pod_uid, OFlag::O_DIRECTORY).is_ok() => {
                 let message = format!("the pod has no emptyDir volume named {volume:?}");
                 Ok(Err(Outcome::Failed(message)))
             }
@@ -110,36 +111,51 @@ impl PodFolders<'_> {
                 let message = "file probes need the system call openat2, of Linux 5.6 and allowed by the agent's seccomp profile";
                 Err(CannotProbe::File(message.to_owned()))
             }
-            Err(error) => {
-                let message = format!(
-                    "volume {volume:?} of the pod cannot be opened: {}",
-                    error.desc()
-                );
-                Err(CannotProbe::File(message))
-            }
+            Err(error) => Err(unopened(volume, error.desc())),
         }
     }
 
-    fn judge_age(&self, file: &VolumeFile, content: &[u8], written: (i64, i64)) -> Outcome {
-        let output = lossy_text(&[content]);
-        let Some(most) = file.not_older_than_seconds else {
-            return Outcome::Succeeded(output);
-        };
+    /// The failure of a file that is too old.
+    fn judge_age(&self, file: &VolumeFile, metadata: &Metadata) -> Option<Outcome> {
+        let most = file.not_older_than_seconds?;
         // Beyond what a timestamp holds: whoever may write to the file chooses its time. One in the future is new.
-        let (seconds, nanoseconds) = written;
-        let written = i128::from(seconds) * 1_000_000_000 + i128::from(nanoseconds);
+        let seconds = metadata.mtime();
+        let written = i128::from(seconds) * 1_000_000_000 + i128::from(metadata.mtime_nsec());
         let age = self.now.as_nanosecond() - written;
         if age <= i128::from(most.get()) * 1_000_000_000 {
-            return Outcome::Succeeded(output);
+            return None;
         }
         // The message has its time and not its age, by which it would be another one each second.
         let at = Timestamp::from_second(seconds);
         let at = at.map_or_else(|_| format!("second {seconds}"), |at| at.to_string());
-        failed(
-            file,
-            format!("was last written at {at}, more than {most} s ago"),
-        )
+        let what = format!("was last written at {at}, more than {most} s ago");
+        Some(failed(file, what))
     }
+}
+
+/// Opens the folder of a volume that is a mount, as those in memory are. A container can have made it by mount propagation; if a
+/// program answered for it, that would be asked, and could hang.
+fn open_mount(folders: &OwnedFd, path: &str, volume: &str) -> Result<OwnedFd, CannotProbe> {
+    let how = OpenHow::new()
+        .flags(OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC)
+        .resolve(ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_SYMLINKS);
+    let opened = openat2(folders, path, how).map_err(|error| unopened(volume, error.desc()))?;
+    match mount::foreign_type(&opened) {
+        Ok(None) => Ok(opened),
+        Ok(Some(kind)) => {
+            let what = "only those on the node's disk and in memory (tmpfs) are read";
+            let message =
+                format!("volume {volume:?} of the pod is a mount of type {kind:?}: {what}");
+            Err(CannotProbe::File(message))
+        }
+        Err(error) => Err(unopened(volume, &error.to_string())),
+    }
+}
+
+fn unopened(volume: &str, why: &str) -> CannotProbe {
+    CannotProbe::File(format!(
+        "volume {volume:?} of the pod cannot be opened: {why}"
+    ))
 }
 
 /// Opens what a path leads to within a folder, to look at it: nothing is read or written by that.
@@ -155,21 +171,20 @@ fn open_within(folder: &OwnedFd, path: &str, flags: OFlag) -> Result<OwnedFd, Er
     openat2(folder, path, how)
 }
 
-/// The first bytes of a regular file, and when it was last written, in seconds and nanoseconds since 1970.
-fn read_opened(found: &File) -> io::Result<(Vec<u8>, (i64, i64))> {
+/// The first bytes of a regular file.
+fn read_opened(found: &File) -> io::Result<Vec<u8>> {
     // The descriptor names it: a path could lead to something else by now. `O_NONBLOCK`, since a file may have a lease, whose
     // holder has 45 seconds to give it up (`F_SETLEASE`, fcntl(2)).
-    let mut opened = File::options()
+    let opened = File::options()
         .read(true)
         .custom_flags((OFlag::O_NONBLOCK | OFlag::O_NOCTTY).bits())
         .open(format!("/proc/self/fd/{}", found.as_raw_fd()))?;
-    let metadata = opened.metadata()?;
     let mut content = Vec::new();
     // Four bytes more show whether a character that crosses the limit is whole.
-    (&mut opened)
+    opened
         .take(MAX_OUTPUT as u64 + 4)
         .read_to_end(&mut content)?;
-    Ok((content, (metadata.mtime(), metadata.mtime_nsec())))
+    Ok(content)
 }
 
 /// Judges why a file of the volume cannot be opened: whatever the container can bring about is its failure.

@@ -5,11 +5,11 @@
 //! costs the agent no more than the runs, which the machine limits. Watches belong to root on the whole node, so they are few;
 //! the other files are looked at each period.
 
+mod readings;
+
 use std::collections::HashMap;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::path::PathBuf;
-use std::pin::pin;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use leadsman_core::podprobe::node::{ProbeKey, ProbeRun};
@@ -18,14 +18,16 @@ use leadsman_probe::{PodFolders, TimeLimit};
 use leadsman_process::clock;
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, InotifyEvent, WatchDescriptor};
 use tokio::io::unix::AsyncFd;
-use tokio::sync::Semaphore;
 
-/// Readings at once. Each is done within a millisecond unless the disk hangs, which hangs them all.
-const READINGS: usize = 8;
+use self::readings::Readings;
+
 /// Probes whose files are watched.
 const WATCHES: usize = 256;
 /// Watched probes of one namespace: at ten changes a second of each file, 320 runs a second.
 const WATCHES_PER_NAMESPACE: usize = 32;
+
+/// How often the watch of a folder is set again if others have fired meanwhile.
+const WATCH_ATTEMPTS: usize = 3;
 
 /// Events after which a file may be another one. It is closed or replaced whole, and not read while it is being written.
 const CHANGES: AddWatchFlags = AddWatchFlags::IN_CLOSE_WRITE
@@ -42,7 +44,7 @@ const CHANGES: AddWatchFlags = AddWatchFlags::IN_CLOSE_WRITE
 pub(crate) struct FileReader {
     /// `--file-probes`.
     root: PathBuf,
-    readings: Arc<Semaphore>,
+    readings: Arc<Readings>,
     watches: FolderWatches,
 }
 
@@ -50,7 +52,7 @@ impl FileReader {
     pub(crate) fn new(root: PathBuf) -> Self {
         Self {
             root,
-            readings: Arc::new(Semaphore::new(READINGS)),
+            readings: Arc::new(Readings::new()),
             watches: FolderWatches::new(),
         }
     }
@@ -66,37 +68,24 @@ impl FileReader {
         file: &VolumeFile,
         limit: TimeLimit<'_>,
     ) -> Result<Outcome, CannotProbe> {
-        let has_begun = AtomicBool::new(false);
-        let reading = async {
-            let permit = self.readings.clone().acquire_owned().await;
-            has_begun.store(true, Ordering::Relaxed);
-            let (reader, key, file) = (self.clone(), run.key.clone(), file.clone());
-            let task = tokio::task::spawn_blocking(move || {
-                let folders = PodFolders {
-                    root: &reader.root,
-                    now: clock::now(),
-                };
-                let watch = |folder: BorrowedFd<'_>| reader.watches.watch_folder(&key, folder);
-                let result = folders.read_file(&key.pod.uid, &file, watch);
-                // The thread has it, and not whoever waits for the thread.
-                drop(permit);
-                result
-            });
-            task.await
-                .unwrap_or_else(|lost| Err(CannotProbe::Local(lost.to_string())))
+        let (reader, key, read) = (self.clone(), run.key.clone(), file.clone());
+        let reading = move || {
+            let folders = PodFolders {
+                root: &reader.root,
+                now: clock::now(),
+            };
+            let watch = |folder: BorrowedFd<'_>| reader.watches.watch_folder(&key, folder);
+            folders.read_file(&key.pod.uid, &read, watch)
         };
-        match limit.await_output(pin!(reading)).await {
-            Some(result) => result,
-            None if has_begun.load(Ordering::Relaxed) => Ok(Outcome::Failed(format!(
+        let outcome = self.readings.run_reading(&run.key, limit, reading).await?;
+        Ok(outcome.unwrap_or_else(|| {
+            Outcome::Failed(format!(
                 "reading file {:?} of volume {:?} did not end within {:?}",
                 file.path,
                 file.volume,
                 run.probe.timeout()
-            ))),
-            None => Err(CannotProbe::File(format!(
-                "{READINGS} other readings of files do not end: the node's disk hangs"
-            ))),
-        }
+            ))
+        }))
     }
 }
 
@@ -121,6 +110,8 @@ struct WatchedFolders {
     folders: HashMap<WatchDescriptor, Vec<Arc<ProbeKey>>>,
     /// Probes that have a place, each with the watch of its folder; None once that has fired.
     probes: HashMap<Arc<ProbeKey>, Option<WatchDescriptor>>,
+    /// How often watches have fired, by which one that fires before it is noted here is told.
+    fired: u64,
 }
 
 impl FolderWatches {
@@ -146,23 +137,39 @@ impl FolderWatches {
 
     /// Watches the folder of a probe's file, if there is a place for it, until something changes in it.
     fn watch_folder(&self, probe: &Arc<ProbeKey>, folder: BorrowedFd<'_>) {
+        // The descriptor names it: the path may lead elsewhere by now.
+        let path = format!("/proc/self/fd/{}", folder.as_raw_fd());
+        self.add_watch(probe, |queue| queue.add_watch(path.as_str(), CHANGES));
+    }
+
+    fn add_watch(
+        &self,
+        probe: &Arc<ProbeKey>,
+        add: impl Fn(&Inotify) -> nix::Result<WatchDescriptor>,
+    ) {
         let Some(queue) = &self.queue else {
             return;
         };
         let queue = &queue.get_ref().0;
-        let mut watched = self.lock_watched();
-        if !watched.has_place_for(probe) {
+        for attempt in 1..=WATCH_ATTEMPTS {
+            let Some(fired) = self.lock_watched().take_place(probe) else {
+                return;
+            };
+            // The file system is asked here, and may hang: without the lock, for which the main loop waits.
+            let added = add(queue);
+            let added = added.inspect_err(|error| {
+                tracing::debug!(%probe, %error, "a file is not watched, but looked at each period");
+            });
+            let mut watched = self.lock_watched();
+            // Perhaps by this watch, which is gone then. What has changed is seen, since the file is looked for afterwards.
+            if watched.fired != fired && attempt < WATCH_ATTEMPTS {
+                continue;
+            }
+            if let Some(unused) = watched.set_watch(probe, added.ok()) {
+                // A watch that has fired is gone.
+                let _gone = queue.rm_watch(unused);
+            }
             return;
-        }
-        // The descriptor names it: the path may lead elsewhere by now.
-        let path = format!("/proc/self/fd/{}", folder.as_raw_fd());
-        let added = queue.add_watch(path.as_str(), CHANGES);
-        let added = added.inspect_err(|error| {
-            tracing::debug!(%probe, %error, "a file is not watched, but looked at each period");
-        });
-        if let Some(unused) = watched.set_watch(probe, added.ok()) {
-            // A watch that has fired is gone.
-            let _gone = queue.rm_watch(unused);
         }
     }
 
@@ -206,14 +213,18 @@ impl FolderWatches {
 }
 
 impl WatchedFolders {
-    fn has_place_for(&self, probe: &ProbeKey) -> bool {
-        if self.probes.contains_key(probe) {
-            return true;
+    /// Gives a probe a place, unless there is none. Returns how often watches have fired by now.
+    fn take_place(&mut self, probe: &Arc<ProbeKey>) -> Option<u64> {
+        if !self.probes.contains_key(probe) {
+            let namespace = &probe.pod.namespace;
+            let same = self.probes.keys();
+            let same = same.filter(|known| known.pod.namespace == *namespace);
+            if self.probes.len() >= WATCHES || same.count() >= WATCHES_PER_NAMESPACE {
+                return None;
+            }
+            self.probes.insert(probe.clone(), None);
         }
-        let namespace = &probe.pod.namespace;
-        let same = self.probes.keys();
-        let same = same.filter(|known| known.pod.namespace == *namespace);
-        self.probes.len() < WATCHES && same.count() < WATCHES_PER_NAMESPACE
+        Some(self.fired)
     }
 
     /// Notes the watch of a probe's folder. Returns one that no probe needs any more.
@@ -243,6 +254,7 @@ impl WatchedFolders {
     fn take_fired(&mut self, events: &[InotifyEvent]) -> Vec<Arc<ProbeKey>> {
         let mut changed = Vec::new();
         for event in events {
+            self.fired += 1;
             // Each is followed by `IN_IGNORED`: the watch is gone.
             let probes = self.folders.remove(&event.wd).unwrap_or_default();
             for probe in probes {

@@ -183,7 +183,12 @@ async fn run_probe<E: Exec>(
             (handler, _) => leadsman_probe::run_probe(handler, &target, limit, exec).await,
         }
     };
-    let limit = limit.with_slack(EXEC_SLACK + SLACK);
+    // A reading of a file has the limit twice: its wait for a permit is no failure of the probe.
+    let wait = match run.probe.handler {
+        Handler::File(_) => run.probe.timeout(),
+        _ => Duration::ZERO,
+    };
+    let limit = limit.with_slack(wait + EXEC_SLACK + SLACK);
     let ended = limit.await_output(pin!(probed)).await;
     ended.unwrap_or(Err(CannotProbe::Deadline))
 }

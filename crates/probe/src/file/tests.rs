@@ -6,8 +6,10 @@ use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
+use nix::mount::{MsFlags, mount};
+use nix::sched::{CloneFlags, unshare};
 use nix::sys::stat::Mode;
-use nix::unistd::mkfifo;
+use nix::unistd::{Uid, mkfifo, setfsuid};
 use rstest::rstest;
 use tempfile::TempDir;
 
@@ -146,6 +148,38 @@ fn nothing_outside_of_the_volume_is_read() {
 
 // PRB-31
 #[test]
+fn of_mounts_on_the_volume_only_memory_is_read() {
+    // Nothing can be mounted otherwise.
+    if !Uid::effective().is_root() || unshare(CloneFlags::CLONE_NEWNS).is_err() {
+        return;
+    }
+    let unset = None::<&str>;
+    mount(
+        unset,
+        "/",
+        unset,
+        MsFlags::MS_REC | MsFlags::MS_PRIVATE,
+        unset,
+    )
+    .unwrap();
+    let node = Node::new();
+    let mount_on = |path: &Path, kind| {
+        fs::create_dir_all(path).unwrap();
+        mount(Some(kind), path, Some(kind), MsFlags::empty(), unset).unwrap();
+        fs::write(path.join("beat"), kind).unwrap();
+    };
+    mount_on(&node.volume(), "tmpfs");
+    assert_eq!(node.read("beat", None), succeeded("tmpfs"));
+    mount_on(&node.volume().join("a"), "tmpfs");
+    assert!(node.failure("a/beat").contains("another file system"));
+    // In place of one that a program answers for.
+    mount_on(&node.volume(), "ramfs");
+    let cannot = node.read("beat", None).unwrap_err().to_string();
+    assert!(cannot.contains("is a mount of type \"ramfs\""), "{cannot}");
+}
+
+// PRB-31
+#[test]
 fn what_is_no_file_is_never_opened() {
     let node = Node::new();
     let fifo = node.volume().join("fifo");
@@ -184,6 +218,30 @@ fn a_file_that_is_too_old_fails_with_the_time_of_its_last_write() {
     assert!(message.contains("was last written at 2"), "{message}");
     assert!(message.contains("more than 30 s ago"), "{message}");
     assert_eq!(node.read("beat", None), succeeded(""));
+}
+
+// PRB-30
+#[test]
+fn a_file_that_may_not_be_read_is_too_old_all_the_same() {
+    let node = Node::new();
+    let path = node.volume().join("beat");
+    let file = File::create(&path).unwrap();
+    let old = SystemTime::UNIX_EPOCH + Duration::from_secs(NOW.unsigned_abs() - 31);
+    file.set_modified(old).unwrap();
+    file.set_permissions(fs::Permissions::from_mode(0o000))
+        .unwrap();
+    let read = fs::Permissions::from_mode(0o755);
+    fs::set_permissions(node.pods.path(), read).unwrap();
+    // Of this thread alone: root would read any file.
+    let before = setfsuid(Uid::from_raw(65_534));
+    let (too_old, new) = (node.read("beat", Some(30)), node.read("beat", Some(31)));
+    setfsuid(before);
+    let Ok(Outcome::Failed(message)) = too_old else {
+        panic!("{too_old:?}");
+    };
+    assert!(message.contains("more than 30 s ago"), "{message}");
+    let cannot = new.unwrap_err().to_string();
+    assert!(cannot.contains("give it mode o+r"), "{cannot}");
 }
 
 // PRB-31

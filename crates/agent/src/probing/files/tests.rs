@@ -8,7 +8,7 @@ use tempfile::TempDir;
 
 use super::*;
 
-fn probe(namespace: &str, number: usize) -> Arc<ProbeKey> {
+pub(super) fn probe(namespace: &str, number: usize) -> Arc<ProbeKey> {
     Arc::new(ProbeKey {
         pod: PodIdentity {
             namespace: namespace.into(),
@@ -131,4 +131,29 @@ async fn a_namespace_has_its_share_of_the_watches_and_writing_without_end_fires_
         watch(&watches, &probe(&namespace.to_string(), 1), &folder);
     }
     assert_eq!(watches.lock_watched().probes.len(), WATCHES);
+}
+
+// PRB-32
+#[tokio::test]
+async fn a_watch_that_fires_while_it_is_set_is_set_again_and_nobody_waits_for_it() {
+    let watches = FolderWatches::new();
+    let (folder, one, two) = (TempDir::new().unwrap(), probe("a", 1), probe("a", 2));
+    let write = || fs::write(folder.path().join("beat"), "x").unwrap();
+    watch(&watches, &one, &folder);
+    let attempts = std::cell::Cell::new(0);
+    watches.add_watch(&two, |queue| {
+        let added = queue.add_watch(folder.path(), CHANGES);
+        attempts.update(|attempts| attempts + 1);
+        if attempts.get() == 1 {
+            // The main loop, which sees a change before this thread goes on, and does not wait for it.
+            write();
+            let events = queue.read_events().unwrap();
+            let mut state = watches.watched.try_lock().unwrap();
+            assert_eq!(state.take_fired(&events), from_ref(&one));
+        }
+        added
+    });
+    assert_eq!(attempts.get(), 2);
+    write();
+    assert_eq!(changed(&watches).await, [two]);
 }
