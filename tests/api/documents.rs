@@ -94,13 +94,14 @@ const COMMANDS: &[(&str, Check)] = &[
 ];
 
 /// The pages whose commands a case of [`TYPIST`] types one after another, on a cluster with a node.
-const TYPED: [&str; 6] = [
+const TYPED: [&str; 7] = [
     "docs/tutorial.md",
     "docs/tutorial-sidecars.md",
     "examples/README.md",
     "examples/game-server/README.md",
     "examples/database-role/README.md",
     "examples/worker-drain/README.md",
+    "examples/busy-worker/README.md",
 ];
 const TYPIST: &str = "tests/node/examples.rs";
 

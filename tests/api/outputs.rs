@@ -183,7 +183,8 @@ pub(crate) async fn a_file_reaches_the_agent_with_the_timing_of_its_probe(
 ) -> Result<()> {
     let scene = Scene::new(&installation.client, "heartbeats").await?;
     scene.pod("one").await?;
-    let probes = probes_of_example("file-heartbeat.yaml")?;
+    let mut probes = probes_of_example("file-heartbeat.yaml")?;
+    probes[0]["containerName"] = json!("main");
     let marker = scene.marker("m", probes.clone()).await?;
     let stored = serde_json::to_value(&marker.spec.probes)?;
     ensure!(stored == probes, "{stored} instead of {probes}");
