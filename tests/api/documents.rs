@@ -67,6 +67,7 @@ const COMMANDS: &[(&str, Check)] = &[
     ("leadsman manifests", RunWith(DRY)),
     ("kubectl annotate crd ", RunWith(DRY)),
     ("kubectl patch crd sidecarsets.", By("tests/api/sidecarset_schema.rs")),
+    ("kubectl patch crd clonesets.", Not("takes the CRD of a gate that is off here; the same is tried with that of the row above")),
     ("kubectl get sidecarsets ", Not("takes the CRD of a gate that is off here: tests/api/sidecarset_schema.rs reads sets")),
     ("kubectl run any ", Run),
     ("kubectl apply --server-side -k ", RunWith(DRY)),
