@@ -11,6 +11,8 @@ use crate::timers::Timers;
 ///
 /// Each write that it has sent since pays for a few hundredths more ([`PAID`]). Answers make the key dirty, and a dirty key sends nothing: with
 /// the whole rest a large object would send what fits into the requests in flight, and then nothing until the next run.
+/// A run that comes when one request has ended sends one write, and rests nearly as long as one that sends none: pods of a broadcast to
+/// 5,000 nodes take six times as long as bare requests.
 const REST: u32 = 100;
 /// The hundredths of the thread that a write pays for: those that fit into the requests in flight let its key have a third.
 const PAID: u32 = 4;
