@@ -8,7 +8,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use crate::effects::Effects;
 use crate::feature::{Feature, Watch, WriteVerb};
-use crate::keys::KeyQueue;
+use crate::keys::{KeyQueue, MOST_DUE};
 use crate::notices::{Notice, Notices};
 use crate::object::{ObjectName, ResourceVersion, Source};
 use crate::plan::{Plan, Write, WriteId};
@@ -232,13 +232,26 @@ impl<F: Feature> Reconciler<F> {
         while let Some(key) = self.keys.take_next(now.monotonic) {
             self.run_key(&key, now);
             let after = (self.clock)();
-            self.keys
-                .rest(&key, after.saturating_sub(before), now.monotonic);
+            let took = after.saturating_sub(before);
+            let due = self.count_due(&key, now);
+            self.keys.rest(&key, took, due, now.monotonic);
             before = after;
             if after.saturating_sub(begun) >= TURN {
                 break;
             }
         }
+    }
+
+    /// How many of the writes that a key has planned may be sent now, up to so many that more make no difference.
+    fn count_due(&self, key: &F::Key, now: Now) -> usize {
+        let planned = self.planned.get(key).into_iter().flatten();
+        let is_due = |id: &&WriteId| {
+            let write = self.wanted.get(*id).and_then(|by_key| by_key.get(key));
+            let sent_at =
+                write.and_then(|write| self.histories.sends_at(id, write.purpose, now.monotonic));
+            sent_at.is_some_and(|at| at <= now.monotonic)
+        };
+        planned.filter(is_due).take(MOST_DUE).count()
     }
 
     fn handle_timer(&mut self, timer: Timer<F::Key>, now: Now) {
@@ -403,7 +416,6 @@ impl<F: Feature> Reconciler<F> {
             return None;
         }
         self.histories.begin(id, write.purpose);
-        self.keys.note_sent(&key);
         if let Some(effect) = &write.effect {
             let until = (effect.begin)(&mut self.world, now);
             self.timers
