@@ -48,7 +48,7 @@ pub fn explain_job(job: BroadcastJob, pods: Vec<Pod>, nodes: Vec<Node>) -> JobEx
 }
 
 fn explain_in(job: &Job, world: &World) -> JobExplanation {
-    let survey = Survey::take(job, &world.pods, &world.nodes, &job.succeeded);
+    let survey = Survey::take(job, &world.pods, &world.nodes, &*job.succeeded);
     let mut nodes_without_pod = BTreeMap::<_, Vec<_>>::new();
     let pods = world.pods.find_in(&job.name.namespace, &job.uid);
     let with_pod: BTreeSet<_> = pods.filter_map(|pod| pod.node.as_deref()).collect();
@@ -63,7 +63,7 @@ fn explain_in(job: &Job, world: &World) -> JobExplanation {
             .as_ref()
             .map(|it| it.misfit(&known.facts));
         let reason = match misfit {
-            _ if survey.lost.contains(&node_hash(&job.uid, node)) => {
+            _ if survey.lost.contains(&*node_hash(&job.uid, node)) => {
                 "the job has succeeded there, and the pod is gone".to_owned()
             }
             Err(error) => format!("spec.template is not the template of a pod: {error}"),

@@ -195,8 +195,7 @@ fn clean_up(job: &Job, end: End, world: &World, plan: &mut Plan<'_, BroadcastJob
 fn carry_on(job: &Job, world: &World, memory: &mut Memory, plan: &mut Plan<'_, BroadcastJobs>) {
     let now = plan.now().wall;
     let memory = memory.of(job);
-    let done = memory.done(job);
-    let survey = Survey::take(job, &world.pods, &world.nodes, &done);
+    let survey = Survey::take(job, &world.pods, &world.nodes, memory.done(job));
     memory.record(job, &survey, plan);
     let verdict = Verdict::of(job, &survey, now);
     let told = notice(job, &survey, verdict);

@@ -1,6 +1,6 @@
 //! A `BroadcastJob` as the rules read it.
 
-use std::collections::BTreeSet;
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
@@ -26,7 +26,7 @@ pub(super) const UNFINISHED: &str = "unfinished";
 pub(super) const HASH: usize = 12;
 
 /// Nodes, by [`node_hash`].
-pub(super) type NodeHashes = BTreeSet<String>;
+pub(super) type NodeHashes = HashSet<String>;
 
 /// A node in the names of a job's pods and in its annotations.
 pub fn node_hash(job_uid: &str, node: &str) -> String {

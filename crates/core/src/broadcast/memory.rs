@@ -66,12 +66,8 @@ impl JobMemory {
     }
 
     /// The nodes on which the job is known to have succeeded.
-    pub(super) fn done<'a>(&self, job: &'a Job) -> Cow<'a, NodeHashes> {
-        if self.unrecorded.is_empty() {
-            Cow::Borrowed(&*job.succeeded)
-        } else {
-            Cow::Owned(job.succeeded.union(&self.unrecorded).cloned().collect())
-        }
+    pub(super) fn done<'a>(&'a self, job: &'a Job) -> impl Iterator<Item = &'a String> {
+        job.succeeded.iter().chain(&self.unrecorded)
     }
 
     /// Remembers what a survey shows, and writes what has to outlive this process.
@@ -86,10 +82,15 @@ impl JobMemory {
             return;
         }
         let now = plan.now().monotonic;
-        self.unrecorded.extend(survey.succeeded.iter().cloned());
+        let is_news = |hash: &&Cow<'_, str>| {
+            !job.succeeded.contains(&***hash) && !self.unrecorded.contains(&***hash)
+        };
+        let news: Vec<_> = survey.succeeded.iter().filter(is_news).collect();
+        self.unrecorded
+            .extend(news.into_iter().map(|hash| hash.to_string()));
         // The success on a node that is gone is forgotten with its pod: another one may come under its name.
         let is_there =
-            |hash: &String| survey.succeeded.contains(hash) || survey.lost.contains(hash);
+            |hash: &String| survey.succeeded.contains(&**hash) || survey.lost.contains(&**hash);
         self.unrecorded
             .retain(|hash| is_there(hash) && !job.succeeded.contains(hash));
         // A job of many nodes always has some whose success is news: a record is followed by the next one after a while.
@@ -104,10 +105,14 @@ impl JobMemory {
             .since
             .map(|since| since.saturating_add(RECORDED_WITHIN));
         let is_due = due.is_some_and(|due| due <= now)
-            || !survey.lost.is_disjoint(&self.unrecorded)
+            || survey
+                .lost
+                .iter()
+                .any(|hash| self.unrecorded.contains(&**hash))
             || !job.succeeded.iter().all(is_there);
         let succeeded = if is_due {
-            Cow::Owned(survey.succeeded.union(&survey.lost).cloned().collect())
+            let known = survey.succeeded.union(&survey.lost);
+            Cow::Owned(known.map(ToString::to_string).collect())
         } else {
             Cow::Borrowed(&*job.succeeded)
         };
@@ -132,15 +137,11 @@ fn acknowledge<'a>(job: &'a Job, survey: &Survey<'_>) -> Cow<'a, NodeHashes> {
     if job.spec.on_failure != OnFailure::Pause {
         Cow::Borrowed(&*job.acknowledged)
     } else if job.spec.is_paused {
-        Cow::Owned(survey.failed.clone())
+        Cow::Owned(survey.failed.iter().map(ToString::to_string).collect())
     } else {
         // A pod that is made again in the place of a failed one may fail anew.
-        Cow::Owned(
-            job.acknowledged
-                .intersection(&survey.failed)
-                .cloned()
-                .collect(),
-        )
+        let is_failed = |hash: &&String| survey.failed.contains(&***hash);
+        Cow::Owned(job.acknowledged.iter().filter(is_failed).cloned().collect())
     }
 }
 
@@ -149,6 +150,7 @@ fn join(hashes: &NodeHashes) -> Value {
     if hashes.is_empty() {
         return Value::Null;
     }
-    let hashes: Vec<_> = hashes.iter().map(String::as_str).collect();
+    let mut hashes: Vec<_> = hashes.iter().map(String::as_str).collect();
+    hashes.sort_unstable();
     json!(hashes.join(","))
 }

@@ -1,9 +1,12 @@
 //! What there is of a job: its pods and the nodes that it is for, each counted once.
 
+use std::borrow::Cow;
+use std::collections::{HashMap, HashSet};
+
 use leadsman_api::slim::Node;
 use leadsman_reconcile::{ObjectName, ResourceVersion, Store, Stored};
 
-use super::job::{Job, NodeHashes, node_hash};
+use super::job::{Job, node_hash};
 use super::pod::{JobPod, PodPhase};
 use crate::workload::node_fit::NodeFacts;
 
@@ -62,6 +65,12 @@ enum Standing {
     Leaving,
 }
 
+/// Nodes, by [`node_hash`]. A run looks up thousands of them, so none is copied that a pod's name has.
+type Hashes<'a> = HashSet<Cow<'a, str>>;
+
+/// What counts of each node that has a pod, by its name: the first of its pods.
+type Standings<'a> = HashMap<&'a str, (Standing, &'a ObjectName)>;
+
 /// What there is of a job.
 #[derive(Debug, Default)]
 pub(super) struct Survey<'a> {
@@ -81,62 +90,69 @@ pub(super) struct Survey<'a> {
     /// How many pods may run.
     pub(super) running: usize,
     /// The nodes on which a pod has failed, in whichever way.
-    pub(super) failed: NodeHashes,
+    pub(super) failed: Hashes<'a>,
     /// The nodes that have a pod that has succeeded.
-    pub(super) succeeded: NodeHashes,
+    pub(super) succeeded: Hashes<'a>,
     /// The nodes on which one has succeeded that is gone.
-    pub(super) lost: NodeHashes,
+    pub(super) lost: Hashes<'a>,
 }
 
 impl<'a> Survey<'a> {
     /// Looks at a job. `done` are the nodes on which it is known to have succeeded.
-    pub(super) fn take(
+    pub(super) fn take<'d>(
         job: &'a Job,
         pods: &'a Store<JobPod>,
         nodes: &'a Store<KnownNode>,
-        done: &NodeHashes,
+        done: impl IntoIterator<Item = &'d String>,
     ) -> Self {
         let mut survey = Self::default();
-        let standing = survey.count_pods(job, pods, nodes);
-        survey.count_nodes(job, nodes, &standing, done);
+        let standings = survey.count_pods(job, pods, nodes);
+        let done = done.into_iter().map(String::as_str);
+        let lost: HashSet<_> = done
+            .filter(|hash| !survey.succeeded.contains(*hash))
+            .collect();
+        survey.count_nodes(job, nodes, &standings, &lost);
         survey
     }
 
-    /// Counts the pods, and returns what stands on each node that has one, by its name.
     fn count_pods(
         &mut self,
         job: &'a Job,
         pods: &'a Store<JobPod>,
         nodes: &'a Store<KnownNode>,
-    ) -> Vec<(&'a str, Standing)> {
+    ) -> Standings<'a> {
         let namespace = &job.name.namespace;
         // They may run, and cannot be looked at.
         let first = job.pod_name("");
         let unknown = pods.undecodable().range(&first..).take_while(|name| {
             name.namespace == first.namespace && name.name.starts_with(&first.name)
         });
-        // A pod whose deletion was asked for runs until it is seen to be gone.
-        let leaving = pods
-            .find_in(namespace, &job.uid)
-            .filter(|pod| pod.phase == PodPhase::Active && pods.assumed(&pod.name).is_none());
-        self.running += unknown.count() + leaving.count();
-        let pods = pods.find_assumed_in(namespace, &job.uid).map(|pod| &**pod);
-        let mut pods: Vec<_> = pods
-            .map(|pod| {
-                let node = pod.node.as_deref().unwrap_or_default();
-                let is_gone = !node.is_empty() && nodes.observed(&node_name(node)).is_none();
-                (node, Standing::of(pod, job, is_gone), pod)
-            })
-            .collect();
-        pods.sort_unstable_by_key(|(node, standing, pod)| (*node, *standing, &pod.name));
-        let mut counted: Vec<(&str, Standing)> = Vec::with_capacity(pods.len());
-        for (node, standing, pod) in pods {
+        self.running += unknown.count();
+        let mut counted = Vec::new();
+        let mut standings = Standings::new();
+        let mut look_at = |pod: &'a JobPod| {
+            let node = pod.node.as_deref().unwrap_or_default();
+            let is_gone = || !node.is_empty() && nodes.observed(&node_name(node)).is_none();
+            let rank = (Standing::of(pod, job, is_gone), &pod.name);
+            let first = standings.entry(node).or_insert(rank);
+            *first = (*first).min(rank);
+            counted.push((node, rank, pod));
+        };
+        for (pod, assumed) in pods.find_with_assumed_in(namespace, &job.uid) {
+            match assumed {
+                Some(pod) => look_at(pod),
+                // A pod whose deletion was asked for runs until it is seen to be gone.
+                None => self.running += usize::from(pod.phase == PodPhase::Active),
+            }
+        }
+        let created = pods.find_created_in(namespace, &job.uid);
+        created.for_each(|pod| look_at(pod));
+        for (node, rank, pod) in counted {
             self.running += usize::from(pod.phase == PodPhase::Active);
             // A pod that is for no node yet stands for itself.
-            let is_second =
-                !node.is_empty() && counted.last().is_some_and(|(last, _)| *last == node);
-            let hash = || pod.node_hash(&job.uid).map(Into::into);
-            match standing {
+            let is_second = !node.is_empty() && standings.get(node) != Some(&rank);
+            let hash = || pod.node_hash(&job.uid);
+            match rank.0 {
                 Standing::Active | Standing::OverLimit if is_second => self.surplus.push(pod),
                 _ if is_second => {}
                 Standing::Succeeded => self.succeeded.extend(hash()),
@@ -149,36 +165,32 @@ impl<'a> Survey<'a> {
                 Standing::Orphaned => self.orphaned.push(pod),
                 Standing::Leaving => {}
             }
-            if !is_second {
-                counted.push((node, standing));
-            }
         }
-        counted
+        standings
     }
 
+    /// Counts the nodes. `lost` are those on which the job is known to have succeeded, and that have no such pod.
     fn count_nodes(
         &mut self,
         job: &'a Job,
         nodes: &'a Store<KnownNode>,
-        standing: &[(&str, Standing)],
-        done: &NodeHashes,
+        standings: &Standings<'_>,
+        lost: &HashSet<&str>,
     ) {
         let Ok(requirements) = &job.spec.requirements else {
             return;
         };
-        let is_lost = done.iter().any(|hash| !self.succeeded.contains(hash));
         for (name, node) in nodes.iter() {
             let name = &*name.name;
-            let place = standing.binary_search_by_key(&name, |(node, _)| *node);
-            let standing = place.ok().map(|place| standing[place].1);
+            let standing = standings.get(name).map(|(standing, _)| *standing);
             // A pod that has ended is never judged again, and one that runs is its kubelet's.
             if standing.is_some_and(|standing| standing != Standing::Leaving) {
                 continue;
             }
-            if is_lost {
+            if !lost.is_empty() {
                 let hash = node_hash(&job.uid, name);
-                if done.contains(&hash) {
-                    self.lost.insert(hash);
+                if lost.contains(&*hash) {
+                    self.lost.insert(hash.into());
                     continue;
                 }
             }
@@ -215,16 +227,16 @@ pub(super) fn node_name(node: &str) -> ObjectName {
 }
 
 impl Standing {
-    fn of(pod: &JobPod, job: &Job, node_is_gone: bool) -> Self {
+    fn of(pod: &JobPod, job: &Job, node_is_gone: impl Fn() -> bool) -> Self {
         let is_over = job.spec.restarts_containers && pod.restarts > job.spec.restart_limit;
         match pod.phase {
             PodPhase::Succeeded => Self::Succeeded,
             _ if pod.is_going => Self::Leaving,
             // The garbage collector has failed it, and is about to delete it.
-            PodPhase::Failed if node_is_gone => Self::Leaving,
+            PodPhase::Failed if node_is_gone() => Self::Leaving,
             PodPhase::Failed => Self::Failed,
             // One that no event has shown cannot be deleted yet.
-            PodPhase::Active if node_is_gone && !pod.is_bound && !pod.uid.is_empty() => {
+            PodPhase::Active if !pod.is_bound && !pod.uid.is_empty() && node_is_gone() => {
                 Self::Orphaned
             }
             PodPhase::Active if is_over => Self::OverLimit,

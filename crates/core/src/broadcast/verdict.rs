@@ -30,12 +30,13 @@ impl Verdict {
     /// seen.
     pub(super) fn of(job: &Job, survey: &Survey<'_>, now: Timestamp) -> Self {
         let spec = &job.spec;
-        let is_acknowledged = || survey.failed.is_subset(&job.acknowledged);
+        let is_acknowledged = |hash| job.acknowledged.contains(hash);
+        let are_acknowledged = || survey.failed.iter().all(|hash| is_acknowledged(&**hash));
         if spec.is_paused {
             Self::Paused
         } else if spec.on_failure == OnFailure::Fail && !survey.failed.is_empty() {
             Self::PodFailed
-        } else if spec.on_failure == OnFailure::Pause && !is_acknowledged() {
+        } else if spec.on_failure == OnFailure::Pause && !are_acknowledged() {
             Self::PausedByFailure.unless_late(job, now)
         } else if spec.ends
             && spec.requirements.is_ok()

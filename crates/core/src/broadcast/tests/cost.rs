@@ -52,13 +52,17 @@ fn a_pod_a_node_and_a_status_each_two_seconds_are_written() {
     assert_eq!(cluster.writes.len(), 3, "{:?}", cluster.writes);
 }
 
-/// The time of a run, with all pods running: what an event of a pod costs at most, since a job runs five times a second at
-/// most (`REST` of the kernel).
-fn time_of_run(count: usize) -> Duration {
+/// The time of a run, with all pods running, or as many of them ended: what an event of a pod costs at most, since a job runs
+/// five times a second at most while nothing is due (`REST` of the kernel).
+fn time_of_run(count: usize, ended: usize) -> Duration {
     let mut cluster = with_nodes(count);
     cluster.create_job(json!({}));
     while cluster.nodes_with_pod_count() < count {
         cluster.step();
+    }
+    for node in 0..ended {
+        cluster.report(&format!("node-{node:05}"), "Succeeded", 0);
+        cluster.watch(Kind::Pod, 1);
     }
     // As many nodes in all as there are with fewer runs of more of them.
     let runs = 4 * NODES / count;
@@ -79,16 +83,16 @@ fn cpu_time() -> Duration {
 
 #[test]
 fn a_run_costs_time_in_proportion_to_the_nodes() {
-    let (few, many) = (time_of_run(NODES / 10), time_of_run(NODES));
-    eprintln!(
-        "a run takes {few:?} with {} nodes, {many:?} with {NODES}",
-        NODES / 10
-    );
-    assert!(
-        many < few * 60,
-        "{few:?} with {} nodes, {many:?} with {NODES}",
-        NODES / 10
-    );
+    for ended in [0, 9] {
+        let [few, many] = [NODES / 10, NODES].map(|count| time_of_run(count, count * ended / 10));
+        eprintln!(
+            "a run takes {few:?} with 500 nodes, {many:?} with {NODES}; {ended} of 10 have ended"
+        );
+        assert!(
+            many < few * 60,
+            "{few:?} with 500 nodes, {many:?} with {NODES}; {ended} of 10 have ended"
+        );
+    }
 }
 
 /// An event of a node makes a job run only if its fitness changes.
