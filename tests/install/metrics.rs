@@ -276,7 +276,7 @@ pub(crate) async fn every_query_of_alerts_and_dashboards_has_data(
     release: Arc<Release>,
 ) -> Result<()> {
     packages::ensure_prometheus(&mut progress::to_stderr())?;
-    let gates = "PodProbeMarkerGate=true,EnablePodProbeMarkerOnServerless=true,SidecarSetGate=true";
+    let gates = "PodProbeMarkerGate=true,EnablePodProbeMarkerOnServerless=true,SidecarSetGate=true,CloneSetGate=true";
     install(&release, json!({"featureGates": gates})).await?;
     let (room, _history) = marked_pods(&release, "metrics").await?;
     let objects = monitoring(&release).await?;

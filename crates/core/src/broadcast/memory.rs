@@ -87,7 +87,7 @@ impl JobMemory {
         };
         let news: Vec<_> = survey.succeeded.iter().filter(is_news).collect();
         self.unrecorded
-            .extend(news.into_iter().map(|hash| hash.to_string()));
+            .extend(news.into_iter().map(ToString::to_string));
         // The success on a node that is gone is forgotten with its pod: another one may come under its name.
         let is_there =
             |hash: &String| survey.succeeded.contains(&**hash) || survey.lost.contains(&**hash);
