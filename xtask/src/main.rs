@@ -14,6 +14,7 @@ mod commit;
 mod crds;
 mod demo;
 mod dist;
+mod fuzz;
 mod image;
 mod krew;
 mod lint;
@@ -59,6 +60,8 @@ enum Verb {
     Bench(bench::Arguments),
     /// Run seeds of the simulation: managers and agents against a model of the API server, with faults
     Sim(sim::Arguments),
+    /// Run fuzz targets: parsers of what others send or write, with inputs that libFuzzer makes up
+    Fuzz(fuzz::Arguments),
     /// Make leadsman's container image as an OCI archive, without Docker
     Image(image::Arguments),
     /// Make what a release consists of in target/dist: images, chart, manifests, bills of materials, checksums
@@ -91,6 +94,7 @@ fn main() -> ExitCode {
         Verb::Test(arguments) => Ok(test::run(&arguments)),
         Verb::Bench(arguments) => bench::run(&arguments),
         Verb::Sim(arguments) => sim::run(&arguments),
+        Verb::Fuzz(arguments) => fuzz::run(&arguments),
         Verb::Image(arguments) => image::run(&arguments),
         Verb::Dist(arguments) => dist::run(arguments),
         Verb::Docs(arguments) => book::run(&arguments),

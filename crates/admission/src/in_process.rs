@@ -3,11 +3,12 @@
 //! connection that breaks because the process has ended.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use http::{Request, StatusCode};
 use http_body_util::{BodyExt, Full};
 use jiff::Timestamp;
-use leadsman_process::watch;
+use leadsman_process::{clock, watch};
 use rustls::sign::CertifiedKey;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
@@ -16,6 +17,7 @@ use tokio_util::task::TaskTracker;
 use crate::certificate::{BundleError, check_server};
 use crate::endpoint::Endpoints;
 use crate::server::{FINISH, Server};
+use crate::webhook::{ReviewResult, Terms, Webhook};
 
 /// The end of the process that serves.
 pub struct InProcessServer(watch::Sender<Option<Arc<Serving>>>);
@@ -127,11 +129,26 @@ impl Server {
     }
 }
 
+impl Webhook {
+    /// The answer to a body at once, by the snapshot that there is; none if the body has no uid.
+    pub fn answer_body(&self, body: &[u8]) -> Option<Vec<u8>> {
+        let terms = Terms {
+            slot: None,
+            tag: None,
+            fails: false,
+            deadline: clock::monotonic() + Duration::from_secs(10),
+            may_wait: false,
+        };
+        match self.answers.answer_review(body, terms) {
+            ReviewResult::Now(answer) => answer.body,
+            ReviewResult::Outdated(_) => None,
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
-    use leadsman_process::{Metrics, Readiness, clock};
+    use leadsman_process::{Metrics, Readiness};
     use tokio::time::Instant;
 
     use super::*;

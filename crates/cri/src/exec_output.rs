@@ -144,7 +144,20 @@ impl OutputLimiter {
         ParsePosition::Key(Varint::default())
     }
 
+    /// The stream that a field of `ExecSyncResponse` (`api.proto`) is; none for one of a later version, which is skipped.
+    fn stream_of_field(&mut self, field: u64) -> Option<&mut Vec<u8>> {
+        match field {
+            1 => Some(&mut self.stdout),
+            2 => Some(&mut self.stderr),
+            _ => None,
+        }
+    }
+
     fn begin_bytes(&mut self, field: u64, length: u64) -> Result<ParsePosition, InvalidProtobuf> {
+        // The last of several fields of one number counts ("Protocol Buffers: Encoding", "Last One Wins").
+        if let Some(former) = self.stream_of_field(field) {
+            former.clear();
+        }
         match length {
             0 => Ok(ParsePosition::Key(Varint::default())),
             left if left <= self.left => Ok(ParsePosition::Bytes { field, left }),
@@ -159,13 +172,7 @@ impl OutputLimiter {
         piece: &[u8],
     ) -> Result<usize, InvalidProtobuf> {
         let here = usize::try_from(left).map_or(piece.len(), |left| left.min(piece.len()));
-        let kept = match field {
-            // The fields of `ExecSyncResponse` (`api.proto`); one of a later version is skipped.
-            1 => Some(&mut self.stdout),
-            2 => Some(&mut self.stderr),
-            _ => None,
-        };
-        if let Some(kept) = kept {
+        if let Some(kept) = self.stream_of_field(field) {
             let room = MAX_OUTPUT.saturating_sub(kept.len());
             kept.extend_from_slice(&piece[..here.min(room)]);
         }
@@ -191,6 +198,16 @@ impl OutputLimiter {
         message.encode(&mut out).expect("a BytesMut grows");
         out.freeze()
     }
+}
+
+/// The replacement of a reply that comes in these pieces.
+#[cfg(any(test, feature = "wire"))]
+pub fn limit_reply<'a>(pieces: impl IntoIterator<Item = &'a [u8]>) -> Vec<u8> {
+    let mut limiter = OutputLimiter::default();
+    let pieces = pieces.into_iter();
+    pieces
+        .flat_map(|piece| limiter.limit_piece(piece))
+        .collect()
 }
 
 /// The position after a key, which holds the number of the field and its wire type.
@@ -260,11 +277,7 @@ mod tests {
     }
 
     fn limited(answer: &[u8], piece: usize) -> Vec<u8> {
-        let mut limiter = OutputLimiter::default();
-        answer
-            .chunks(piece)
-            .flat_map(|piece| limiter.limit_piece(piece))
-            .collect()
+        limit_reply(answer.chunks(piece))
     }
 
     #[test]
@@ -319,6 +332,18 @@ mod tests {
                 limited(&framed(&message), piece),
                 framed(&known.encode_to_vec())
             );
+        }
+    }
+
+    #[test]
+    fn of_a_field_that_is_there_twice_the_last_counts() {
+        let message = [
+            0x0a, 2, b'n', b'o', 0x12, 1, b'e', 0x18, 1, 0x0a, 1, b'y', 0x12, 0,
+        ];
+        let decoded = wire::ExecSyncResponse::decode(&message[..]).unwrap();
+        for piece in [1, 3, usize::MAX] {
+            let expected = framed(&decoded.encode_to_vec());
+            assert_eq!(limited(&framed(&message), piece), expected);
         }
     }
 

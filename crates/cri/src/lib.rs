@@ -22,5 +22,7 @@ mod wire;
 #[cfg(feature = "wire")]
 pub mod wire;
 
+#[cfg(any(test, feature = "wire"))]
+pub use exec_output::limit_reply;
 pub use runtime::{Error, Runtime, RuntimeVersion};
 pub use view::{Addresses, CurrentContainer, CurrentContainers, PodLabels, View};

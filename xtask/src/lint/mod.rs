@@ -14,7 +14,7 @@ use std::process::{Command, ExitCode};
 use anyhow::Result;
 
 use crate::cargo::{self, cargo};
-use crate::{book, clock, crds, manifests, rules};
+use crate::{book, clock, crds, fuzz, manifests, rules};
 
 /// What a check found: a line each, with what to do about it. None: it passed.
 type Findings = Vec<String>;
@@ -121,10 +121,15 @@ fn fmt() -> Result<Findings> {
     if let Some(missing) = component("fmt", "rustfmt") {
         return Ok(vec![missing]);
     }
-    passes(
+    let mut findings = passes(
         cargo().args(["fmt", "--all", "--check"]),
         "run `cargo fmt --all`",
-    )
+    )?;
+    findings.extend(passes(
+        cargo().args(["fmt", "--check", "--manifest-path", fuzz::MANIFEST]),
+        "run `cargo fmt --manifest-path fuzz/Cargo.toml`",
+    )?);
+    Ok(findings)
 }
 
 fn clippy() -> Result<Findings> {

@@ -1,5 +1,7 @@
-//! One version: that of the workspace. Chart, Dockerfile and texts that name leadsman's version name this one.
+//! One version: that of the workspace. Chart, Dockerfile and texts that name leadsman's version name this one. And the fuzz
+//! targets, which have a lock file of their own, are built with the versions of crates that are shipped.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
@@ -49,7 +51,34 @@ pub(super) fn check() -> Result<Findings> {
     let text = fs::read_to_string(&changelog).context(CHANGELOG)?;
     let newest = newest_release(&text).filter(|version| *version != VERSION);
     findings.extend(newest.map(|other| finding(&changelog, other)));
+    let lock = |path: &str| fs::read_to_string(root.join(path)).context(path.to_owned());
+    let (own, fuzz) = (lock("Cargo.lock")?, lock("fuzz/Cargo.lock")?);
+    findings.extend(other_crates(&own, &fuzz).map(|(name, version)| {
+        format!(
+            "fuzz/Cargo.lock has {name} {version}, Cargo.lock has another; run `cargo update --manifest-path fuzz/Cargo.toml \
+             {name} --precise VERSION`"
+        )
+    }));
     Ok(findings)
+}
+
+/// Crates, with their versions, of a lock file that another one has in other versions alone.
+fn other_crates<'a>(
+    own: &'a str,
+    other: &'a str,
+) -> impl Iterator<Item = (&'a str, &'a str)> + use<'a> {
+    let known: BTreeSet<_> = locked(own).collect();
+    let names: BTreeSet<_> = known.iter().map(|(name, _)| *name).collect();
+    locked(other).filter(move |one| names.contains(one.0) && !known.contains(one))
+}
+
+/// The names and versions of the crates in a lock file, where the one stands on the line after the other.
+fn locked(lock: &str) -> impl Iterator<Item = (&str, &str)> {
+    let crates = lock.split("\nname = \"").skip(1);
+    crates.filter_map(|one| {
+        let (name, rest) = one.split_once("\"\nversion = \"")?;
+        Some((name, rest.split('"').next()?))
+    })
 }
 
 fn finding(file: &Path, other: &str) -> String {
@@ -115,6 +144,21 @@ mod tests {
     #[test]
     fn this_workspace_names_one_version() {
         assert_eq!(check().unwrap(), [""; 0]);
+    }
+
+    #[test]
+    fn a_crate_of_another_version_is_found() {
+        let lock = |crates: &[(&str, &str)]| {
+            let crates = crates.iter();
+            let crates = crates.map(|(name, version)| {
+                format!("[[package]]\nname = \"{name}\"\nversion = \"{version}\"\n\n")
+            });
+            format!("version = 4\n\n{}", crates.collect::<String>())
+        };
+        let own = lock(&[("a", "1.0.0"), ("a", "2.0.0"), ("b", "1.0.0")]);
+        let other = lock(&[("a", "2.0.0"), ("b", "1.0.1"), ("c", "1.0.0")]);
+        let found: Vec<_> = other_crates(&own, &other).collect();
+        assert_eq!(found, [("b", "1.0.1")]);
     }
 
     #[test]

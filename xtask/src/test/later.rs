@@ -48,6 +48,10 @@ pub(super) const AGAIN: &[Again] = &[
         why: "the documentation of the code, and the checks of the gate",
     },
     Again {
+        words: &["fuzz", "--seconds", "0"],
+        why: "the fuzz targets, with the inputs that are committed",
+    },
+    Again {
         words: &["dist"],
         why: "images for all architectures, bills of materials, licences",
     },
