@@ -177,13 +177,11 @@ impl Occasions {
             Occasion::OpenKruise => leadsman_tests::neighbour::install(&self.client()).await?,
             Occasion::Leftover => self.configuration(FIELD_MANAGER).await?,
             Occasion::OtherConfiguration => {
+                self.delete_configurations().await?;
                 self.configuration("somebody").await?;
                 self.validating("somebody").await?;
             }
-            Occasion::NoConfiguration => {
-                delete(&self.configurations(), CONFIGURATION).await?;
-                delete(&self.validating_configurations(), CONFIGURATION).await?;
-            }
+            Occasion::NoConfiguration => self.delete_configurations().await?,
             Occasion::NoMarkers => {
                 self.configuration(FIELD_MANAGER).await?;
                 let markers = self.scene.markers();
@@ -272,6 +270,11 @@ impl Occasions {
     }
 
     /// A configuration of the other kind without webhooks.
+    async fn delete_configurations(&self) -> Result<()> {
+        delete(&self.configurations(), CONFIGURATION).await?;
+        delete(&self.validating_configurations(), CONFIGURATION).await
+    }
+
     async fn validating(&self, field_manager: &str) -> Result<()> {
         let empty = json!({"apiVersion": "admissionregistration.k8s.io/v1",
             "kind": "ValidatingWebhookConfiguration",
