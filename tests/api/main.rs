@@ -27,6 +27,7 @@ mod openkruise;
 mod outages;
 mod outputs;
 mod ownership;
+mod recorded;
 mod restore;
 mod rights;
 mod serverless;
