@@ -303,6 +303,12 @@ impl<F: Tested> TestServer<F> {
         first.map(|(_, sent)| sent.kind.label)
     }
 
+    /// Whether a write of this label and object is under way.
+    pub(crate) fn is_under_way(&self, label: &str, name: &ObjectName) -> bool {
+        let mut under_way = self.under_way.iter();
+        under_way.any(|(id, sent)| sent.kind.label == label && id.name == *name)
+    }
+
     /// Answers the first write that is under way.
     pub(crate) fn answer(&mut self, answer: Answer) {
         if let Some((id, sent)) = self.under_way.pop_first() {

@@ -120,8 +120,13 @@ impl<'a> Survey<'a> {
             .find_in(namespace, &job.uid)
             .filter(|pod| pod.phase == PodPhase::Active && pods.assumed(&pod.name).is_none());
         self.running += unknown.count() + leaving.count();
-        let pods = pods.find_assumed_in(namespace, &job.uid).map(|pod| &**pod);
+        // One that succeeds while its deletion is under way has succeeded.
+        let succeeded = pods
+            .find_in(namespace, &job.uid)
+            .filter(|pod| pod.phase == PodPhase::Succeeded && pods.assumed(&pod.name).is_none());
+        let pods = pods.find_assumed_in(namespace, &job.uid).chain(succeeded);
         let mut pods: Vec<_> = pods
+            .map(|pod| &**pod)
             .map(|pod| {
                 let node = pod.node.as_deref().unwrap_or_default();
                 let is_gone = !node.is_empty() && nodes.observed(&node_name(node)).is_none();
