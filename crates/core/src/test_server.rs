@@ -331,6 +331,7 @@ impl<F: Tested> TestServer<F> {
         let now = self.time();
         let is_refused = (self.policy)(sent.kind.label, &id.name.name, &sent.body);
         let answer = if is_refused { Answer::Refused } else { answer };
+        let before = self.version;
         let outcome = match answer {
             Answer::Done | Answer::DoneAndLost => self.carry_out(&id, &sent),
             _ => Ok(None),
@@ -357,7 +358,14 @@ impl<F: Tested> TestServer<F> {
                     let watched = Self::watched(*kind);
                     (watched.object)(&mut self.reconciler, object, Source::Reply);
                 }
-                self.reconciler.note_done(&id, reply.is_some(), now);
+                let is_creation = sent.kind.verb == WriteVerb::Create && reply.is_some();
+                if is_creation && self.version == before {
+                    // A creation reads what is in its way.
+                    self.reconciler.note_failed(&id, true);
+                    self.retried.insert(id);
+                } else {
+                    self.reconciler.note_done(&id, reply.is_some(), now);
+                }
             }
         }
     }
