@@ -252,12 +252,14 @@ impl<'a> Round<'a> {
         let awaited = scene.claims.count_awaited(set, &templates);
         let missing = unused + (missing - unused).saturating_sub(awaited);
         let names = super::names::free_names(set, pods, (scene.claims, &templates));
-        let (mut fresh, mut resting) = (Vec::new(), Vec::new());
+        let (mut fresh, mut resting, mut kept) = (Vec::new(), Vec::new(), 0);
         for name in names {
-            if fresh.len() == missing || resting.len() == super::names::REFUSED {
+            if fresh.len() + kept == missing || resting.len() == super::names::REFUSED {
                 break;
             }
             let is_refused = refused(&super::writes::CREATE_POD, &name, None);
+            // One that has claims keeps its place: each further name would get claims of its own.
+            kept += usize::from(is_refused && scene.claims.has(&name));
             let list = if is_refused { &mut resting } else { &mut fresh };
             list.push(name);
         }
