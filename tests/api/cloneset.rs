@@ -2,6 +2,7 @@
 //! runs its pods: the test reports what a kubelet would.
 
 mod admission;
+mod going_back;
 mod losses;
 mod takeover;
 
@@ -25,6 +26,7 @@ use crate::rights::client_of;
 use crate::stage::PLACES;
 
 pub(crate) use admission::*;
+pub(crate) use going_back::*;
 pub(crate) use losses::*;
 pub(crate) use takeover::*;
 

@@ -329,6 +329,7 @@ fn apart() -> Vec<Case<Installation>> {
         case!(apart cloneset::a_set_is_made_scaled_and_updated),
         case!(apart cloneset::lost_replies_make_no_pod_too_many),
         case!(apart cloneset::what_openkruise_left_is_taken_over),
+        case!(apart cloneset::what_is_left_reads_as_what_openkruise_left),
         case!(apart cloneset::idle_pods_go_first_and_a_roll_out_is_steered),
         case!(apart deletion::clients_of_openkruise_find_the_finalizer),
         case!(apart jobs::a_schedule_runs_its_jobs_once_across_a_restart),

@@ -18,7 +18,7 @@ use super::{
 use crate::openkruise::preflight;
 
 /// Namespace after namespace, in each a set and then what it controls.
-const LEFT: &str = include_str!("../../fixtures/openkruise/clonesets.jsonl");
+pub(super) const LEFT: &str = include_str!("../../fixtures/openkruise/clonesets.jsonl");
 /// The sets, and the pods that they have, in all namespaces.
 const SETS: usize = 9;
 const PODS: usize = 19;
