@@ -5,53 +5,46 @@ use std::sync::Arc;
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::api::{
-    ApiResource, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams, PostParams,
-};
-use kube::{Api, Client, Error};
+use kube::api::{ListParams, Patch, PatchParams, PostParams};
+use kube::{Api, Client};
 use leadsman_api::BroadcastJob;
 use leadsman_api::crd::{advanced_cron_job_crd, broadcast_job_crd, clone_set_crd};
 use leadsman_tests::{Scene, wait_for_answer, wait_for_object};
-use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::Installation;
 use crate::inject::wait_until_served;
+use crate::recorded::RecordedCases;
 use crate::stage::PLACES;
 
 const GATE: &str = "--feature-gates=BroadcastJobGate=true";
-/// What was recorded of `OpenKruise`'s webhooks.
-const RECORDED: &str = include_str!("../fixtures/openkruise/broadcastjob-admission.jsonl");
-
-/// An object that was sent, and whether it was taken.
-#[derive(Deserialize)]
-struct Recorded {
-    case: String,
-    version: String,
-    allowed: bool,
-    object: Value,
-}
-
-/// The cases with which no pod would run, or which mean nothing: `OpenKruise` takes them.
-const REFUSED: [&str; 15] = [
-    "parallelism 0",
-    "parallelism -1",
-    "parallelism '0%'",
-    "parallelism '-5%'",
-    "parallelism 'abc'",
-    "parallelism '5'",
-    "parallelism ''",
-    "completionPolicy {'type': 'Foo'}",
-    "completionPolicy {'ttlSecondsAfterFinished': -1}",
-    "completionPolicy {'activeDeadlineSeconds': -1}",
-    "completionPolicy {'activeDeadlineSeconds': 0}",
-    "completionPolicy {'type': 'Foo', 'activeDeadlineSeconds': 5}",
-    "failurePolicy {'type': 'Foo'}",
-    "failurePolicy {'restartLimit': -1}",
-    "nodeName",
-];
-/// The cases that the API server judges when a pod is created.
-const JUDGED_LATER: [&str; 2] = ["empty image", "bad label"];
+const RECORDED: RecordedCases<'_> = RecordedCases {
+    kind: "BroadcastJob",
+    lines: include_str!("../fixtures/openkruise/broadcastjob-admission.jsonl"),
+    refused: &[
+        "parallelism 0",
+        "parallelism -1",
+        "parallelism '0%'",
+        "parallelism '-5%'",
+        "parallelism 'abc'",
+        "parallelism '5'",
+        "parallelism ''",
+        "completionPolicy {'type': 'Foo'}",
+        "completionPolicy {'ttlSecondsAfterFinished': -1}",
+        "completionPolicy {'activeDeadlineSeconds': -1}",
+        "completionPolicy {'activeDeadlineSeconds': 0}",
+        "completionPolicy {'type': 'Foo', 'activeDeadlineSeconds': 5}",
+        "failurePolicy {'type': 'Foo'}",
+        "failurePolicy {'restartLimit': -1}",
+        "nodeName",
+    ],
+    judged_later: &["empty image", "bad label"],
+    is_complete: |spec| {
+        (spec["parallelism"].is_number() || spec["parallelism"].is_string())
+            && spec["completionPolicy"]["type"].is_string()
+            && spec["failurePolicy"]["type"].is_string()
+    },
+};
 
 /// Has the API server serve the kinds of jobs and sets of pods, which only their gates install.
 pub(crate) async fn serve_jobs(client: &Client) -> Result<()> {
@@ -76,41 +69,7 @@ pub(crate) async fn the_api_server_takes_and_refuses_what_was_recorded(
 ) -> Result<()> {
     serve_jobs(&installation.client).await?;
     let scene = Scene::new(&installation.client, "v").await?;
-    let dry_run = PostParams {
-        dry_run: true,
-        ..PostParams::default()
-    };
-    let mut problems = Vec::new();
-    for line in RECORDED.lines() {
-        let recorded: Recorded = serde_json::from_str(line)?;
-        let case = &*recorded.case;
-        let is_wanted =
-            recorded.allowed && !REFUSED.contains(&case) || JUDGED_LATER.contains(&case);
-        let mut object = recorded.object;
-        object["apiVersion"] = json!(format!("apps.kruise.io/{}", recorded.version));
-        object["kind"] = json!("BroadcastJob");
-        let kind = GroupVersionKind::gvk("apps.kruise.io", &recorded.version, "BroadcastJob");
-        let jobs = Api::namespaced_with(scene.client.clone(), "v", &ApiResource::from_gvk(&kind));
-        let object: DynamicObject = serde_json::from_value(object)?;
-        match jobs.create(&dry_run, &object).await {
-            Ok(stored) => {
-                let spec = &stored.data["spec"];
-                let is_complete =
-                    spec["parallelism"].is_number() || spec["parallelism"].is_string();
-                let has_types = spec["completionPolicy"]["type"].is_string()
-                    && spec["failurePolicy"]["type"].is_string();
-                if !is_wanted || !is_complete || !has_types {
-                    problems.push(format!("{case} was taken: {spec}"));
-                }
-            }
-            Err(Error::Api(status)) if !is_wanted && status.code == 422 => {
-                eprintln!("{case}: {}", status.message);
-            }
-            Err(error) => problems.push(format!("{case}: {error}")),
-        }
-    }
-    ensure!(problems.is_empty(), "{}", problems.join("\n"));
-    Ok(())
+    RECORDED.check(&scene).await
 }
 
 /// A job with a pod a node, and the job as soon as its status fulfils a condition.

@@ -2,6 +2,8 @@
 //! runs its pods: the test reports what a kubelet would.
 
 mod admission;
+mod going_back;
+mod losses;
 mod takeover;
 
 use std::collections::BTreeMap;
@@ -24,6 +26,8 @@ use crate::rights::client_of;
 use crate::stage::PLACES;
 
 pub(crate) use admission::*;
+pub(crate) use going_back::*;
+pub(crate) use losses::*;
 pub(crate) use takeover::*;
 
 const GATE: &str = "--feature-gates=CloneSetGate=true";
@@ -104,16 +108,8 @@ impl Pods {
                 continue;
             }
             let image = image(&pod);
-            let conditions = pod
-                .status
-                .iter()
-                .flat_map(|status| status.conditions.iter().flatten());
-            let is_true = |gate: &str| {
-                let mut conditions = conditions.clone();
-                conditions.any(|one| one.type_ == gate && one.status == "True")
-            };
-            let is_open = is_true("InPlaceUpdateReady") && is_true("KruisePodReady");
-            let was_ready = is_true("Ready");
+            let is_open = is_true(&pod, "InPlaceUpdateReady") && is_true(&pod, "KruisePodReady");
+            let was_ready = is_true(&pod, "Ready");
             let statuses = pod
                 .status
                 .iter()
@@ -141,14 +137,7 @@ impl Pods {
         wait_for_answer("the pods of the set", || async {
             self.report().await?;
             let pods = self.active().await?;
-            let is_done = |pod: &Pod| {
-                let conditions = pod
-                    .status
-                    .iter()
-                    .flat_map(|status| status.conditions.iter().flatten());
-                let mut conditions = conditions.filter(|one| one.type_ == "Ready");
-                image(pod) == image_wanted && conditions.any(|one| one.status == "True")
-            };
+            let is_done = |pod: &Pod| image(pod) == image_wanted && is_true(pod, "Ready");
             let is_whole = pods.len() == count && pods.iter().all(is_done);
             Ok(is_whole.then_some(pods))
         })
@@ -162,6 +151,15 @@ fn unless_gone<T>(answer: Result<T, Error>) -> Result<(), Error> {
         Err(Error::Api(status)) if status.code == 404 => Ok(()),
         answer => answer.map(drop),
     }
+}
+
+fn is_true(pod: &Pod, condition: &str) -> bool {
+    let conditions = pod
+        .status
+        .iter()
+        .flat_map(|status| status.conditions.iter().flatten());
+    let mut conditions = conditions.filter(|one| one.type_ == condition);
+    conditions.any(|one| one.status == "True")
 }
 
 fn image(pod: &Pod) -> String {
@@ -181,13 +179,19 @@ fn uids(pods: &[Pod]) -> Vec<String> {
     uids
 }
 
-/// A control plane and a manager with the gate.
-async fn raise() -> Result<Installation> {
+/// A control plane where a manager with the gate may start.
+async fn raise_without_manager() -> Result<Installation> {
     let installation = Installation::raise_idle().await?;
     serve_jobs(&installation.client).await?;
     installation
         .apply_manifests(&[GATE, "--only=access"], &["--force-conflicts"])
         .await?;
+    Ok(installation)
+}
+
+/// The same with that manager.
+async fn raise() -> Result<Installation> {
+    let installation = raise_without_manager().await?;
     installation.start_manager_with(&[GATE]).await?;
     Ok(installation)
 }
@@ -211,45 +215,52 @@ pub(crate) async fn a_set_is_made_scaled_and_updated(_shared: Arc<Installation>)
     sets.create(&PostParams::default(), &set).await?;
     let pods = Pods(Api::namespaced(scene.client.clone(), &scene.ns));
     pods.ready(3, "app:1").await?;
-    let patch = |patch: Value| {
-        let sets = sets.clone();
-        async move {
-            sets.patch("web", &PatchParams::default(), &Patch::Merge(patch))
-                .await
-        }
-    };
     // By the subresource, as an autoscaler does it.
     let scale = Patch::Merge(json!({"spec": {"replicas": 4}}));
     sets.patch_scale("web", &PatchParams::default(), &scale)
         .await?;
     let four = pods.ready(4, "app:1").await?;
-    patch(json!({"spec": {"replicas": 2}})).await?;
+    edit(&sets, json!({"replicas": 2})).await?;
     let two = pods.ready(2, "app:1").await?;
     ensure!(
         uids(&two).iter().all(|uid| uids(&four).contains(uid)),
         "the rest stays"
     );
+    a_set_is_updated(&sets, &pods, &uids(&two)).await?;
+    claims_come_and_go_with_their_pods(&installation).await
+}
+
+async fn edit(sets: &Api<CloneSet>, spec: Value) -> Result<()> {
+    let patch = Patch::Merge(json!({"spec": spec}));
+    sets.patch("web", &PatchParams::default(), &patch).await?;
+    Ok(())
+}
+
+async fn a_set_is_updated(sets: &Api<CloneSet>, pods: &Pods, before: &[String]) -> Result<()> {
     let template = |image: &str| {
         let containers = json!([{"name": "main", "image": image}]);
-        json!({"spec": {"template": {"spec": {"containers": containers}}}})
+        json!({"template": {"spec": {"containers": containers}}})
     };
-    patch(template("app:2")).await?;
+    edit(sets, template("app:2")).await?;
     let re_created = pods.ready(2, "app:2").await?;
     ensure!(
-        uids(&re_created)
-            .iter()
-            .all(|uid| !uids(&two).contains(uid)),
+        uids(&re_created).iter().all(|uid| !before.contains(uid)),
         "others came"
     );
-    patch(json!({"spec": {"updateStrategy": {"type": "InPlaceIfPossible"}}})).await?;
-    patch(template("app:3")).await?;
+    edit(
+        sets,
+        json!({"updateStrategy": {"type": "InPlaceIfPossible"}}),
+    )
+    .await?;
+    edit(sets, template("app:3")).await?;
     let in_place = pods.ready(2, "app:3").await?;
     ensure!(
         uids(&in_place) == uids(&re_created),
         "they were updated in place"
     );
     // Metadata alone, which the policy on pods lets the manager change.
-    patch(json!({"spec": {"template": {"metadata": {"labels": {"tier": "front"}}}}})).await?;
+    let labels = json!({"tier": "front"});
+    edit(sets, json!({"template": {"metadata": {"labels": labels}}})).await?;
     wait_for_answer("the label", || async {
         let pods = pods.active().await?;
         Ok(pods
@@ -264,8 +275,7 @@ pub(crate) async fn a_set_is_made_scaled_and_updated(_shared: Arc<Installation>)
         let is_whole = status.updated_available_replicas == 2 && status.replicas == 2;
         Ok((is_whole && status.current_revision == status.update_revision).then_some(()))
     })
-    .await?;
-    claims_come_and_go_with_their_pods(&installation).await
+    .await
 }
 
 /// The claims that do not go, with their uids: nobody takes the finalizer of the protection away that the API server adds.

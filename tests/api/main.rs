@@ -27,6 +27,7 @@ mod openkruise;
 mod outages;
 mod outputs;
 mod ownership;
+mod recorded;
 mod restore;
 mod rights;
 mod serverless;
@@ -257,6 +258,7 @@ async fn get(log: &Path, path: &str) -> Result<String> {
 fn apart() -> Vec<Case<Installation>> {
     vec![
         case!(apart rights::all_suffice_and_each_is_needed),
+        case!(apart cloneset::one_percent_of_lost_replies_makes_no_pod_too_many_in_twenty_rounds),
         case!(apart flows::generated_flows_end_as_the_model_says),
         case!(apart api_model::generated_requests_get_the_answers_of_the_real_api_server),
         case!(apart sidecarset_flows::generated_flows_end_as_the_model_says),
@@ -325,7 +327,9 @@ fn apart() -> Vec<Case<Installation>> {
         case!(apart leadership::a_leader_that_ends_hands_over_at_once),
         case!(apart broadcast::a_job_over_all_nodes_runs_to_its_end),
         case!(apart cloneset::a_set_is_made_scaled_and_updated),
+        case!(apart cloneset::lost_replies_make_no_pod_too_many),
         case!(apart cloneset::what_openkruise_left_is_taken_over),
+        case!(apart cloneset::what_is_left_reads_as_what_openkruise_left),
         case!(apart cloneset::idle_pods_go_first_and_a_roll_out_is_steered),
         case!(apart deletion::clients_of_openkruise_find_the_finalizer),
         case!(apart jobs::a_schedule_runs_its_jobs_once_across_a_restart),

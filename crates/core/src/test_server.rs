@@ -303,6 +303,12 @@ impl<F: Tested> TestServer<F> {
         first.map(|(_, sent)| sent.kind.label)
     }
 
+    /// Whether a write of this label and object is under way.
+    pub(crate) fn is_under_way(&self, label: &str, name: &ObjectName) -> bool {
+        let mut under_way = self.under_way.iter();
+        under_way.any(|(id, sent)| sent.kind.label == label && id.name == *name)
+    }
+
     /// Answers the first write that is under way.
     pub(crate) fn answer(&mut self, answer: Answer) {
         if let Some((id, sent)) = self.under_way.pop_first() {
@@ -325,6 +331,7 @@ impl<F: Tested> TestServer<F> {
         let now = self.time();
         let is_refused = (self.policy)(sent.kind.label, &id.name.name, &sent.body);
         let answer = if is_refused { Answer::Refused } else { answer };
+        let before = self.version;
         let outcome = match answer {
             Answer::Done | Answer::DoneAndLost => self.carry_out(&id, &sent),
             _ => Ok(None),
@@ -351,7 +358,14 @@ impl<F: Tested> TestServer<F> {
                     let watched = Self::watched(*kind);
                     (watched.object)(&mut self.reconciler, object, Source::Reply);
                 }
-                self.reconciler.note_done(&id, reply.is_some(), now);
+                let is_creation = sent.kind.verb == WriteVerb::Create && reply.is_some();
+                if is_creation && self.version == before {
+                    // A creation reads what is in its way.
+                    self.reconciler.note_failed(&id, true);
+                    self.retried.insert(id);
+                } else {
+                    self.reconciler.note_done(&id, reply.is_some(), now);
+                }
             }
         }
     }

@@ -2,19 +2,21 @@
 
 use jiff::Timestamp;
 use leadsman_api::CloneSet;
+use leadsman_api::clone_set::INSTANCE_LABEL;
 use leadsman_api::slim::Pod;
+use leadsman_api::slim::claim::PersistentVolumeClaim;
 use leadsman_api::slim::revision::ControllerRevision;
 use leadsman_core::cloneset::{SetExplanation, explain_set};
 
 use crate::VerbError;
 use crate::reader::{ListSelection, Reader};
 use crate::report::{Text, bold, line};
-use crate::resources::{CLONE_SETS, CONTROLLER_REVISIONS, PODS};
+use crate::resources::{CLAIMS, CLONE_SETS, CONTROLLER_REVISIONS, PODS};
 
 /// So many pods of a reason are named, unless all are asked for.
 const FEW_PODS: usize = 5;
 
-/// Reads a set, the pods that its selector finds and its revisions, and explains it.
+/// Reads a set, the pods that its selector finds, its revisions and, if its pods have any, the claims; and explains it.
 pub(crate) async fn explain(
     reader: &Reader,
     (namespace, name): (&str, &str),
@@ -31,7 +33,24 @@ pub(crate) async fn explain(
         reader.list_objects::<Pod>(PODS, pods),
         reader.list_objects::<ControllerRevision>(CONTROLLER_REVISIONS, &revisions),
     );
-    Ok(explain_set(set?, pods?, revisions?, now))
+    let set = set?;
+    let claims = if set.spec.volume_claim_templates.is_empty() {
+        Ok(Vec::new())
+    } else {
+        let of_sets = ListSelection {
+            labels: Some(INSTANCE_LABEL.to_owned()),
+            ..ListSelection::of(Some(namespace), 500)
+        };
+        let claims = reader.list_objects::<PersistentVolumeClaim>(CLAIMS, &of_sets);
+        claims.await
+    };
+    let (claims, unread) = match claims {
+        Ok(claims) => (Some(claims), None),
+        Err(unread) => (None, Some(unread.0)),
+    };
+    let mut explained = explain_set(set, (pods?, revisions?), claims, now);
+    explained.set.extend(unread);
+    Ok(explained)
 }
 
 pub(crate) fn add_text(set: &SetExplanation, text: &mut Text) {

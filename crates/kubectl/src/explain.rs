@@ -102,7 +102,6 @@ pub(crate) async fn run(args: &Args) -> Result<(), VerbError> {
     let is_everywhere = args.all_namespaces || set.is_some() && args.connection.namespace.is_none();
     let namespace = (!is_everywhere).then_some(namespace.as_str());
     let selected = target.select_pods(&reader, namespace).await?;
-    let pods = selected.read_pods(&reader).await?;
     let now = reader.cluster_time().await;
     let clone_set = match (target, namespace) {
         (PodsOf::Workload(CLONE_SETS, _, name), Some(namespace)) => {
@@ -113,6 +112,11 @@ pub(crate) async fn run(args: &Args) -> Result<(), VerbError> {
                 .ok()
         }
         _ => None,
+    };
+    let pods = match selected.read_pods(&reader).await {
+        // None is there, and the set says why.
+        Err(VerbError::NoPods { .. }) if clone_set.is_some() => Vec::new(),
+        read => read?,
     };
     let is_one_pod = matches!(target, PodsOf::Pod(_));
     // For machines a workload is a list however many pods it has: a filter of jq must not fail after a scale-down to one.

@@ -44,6 +44,7 @@ pub(crate) const ADVANCED_CRON_JOBS: ApiResource = ApiResource {
     version: "v1beta1",
     ..kruise_resource("advancedcronjobs")
 };
+pub(crate) const CLAIMS: ApiResource = core_resource("persistentvolumeclaims");
 pub(crate) const CONFIG_MAPS: ApiResource = core_resource("configmaps");
 pub(crate) const CONTROLLER_REVISIONS: ApiResource = apps_resource("controllerrevisions");
 pub(crate) const NODE_POD_PROBES: ApiResource = kruise_resource("nodepodprobes");

@@ -1,15 +1,17 @@
 //! The objects of one kind as they are known: what events show of them, and what this process has asked for since.
 
+mod asked;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::sync::Arc;
 use std::time::Duration;
 
+pub(crate) use self::asked::AskedObjects;
+use self::asked::{Asked, Late};
+pub use self::asked::{Assumption, ObjectChange};
 use crate::object::{ObjectName, ResourceVersion, Source};
 use crate::watches::{CompleteList, Watches};
-
-/// How long a write whose fate no event shows keeps its effect. A watch is re-established sooner.
-pub(crate) const ASKED: Duration = Duration::from_mins(5);
 
 /// An object as a feature reads it.
 pub trait Stored: Send + Sync + 'static {
@@ -52,54 +54,6 @@ pub struct Store<K> {
     watches: Watches<()>,
     is_unserved: bool,
     is_listed: bool,
-}
-
-/// What this process has asked the API server to do with an object, and no event has shown yet.
-struct Asked<K> {
-    assumption: Assumption<K>,
-    /// The object as it is if the write is carried out on what is known by now.
-    assumed: Option<Arc<K>>,
-    /// The object that was known when it was asked.
-    uid: Option<String>,
-    /// Whether the answer is awaited. A state that shows the outcome may be that of an earlier attempt then.
-    is_under_way: bool,
-    /// Whether it was carried out.
-    is_done: bool,
-    /// Whether an earlier attempt may have been carried out, whatever the answer to this one is.
-    is_repeated: bool,
-    /// When it is given up, on the monotonic clock.
-    until: Duration,
-}
-
-/// A creation whose answer was lost. What is known of its name says nothing of it: another attempt may have made that.
-struct Late<K> {
-    object: Arc<K>,
-    /// When it is given up, on the monotonic clock: no request is under way for so long, and an event has shown its object.
-    until: Duration,
-}
-
-/// What a write does to an object.
-pub enum Assumption<K> {
-    /// It makes this of what is there. Others may change the object while the write is under way, so this is done again with
-    /// each state that is observed.
-    Changed(ObjectChange<K>),
-    /// It makes the object, which has no uid yet.
-    Created(Arc<K>),
-    /// It takes the object away.
-    Gone,
-}
-
-/// A change of an object's state.
-pub type ObjectChange<K> = Box<dyn Fn(&K) -> K + Send + Sync>;
-
-impl<K> Assumption<K> {
-    fn apply(&self, observed: Option<&Arc<K>>) -> Option<Arc<K>> {
-        match self {
-            Self::Changed(change) => observed.map(|object| Arc::new(change(object))),
-            Self::Created(object) => Some(observed.unwrap_or(object).clone()),
-            Self::Gone => None,
-        }
-    }
 }
 
 /// A change of an object. Both states are absent if it exists and cannot be decoded.
@@ -231,8 +185,8 @@ impl<K: Stored> Store<K> {
 
     /// The objects of a namespace that have a word and may still be created. That one of the name is known does not keep any
     /// out: a creation that was sent again meets what the first attempt has made, unless that is gone by then. So where it counts
-    /// how many there are, each has its place until it is answered, or for five minutes without an answer. What has ended
-    /// and stays under its name needs no second place.
+    /// how many there are, each has its place until all attempts are over: answered, seen by what they have made, or given up after
+    /// five minutes. What has ended and stays under its name needs no second place.
     pub fn find_coming_in<'a>(
         &'a self,
         namespace: &'a str,
@@ -303,6 +257,7 @@ impl<K: Stored> Store<K> {
             self.forget_words(&name, before);
         }
         object.words(&mut |word| self.insert_word(word, &name, &object));
+        self.count_late(&name, &*object);
         self.correct_asked(&name, Some(&object));
         self.objects.insert(name.clone(), object.clone());
         let is_same = before
@@ -426,143 +381,6 @@ impl<K: Stored> Store<K> {
         object.words(&mut |word| {
             self.by_word.remove(&(word.into(), name.clone()));
         });
-    }
-
-    /// Assumes that a write will be carried out.
-    pub(crate) fn ask(
-        &mut self,
-        name: &ObjectName,
-        assumption: Assumption<K>,
-        now: Duration,
-    ) -> Duration {
-        let until = now.saturating_add(ASKED);
-        let observed = self.observed(name);
-        let asked = Asked {
-            assumed: assumption.apply(observed),
-            uid: observed.map(|object| object.uid().to_owned()),
-            assumption,
-            is_under_way: true,
-            is_done: false,
-            is_repeated: self.asked.contains_key(name),
-            until,
-        };
-        self.asked.insert(Arc::new(name.clone()), asked);
-        until
-    }
-
-    /// Ends what is assumed of an object if this state of it shows the outcome, and assumes it of this state otherwise.
-    fn correct_asked(&mut self, name: &ObjectName, observed: Option<&Arc<K>>) {
-        if let Some(asked) = self.asked.get_mut(name) {
-            let observed_object = observed.map(|object| &**object);
-            if !asked.is_under_way && asked.is_shown_by(observed_object) {
-                self.asked.remove(name);
-            } else {
-                asked.assumed = asked.assumption.apply(observed);
-            }
-        }
-    }
-}
-
-impl<K: Stored> Asked<K> {
-    /// The object whose creation was asked for.
-    fn creation(&self) -> Option<&Arc<K>> {
-        match &self.assumption {
-            Assumption::Created(object) => Some(object),
-            Assumption::Changed(_) | Assumption::Gone => None,
-        }
-    }
-
-    /// Whether a state shows that the write was carried out, or never will be. A newer version alone does not: another client
-    /// may have made it before.
-    fn is_shown_by(&self, observed: Option<&K>) -> bool {
-        let Some(object) = observed else {
-            // The watch may not have come as far as a creation.
-            return !matches!(self.assumption, Assumption::Created(_));
-        };
-        if self.uid.as_deref() != Some(object.uid()) {
-            return true;
-        }
-        match &self.assumption {
-            Assumption::Changed(change) => change(object).is_same(object),
-            Assumption::Created(_) => true,
-            Assumption::Gone => false,
-        }
-    }
-}
-
-/// What was asked of the objects of a kind, whatever the kind.
-pub(crate) trait AskedObjects {
-    /// Whether it is not known what has become of all that was asked.
-    fn is_open(&self, name: &ObjectName) -> bool;
-
-    /// Whether a write is under way, or was carried out without showing the result. Nothing else of the object is due before.
-    fn is_taken(&self, name: &ObjectName) -> bool;
-
-    /// Notes that the answer was lost: a creation may be carried out whatever is seen meanwhile.
-    fn note_lost(&mut self, name: &ObjectName);
-
-    /// Ends what is assumed of an object: it is known what became of the write.
-    fn end_asked(&mut self, name: &ObjectName);
-
-    /// The last attempt was not carried out: that ends what is assumed, unless an earlier one may have been.
-    fn end_attempt(&mut self, name: &ObjectName);
-
-    /// The answer was lost, or shows no object although it was carried out: what is assumed ends by a state that shows the
-    /// outcome, unless it is known.
-    fn await_event(&mut self, name: &ObjectName, is_done: bool);
-
-    /// Ends what is assumed of an object for too long.
-    fn expire_asked(&mut self, name: &ObjectName, now: Duration);
-}
-
-impl<K: Stored> AskedObjects for Store<K> {
-    fn is_open(&self, name: &ObjectName) -> bool {
-        self.asked.contains_key(name) || self.late.contains_key(name)
-    }
-
-    fn is_taken(&self, name: &ObjectName) -> bool {
-        let asked = self.asked.get(name);
-        asked.is_some_and(|asked| asked.is_under_way || asked.is_done)
-    }
-
-    fn note_lost(&mut self, name: &ObjectName) {
-        let asked = self.asked.get(name);
-        if let Some((object, until)) =
-            asked.and_then(|asked| Some((asked.creation()?, asked.until)))
-        {
-            let object = object.clone();
-            self.late
-                .insert(Arc::new(name.clone()), Late { object, until });
-        }
-    }
-
-    fn end_asked(&mut self, name: &ObjectName) {
-        self.asked.remove(name);
-    }
-
-    fn end_attempt(&mut self, name: &ObjectName) {
-        if self.asked.get(name).is_some_and(|asked| asked.is_repeated) {
-            self.await_event(name, false);
-        } else {
-            self.asked.remove(name);
-        }
-    }
-
-    fn await_event(&mut self, name: &ObjectName, is_done: bool) {
-        let observed = self.observed(name).cloned();
-        if let Some(asked) = self.asked.get_mut(name) {
-            (asked.is_under_way, asked.is_done) = (false, is_done);
-        }
-        self.correct_asked(name, observed.as_ref());
-    }
-
-    fn expire_asked(&mut self, name: &ObjectName, now: Duration) {
-        if self.asked.get(name).is_some_and(|asked| asked.until <= now) {
-            self.asked.remove(name);
-        }
-        if self.late.get(name).is_some_and(|late| late.until <= now) {
-            self.late.remove(name);
-        }
     }
 }
 

@@ -543,6 +543,45 @@ fn a_creation_whose_answer_was_lost_has_its_place_until_it_can_no_longer_come() 
 }
 
 #[test]
+fn a_creation_whose_answer_was_lost_is_over_once_what_it_has_made_is_seen() {
+    // Nothing is sent again before that, or what is sent again meets it, or is refused for now.
+    for again in [None, Some(Answer::Done), Some(Answer::NotDone)] {
+        let mut sea = Sea::new(1);
+        sea.answer(0, Answer::DoneAndLost);
+        if again.is_some() {
+            sea.turn();
+        }
+        sea.step(&Step::Watch(1));
+        if let Some(again) = again {
+            assert_eq!(sea.labels(), [("enrol", "h0")], "{again:?}");
+            sea.step(&Step::Answer(0, again));
+        }
+        sea.step(&Step::Hurt(0));
+        sea.step(&Step::Watch(1));
+        assert_eq!(
+            sea.labels(),
+            [("swear", "h0"), ("enrol", "h1")],
+            "{again:?}"
+        );
+    }
+}
+
+#[test]
+fn of_two_creations_without_an_answer_one_may_come_after_the_other() {
+    let mut sea = Sea::new(1);
+    sea.step(&Step::Answer(0, Answer::Late));
+    sea.answer(0, Answer::DoneAndLost);
+    sea.step(&Step::Watch(1));
+    sea.step(&Step::Hurt(0));
+    sea.step(&Step::Remove(0));
+    sea.step(&Step::Watch(2));
+    assert_eq!(sea.labels(), [("swear", "h0")], "no other one comes");
+    sea.step(&Step::Arrive(0));
+    sea.settle();
+    assert_eq!(sea.hands.keys().collect::<Vec<_>>(), ["h0"]);
+}
+
+#[test]
 fn one_write_of_an_object_that_changes_it_is_under_way() {
     let mut sea = Sea::sailing(2);
     sea.resize(3);

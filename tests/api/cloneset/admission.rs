@@ -1,41 +1,38 @@
 //! What the CRD takes and refuses, in either version.
 
 use kube::api::{ApiResource, DynamicObject, GroupVersionKind};
-use serde::Deserialize;
 
 use super::{
     Api, Arc, Error, Installation, Patch, PatchParams, PostParams, Result, Scene, Value, ensure,
     json, serve_jobs,
 };
+use crate::recorded::RecordedCases;
 
-/// What was recorded of `OpenKruise`'s webhooks.
-const RECORDED: &str = include_str!("../../fixtures/openkruise/cloneset-admission.jsonl");
-
-/// An object that was sent, and whether it was taken.
-#[derive(Deserialize)]
-struct Recorded {
-    case: String,
-    allowed: bool,
-    object: Value,
-}
-
-/// The cases that mean nothing, or with which no pod would be made or updated: `OpenKruise` takes them.
-const REFUSED: [&str; 8] = [
-    "both-zero-replicas-0",
-    "surge-negative",
-    "grace-negative",
-    "claim-without-storage",
-    "scale-maxUnavailable-text",
-    "scale-maxUnavailable-negative",
-    "minReady-negative",
-    "history-negative",
-];
-/// The cases that the API server judges when a pod is created, and names of pods that are not there, which are no error.
-const JUDGED_LATER: [&str; 3] = [
-    "bad-image-empty",
-    "unknown-volume-mount",
-    "podsToDelete-on-create",
-];
+const RECORDED: RecordedCases<'_> = RecordedCases {
+    kind: "CloneSet",
+    lines: include_str!("../../fixtures/openkruise/cloneset-admission.jsonl"),
+    refused: &[
+        "both-zero-replicas-0",
+        "surge-negative",
+        "grace-negative",
+        "claim-without-storage",
+        "scale-maxUnavailable-text",
+        "scale-maxUnavailable-negative",
+        "minReady-negative",
+        "history-negative",
+    ],
+    // Names of pods that are not there are no error.
+    judged_later: &[
+        "bad-image-empty",
+        "unknown-volume-mount",
+        "podsToDelete-on-create",
+    ],
+    is_complete: |spec| {
+        spec["replicas"].is_number()
+            && spec["updateStrategy"]["type"].is_string()
+            && !spec["updateStrategy"]["maxUnavailable"].is_null()
+    },
+};
 
 // CLS-57, CLS-60, CLD-18, CLD-46, CLD-62
 pub(crate) async fn the_api_server_takes_and_refuses_what_was_recorded(
@@ -43,41 +40,7 @@ pub(crate) async fn the_api_server_takes_and_refuses_what_was_recorded(
 ) -> Result<()> {
     serve_jobs(&installation.client).await?;
     let scene = Scene::new(&installation.client, "c").await?;
-    let kind = GroupVersionKind::gvk("apps.kruise.io", "v1alpha1", "CloneSet");
-    let sets = Api::namespaced_with(
-        scene.client.clone(),
-        &scene.ns,
-        &ApiResource::from_gvk(&kind),
-    );
-    let dry_run = PostParams {
-        dry_run: true,
-        ..PostParams::default()
-    };
-    let mut problems = Vec::new();
-    for line in RECORDED.lines() {
-        let recorded: Recorded = serde_json::from_str(line)?;
-        let case = &*recorded.case;
-        let is_wanted =
-            recorded.allowed && !REFUSED.contains(&case) || JUDGED_LATER.contains(&case);
-        let object: DynamicObject = serde_json::from_value(recorded.object)?;
-        match sets.create(&dry_run, &object).await {
-            Ok(stored) => {
-                let spec = &stored.data["spec"];
-                let is_complete = spec["replicas"].is_number()
-                    && spec["updateStrategy"]["type"].is_string()
-                    && !spec["updateStrategy"]["maxUnavailable"].is_null();
-                if !is_wanted || !is_complete {
-                    problems.push(format!("{case} was taken: {spec}"));
-                }
-            }
-            Err(Error::Api(status)) if !is_wanted && status.code == 422 => {
-                eprintln!("{case}: {}", status.message);
-            }
-            Err(error) => problems.push(format!("{case}: {error}")),
-        }
-    }
-    ensure!(problems.is_empty(), "{}", problems.join("\n"));
-    Ok(())
+    RECORDED.check(&scene).await
 }
 
 /// A set of this version with these fields beside what it needs.

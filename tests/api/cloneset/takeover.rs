@@ -12,13 +12,13 @@ use leadsman_tests::neighbour::{remove_lease, uninstall};
 
 use super::{
     Api, Arc, BTreeMap, CloneSet, Context as _, GATE, Installation, ListParams, PLACES, Patch,
-    PatchParams, Pod, Pods, PostParams, ResourceExt as _, Result, Scene, Value, ensure, json,
-    serve_jobs, uids, wait_for_answer,
+    PatchParams, Pod, Pods, PostParams, ResourceExt as _, Result, Scene, Value, ensure, json, uids,
+    wait_for_answer,
 };
 use crate::openkruise::preflight;
 
 /// Namespace after namespace, in each a set and then what it controls.
-const LEFT: &str = include_str!("../../fixtures/openkruise/clonesets.jsonl");
+pub(super) const LEFT: &str = include_str!("../../fixtures/openkruise/clonesets.jsonl");
 /// The sets, and the pods that they have, in all namespaces.
 const SETS: usize = 9;
 const PODS: usize = 19;
@@ -159,12 +159,8 @@ async fn manifests_are_applied_again(client: &Client) -> Result<()> {
 pub(crate) async fn what_openkruise_left_is_taken_over(_shared: Arc<Installation>) -> Result<()> {
     const FENCE: &str = "fence";
     let _place = PLACES.acquire().await?;
-    let installation = Installation::raise_idle().await?;
+    let installation = super::raise_without_manager().await?;
     let client = &installation.client;
-    serve_jobs(client).await?;
-    installation
-        .apply_manifests(&[GATE, "--only=access"], &["--force-conflicts"])
-        .await?;
     leave_behind(client).await?;
     the_preflight_names_what_would_go(&installation).await?;
     let before = versions(client, FENCE).await?;

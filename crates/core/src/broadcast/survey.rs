@@ -141,6 +141,8 @@ impl<'a> Survey<'a> {
         for (pod, assumed) in pods.find_with_assumed_in(namespace, &job.uid) {
             match assumed {
                 Some(pod) => look_at(pod),
+                // One that succeeds while its deletion is under way has succeeded.
+                None if pod.phase == PodPhase::Succeeded => look_at(pod),
                 // A pod whose deletion was asked for runs until it is seen to be gone.
                 None => self.running += usize::from(pod.phase == PodPhase::Active),
             }

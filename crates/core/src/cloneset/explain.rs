@@ -1,6 +1,6 @@
 //! Why the pods of a set are as they are, for `kubectl leadsman explain`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,17 +8,19 @@ use jiff::Timestamp;
 use leadsman_api::CloneSet;
 use leadsman_api::clone_set::CloneSetCondition;
 use leadsman_api::slim::Pod;
+use leadsman_api::slim::claim::PersistentVolumeClaim;
 use leadsman_api::slim::revision::ControllerRevision;
 use leadsman_reconcile::{ObjectName, Reconciler, Source};
 use serde::Serialize;
 
+use super::MOST;
 use super::claims::{ClaimNotes, Claims};
 use super::feature::World;
 use super::history::Revisions;
 use super::member::Member;
 use super::progress::PROGRESSING;
 use super::round::Round;
-use super::scene::Scene;
+use super::scene::{Action, Scene};
 use super::service::Service;
 use super::set::{PodSet, UpdateKind};
 use super::state::State;
@@ -41,11 +43,11 @@ pub struct SetExplanation {
     pub pods: BTreeMap<String, Vec<String>>,
 }
 
-/// Explains a set by its pods and revisions.
+/// Explains a set by its pods and revisions, and by its claims if they are known.
 pub fn explain_set(
     set: CloneSet,
-    pods: Vec<Pod>,
-    revisions: Vec<ControllerRevision>,
+    (pods, revisions): (Vec<Pod>, Vec<ControllerRevision>),
+    claims: Option<Vec<PersistentVolumeClaim>>,
     now: Timestamp,
 ) -> SetExplanation {
     let name = ObjectName::of(&set.metadata);
@@ -57,11 +59,16 @@ pub fn explain_set(
     for revision in revisions {
         observed.observe_object(&Arc::new(revision), Source::Reply);
     }
+    let knows_claims = claims.is_some();
+    for claim in claims.into_iter().flatten() {
+        observed.observe_object(&Arc::new(claim), Source::Reply);
+    }
     let set = observed.world().sets.observed(&name);
-    explain_in(set.expect("it was just observed"), observed.world(), now)
+    let set = set.expect("it was just observed");
+    explain_in(set, observed.world(), knows_claims, now)
 }
 
-fn explain_in(set: &PodSet, world: &World, now: Timestamp) -> SetExplanation {
+fn explain_in(set: &PodSet, world: &World, knows_claims: bool, now: Timestamp) -> SetExplanation {
     let revisions = Revisions::find(set, &world.revisions);
     let mut notes = ClaimNotes::default();
     let claims = Claims::survey(set, &world.pods, &world.claims, &mut notes);
@@ -96,12 +103,17 @@ fn explain_in(set: &PodSet, world: &World, now: Timestamp) -> SetExplanation {
             count(&|one| one.is_available),
             count(&|one| one.is_new),
         ],
-        set: of_set(set, &revisions, &round),
+        set: of_set(set, &revisions, &round, knows_claims),
         pods,
     }
 }
 
-fn of_set(set: &PodSet, revisions: &Revisions<'_>, round: &Round<'_>) -> Vec<String> {
+fn of_set(
+    set: &PodSet,
+    revisions: &Revisions<'_>,
+    round: &Round<'_>,
+    knows_claims: bool,
+) -> Vec<String> {
     let mut lines = Vec::new();
     if let Some(why) = &set.spec.objection {
         lines.push(format!("{why}: nothing is done"));
@@ -120,18 +132,48 @@ fn of_set(set: &PodSet, revisions: &Revisions<'_>, round: &Round<'_>) -> Vec<Str
             "{limited} pods are not created before others are available: spec.scaleStrategy.maxUnavailable"
         ));
     } else if difference.missing > 0 {
-        let missing = difference.missing;
-        let has_claims = !set.spec.claims.is_empty();
-        let after = if has_claims {
-            ", after their claims"
-        } else {
-            ""
-        };
-        lines.push(format!(
-            "{missing} pods are missing: they are about to be created{after}"
-        ));
+        let (missing, waits) = (difference.missing, of_missing(set, round, knows_claims));
+        lines.push(format!("{missing} pods are missing: {waits}"));
     }
     lines
+}
+
+/// Says what the pods that are missing wait for.
+fn of_missing(set: &PodSet, round: &Round<'_>, knows_claims: bool) -> String {
+    let whole = match (set.spec.claims.is_empty(), knows_claims) {
+        (true, _) => "they are about to be created",
+        (false, false) => "they are about to be created, after their claims",
+        (false, true) => "",
+    };
+    if !whole.is_empty() {
+        return whole.to_owned();
+    }
+    let (mut created, mut claimed) = (0, BTreeSet::new());
+    for action in &round.actions {
+        match action {
+            Action::Create(..) => created += 1,
+            Action::CreateClaim(pod, _) => {
+                claimed.insert(pod);
+            }
+            _ => {}
+        }
+    }
+    let claimed = claimed.len();
+    let others = round.difference.missing.min(MOST);
+    let others = others.saturating_sub(created + claimed);
+    let parts = [
+        (created, "about to be created"),
+        (claimed, "created after their claims"),
+        (
+            others,
+            "created once a pod or a claim of their name, which terminates, is gone",
+        ),
+    ];
+    let parts = parts.iter().filter(|(count, _)| *count > 0);
+    let parts: Vec<_> = parts
+        .map(|(count, what)| format!("{count} {what}"))
+        .collect();
+    parts.join(", ")
 }
 
 /// Why a pod is not as it is to be.

@@ -33,6 +33,9 @@ pub(super) struct Round<'a> {
     /// Pods whose deletion was asked for.
     leaving: Vec<&'a ClonePod>,
     ended: Vec<&'a ClonePod>,
+    /// Pods that were there, are gone, and may be created once more by a request whose answer was lost. Another pod of the name keeps
+    /// such a one out, of whichever revision.
+    vacant: Vec<&'a ClonePod>,
     pub(super) targets: Targets,
     pub(super) difference: Difference,
     pub(super) actions: Vec<Action<'a>>,
@@ -79,14 +82,16 @@ impl<'a> Round<'a> {
         }
         let is_ours = |pod: &ClonePod| pod.owner.as_deref() == Some(&*set.uid) && is_active(pod);
         for coming in pods.find_coming_in(namespace, &set.uid) {
-            let known = pods.observed(&coming.name);
-            // One that is there has this place already. In that of one that has ended another one may come by this creation.
-            if !known.is_some_and(|known| is_ours(known)) {
-                round.add(scene, coming, coming, false);
+            match pods.observed(&coming.name) {
+                // A pod that is there has this place already.
+                Some(known) if is_ours(known) => {}
+                None if !pods.is_asked(&coming.name) => round.vacant.push(coming),
+                // Another one may come by this creation in the place of one that has ended.
+                _ => round.add(scene, coming, coming, false),
             }
         }
         let [old, new] = round.counts();
-        round.targets.leaving = round.leaving.len() + round.actions.len();
+        round.targets.leaving = round.leaving.len() + round.vacant.len() + round.actions.len();
         round.difference = Difference::of(old, new, &round.targets);
         round
     }
@@ -213,6 +218,16 @@ impl<'a> Round<'a> {
             let hash = member.pod.revision_hash();
             create_pod(scene, (&member.pod.name, hash), actions);
         }
+        let (current, newest) = (
+            hash_in(revisions.current()),
+            hash_in(&revisions.newest.name),
+        );
+        let mut old = self.difference.create_old;
+        for pod in self.vacant.iter().filter(|_| self.difference.beyond == 0) {
+            let hash = if old > 0 { current } else { newest };
+            old = old.saturating_sub(1);
+            create_pod(scene, (&pod.name, hash), actions);
+        }
         let stand_ins = if self.targets.excludes_held {
             restored
         } else {
@@ -225,10 +240,6 @@ impl<'a> Round<'a> {
         if missing == 0 {
             return;
         }
-        let (current, newest) = (
-            hash_in(revisions.current()),
-            hash_in(&revisions.newest.name),
-        );
         // Names fit pods of either revision.
         let mut templates = claim_templates(scene, newest);
         for template in claim_templates(scene, current) {
@@ -241,16 +252,18 @@ impl<'a> Round<'a> {
         let awaited = scene.claims.count_awaited(set, &templates);
         let missing = unused + (missing - unused).saturating_sub(awaited);
         let names = super::names::free_names(set, pods, (scene.claims, &templates));
-        let (mut fresh, mut resting) = (Vec::new(), Vec::new());
+        let (mut fresh, mut resting, mut kept) = (Vec::new(), Vec::new(), 0);
         for name in names {
-            if fresh.len() == missing || resting.len() == super::names::REFUSED {
+            if fresh.len() + kept == missing || resting.len() == super::names::REFUSED {
                 break;
             }
             let is_refused = refused(&super::writes::CREATE_POD, &name, None);
+            // One that has claims keeps its place: each further name would get claims of its own.
+            kept += usize::from(is_refused && scene.claims.has(&name));
             let list = if is_refused { &mut resting } else { &mut fresh };
             list.push(name);
         }
-        let of_current = (0..self.difference.create_old).map(|_| current);
+        let of_current = (0..old).map(|_| current);
         let hashes = of_current.chain(std::iter::repeat(newest));
         let names = fresh.into_iter().chain(resting).take(missing);
         for (name, hash) in names.zip(hashes) {

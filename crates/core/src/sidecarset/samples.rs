@@ -258,6 +258,7 @@ fn of_the_fullest() -> Vec<(&'static str, Value)> {
             "/spec/initContainers/0/upgradeStrategy",
             json!({"upgradeType": "HotUpgrade", "hotUpgradeEmptyImage": "e"}),
         ),
+        ("/spec/containers/-", json!({"name": "mesh", "image": "b"})),
         ("/spec/containers/0/name", json!("a".repeat(62))),
         (
             "/spec/containers/0/volumeMounts/-",

@@ -307,17 +307,22 @@ fn read_containers(
     report: &mut FieldErrors<'_>,
 ) -> Vec<SetContainer> {
     let mut containers = Vec::new();
+    let mut declared = BTreeSet::new();
     report.at_most(wire.len(), limits::SIDECARS, "containers");
     for (index, wire) in wire.iter().enumerate() {
         let mut at = report.index(index);
         let Some(container) = SetContainer::read(wire, list, &mut at) else {
             continue;
         };
-        for name in container.names_in_pod() {
-            if !unique.insert(name.clone()) {
-                at.field("name")
-                    .add(format!("another container of this set is named {name:?}"));
-            }
+        let mut taken: BTreeSet<_> = container.names_in_pod().collect();
+        taken.retain(|name| !unique.insert(name.clone()));
+        // One that takes turns has other names in a pod, and the API server refuses its own a second time all the same.
+        if !declared.insert(container.name.clone()) && taken.is_empty() {
+            taken.insert(container.name.clone());
+        }
+        for name in taken {
+            at.field("name")
+                .add(format!("another container of this set is named {name:?}"));
         }
         containers.push(container);
     }

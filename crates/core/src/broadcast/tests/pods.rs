@@ -110,6 +110,25 @@ fn as_many_pods_run_at_a_time_as_parallelism_says(
     }
 }
 
+// BCJ-11
+#[test]
+fn a_pod_that_succeeds_while_its_deletion_is_under_way_is_not_made_again() {
+    let mut cluster = Cluster::with_job(json!({}));
+    // It waits for a node that is gone, and that comes back under its name.
+    cluster.remove_node("n3");
+    cluster.watch(Kind::Node, 1);
+    cluster.turn();
+    assert_eq!(cluster.first_under_way(), Some("broadcastjob_delete_pod"));
+    cluster.add_node("n3");
+    cluster.report("n3", "Succeeded", 0);
+    cluster.watch(Kind::Node, 1);
+    cluster.watch(Kind::Pod, 1);
+    cluster.turn();
+    cluster.settle();
+    assert_eq!(cluster.nodes_with_pods(), ["n1", "n2"]);
+    assert_eq!(cluster.status().1, [2, 1, 0, 3]);
+}
+
 // BCJ-7
 #[test]
 fn a_lower_parallelism_stops_no_pod() {

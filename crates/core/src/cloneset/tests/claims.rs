@@ -308,6 +308,32 @@ fn without_reuse_claims_go_whose_pod_does_not_come() {
     assert_eq!(cluster.names(Kind::Claim).len(), 0);
 }
 
+// CLS-12, CLS-15
+#[test]
+fn claims_whose_pod_does_not_come_are_the_next_ones() {
+    let mut cluster = Cluster::with_set(with_claims(0));
+    cluster.policy = Box::new(|label, _, _| label == "cloneset_create_pod");
+    cluster.edit(&json!({"replicas": 2}));
+    cluster.settle();
+    let left = cluster.names(Kind::Claim);
+    assert_eq!(left.len(), 4);
+    // Nothing was deleted by the set, and so nothing of theirs goes.
+    cluster.edit(&json!({"replicas": 0}));
+    cluster.settle();
+    assert_eq!(cluster.names(Kind::Claim), left);
+    cluster.policy = Box::new(|_, _, _| false);
+    cluster.edit(&json!({"replicas": 2}));
+    cluster.wait(Duration::from_mins(1));
+    cluster.settle();
+    assert_eq!(
+        (cluster.active().len(), cluster.names(Kind::Claim)),
+        (2, left)
+    );
+    cluster.edit(&json!({"replicas": 0}));
+    cluster.settle();
+    assert!(cluster.names(Kind::Claim).is_empty());
+}
+
 // CLS-14, CLS-18
 #[test]
 fn an_edit_of_claim_templates_makes_no_revision_and_counts_for_new_pods() {

@@ -4,6 +4,7 @@ mod claims;
 mod cluster;
 mod cost;
 mod deletion;
+mod explain;
 mod goldens;
 mod hooks;
 mod not_ready;

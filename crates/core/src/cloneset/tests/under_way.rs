@@ -356,7 +356,7 @@ fn the_place_of_a_creation_that_can_no_longer_be_carried_out_is_free() {
     let mut cluster = Cluster::new();
     cluster.create_set(SET, json!({"replicas": 1}));
     await_creation(&mut cluster);
-    cluster.answer(Answer::DoneAndLost);
+    cluster.answer(Answer::Lost);
     cluster.turn();
     cluster.answer(Answer::Done);
     let pod = cluster.pods()[0].clone();
@@ -367,6 +367,61 @@ fn the_place_of_a_creation_that_can_no_longer_be_carried_out_is_free() {
     cluster.step();
     assert_eq!(cluster.active().len(), 1);
     assert_ne!(cluster.active(), [pod]);
+}
+
+// CLD-2
+#[test]
+fn a_creation_whose_answer_was_lost_is_over_once_its_pod_is_seen() {
+    for is_sent_again in [true, false] {
+        let mut cluster = Cluster::new();
+        cluster.create_set(SET, json!({"replicas": 1}));
+        await_creation(&mut cluster);
+        cluster.answer(Answer::DoneAndLost);
+        if is_sent_again {
+            cluster.turn();
+            cluster.answer(Answer::Done);
+        }
+        cluster.step();
+        let pod = cluster.pods()[0].clone();
+        cluster.patch(Kind::Pod, &pod, &json!({"status": {"phase": "Failed"}}));
+        cluster.step();
+        assert_eq!(cluster.active().len(), 1, "{is_sent_again}");
+        assert_ne!(cluster.active(), [pod]);
+    }
+}
+
+// CLD-2
+#[test]
+fn a_roll_out_after_a_lost_answer_makes_no_pod_of_the_earlier_template() {
+    for strategy in [
+        json!({"partition": 0}),
+        json!({"partition": 1}),
+        json!({"maxSurge": 1}),
+    ] {
+        let mut cluster = Cluster::new();
+        cluster.create_set(SET, json!({"replicas": 2, "updateStrategy": strategy}));
+        await_creation(&mut cluster);
+        for _ in 0..2 {
+            // The second request makes the pod, and the first one may do so as long as that is gone.
+            cluster.answer_write("cloneset_create_pod", Answer::Lost);
+        }
+        cluster.settle();
+        assert_eq!(cluster.created.len(), 2);
+        cluster.set_image("app:2");
+        cluster.settle();
+        cluster.settle();
+        let updated = if strategy["partition"] == 1 { 1 } else { 2 };
+        assert_eq!(cluster.with_image("app:2").len(), updated, "{strategy}");
+        assert_eq!(cluster.active().len(), 2, "{strategy}");
+        assert_eq!(cluster.created.len(), 2 + updated, "{strategy}");
+        // What is lost in a roll-out comes back on the template that is missing.
+        let old = cluster.with_image("app:1");
+        for pod in &old {
+            cluster.delete_pod(pod);
+        }
+        cluster.settle();
+        assert_eq!(cluster.with_image("app:1").len(), old.len());
+    }
 }
 
 // CLS-22
