@@ -327,6 +327,11 @@ impl<F: Feature> Reconciler<F> {
         let ids: Vec<_> = writes.iter().map(|write| write.id.clone()).collect();
         for write in writes {
             let id = write.id.clone();
+            let at = self.histories.sends_at(&id, write.purpose, now.monotonic);
+            if let Some(at) = at.filter(|at| *at > now.monotonic) {
+                // Here, and not when the write is asked for: by then it is settled when this is called again.
+                self.timers.set(at, Timer::Write(id.clone()));
+            }
             self.dirty.insert(id.clone());
             let by_key = self.wanted.entry(id).or_default();
             by_key.insert(key.clone(), Arc::new(write));
