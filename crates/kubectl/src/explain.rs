@@ -102,6 +102,8 @@ pub(crate) async fn run(args: &Args) -> Result<(), VerbError> {
     let is_everywhere = args.all_namespaces || set.is_some() && args.connection.namespace.is_none();
     let namespace = (!is_everywhere).then_some(namespace.as_str());
     let selected = target.select_pods(&reader, namespace).await?;
+    // Any answer has the time.
+    let pods = selected.read_pods(&reader).await;
     let now = reader.cluster_time().await;
     let clone_set = match (target, namespace) {
         (PodsOf::Workload(CLONE_SETS, _, name), Some(namespace)) => {
@@ -113,7 +115,7 @@ pub(crate) async fn run(args: &Args) -> Result<(), VerbError> {
         }
         _ => None,
     };
-    let pods = match selected.read_pods(&reader).await {
+    let pods = match pods {
         // None is there, and the set says why.
         Err(VerbError::NoPods { .. }) if clone_set.is_some() => Vec::new(),
         read => read?,

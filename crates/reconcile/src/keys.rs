@@ -7,12 +7,12 @@ use crate::feature::Key;
 use crate::round_robin::{RoundRobin, TurnQueue};
 use crate::timers::Timers;
 
-/// A key rests after a run for so many times as long as it took, so that no object takes more than a hundredth of the thread.
+/// A key runs again after so many times as long as its run took, so that no object takes more than a hundredth of the thread.
 ///
-/// It rests for a part of that if several writes are due after the run: an answer makes the key dirty, and what a dirty key has
+/// It does after a part of that if several writes are due after the run: an answer makes the key dirty, and what a dirty key has
 /// planned is not sent before its next run, so a large object would send what fits into the requests in flight once a rest.
 const REST: u32 = 100;
-/// The least of it: no object takes more than a third of the thread, whatever it has to write.
+/// The least of it: no object takes more than a half of the thread, whatever it has to write, but for runs beyond [`LONGEST`].
 const LEAST: u32 = 2;
 /// More writes than these make no rest shorter.
 pub(crate) const MOST_DUE: usize = (REST / LEAST) as usize;

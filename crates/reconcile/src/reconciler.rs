@@ -166,7 +166,9 @@ impl<F: Feature> Reconciler<F> {
             };
             // What was under way in the last term may still be carried out.
             let store = (effect.store)(&mut self.world);
-            store.note_lost(&id.name);
+            if sent.is_under_way {
+                store.note_lost(&id.name);
+            }
             store.end_asked(&id.name);
             if store.is_open(&id.name) {
                 sent.is_under_way = false;

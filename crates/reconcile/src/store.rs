@@ -111,6 +111,12 @@ impl<K: Stored> Store<K> {
         self.asked.contains_key(name)
     }
 
+    /// Whether the answer to what was asked is awaited.
+    pub fn is_under_way(&self, name: &ObjectName) -> bool {
+        let asked = self.asked.get(name);
+        asked.is_some_and(Asked::is_under_way)
+    }
+
     /// Whether an object of this name may still be created ([`Store::find_coming_in`]).
     pub fn is_coming(&self, name: &ObjectName) -> bool {
         let asked = self.asked.get(name).and_then(Asked::creation);

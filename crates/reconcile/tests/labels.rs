@@ -82,6 +82,9 @@ fn a_write_that_rests_is_sent_at_its_time_though_nothing_else_happens() {
         ..now
     };
     reconciler.run_keys(later);
-    assert_eq!(reconciler.take_effects(later).dirty, [due.clone()]);
+    assert_eq!(
+        reconciler.take_effects(later).dirty,
+        std::slice::from_ref(&due)
+    );
     assert!(reconciler.take_due(&due, later).is_some());
 }

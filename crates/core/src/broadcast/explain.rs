@@ -105,7 +105,7 @@ fn why_not_yet(job: &Job, survey: &Survey<'_>) -> String {
         _ if job.end().is_some() => "the job has ended".to_owned(),
         _ if job.spec.is_paused => "the job is paused".to_owned(),
         _ if job.status.phase.as_deref() == Some("paused") => {
-            "a pod has failed: set spec.paused, which acknowledges the failure at once, and take it back"
+            "a pod has failed: set spec.paused, wait until the annotation broadcastjob.leadsman.io/acknowledged names it, and take spec.paused back"
                 .to_owned()
         }
         None => "spec.parallelism is no number from 1 and no percentage from 1%".to_owned(),

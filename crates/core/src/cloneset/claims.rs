@@ -109,11 +109,12 @@ impl<'a> Claims<'a> {
                 continue;
             }
             match pods.observed(pod) {
-                None => unused.push(pod.clone()),
+                None if is_known => unused.push(pod.clone()),
                 Some(known) if known.observed.is_terminating && !is_going(known) => {
                     awaited.push(pod.clone());
                 }
-                Some(_) => {}
+                // The pod is there, or has its place already.
+                _ => {}
             }
         }
         Self {

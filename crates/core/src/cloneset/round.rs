@@ -85,7 +85,8 @@ impl<'a> Round<'a> {
             match pods.observed(&coming.name) {
                 // A pod that is there has this place already.
                 Some(known) if is_ours(known) => {}
-                None if !pods.is_asked(&coming.name) => round.vacant.push(coming),
+                // The next one is of the template that is wanted by then.
+                None if !pods.is_under_way(&coming.name) => round.vacant.push(coming),
                 // Another one may come by this creation in the place of one that has ended.
                 _ => round.add(scene, coming, coming, false),
             }
@@ -210,20 +211,15 @@ impl<'a> Round<'a> {
             refused,
             ..
         } = scene;
-        // The answer may have been lost of those that no event has shown. They have their place already. If there are too many now,
-        // none is asked for again: which of them are there is not known, and the watch shows those that are.
-        let asked = self.members.iter().filter(|one| !one.is_shown);
-        let asked = asked.filter(|one| pods.observed(&one.pod.name).is_none());
-        for member in asked.filter(|_| self.difference.beyond == 0) {
-            let hash = member.pod.revision_hash();
-            create_pod(scene, (&member.pod.name, hash), actions);
-        }
+        // Pods whose answers were lost have their place already. If there are too many now, none is asked for again: which of them
+        // are there is not known, and the watch shows those that are. Nor is one that would be deleted at once.
         let (current, newest) = (
             hash_in(revisions.current()),
             hash_in(&revisions.newest.name),
         );
         let mut old = self.difference.create_old;
-        for pod in self.vacant.iter().filter(|_| self.difference.beyond == 0) {
+        let vacant = self.vacant.iter().filter(|pod| !set.specifies(pod));
+        for pod in vacant.filter(|_| self.difference.beyond == 0) {
             let hash = if old > 0 { current } else { newest };
             old = old.saturating_sub(1);
             create_pod(scene, (&pod.name, hash), actions);

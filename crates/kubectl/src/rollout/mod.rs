@@ -44,7 +44,8 @@ enum RolloutVerb {
     History(HistoryArgs),
     /// Give a set an earlier template again
     ///
-    /// Nothing but the template changes: partition, replicas and paused stay. Pods that were not updated yet stay as they are.
+    /// Nothing but the template changes: partition, replicas and paused stay. Pods that were not updated yet stay as they are, and
+    /// up to partition pods keep the template that is left.
     Undo(UndoArgs),
     /// Stop a roll-out: no further pod is updated
     Pause(Target),
@@ -52,7 +53,8 @@ enum RolloutVerb {
     Resume(Target),
     /// Replace all pods by others of the same template
     ///
-    /// The template gets the annotation kubectl.kubernetes.io/restartedAt. A set that updates in place would change the annotation
+    /// The template gets the annotation kubectl.kubernetes.io/restartedAt. Claims of the replaced pods are deleted, with their data, and
+    /// partition keeps so many pods as they are. A set that updates in place would change the annotation
     /// and restart nothing, so it is refused.
     Restart(Target),
 }

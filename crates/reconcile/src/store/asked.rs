@@ -71,13 +71,20 @@ impl<K: Stored> Store<K> {
     ) -> Duration {
         let until = now.saturating_add(ASKED);
         let observed = self.observed(name);
+        let is_creation = matches!(assumption, Assumption::Created(_));
+        // A creation that can no longer be carried out is not repeated.
+        let is_repeated = if is_creation {
+            self.late.contains_key(name)
+        } else {
+            self.asked.contains_key(name)
+        };
         let asked = Asked {
             assumed: assumption.apply(observed),
             uid: observed.map(|object| object.uid().to_owned()),
             assumption,
             is_under_way: true,
             is_done: false,
-            is_repeated: self.asked.contains_key(name),
+            is_repeated,
             until,
         };
         self.asked.insert(Arc::new(name.clone()), asked);
@@ -116,6 +123,10 @@ impl<K: Stored> Store<K> {
 }
 
 impl<K: Stored> Asked<K> {
+    pub(super) fn is_under_way(&self) -> bool {
+        self.is_under_way
+    }
+
     /// The object whose creation was asked for.
     pub(super) fn creation(&self) -> Option<&Arc<K>> {
         match &self.assumption {

@@ -127,6 +127,34 @@ fn a_pod_that_terminates_is_waited_for_where_it_leaves_claims() {
     }
 }
 
+// CLS-15, CLD-66
+#[test]
+fn a_creation_that_is_under_way_makes_nobody_stop_waiting() {
+    let mut cluster = Cluster::with_set(with_claims(2));
+    let pods = cluster.active();
+    let before: Vec<_> = pods.iter().map(|pod| uids(&cluster, pod)).collect();
+    for pod in &pods {
+        cluster.delete_pod(pod);
+    }
+    cluster.step();
+    cluster.run_kubelet(&pods[0]);
+    cluster.watch(Kind::Pod, usize::MAX);
+    cluster.turn();
+    assert_eq!(cluster.first_under_way(), Some("cloneset_create_pod"));
+    let label = json!({"metadata": {"labels": {"seen": "true"}}});
+    cluster.patch(Kind::Pod, &pods[1], &label);
+    cluster.watch(Kind::Pod, usize::MAX);
+    cluster.turn();
+    cluster.step();
+    cluster.step();
+    assert_eq!(cluster.names(Kind::Claim).len(), 4);
+    cluster.settle();
+    assert_eq!(cluster.active(), pods);
+    let after: Vec<_> = pods.iter().map(|pod| uids(&cluster, pod)).collect();
+    assert_eq!(after, before);
+    assert_eq!(cluster.names(Kind::Claim).len(), 4);
+}
+
 // CLD-3
 #[test]
 fn a_failed_pod_keeps_name_and_claims_and_another_one_comes() {

@@ -424,6 +424,45 @@ fn a_roll_out_after_a_lost_answer_makes_no_pod_of_the_earlier_template() {
     }
 }
 
+// CLD-2
+#[test]
+fn a_place_whose_creation_is_refused_after_a_lost_answer_gets_the_next_template() {
+    let mut cluster = Cluster::new();
+    cluster.create_set(SET, json!({"replicas": 1}));
+    await_creation(&mut cluster);
+    cluster.answer(Answer::Lost);
+    cluster.policy =
+        Box::new(|_, _, body| body["spec"]["containers"][0]["image"] == json!("app:1"));
+    for _ in 0..4 {
+        cluster.step();
+        cluster.wait(Duration::from_mins(1));
+    }
+    cluster.set_image("app:2");
+    cluster.settle();
+    assert_eq!(cluster.with_image("app:2").len(), 1);
+    assert_eq!(cluster.created.len(), 1);
+}
+
+// CLD-2, CLD-18
+#[test]
+fn a_place_of_a_lost_answer_makes_no_pod_that_is_named_to_go() {
+    let mut cluster = Cluster::new();
+    cluster.create_set(SET, json!({"replicas": 1}));
+    await_creation(&mut cluster);
+    for _ in 0..2 {
+        cluster.answer_write("cloneset_create_pod", Answer::Lost);
+        cluster.turn();
+    }
+    cluster.settle();
+    let pod = cluster.active()[0].clone();
+    cluster.edit(&json!({"scaleStrategy": {"podsToDelete": [pod]}}));
+    for _ in 0..12 {
+        cluster.settle();
+    }
+    assert_eq!(cluster.active().len(), 1);
+    assert!(cluster.created.len() <= 2, "{:?}", cluster.created);
+}
+
 // CLS-22
 #[test]
 fn a_pod_that_goes_counts_as_going_whatever_else_of_it_is_answered() {
