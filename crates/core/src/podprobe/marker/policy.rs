@@ -114,7 +114,7 @@ impl PolicyReader<'_> {
         let hold = read_hold(policy.hold_seconds, report);
         let message = policy.message.as_deref().filter(|text| !text.is_empty());
         let sets_pairs = !policy.labels.is_empty() || !policy.annotations.is_empty();
-        let sets_more = message.is_some() || !hold.is_zero() || !policy.outputs.is_empty();
+        let sets_more = message.is_some() || hold.is_positive() || !policy.outputs.is_empty();
         if !sets_pairs && !sets_more {
             report.add("sets nothing: give it labels, annotations, a message or a time to hold");
         }

@@ -143,6 +143,8 @@ pub(super) fn add_outputs(table: &mut Table) {
     }
     let alone = policies(json!({"state": "Succeeded", "holdSeconds": 1}));
     table.add_accepted("a hold alone", &[alone]);
+    let negative = policies(json!({"state": "Succeeded", "holdSeconds": -1}));
+    table.add_refused("a negative hold alone", &[negative], first.as_str());
     let of = |outputs: Value| {
         [
             role(),
