@@ -33,8 +33,8 @@ pub(super) struct Round<'a> {
     /// Pods whose deletion was asked for.
     leaving: Vec<&'a ClonePod>,
     ended: Vec<&'a ClonePod>,
-    /// Pods that were there, are gone, and may be created once more by a request whose answer was lost. Another pod of the name keeps
-    /// such a one out, of whichever revision.
+    /// Pods that are not there, and may be created by a request whose answer was lost. Another pod of the name keeps such a one out,
+    /// of whichever revision.
     vacant: Vec<&'a ClonePod>,
     pub(super) targets: Targets,
     pub(super) difference: Difference,
