@@ -13,7 +13,7 @@ use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
 use futures::{FutureExt, StreamExt};
 use leadsman_lease::Leadership;
-use leadsman_process::reply::{Disposition, RetryCause};
+use leadsman_process::reply::{Disposition, RetryCause, is_webhook_failure};
 use leadsman_process::shutdown::SHORTEST_GRACE_SECONDS;
 use leadsman_process::{ApiServer, RandomSource, clock, watch};
 use leadsman_reconcile::{Class, Effects, Now, ReasonGauge, Refusal};
@@ -361,7 +361,7 @@ impl<R: Rules> Feature<R> {
             self.observe_event(outcome.written);
         }
         let retried = self.release_target(target.clone(), write_result(&disposition, shown));
-        let unwritten = why_unwritten(&disposition);
+        let unwritten = why_unwritten(kind, &disposition);
         if let Some(refusal) = report_unwritten(&target, kind, disposition, retried) {
             self.observe_event((outcome.refused)(refusal));
         } else if let Some(unwritten) = unwritten
@@ -431,10 +431,17 @@ fn write_result(disposition: &Disposition, shown: Option<usize>) -> WriteResult 
 }
 
 /// Why a request was not carried out, if it was not.
-fn why_unwritten(disposition: &Disposition) -> Option<Unwritten> {
+fn why_unwritten(kind: RequestKind, disposition: &Disposition) -> Option<Unwritten> {
     match disposition {
         Disposition::Done => None,
         Disposition::Gone { .. } | Disposition::Expired { .. } => Some(Unwritten::Gone),
+        // A deletion asks webhooks again before it removes what it has marked (`Store.Delete`,
+        // `k8s.io/apiserver/pkg/registry/generic/registry/store.go`).
+        Disposition::Retry {
+            cause: RetryCause::InternalError,
+            reason,
+            ..
+        } if kind.verb != "delete" && is_webhook_failure(reason) => Some(Unwritten::NotDone),
         Disposition::Retry {
             cause:
                 RetryCause::NoAnswer

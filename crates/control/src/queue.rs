@@ -461,7 +461,7 @@ impl ClassPace {
             // Results like these say nothing about the pace.
             WriteResult::NothingDue
             | WriteResult::Failed {
-                cause: RetryCause::NoAnswer,
+                cause: RetryCause::NoAnswer | RetryCause::NotSent,
                 ..
             } => {}
             // Requests that were sent before the API server asked to slow down may be answered

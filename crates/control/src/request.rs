@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use kube::core::request::Error as BuildError;
 use leadsman_lease::Leadership;
 use leadsman_process::metrics::LatencyHistogram;
-use leadsman_process::reply::{Disposition, RetryCause, Verb};
+use leadsman_process::reply::{Disposition, RetryCause, Verb, not_leading};
 use leadsman_process::watch;
 use leadsman_process::{ApiServer, clock};
 use leadsman_reconcile::Refusal;
@@ -173,16 +173,6 @@ fn verb_of_method(method: &Method) -> Verb {
         Method::POST => Verb::Create,
         Method::DELETE => Verb::Delete,
         _ => Verb::Update,
-    }
-}
-
-fn not_leading() -> Disposition {
-    Disposition::Retry {
-        // The cause is the same as if no answer had come, which says nothing about the pace that
-        // the API server wants.
-        cause: RetryCause::NoAnswer,
-        after: None,
-        reason: "not sent: this process is not the leader any more".to_owned(),
     }
 }
 

@@ -49,7 +49,7 @@ impl Reachability {
     pub fn record_outcome(&self, disposition: &Disposition, began: Instant, now: Instant) {
         match disposition {
             Disposition::Retry {
-                cause: RetryCause::NoAnswer,
+                cause: RetryCause::NoAnswer | RetryCause::NotSent,
                 ..
             } => self.record_loss(began, now),
             // An API server that starts, or whose etcd is unavailable, replies like this too.

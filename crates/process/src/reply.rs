@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use http::header::{DATE, RETRY_AFTER};
 use http::{HeaderMap, StatusCode};
+use hyper_util::client::legacy;
 use jiff::Timestamp;
 use kube::core::Status;
 
@@ -87,8 +88,10 @@ pub enum RetryCause {
     Throttled,
     /// The API server, or a proxy before it, is overloaded, starting or stopping.
     Unavailable,
-    /// No reply in time, or no connection.
+    /// No reply in time, or the connection ended before it.
     NoAnswer,
+    /// No connection, or this process may not send it any more: the API server has seen nothing of it.
+    NotSent,
     /// The API server failed on it (500).
     InternalError,
     /// The API server does not serve the kind, or the namespace does not exist. Somebody has to create it.
@@ -108,7 +111,7 @@ impl RetryCause {
         let (first, longest) = match self {
             Self::Conflict => (Duration::from_millis(50), Duration::from_secs(10)),
             // Short, so that what an outage held up is written soon after it.
-            Self::Unavailable | Self::NoAnswer => {
+            Self::Unavailable | Self::NoAnswer | Self::NotSent => {
                 (Duration::from_millis(250), Duration::from_secs(5))
             }
             // The delay is that of a whole class of requests in `leadsman-control`, and not of one
@@ -154,7 +157,7 @@ impl Disposition {
                 RetryCause::Conflict => "conflict",
                 RetryCause::Throttled => "throttled",
                 RetryCause::Unavailable => "unavailable",
-                RetryCause::NoAnswer => "no_answer",
+                RetryCause::NoAnswer | RetryCause::NotSent => "no_answer",
                 RetryCause::InternalError => "internal_error",
                 RetryCause::NoSuchKind => "no_such_kind",
                 RetryCause::NotApiServer => "not_api_server",
@@ -273,8 +276,16 @@ fn judge_failure(
 }
 
 /// The disposition of a request whose connection failed.
-pub fn no_reply(error: &dyn Error) -> Disposition {
-    no_answer(error_chain(error))
+pub fn no_reply(error: &(dyn Error + 'static)) -> Disposition {
+    let causes = successors(Some(error), |cause| (*cause).source());
+    let mut causes = causes.filter_map(|cause| cause.downcast_ref::<legacy::Error>());
+    // A connection that an earlier request has opened may have carried this one, whatever its error is.
+    let cause = if causes.any(legacy::Error::is_connect) {
+        RetryCause::NotSent
+    } else {
+        RetryCause::NoAnswer
+    };
+    unanswered(cause, error_chain(error))
 }
 
 /// An error and its causes, on one line. The crate `probe` has its own: it knows nothing of API servers, nor this crate
@@ -292,12 +303,19 @@ pub fn error_chain(error: &dyn Error) -> String {
 
 /// The disposition of a request whose deadline came before its reply.
 pub fn timed_out(deadline: Duration) -> Disposition {
-    no_answer(format!("no answer within {:.1} s", deadline.as_secs_f64()))
+    let reason = format!("no answer within {:.1} s", deadline.as_secs_f64());
+    unanswered(RetryCause::NoAnswer, reason)
 }
 
-fn no_answer(reason: String) -> Disposition {
+/// The disposition of a request that is not sent, since another process may lead.
+pub fn not_leading() -> Disposition {
+    let reason = "not sent: this process is not the leader any more";
+    unanswered(RetryCause::NotSent, reason.to_owned())
+}
+
+fn unanswered(cause: RetryCause, reason: String) -> Disposition {
     Disposition::Retry {
-        cause: RetryCause::NoAnswer,
+        cause,
         after: None,
         reason,
     }
@@ -348,6 +366,13 @@ fn is_version_too_large(status: &Status) -> bool {
 fn is_too_large_for_store(reason: &str) -> bool {
     reason.contains("etcdserver: request is too large")
         || reason.contains("trying to send message larger than max")
+}
+
+/// Whether a webhook that has to be asked could not be (`failurePolicy: Fail`), by the reply's message
+/// (`ErrCallingWebhook`, `k8s.io/apiserver/pkg/util/webhook/error.go`; both dispatchers make it an internal error). Webhooks
+/// are asked before an object is stored.
+pub fn is_webhook_failure(reason: &str) -> bool {
+    reason.starts_with("Internal error occurred: failed calling webhook ")
 }
 
 /// The right that the authorizer denied: `User "…" cannot list resource "pods" in API group "" at

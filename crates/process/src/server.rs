@@ -122,3 +122,40 @@ pub(crate) async fn read_body(mut body: Body) -> kube::Result<Option<Vec<u8>>> {
     }
     Ok(Some(read))
 }
+
+#[cfg(test)]
+mod tests {
+    use kube::Config;
+    use tokio::io::AsyncReadExt;
+    use tokio::net::TcpListener;
+
+    use super::*;
+    use crate::client::{Component, connect_client};
+    use crate::reply::RetryCause;
+
+    async fn cause_of_post(address: std::net::SocketAddr) -> RetryCause {
+        let config = Config::new(format!("http://{address}").parse().unwrap());
+        let server = ApiServer::new(connect_client(config, Component::Manager).unwrap());
+        let request = Request::post("/api/v1/lamps").body(Vec::new()).unwrap();
+        let deadline = Duration::from_mins(1);
+        let reply = server.send_request(Verb::Create, request, deadline).await;
+        let Disposition::Retry { cause, .. } = reply.disposition else {
+            panic!("{reply:?}");
+        };
+        cause
+    }
+
+    #[tokio::test]
+    async fn a_request_counts_as_sent_once_there_is_a_connection() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let hang_up = async {
+            let (mut connection, _) = listener.accept().await.unwrap();
+            connection.read_u8().await.unwrap();
+        };
+        let (cause, ()) = tokio::join!(cause_of_post(address), hang_up);
+        assert_eq!(cause, RetryCause::NoAnswer);
+        drop(listener);
+        assert_eq!(cause_of_post(address).await, RetryCause::NotSent);
+    }
+}

@@ -6,7 +6,7 @@ use kube::api::GetParams;
 use kube::core::Request;
 use kube::core::request::Error as BuildError;
 use leadsman_lease::Leadership;
-use leadsman_process::reply::{Disposition, RetryCause, Verb};
+use leadsman_process::reply::{Disposition, RetryCause, Verb, not_leading};
 use leadsman_process::watch;
 use leadsman_process::{ApiServer, clock};
 
@@ -97,11 +97,7 @@ async fn send_as_leader(
             let reply = server.send_request(verb, request, left.min(DEADLINE)).await;
             return (reply.disposition, reply.body);
         }
-        (None, _) => Disposition::Retry {
-            cause: RetryCause::NoAnswer,
-            after: None,
-            reason: "not sent: this process is not the leader any more".to_owned(),
-        },
+        (None, _) => not_leading(),
         (Some(_), Err(error)) => Disposition::Refused {
             reason: error.to_string(),
         },

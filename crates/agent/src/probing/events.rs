@@ -191,6 +191,7 @@ fn retry_cause(disposition: &Disposition) -> Option<RetryCause> {
         RetryCause::Throttled
             | RetryCause::Unavailable
             | RetryCause::NoAnswer
+            | RetryCause::NotSent
             | RetryCause::InternalError
     );
     may_pass.then_some(*cause)

@@ -2,6 +2,9 @@
 
 mod bench;
 
+use http::{HeaderMap, StatusCode};
+use leadsman_process::reply::{Verb, judge_reply, not_leading, timed_out};
+use serde_json::json;
 use tokio::time::sleep;
 
 use self::bench::{Answer, LONG, Script, after, bench, standby};
@@ -362,4 +365,54 @@ async fn rules_that_go_on_after_an_event_leave_the_thread_to_others() {
         assert!(others <= 2 * TURNS, "no turn was taken");
     }
     assert!(others >= TURNS / 2, "{others}");
+}
+
+#[test]
+fn what_surely_was_not_stored_is_told_from_what_may_have_been() {
+    use Unwritten::{Gone, NotDone, Unknown};
+    const WEBHOOK: &str = "Internal error occurred: failed calling webhook \"a.b.c\": failed to call webhook: Post \
+         \"https://a.b.svc:443/?timeout=10s\": dial tcp 10.0.0.1:443: connect: connection refused";
+    const CONVERSION: &str =
+        "conversion webhook for b.c/v1, Kind=A failed: Post \"https://a.b.svc:443/\"";
+    let table = [
+        ("create", 500, "InternalError", WEBHOOK, NotDone),
+        ("patch", 500, "InternalError", WEBHOOK, NotDone),
+        // A deletion asks webhooks before each of its steps, the first of which may have been stored.
+        ("delete", 500, "InternalError", WEBHOOK, Unknown),
+        // What was stored is converted for the answer.
+        ("create", 500, "InternalError", CONVERSION, Unknown),
+        ("create", 500, "", "etcdserver: request timed out", Unknown),
+        ("create", 500, "", "etcdserver: leader changed", Unknown),
+        ("create", 500, "ServerTimeout", "try again later", Unknown),
+        ("create", 503, "ServiceUnavailable", WEBHOOK, Unknown),
+        ("create", 504, "Timeout", "not within 34s", Unknown),
+        ("create", 403, "Forbidden", "exceeded quota: pods", NotDone),
+        ("create", 429, "TooManyRequests", "slow down", NotDone),
+        ("patch", 404, "NotFound", "pods \"a\" not found", Gone),
+    ];
+    let judge = |verb, code, reason: &str, message: &str| {
+        let body = json!({"status": "Failure", "reason": reason, "message": message}).to_string();
+        let step = match verb {
+            "create" => Verb::Create,
+            "patch" => Verb::Update,
+            _ => Verb::Delete,
+        };
+        let code = StatusCode::from_u16(code).unwrap();
+        judge_reply(step, code, &HeaderMap::new(), body.as_bytes())
+    };
+    for (verb, code, reason, message, expected) in table {
+        let disposition = judge(verb, code, reason, message);
+        let found = why_unwritten(
+            RequestKind {
+                verb,
+                ..bench::PATCH
+            },
+            &disposition,
+        );
+        assert_eq!(found, Some(expected), "{verb} {code} {message}");
+    }
+    let unsent = why_unwritten(bench::PATCH, &not_leading());
+    assert_eq!(unsent, Some(NotDone));
+    let late = why_unwritten(bench::PATCH, &timed_out(Duration::from_secs(10)));
+    assert_eq!(late, Some(Unknown));
 }

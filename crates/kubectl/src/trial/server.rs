@@ -110,6 +110,7 @@ async fn ask_once(
         Disposition::Retry {
             cause:
                 RetryCause::NoAnswer
+                | RetryCause::NotSent
                 | RetryCause::Throttled
                 | RetryCause::Unavailable
                 | RetryCause::InternalError,

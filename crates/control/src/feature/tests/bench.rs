@@ -131,7 +131,7 @@ const FIELDS: OptionalFields = OptionalFields {
     later: &[],
 };
 
-const PATCH: RequestKind = RequestKind {
+pub(super) const PATCH: RequestKind = RequestKind {
     label: "lamp",
     group: "",
     resource: "pods/status",
