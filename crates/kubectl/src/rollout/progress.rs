@@ -26,12 +26,7 @@ enum RolloutProgress {
 use RolloutProgress::{Done, Stuck, Waits};
 
 /// Reasons of conditions with which a set does nothing more before it is edited.
-const FINAL: [&str; 4] = [
-    "Invalid",
-    "Unsupported",
-    "NotInPlace",
-    "ProgressDeadlineExceeded",
-];
+const FINAL: [&str; 3] = ["Invalid", "NotInPlace", "ProgressDeadlineExceeded"];
 
 /// Says how far it is, in the order in which `kubectl rollout status` looks (`DeploymentStatusViewer`,
 /// `k8s.io/kubectl/pkg/polymorphichelpers/rollout_status.go`).
