@@ -227,7 +227,7 @@ impl FilledIndex {
         for number in 0..markers {
             filled.answer_status(number);
         }
-        let left = filled.write(&due).count();
+        let left = filled.write(&due).len();
         ensure!(
             left == 0,
             "{left} writes in a cluster that is as it should be"
@@ -239,20 +239,28 @@ impl FilledIndex {
         self.index.observe(event, self.now).dirty
     }
 
-    fn write(&mut self, due: &[WriteTarget]) -> impl Iterator<Item = Write> {
-        due.iter()
-            .filter_map(|target| self.index.due(target, self.now))
+    /// The writes that are due of these targets. None is carried out.
+    fn write(&mut self, due: &[WriteTarget]) -> Vec<Write> {
+        let mut writes = Vec::new();
+        for target in due {
+            if let Some(write) = self.index.due(target, self.now) {
+                let unwritten = Event::Unwritten(target.clone(), true);
+                self.index.observe(unwritten, self.now);
+                writes.push(write);
+            }
+        }
+        writes
     }
 
     /// Takes an event in. Returns the writes that are due after it.
     pub(super) fn take_in(&mut self, event: Event) -> Vec<Write> {
         let due = self.tell(event);
-        self.write(&due).collect()
+        self.write(&due)
     }
 
     /// The first object that is to be written shows what an entry looks like.
     fn learn_entries(&mut self, due: &[WriteTarget]) -> Result<()> {
-        let first = self.write(due).find_map(|write| match write {
+        let first = self.write(due).into_iter().find_map(|write| match write {
             Write::CreateNodePodProbe(object) => object.spec.pod_probes.into_iter().next(),
             _ => None,
         });

@@ -107,7 +107,7 @@ impl Control {
         leadership: watch::Receiver<Leadership>,
         events: impl Stream<Item = R::Event> + Send + 'static,
     ) {
-        self.shared.metrics.declare_requests(&R::requests());
+        self.shared.metrics.declare_writes(R::WRITES);
         let (sender, arrivals) = channel(ARRIVALS);
         for (index, kind) in R::KINDS.iter().enumerate() {
             (kind.subscribe)(&mut self.watches, kind, index, &sender);

@@ -16,7 +16,7 @@ use leadsman_lease::Leadership;
 use leadsman_process::reply::{Disposition, RetryCause, is_webhook_failure};
 use leadsman_process::shutdown::SHORTEST_GRACE_SECONDS;
 use leadsman_process::{ApiServer, RandomSource, clock, watch};
-use leadsman_reconcile::{Class, Effects, Now, ReasonGauge, Refusal};
+use leadsman_reconcile::{Class, Effects, Now, ReasonGauge, Refusal, WriteKind, WriteVerb};
 use prometheus_client::metrics::gauge::Gauge;
 use tokio::sync::mpsc::Receiver;
 use tokio::time::{Instant, timeout};
@@ -27,7 +27,7 @@ use crate::permissions::Permissions;
 use crate::places::SharedPlaces;
 use crate::queue::{Retried, WriteQueue, WriteResult};
 use crate::relist::relist_kinds;
-use crate::request::{self, Measured, Request, RequestKind, RequestOutcome};
+use crate::request::{self, Measured, Request, RequestOutcome};
 use crate::rules::{Rules, Unwritten};
 use crate::stage::Stage;
 use crate::watch::{Arrival, Prerequisite};
@@ -72,7 +72,7 @@ pub(crate) struct FeatureContext {
 
 struct AnsweredWrite<R: Rules> {
     target: R::Target,
-    kind: RequestKind,
+    kind: &'static WriteKind,
     measured: Option<Measured>,
     outcome: RequestOutcome<R::Event>,
 }
@@ -311,7 +311,7 @@ impl<R: Rules> Feature<R> {
 
     fn begin_write(&mut self, target: R::Target, mut request: Request<R::Event>) {
         // Kept here: what is measured ends when the loop has observed the reply, not when the reply has come.
-        let (kind, measured) = (request.kind, request.measured.take());
+        let (kind, measured) = (request.steps.kind, request.measured.take());
         tracing::debug!(object = %target, write = kind.label, "writing");
         let FeatureContext {
             server, leadership, ..
@@ -431,7 +431,7 @@ fn write_result(disposition: &Disposition, shown: Option<usize>) -> WriteResult 
 }
 
 /// Why a request was not carried out, if it was not.
-fn why_unwritten(kind: RequestKind, disposition: &Disposition) -> Option<Unwritten> {
+fn why_unwritten(kind: &WriteKind, disposition: &Disposition) -> Option<Unwritten> {
     match disposition {
         Disposition::Done => None,
         Disposition::Gone { .. } | Disposition::Expired { .. } => Some(Unwritten::Gone),
@@ -441,7 +441,9 @@ fn why_unwritten(kind: RequestKind, disposition: &Disposition) -> Option<Unwritt
             cause: RetryCause::InternalError,
             reason,
             ..
-        } if kind.verb != "delete" && is_webhook_failure(reason) => Some(Unwritten::NotDone),
+        } if kind.verb != WriteVerb::Delete && is_webhook_failure(reason) => {
+            Some(Unwritten::NotDone)
+        }
         Disposition::Retry {
             cause:
                 RetryCause::NoAnswer
@@ -460,7 +462,7 @@ fn why_unwritten(kind: RequestKind, disposition: &Disposition) -> Option<Unwritt
 /// Logs a request that was not carried out. Returns the reason if it never will be.
 fn report_unwritten<T: std::fmt::Display>(
     target: &T,
-    kind: RequestKind,
+    kind: &WriteKind,
     disposition: Disposition,
     retried: Retried,
 ) -> Option<Refusal> {

@@ -11,6 +11,7 @@
 //! | `resource` | resources by type and by name |
 //! | `selection` | which objects of a kind are observed, and where rights are needed |
 //! | `request` | a due request: how it is sent, and what its reply shows |
+//! | `steps` | writes as HTTP requests |
 //! | `control` | all features together |
 //! | `feature` | the loop of one: events in, requests out, replies back in |
 //! | `stage` | the stages before a feature writes: leadership, lists |
@@ -39,13 +40,15 @@ mod rules;
 mod schema;
 mod selection;
 mod stage;
+mod steps;
 mod watch;
 
 pub use control::{Control, ControlError};
 pub use kind::{Kind, OptionalFields};
-pub use leadsman_reconcile::{After, Class, Effects, RightScope};
+pub use leadsman_reconcile::{Class, Effects, WriteKind};
 pub use reconciled::{Reconciled, ReconcilerEvent, WatchedKinds};
-pub use request::{DecodeReply, Measured, Request, RequestKind};
+pub use request::{DecodeReply, Measured, Request};
 pub use resource::{GroupResource, Watchable};
 pub use rights::{FeatureRights, Right, rights_of_feature};
 pub use rules::{Observation, Observe, Rules, Target, Unwritten};
+pub use steps::RequestSteps;

@@ -2,14 +2,12 @@
 
 use leadsman_process::metrics::{Labels, WriteCounters};
 use leadsman_process::reply::Disposition;
-use leadsman_reconcile::ReasonGauge;
+use leadsman_reconcile::{ReasonGauge, WriteKind};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::{Registry, Unit};
-
-use crate::request::RequestKind;
 
 #[derive(Clone, Debug)]
 pub(crate) struct ControlMetrics {
@@ -61,9 +59,10 @@ impl ControlMetrics {
     }
 
     /// Shows what a feature may write, each 0 so far.
-    pub(crate) fn declare_requests(&self, requests: &[RequestKind]) {
-        let writes = requests.iter().filter(|request| request.verb != "get");
-        writes.for_each(|write| self.writes.declare_write(write.label));
+    pub(crate) fn declare_writes(&self, kinds: &[WriteKind]) {
+        for kind in kinds {
+            self.writes.declare_write(kind.label);
+        }
     }
 
     /// The targets of a class that are to be written, now or later.
@@ -83,7 +82,7 @@ impl ControlMetrics {
     }
 
     /// Counts a request that has ended.
-    pub(crate) fn count_write(&self, kind: RequestKind, disposition: &Disposition) {
+    pub(crate) fn count_write(&self, kind: &WriteKind, disposition: &Disposition) {
         self.writes.count_write(kind.label, disposition);
     }
 

@@ -5,17 +5,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use leadsman_process::ReadinessCheck;
 use leadsman_process::reply::{Disposition, RetryCause, describe_missing_rights};
+use leadsman_reconcile::WriteKind;
 
-use crate::request::RequestKind;
-
-/// The API server's reasons for each kind of request that it forbids. One check for all features:
+/// The API server's reasons for each kind of write that it forbids. One check for all features:
 /// they share an account.
 #[derive(Clone)]
 pub(crate) struct Permissions(Arc<Mutex<Forbidden>>);
 
 struct Forbidden {
-    /// The reasons, by the name of the feature.
-    reasons: BTreeMap<(&'static str, RequestKind), String>,
+    /// The reasons, by the name of the feature and the label of the write.
+    reasons: BTreeMap<(&'static str, &'static str), String>,
     check: ReadinessCheck,
 }
 
@@ -31,7 +30,7 @@ impl Permissions {
     pub(crate) fn note_reply(
         &self,
         feature: &'static str,
-        kind: RequestKind,
+        kind: &WriteKind,
         disposition: &Disposition,
     ) {
         let mut forbidden = self.lock_forbidden();
@@ -42,9 +41,9 @@ impl Permissions {
                 ..
             } => forbidden
                 .reasons
-                .insert((feature, kind), reason.clone())
+                .insert((feature, kind.label), reason.clone())
                 .is_none(),
-            Disposition::Done => forbidden.reasons.remove(&(feature, kind)).is_some(),
+            Disposition::Done => forbidden.reasons.remove(&(feature, kind.label)).is_some(),
             // Any other failure says nothing about the right.
             _ => false,
         };

@@ -6,16 +6,15 @@ use http::header::ACCEPT;
 use http::request::Request as HttpRequest;
 use http::{HeaderValue, Method};
 use jiff::Timestamp;
-use kube::core::request::Error as BuildError;
 use leadsman_lease::Leadership;
 use leadsman_process::metrics::LatencyHistogram;
 use leadsman_process::reply::{Disposition, RetryCause, Verb, not_leading};
 use leadsman_process::watch;
 use leadsman_process::{ApiServer, clock};
-use leadsman_reconcile::Refusal;
+use leadsman_reconcile::{Refusal, WriteKind};
 use tokio::time::Instant;
 
-use leadsman_reconcile::RightScope;
+use crate::steps::RequestSteps;
 
 /// The deadline of all steps of a request together. After it the watch shows whether the request was carried out.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(10);
@@ -26,33 +25,10 @@ const METADATA_ONLY: HeaderValue = HeaderValue::from_static(
     "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1, application/json",
 );
 
-/// The action of a request, for rights, metrics and logs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct RequestKind {
-    /// The name in metrics and logs: `pod_marks`, say.
-    pub label: &'static str,
-    /// API group; empty for the core group.
-    pub group: &'static str,
-    /// The resource, with its subresource: `pods/status`, say.
-    pub resource: &'static str,
-    /// The verb of RBAC.
-    pub verb: &'static str,
-    /// The scope of its objects.
-    pub scope: RightScope,
-}
-
 /// A request that is due, and the events that its replies are for the rules.
 pub struct Request<E> {
-    /// The kind of the request.
-    pub kind: RequestKind,
-    /// The steps, each of which is sent after the one before has succeeded. A failure to build them counts as a
-    /// refusal.
-    pub steps: Result<Vec<HttpRequest<Vec<u8>>>, BuildError>,
-    /// How to read the object in the reply to the last step, if there is one. (The reply to a deletion has none: the
-    /// watch shows when the object is gone, in order with later events.)
-    pub reply: Option<DecodeReply<E>>,
-    /// The request that reads an object of the name that exists already, for a creation.
-    pub read_back: Option<HttpRequest<Vec<u8>>>,
+    /// The requests that are sent.
+    pub steps: RequestSteps<E>,
     /// How late it is, if that is measured.
     pub measured: Option<Measured>,
     /// The event that it was carried out, which follows the event of the reply.
@@ -99,7 +75,13 @@ pub(crate) async fn send_request<E>(
         written: request.written,
         refused: request.refused,
     };
-    let steps = match request.steps {
+    let RequestSteps {
+        kind,
+        requests,
+        reply,
+        read_back,
+    } = request.steps;
+    let steps = match requests {
         Ok(steps) => steps,
         Err(error) => {
             let reason = format!("cannot build the request: {error}");
@@ -110,7 +92,7 @@ pub(crate) async fn send_request<E>(
     let deadline = clock::monotonic() + TIMEOUT;
     for mut step in steps {
         // Nobody reads it, and only of objects can there be less than the whole.
-        if request.reply.is_none() {
+        if reply.is_none() {
             step.headers_mut().insert(ACCEPT, METADATA_ONLY);
         }
         let (disposition, body) = send_step(server, step, leadership, deadline).await;
@@ -120,15 +102,13 @@ pub(crate) async fn send_request<E>(
             break;
         }
         // Kept where a later step fails: this one has changed the object all the same.
-        outcome.observed = decode_reply(request.reply, &body);
+        outcome.observed = decode_reply(reply, &body);
     }
     // Another client has created it, or the answer to an earlier attempt was lost: what is due depends on what exists.
-    if let (Disposition::AlreadyExists { .. }, Some(get)) =
-        (&outcome.disposition, request.read_back)
-    {
+    if let (Disposition::AlreadyExists { .. }, Some(get)) = (&outcome.disposition, read_back) {
         match send_step(server, get, leadership, deadline).await {
-            (Disposition::Done, body) => outcome.observed = decode_reply(request.reply, &body),
-            (failed, _) => report_unread(request.kind, &failed),
+            (Disposition::Done, body) => outcome.observed = decode_reply(reply, &body),
+            (failed, _) => report_unread(kind, &failed),
         }
     }
     outcome
@@ -136,7 +116,7 @@ pub(crate) async fn send_request<E>(
 
 /// Reports a missing right where people look, since only somebody who grants it can help. The watch
 /// shows the object later.
-fn report_unread(kind: RequestKind, failed: &Disposition) {
+fn report_unread(kind: &WriteKind, failed: &Disposition) {
     let (write, result, reason) = (kind.label, failed.as_label(), failed.explain_reason());
     let message = "reading back an object that already exists failed, waiting for the watch";
     if let Disposition::Retry {

@@ -1,10 +1,11 @@
-//! The rights that a feature needs: they follow from the kinds that it observes and the requests that it sends.
+//! The rights that a feature needs: they follow from the kinds that it observes and the writes that it sends.
 
 use std::borrow::Cow;
 
 use crate::kind::Kind;
 use crate::rules::Rules;
-use leadsman_reconcile::RightScope;
+use crate::steps;
+use leadsman_reconcile::{RightScope, WriteKind};
 
 /// The verbs for observing a kind, and for following the schema of a CRD. Single objects are not
 /// read by `get`.
@@ -52,20 +53,23 @@ pub struct FeatureRights {
 /// All rights that a feature needs.
 pub fn rights_of_feature<R: Rules>() -> FeatureRights {
     let kinds = R::KINDS.iter().flat_map(rights_of_kind);
-    let requests = R::requests().into_iter().map(|request| {
-        let right = Right {
-            group: request.group.into(),
-            resource: request.resource.into(),
-            name: Cow::default(),
-            verb: request.verb,
-        };
-        (request.scope, right)
-    });
+    let right =
+        |kind: &WriteKind, verb| (kind.scope, Right::new(kind.group, kind.resource, "", verb));
+    let writes = R::WRITES.iter();
+    let writes = writes.map(|kind| right(kind, kind.verb.right()));
+    let reads = R::WRITES
+        .iter()
+        .filter(|kind| steps::is_read_back::<R>(kind));
+    let reads = reads.map(|kind| right(kind, "get"));
     let mut rights = FeatureRights::default();
-    for (scope, right) in kinds.chain(requests) {
-        match scope {
-            RightScope::Cluster => rights.cluster.push(right),
-            RightScope::OwnNamespace => rights.own_namespace.push(right),
+    for (scope, right) in kinds.chain(writes).chain(reads) {
+        let known = match scope {
+            RightScope::Cluster => &mut rights.cluster,
+            RightScope::OwnNamespace => &mut rights.own_namespace,
+        };
+        // One kind of write may be two kinds of patch.
+        if !known.contains(&right) {
+            known.push(right);
         }
     }
     rights

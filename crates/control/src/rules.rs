@@ -6,10 +6,12 @@ use std::hash::Hash;
 use std::sync::Arc;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use leadsman_reconcile::{Class, Effects, Now, ObjectName, ReasonGauge, ResourceVersion, Source};
+use leadsman_reconcile::{
+    Class, Effects, Now, ObjectName, ReasonGauge, ResourceVersion, Source, WriteKind,
+};
 
 use crate::kind::Kind;
-use crate::request::{Request, RequestKind};
+use crate::request::Request;
 
 /// The rules of a feature, and what they need from the API server.
 ///
@@ -20,6 +22,8 @@ pub trait Rules: Sized + Send + 'static {
     const NAME: &'static str;
     /// The kinds that it observes. Nothing is due before all of them have been listed.
     const KINDS: &'static [Kind<Self>];
+    /// The writes that it sends: the rights that it needs, and the labels by which they are counted.
+    const WRITES: &'static [WriteKind];
     /// The classes of its targets; [`Rules::class_index`] is an index into them.
     const CLASSES: &'static [Class];
     /// The gauge of its objects, if it has one.
@@ -29,9 +33,6 @@ pub trait Rules: Sized + Send + 'static {
     type Event: Send + 'static;
     /// The object that a request is about.
     type Target: Target;
-
-    /// The requests that it sends: the rights that it needs, and the labels by which they are counted.
-    fn requests() -> Vec<RequestKind>;
 
     /// Takes in an event.
     fn observe_event(&mut self, event: Self::Event, now: Now) -> Effects<Self::Target>;

@@ -306,7 +306,7 @@ impl<F: Tested> TestServer<F> {
     /// Whether a write of this label and object is under way.
     pub(crate) fn is_under_way(&self, label: &str, name: &ObjectName) -> bool {
         let mut under_way = self.under_way.iter();
-        under_way.any(|(id, sent)| sent.kind.label == label && id.name == *name)
+        under_way.any(|(id, sent)| sent.kind.label == label && *id.name == *name)
     }
 
     /// Answers the first write that is under way.

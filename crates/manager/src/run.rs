@@ -15,7 +15,7 @@ use crate::args::Args;
 use crate::gates::Gates;
 use crate::leader;
 use crate::openkruise::OpenKruiseGuard;
-use crate::podprobe::PodProbeRules;
+use crate::podprobe::{PodProbeRules, new_rules};
 use crate::sidecarset::{SidecarSetRules, barrier_events, sidecar_sets};
 
 /// Why the manager ended.
@@ -66,8 +66,8 @@ fn add_features(
             serverless: args.feature_gates.serverless,
             ..Config::default()
         };
-        let rules = PodProbeRules::new(config, metrics);
-        webhooks.extend(rules.webhooks());
+        let (rules, of_pods) = new_rules(config, metrics);
+        webhooks.extend(of_pods);
         control.add_feature(rules);
     }
     if args.feature_gates.sidecar_set {

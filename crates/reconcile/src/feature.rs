@@ -4,8 +4,12 @@ use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Duration;
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+
+use crate::object::ResourceVersion;
 use crate::plan::Plan;
 use crate::store::{Change, Store, Stored};
+use crate::time::Now;
 
 /// A feature: a function from the objects that it watches to the writes that it wants.
 ///
@@ -25,11 +29,20 @@ pub trait Feature: Sized + Send + 'static {
     type Key: Key;
     /// The stores of the kinds that it watches.
     type World: Default + Send;
-    /// What no object shows. It is empty when this process begins to write, so nothing may depend on it for good.
+    /// What no object shows, and what is kept because it follows from many objects ([`Watch::take_in`]). It is empty when this
+    /// process begins to write, so nothing may depend on it for good, unless [`Feature::begin_term`] keeps it.
     type Memory: Default + Send;
 
     /// All keys: each runs when this process begins to write.
     fn keys(&self, world: &Self::World) -> Vec<Self::Key>;
+
+    /// Whether nothing is written before each of them has run, where what one of them wants follows from what others do.
+    const RUNS_ALL_FIRST: bool = false;
+
+    /// This process begins to write, and another one may have written before.
+    fn begin_term(&self, _world: &Self::World, memory: &mut Self::Memory, _now: Now) {
+        *memory = Self::Memory::default();
+    }
 
     /// Plans the writes of a key. They take the place of those that its last run planned.
     fn reconcile(
@@ -50,13 +63,29 @@ pub trait Feature: Sized + Send + 'static {
 
     /// Passes on what others in this process answer by, as the reviewers of a webhook do. Called after each event, also
     /// while this process does not write, when the memory is empty.
-    fn publish(&mut self, _world: &mut Self::World, _memory: &Self::Memory) {}
+    fn publish(&mut self, _world: &mut Self::World, _memory: &mut Self::Memory) {}
 }
 
 /// What a feature's function runs for: a pod, a job, a node.
 pub trait Key: Clone + Debug + Ord + Send + 'static {
     /// The namespace whose turn it takes; empty for what belongs to the whole cluster.
     fn namespace(&self) -> &str;
+
+    /// Which keys run before it, if they have to run.
+    fn runs_after(&self) -> Precedence {
+        Precedence::None
+    }
+}
+
+/// The keys that run before a key. What is written for many of them together is planned once then, and not after each of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Precedence {
+    /// None: it runs as soon as its namespace has its turn.
+    None,
+    /// Those of its namespace that themselves run after none.
+    OfNamespace,
+    /// All that themselves run after none, for so long at most: there may always be one.
+    Of(Duration),
 }
 
 /// A kind `K` of the API server that a feature watches.
@@ -70,6 +99,11 @@ pub trait Watch<K>: Feature {
     /// Reads what the feature keeps of an object.
     fn read(&self, object: &Arc<K>) -> Arc<Self::Stored>;
 
+    /// What stands for an object that cannot be decoded. None if the state before stays in force.
+    fn read_undecodable(&self, _metadata: &ObjectMeta) -> Option<Arc<Self::Stored>> {
+        None
+    }
+
     /// Passes on the keys whose function reads what has changed. The world has the change already.
     fn find_affected(
         &self,
@@ -82,8 +116,42 @@ pub trait Watch<K>: Feature {
     /// while this process does not write.
     fn note_change(&self, _change: &Change<Self::Stored>, _world: &mut Self::World) {}
 
+    /// Brings up to date what the memory keeps of the kind, and passes on the keys whose function reads that. Called on each change,
+    /// also while this process does not write.
+    fn take_in(
+        &self,
+        _change: &Change<Self::Stored>,
+        _world: &Self::World,
+        _memory: &mut Self::Memory,
+        _now: Now,
+        _affected: &mut dyn FnMut(Self::Key),
+    ) {
+    }
+
+    /// Takes in how far the watch of the kind has come, after each observation, also one that changes nothing.
+    fn note_progress(
+        &self,
+        _progress: WatchAdvance,
+        _world: &Self::World,
+        _memory: &mut Self::Memory,
+        _now: Now,
+        _affected: &mut dyn FnMut(Self::Key),
+    ) {
+    }
+
     /// Records whether the API server keeps the optional fields of the kind.
     fn note_fields_kept(_world: &mut Self::World, _kept: bool) {}
+}
+
+/// How far the watch of a kind has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WatchAdvance {
+    /// It has shown all up to this version.
+    Shown(ResourceVersion),
+    /// It begins again with a list of this version, which may be an earlier one.
+    Listed(ResourceVersion),
+    /// A list beside it is complete: it may be behind that.
+    Relisted(ResourceVersion),
 }
 
 /// A write that a feature sends: of which resource, by which verb.
@@ -116,6 +184,8 @@ pub enum WriteVerb {
     StrategicPatch,
     /// Changes it by a server-side apply of this field manager, forced.
     Apply(&'static str),
+    /// Replaces all of it (PUT), in the version that its body names.
+    Replace,
     /// Asks what a creation would do (POST with `dryRun=All`), and creates nothing.
     DryRun,
     /// Deletes it.
@@ -128,6 +198,7 @@ impl WriteVerb {
         match self {
             Self::Create | Self::DryRun => "create",
             Self::MergePatch | Self::StrategicPatch | Self::Apply(_) => "patch",
+            Self::Replace => "update",
             Self::Delete => "delete",
         }
     }

@@ -1,9 +1,10 @@
 //! The keys that have to run: by namespace in turn, and each at the pace that its cost allows.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
 use std::time::Duration;
 
-use crate::feature::Key;
+use crate::feature::{Key, Precedence};
 use crate::round_robin::{RoundRobin, TurnQueue};
 use crate::timers::Timers;
 
@@ -24,74 +25,265 @@ const SHORTEST: Duration = Duration::from_millis(5);
 /// The keys that have to run.
 #[derive(Debug)]
 pub(crate) struct KeyQueue<K> {
-    ready: RoundRobin<BTreeSet<K>>,
+    ready: RoundRobin<Line<K>>,
+    /// The keys that run after those of their namespace, where none of these had to run when it was looked at last.
+    free: RoundRobin<BTreeSet<K>>,
+    /// The same where some have to.
+    blocked: BTreeMap<Arc<str>, BTreeSet<K>>,
+    /// The keys that run after all that run after none, with the time until which they wait at most.
+    after_all: BTreeMap<K, Duration>,
+    waits: Timers<K>,
+    /// The keys that have to run before anything is written.
+    first: BTreeSet<K>,
+    /// How many of these run after none.
+    first_ready: usize,
     /// The keys that rest, and whether they have to run afterwards.
     resting: BTreeMap<K, bool>,
+    /// How many keys of a namespace have to run after their rest, of those that run after none.
+    late: BTreeMap<Box<str>, usize>,
     rests: Timers<K>,
+    now: Duration,
 }
 
 impl<K> Default for KeyQueue<K> {
     fn default() -> Self {
         Self {
             ready: RoundRobin::default(),
+            free: RoundRobin::default(),
+            blocked: BTreeMap::new(),
+            after_all: BTreeMap::new(),
+            waits: Timers::default(),
+            first: BTreeSet::new(),
+            first_ready: 0,
             resting: BTreeMap::new(),
+            late: BTreeMap::new(),
             rests: Timers::default(),
+            now: Duration::ZERO,
         }
     }
 }
 
 impl<K: Key> KeyQueue<K> {
-    /// Has a key run: as soon as its namespace has its turn, but not before its rest is over.
+    /// Has a key run: as soon as its namespace has its turn, but not before its rest is over, nor before the keys that it runs
+    /// after.
     pub(crate) fn mark(&mut self, key: K) {
         if let Some(has_to_run) = self.resting.get_mut(&key) {
-            *has_to_run = true;
+            if !std::mem::replace(has_to_run, true) && runs_after_none(&key) {
+                *self.late.entry(key.namespace().into()).or_default() += 1;
+            }
             return;
         }
-        let queue = self.ready.queue_of(key.namespace());
-        queue.insert(key);
+        match key.runs_after() {
+            Precedence::None => self.ready.queue_of(key.namespace()).push(key),
+            Precedence::OfNamespace => {
+                let keys = match self.blocked.get_mut(key.namespace()) {
+                    Some(keys) => keys,
+                    None => self.free.queue_of(key.namespace()),
+                };
+                keys.insert(key);
+            }
+            Precedence::Of(at_most) => {
+                if !self.after_all.contains_key(&key) {
+                    let until = self.now.saturating_add(at_most);
+                    self.waits.set(until, key.clone());
+                    self.after_all.insert(key, until);
+                }
+            }
+        }
     }
 
     /// Whether a key has to run, now or after its rest.
     pub(crate) fn is_marked(&self, key: &K) -> bool {
+        let name = key.namespace();
+        let is_in = |keys: Option<&BTreeSet<K>>| keys.is_some_and(|keys| keys.contains(key));
+        let is_ready = is_in(self.ready.get(name).map(|line| &line.known));
+        let is_queued = is_ready || is_in(self.free.get(name)) || is_in(self.blocked.get(name));
         let rests = self.resting.get(key).copied().unwrap_or_default();
-        rests
-            || self
-                .ready
-                .get(key.namespace())
-                .is_some_and(|keys| keys.contains(key))
+        rests || is_queued || self.after_all.contains_key(key)
+    }
+
+    /// Has nothing written before each of the keys that are marked has run, but for those that run after others of their namespace:
+    /// it may always have others.
+    pub(crate) fn begin_first_round(&mut self) {
+        let ready = self.ready.iter().flat_map(|(_, keys)| &keys.order);
+        self.first = ready.chain(self.after_all.keys()).cloned().collect();
+        self.first_ready = self.first.len() - self.after_all.len();
+    }
+
+    /// Whether keys that were there at the beginning have not run yet.
+    pub(crate) fn is_first_round(&self) -> bool {
+        !self.first.is_empty()
+    }
+
+    /// The time from which on keys that are marked wait.
+    pub(crate) fn set_now(&mut self, now: Duration) {
+        self.now = now;
     }
 
     /// The next key to run.
     pub(crate) fn take_next(&mut self, now: Duration) -> Option<K> {
+        self.now = now;
         while let Some(key) = self.rests.pop_due(now) {
             if self.resting.remove(&key) == Some(true) {
+                self.end_late(&key);
                 self.mark(key);
             }
         }
-        self.ready.take_next(|_, keys| keys.pop_first())
+        let late =
+            (self.first_ready == 0).then(|| self.take_late(now).or_else(|| self.take_free()));
+        let next = late.flatten().or_else(|| self.take_ready());
+        let next = next.or_else(|| self.take_last())?;
+        self.note_run(&next);
+        Some(next)
+    }
+
+    /// Takes a key that waits for all others, and need not. Returns whether it did.
+    pub(crate) fn take_waiting(&mut self, key: &K) -> bool {
+        let was_waiting = self.after_all.remove(key).is_some();
+        if was_waiting {
+            self.note_run(key);
+        }
+        was_waiting
+    }
+
+    fn note_run(&mut self, key: &K) {
+        if self.first.remove(key) {
+            self.first_ready -= usize::from(runs_after_none(key));
+        }
+    }
+
+    /// A key that has waited for all others for long enough.
+    fn take_late(&mut self, now: Duration) -> Option<K> {
+        while let Some(key) = self.waits.pop_due(now) {
+            // It may have run since, and wait again.
+            let until = self.after_all.get(&key);
+            if until.is_some_and(|until| *until <= now) {
+                self.after_all.remove(&key);
+                return Some(key);
+            }
+        }
+        None
+    }
+
+    fn take_free(&mut self) -> Option<K> {
+        loop {
+            let (ready, late) = (&self.ready, &self.late);
+            let (namespace, key, blocked) = self.free.take_next(|namespace, keys| {
+                let is_free = !ready.contains(namespace) && !late.contains_key(&**namespace);
+                let key = is_free.then(|| keys.pop_first()).flatten();
+                let blocked = key.is_none().then(|| std::mem::take(keys));
+                Some((namespace.clone(), key, blocked))
+            })?;
+            if key.is_some() {
+                return key;
+            }
+            self.blocked.insert(namespace, blocked.unwrap_or_default());
+        }
+    }
+
+    fn take_ready(&mut self) -> Option<K> {
+        let ready = &mut self.ready;
+        let (namespace, key) =
+            ready.take_next(|namespace, keys| Some((namespace.clone(), keys.pop()?)))?;
+        self.unblock(&namespace);
+        Some(key)
+    }
+
+    fn take_last(&mut self) -> Option<K> {
+        let last = self.late.is_empty().then(|| self.after_all.pop_first());
+        last.flatten().map(|(key, _)| key)
+    }
+
+    /// Frees the keys that wait for others of their namespace, if none of these has to run.
+    fn unblock(&mut self, namespace: &str) {
+        let is_free = !self.ready.contains(namespace) && !self.late.contains_key(namespace);
+        if is_free && let Some(mut keys) = self.blocked.remove(namespace) {
+            self.free.queue_of(namespace).append(&mut keys);
+        }
+    }
+
+    fn end_late(&mut self, key: &K) {
+        if runs_after_none(key)
+            && let Some(late) = self.late.get_mut(key.namespace())
+        {
+            *late -= 1;
+            if *late == 0 {
+                self.late.remove(key.namespace());
+            }
+        }
     }
 
     /// Lets a key rest after a run that took so long, and after which so many writes are due.
     pub(crate) fn rest(&mut self, key: &K, took: Duration, due: usize, now: Duration) {
         if let Some(rest) = rest_after(took, due) {
-            self.resting.insert(key.clone(), false);
+            // One that has marked itself has run once more meanwhile.
+            if self.resting.insert(key.clone(), false) == Some(true) {
+                self.end_late(key);
+                self.unblock(key.namespace());
+            }
             self.rests.set(now.saturating_add(rest), key.clone());
         }
     }
 
     /// When [`KeyQueue::take_next`] has something to do.
     pub(crate) fn deadline(&self, now: Duration) -> Option<Duration> {
-        if self.ready.is_empty() {
-            self.rests.deadline()
-        } else {
-            Some(now)
+        let is_last_free = !self.after_all.is_empty() && self.late.is_empty();
+        if is_last_free || !self.free.is_empty() || !self.ready.is_empty() {
+            return Some(now);
         }
+        // What waits for a key that rests.
+        let waits = (!self.after_all.is_empty()).then(|| self.waits.deadline());
+        let deadlines = self.rests.deadline().into_iter().chain(waits.flatten());
+        deadlines.min()
     }
 
     /// Forgets all keys.
     pub(crate) fn clear(&mut self) {
-        *self = Self::default();
+        *self = Self {
+            now: self.now,
+            ..Self::default()
+        };
     }
+}
+
+/// Keys in the order in which they were marked: one that is marked again and again takes the place of none that waits.
+#[derive(Debug)]
+struct Line<K> {
+    order: VecDeque<K>,
+    known: BTreeSet<K>,
+}
+
+impl<K> Default for Line<K> {
+    fn default() -> Self {
+        Self {
+            order: VecDeque::new(),
+            known: BTreeSet::new(),
+        }
+    }
+}
+
+impl<K: Key> Line<K> {
+    fn push(&mut self, key: K) {
+        if self.known.insert(key.clone()) {
+            self.order.push_back(key);
+        }
+    }
+
+    fn pop(&mut self) -> Option<K> {
+        let key = self.order.pop_front()?;
+        self.known.remove(&key);
+        Some(key)
+    }
+}
+
+impl<K> TurnQueue for Line<K> {
+    fn len(&self) -> usize {
+        self.order.len()
+    }
+}
+
+fn runs_after_none(key: &impl Key) -> bool {
+    key.runs_after() == Precedence::None
 }
 
 /// How long a key rests, if it does.
@@ -107,6 +299,141 @@ fn rest_after(took: Duration, due: usize) -> Option<Duration> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    use Part::{Marker, Node, Pod};
+
+    #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+    enum Part {
+        Pod(&'static str, u32),
+        Marker(&'static str),
+        Node,
+    }
+
+    impl Key for Part {
+        fn namespace(&self) -> &str {
+            match self {
+                Self::Pod(namespace, _) | Self::Marker(namespace) => namespace,
+                Self::Node => "",
+            }
+        }
+
+        fn runs_after(&self) -> Precedence {
+            match self {
+                Self::Pod(..) => Precedence::None,
+                Self::Marker(_) => Precedence::OfNamespace,
+                Self::Node => Precedence::Of(Duration::from_secs(1)),
+            }
+        }
+    }
+
+    fn marked(keys: &[Part]) -> KeyQueue<Part> {
+        let mut queue = KeyQueue::default();
+        for key in keys {
+            queue.mark(key.clone());
+        }
+        queue
+    }
+
+    fn take_all(queue: &mut KeyQueue<Part>, now: Duration) -> Vec<Part> {
+        std::iter::from_fn(|| queue.take_next(now)).collect()
+    }
+
+    // PPM-20
+    #[test]
+    fn a_key_waits_for_those_it_runs_after_and_no_namespace_for_anothers() {
+        let keys = [
+            Node,
+            Marker("busy"),
+            Marker("calm"),
+            Pod("busy", 1),
+            Pod("busy", 2),
+            Pod("calm", 3),
+        ];
+        let mut queue = marked(&keys);
+        assert!(keys.iter().all(|key| queue.is_marked(key)));
+        let taken = take_all(&mut queue, Duration::ZERO);
+        let expected = [
+            Pod("busy", 1),
+            Pod("calm", 3),
+            Marker("calm"),
+            Pod("busy", 2),
+            Marker("busy"),
+            Node,
+        ];
+        assert_eq!(taken, expected);
+        assert_eq!(queue.deadline(Duration::ZERO), None);
+    }
+
+    // PPM-20
+    #[test]
+    fn a_key_does_not_wait_for_others_that_never_end() {
+        let mut queue = marked(&[Node, Pod("busy", 1), Pod("busy", 2)]);
+        let late = Duration::from_secs(1);
+        assert_eq!(queue.take_next(late / 2), Some(Pod("busy", 1)));
+        assert_eq!(queue.take_next(late), Some(Node));
+        assert_eq!(take_all(&mut queue, late), [Pod("busy", 2)]);
+    }
+
+    #[test]
+    fn in_the_first_round_no_key_runs_before_those_it_runs_after_however_late_it_is() {
+        let mut queue = marked(&[Node, Marker("calm"), Pod("busy", 1), Pod("busy", 2)]);
+        queue.begin_first_round();
+        let late = Duration::from_secs(9);
+        assert_eq!(queue.take_next(late), Some(Pod("busy", 1)));
+        assert!(queue.is_first_round());
+        let taken = take_all(&mut queue, late);
+        assert_eq!(taken, [Pod("busy", 2), Node, Marker("calm")]);
+        assert!(!queue.is_first_round());
+    }
+
+    #[test]
+    fn the_first_round_ends_although_a_namespace_marks_keys_without_end() {
+        let mut queue = marked(&[Node, Marker("busy"), Pod("calm", 3)]);
+        queue.begin_first_round();
+        for number in 0..10 {
+            queue.mark(Pod("busy", number));
+        }
+        let mut seconds = 0;
+        while queue.is_first_round() {
+            queue.mark(Pod("busy", 100 + seconds));
+            queue.take_next(Duration::from_secs(seconds.into()));
+            seconds += 1;
+        }
+        assert_eq!(
+            seconds, 2,
+            "one for the pod of the other namespace, one for the node"
+        );
+    }
+
+    #[test]
+    fn a_key_waits_also_for_those_that_rest_and_have_to_run() {
+        let (begin, end) = (Duration::ZERO, Duration::from_millis(500));
+        let mut queue = marked(&[Pod("calm", 1)]);
+        let pod = queue.take_next(begin).expect("it is marked");
+        queue.rest(&pod, Duration::from_millis(1), 0, begin);
+        queue.mark(Marker("calm"));
+        queue.mark(Node);
+        queue.mark(pod.clone());
+        assert_eq!(queue.take_next(begin), None);
+        assert!(queue.is_marked(&Marker("calm")));
+        let rest_ends = queue.deadline(begin);
+        assert_eq!(rest_ends, Some(Duration::from_millis(100)));
+        assert_eq!(take_all(&mut queue, end), [pod, Marker("calm"), Node]);
+    }
+
+    #[test]
+    fn a_key_that_marks_itself_holds_up_no_other_one_for_good() {
+        let now = Duration::ZERO;
+        let mut queue = marked(&[Pod("calm", 1)]);
+        let pod = queue.take_next(now).expect("it is marked");
+        queue.mark(pod.clone());
+        queue.rest(&pod, Duration::from_millis(1), 0, now);
+        queue.mark(pod.clone());
+        queue.mark(Marker("calm"));
+        assert_eq!(queue.take_next(now), Some(pod.clone()));
+        queue.rest(&pod, Duration::from_millis(1), 0, now);
+        assert_eq!(take_all(&mut queue, now), [Marker("calm")]);
+    }
 
     #[test]
     fn a_key_with_much_to_write_rests_less() {

@@ -74,16 +74,17 @@ mod writes;
 
 pub use effects::Effects;
 pub use feature::{
-    After, Class, Feature, Key, ReasonGauge, RightScope, Watch, WriteKind, WriteVerb,
+    After, Class, Feature, Key, Precedence, ReasonGauge, RightScope, Watch, WatchAdvance,
+    WriteKind, WriteVerb,
 };
 pub use notices::{Notice, Regarding};
 pub use object::{ObjectName, ResourceVersion, Source};
-pub use plan::{Plan, Purpose, Write, WriteId};
+pub use plan::{Plan, Purpose, Write, WriteId, WritePart};
 pub use reconciler::Reconciler;
 pub use refusal::Refusal;
 pub use round_robin::{RoundRobin, TurnQueue};
 pub use store::{Assumption, Change, ObjectChange, Store, Stored};
 pub use time::{Now, whole_seconds};
 pub use timers::Timers;
-pub use watches::{CompleteList, Watches};
-pub use writes::{Fate, Rest};
+pub use watches::{CompleteList, WatchProgress};
+pub use writes::{Fate, PartRest, QUIET, Rest, rest_after_undone};

@@ -130,7 +130,10 @@ impl<F: Feature> Notices<F> {
             namespace: notice.namespace().to_owned(),
             name: notice.regarding.name.name.clone(),
         };
-        Some(WriteId { kind, name })
+        Some(WriteId {
+            kind,
+            name: Arc::new(name),
+        })
     }
 
     /// Has a notice told. Returns the identity of its write, unless there are too many.
@@ -160,7 +163,7 @@ impl<F: Feature> Notices<F> {
         self.waiting_of
             .insert(id.name.namespace.clone(), waiting + 1);
         let body = notice.event(F::EVENTS_FROM, wall);
-        let write = Write::new(id.clone(), body);
+        let write = Write::new(id.clone(), &body);
         self.waiting
             .entry(id.clone())
             .or_default()

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -12,17 +13,17 @@ use crate::feature::{Feature, Watch, WriteKind, WriteVerb};
 use crate::notices::Notice;
 use crate::object::ObjectName;
 use crate::refusal::Refusal;
-use crate::store::{AskedObjects, Assumption};
+use crate::store::{AskedObjects, Assumption, Change};
 use crate::time::Now;
-use crate::writes::{Fate, Histories, Rest};
+use crate::writes::{Fate, Histories, PartRest, Rest};
 
 /// A kind of write of one object: at most one of them is under way.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct WriteId {
     /// An index into [`Feature::WRITES`].
     pub kind: usize,
-    /// The object.
-    pub name: ObjectName,
+    /// The object. A feature that shares the name has it in memory once.
+    pub name: Arc<ObjectName>,
 }
 
 /// The object's name alone, as logs have the kind of the write beside it.
@@ -46,19 +47,36 @@ impl Purpose {
     }
 }
 
+/// A part of a write, such as a mark of a pod, and what it is to achieve.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WritePart {
+    /// Which part it is.
+    pub part: Purpose,
+    /// What it is to achieve.
+    pub purpose: Purpose,
+}
+
 /// A write that is wanted.
 pub struct Write<F: Feature> {
     pub(crate) id: WriteId,
     pub(crate) purpose: Purpose,
     body: Body,
+    /// Its parts, each with what it is to achieve. None of a write that is undone as a whole.
+    pub(crate) parts: Box<[WritePart]>,
+    /// Since when another process has been waiting for it, by the clock of that process.
+    pub(crate) since: Option<Timestamp>,
+    pub(crate) is_last: bool,
+    /// The kind of write of the same object that it waits for.
+    pub(crate) waits_for: Option<usize>,
     pub(crate) effect: Option<Effect<F>>,
-    pub(crate) told_when_done: Option<Notice>,
+    pub(crate) told_when_done: Option<Box<Notice>>,
     pub(crate) told_when_refused: Option<RefusalNotice>,
 }
 
-/// The body of a write. An object that is made of a template is built when it is sent: many may wait.
+/// The body of a write. Many may wait: one is kept as text, which is a tenth of the tree, and an object that is made of a template
+/// is built when it is sent.
 enum Body {
-    Ready(Value),
+    Ready(Box<str>),
     Built(Box<dyn Fn() -> Value + Send + Sync>),
 }
 
@@ -70,14 +88,20 @@ pub(crate) struct Effect<F: Feature> {
     pub(crate) begin: BeginEffect<F>,
     /// The store of its object.
     pub(crate) store: fn(&mut F::World) -> &mut dyn AskedObjects,
+    /// Passes on the keys that read the object once nothing is assumed of it any more: they may have waited for it, whatever has
+    /// become of the write.
+    pub(crate) find_affected: FindAffected<F>,
 }
+
+type FindAffected<F> =
+    fn(&F, &mut <F as Feature>::World, &Arc<ObjectName>, &mut dyn FnMut(<F as Feature>::Key));
 
 type BeginEffect<F> = Box<dyn Fn(&mut <F as Feature>::World, Now) -> Duration + Send + Sync>;
 
 impl<F: Feature> Write<F> {
-    pub(crate) fn new(id: WriteId, body: Value) -> Self {
-        let purpose = Purpose::of(body.to_string());
-        Self::of_body(id, purpose, Body::Ready(body))
+    pub(crate) fn new(id: WriteId, body: &Value) -> Self {
+        let body = body.to_string();
+        Self::of_body(id, Purpose::of(&body), Body::Ready(body.into()))
     }
 
     fn of_body(id: WriteId, purpose: Purpose, body: Body) -> Self {
@@ -85,6 +109,10 @@ impl<F: Feature> Write<F> {
             id,
             purpose,
             body,
+            parts: Box::default(),
+            since: None,
+            is_last: false,
+            waits_for: None,
             effect: None,
             told_when_done: None,
             told_when_refused: None,
@@ -109,7 +137,9 @@ impl<F: Feature> Write<F> {
     /// The body of its request.
     pub fn body(&self) -> Cow<'_, Value> {
         match &self.body {
-            Body::Ready(body) => Cow::Borrowed(body),
+            Body::Ready(text) => {
+                Cow::Owned(serde_json::from_str(text).expect("it was written as JSON"))
+            }
             Body::Built(build) => Cow::Owned(build()),
         }
     }
@@ -117,9 +147,9 @@ impl<F: Feature> Write<F> {
     /// Restricts a deletion to an object that has not changed since this version.
     pub fn in_version(&mut self, version: &str) -> &mut Self {
         debug_assert_eq!(self.kind().verb, WriteVerb::Delete);
-        if let Body::Ready(body) = &mut self.body {
-            body["preconditions"]["resourceVersion"] = version.into();
-        }
+        let mut body = self.body().into_owned();
+        body["preconditions"]["resourceVersion"] = version.into();
+        self.body = Body::Ready(body.to_string().into());
         self
     }
 
@@ -129,9 +159,45 @@ impl<F: Feature> Write<F> {
         self
     }
 
+    /// Says which parts it has: each is undone by itself, and rests by itself ([`Plan::part_rest`]).
+    pub fn of_parts(&mut self, parts: impl IntoIterator<Item = WritePart>) -> &mut Self {
+        self.parts = parts.into_iter().collect();
+        self
+    }
+
+    /// Says since when it is late, by the clock of another process: that is measured.
+    pub fn measured_since(&mut self, since: Option<Timestamp>) -> &mut Self {
+        self.since = since;
+        self
+    }
+
+    /// Since when it is late.
+    pub fn since(&self) -> Option<Timestamp> {
+        self.since
+    }
+
+    /// Says that it may end its object, so that no reply shows what is left of it: the watch does, in order with later events.
+    pub fn ending_object(&mut self) -> &mut Self {
+        self.is_last = true;
+        self
+    }
+
+    /// Says that it waits while a write of another kind of its object is under way, which the same key wants: the two would be
+    /// carried out in any order.
+    pub fn waiting_for(&mut self, kind: &WriteKind) -> &mut Self {
+        let place = F::WRITES.iter().position(|known| known.label == kind.label);
+        self.waits_for = place;
+        self
+    }
+
+    /// Whether it may end its object.
+    pub fn may_end_object(&self) -> bool {
+        self.is_last
+    }
+
     /// Tells people when the write was carried out.
     pub fn tell_when_done(&mut self, notice: Notice) -> &mut Self {
-        self.told_when_done = Some(notice);
+        self.told_when_done = Some(Box::new(notice));
         self
     }
 
@@ -167,6 +233,16 @@ impl<F: Feature> Write<F> {
         self.effect = Some(Effect {
             begin: Box::new(move |world, now| F::store(world).ask(&name, assume(), now.monotonic)),
             store: |world| F::store(world),
+            find_affected: |feature, world, name, affected| {
+                let now = F::store(world).observed(name).cloned();
+                let change = Change {
+                    name: name.clone(),
+                    before: None,
+                    now,
+                    is_listed: false,
+                };
+                feature.find_affected(&change, world, affected);
+            },
         });
         self
     }
@@ -181,6 +257,7 @@ pub struct Plan<'a, F: Feature> {
     pub(crate) wake_at_time: Option<Timestamp>,
     pub(crate) notices: Vec<Notice>,
     pub(crate) marked: Vec<F::Key>,
+    pub(crate) parts: Vec<(WriteId, Vec<WritePart>)>,
 }
 
 impl<'a, F: Feature> Plan<'a, F> {
@@ -190,7 +267,12 @@ impl<'a, F: Feature> Plan<'a, F> {
     }
 
     /// Wants a patch or an apply.
-    pub fn patch(&mut self, kind: &WriteKind, name: ObjectName, body: Value) -> &mut Write<F> {
+    pub fn patch(
+        &mut self,
+        kind: &WriteKind,
+        name: impl Into<Arc<ObjectName>>,
+        body: &Value,
+    ) -> &mut Write<F> {
         self.write(kind, name, body)
     }
 
@@ -199,7 +281,7 @@ impl<'a, F: Feature> Plan<'a, F> {
     pub fn create(
         &mut self,
         kind: &WriteKind,
-        name: ObjectName,
+        name: impl Into<Arc<ObjectName>>,
         purpose: Purpose,
         build: impl Fn() -> Value + Send + Sync + 'static,
     ) -> &mut Write<F> {
@@ -208,14 +290,32 @@ impl<'a, F: Feature> Plan<'a, F> {
         self.push(Write::of_body(id, purpose, body))
     }
 
+    /// Wants an object replaced as a whole. It is built when the write is sent; the purpose is what its content follows from.
+    pub fn replace(
+        &mut self,
+        kind: &WriteKind,
+        name: impl Into<Arc<ObjectName>>,
+        purpose: Purpose,
+        build: impl Fn() -> Value + Send + Sync + 'static,
+    ) -> &mut Write<F> {
+        debug_assert_eq!(kind.verb, WriteVerb::Replace);
+        let (id, body) = (Self::id(kind, name), Body::Built(Box::new(build)));
+        self.push(Write::of_body(id, purpose, body))
+    }
+
     /// Wants an object of a kind `K` deleted, if it is the one of this uid.
-    pub fn delete<K>(&mut self, kind: &WriteKind, name: ObjectName, uid: &str) -> &mut Write<F>
+    pub fn delete<K>(
+        &mut self,
+        kind: &WriteKind,
+        name: impl Into<Arc<ObjectName>>,
+        uid: &str,
+    ) -> &mut Write<F>
     where
         F: Watch<K>,
     {
         debug_assert_eq!(kind.verb, WriteVerb::Delete);
         let options = json!({"preconditions": {"uid": uid}});
-        self.write(kind, name, options)
+        self.write(kind, name, &options)
             .assuming::<K>(|| Assumption::Gone)
     }
 
@@ -240,13 +340,13 @@ impl<'a, F: Feature> Plan<'a, F> {
     pub fn judge(
         &mut self,
         kind: &WriteKind,
-        name: ObjectName,
+        name: impl Into<Arc<ObjectName>>,
         purpose: Purpose,
         build: impl Fn() -> Value + Send + Sync + 'static,
     ) -> Option<Result<(), &Refusal>> {
         debug_assert_eq!(kind.verb, WriteVerb::DryRun);
-        let (histories, id) = (self.histories, Self::id(kind, name.clone()));
-        self.create(kind, name, purpose, build);
+        let (histories, id) = (self.histories, Self::id(kind, name));
+        self.create(kind, id.name.clone(), purpose, build);
         histories.verdict(&id, purpose)
     }
 
@@ -262,7 +362,28 @@ impl<'a, F: Feature> Plan<'a, F> {
         name: &ObjectName,
         purpose: Purpose,
     ) -> Option<Rest<'_>> {
-        self.histories.rest(&Self::id(kind, name.clone()), purpose)
+        self.histories.rest(Self::place(kind), name, purpose)
+    }
+
+    /// What has become of a part of a write of a kind that was carried out and is wanted again.
+    pub fn part_rest(
+        &self,
+        kind: &WriteKind,
+        name: &ObjectName,
+        part: WritePart,
+    ) -> Option<PartRest> {
+        self.histories.part_rest(Self::place(kind), name, part)
+    }
+
+    /// Says what is wanted of all parts of a write of a kind, also of those that are as they should be: what was carried out of a
+    /// part of which something else was wanted meanwhile is undone by nobody.
+    pub fn want_parts(
+        &mut self,
+        kind: &WriteKind,
+        name: impl Into<Arc<ObjectName>>,
+        wanted: Vec<WritePart>,
+    ) {
+        self.parts.push((Self::id(kind, name), wanted));
     }
 
     /// What has become of the writes of a kind that were refused, or undone more than once, were they wanted.
@@ -270,11 +391,7 @@ impl<'a, F: Feature> Plan<'a, F> {
         &self,
         kind: &WriteKind,
     ) -> impl Iterator<Item = (&ObjectName, Rest<'_>)> {
-        let first = ObjectName {
-            namespace: String::new(),
-            name: String::new(),
-        };
-        let rests = self.histories.rests_from(Self::id(kind, first));
+        let rests = self.histories.rests_of(Self::place(kind));
         rests.filter(|(_, rest)| rest.fate != Fate::Undone(1))
     }
 
@@ -289,16 +406,21 @@ impl<'a, F: Feature> Plan<'a, F> {
 
     /// What has become of the last write of an object, if it was refused or undone.
     pub fn fate(&self, kind: &WriteKind, name: &ObjectName) -> Option<Fate<'_>> {
-        self.histories.fate(&Self::id(kind, name.clone()))
+        self.histories.fate(Self::place(kind), name)
     }
 
     /// Whether the answer to the last attempt at a write was lost: what it has made may be there, or gone again. It is said to
     /// the runs between that attempt and the next one. Only of a write that has an effect ([`Write::assuming`]).
     pub fn is_fate_unknown(&self, kind: &WriteKind, name: &ObjectName) -> bool {
-        self.histories.is_unknown(&Self::id(kind, name.clone()))
+        self.histories.is_unknown(Self::place(kind), name)
     }
 
-    fn write(&mut self, kind: &WriteKind, name: ObjectName, body: Value) -> &mut Write<F> {
+    fn write(
+        &mut self,
+        kind: &WriteKind,
+        name: impl Into<Arc<ObjectName>>,
+        body: &Value,
+    ) -> &mut Write<F> {
         self.push(Write::new(Self::id(kind, name), body))
     }
 
@@ -308,9 +430,11 @@ impl<'a, F: Feature> Plan<'a, F> {
         &mut self.writes[last]
     }
 
-    fn id(kind: &WriteKind, name: ObjectName) -> WriteId {
-        let kind = Self::place(kind);
-        WriteId { kind, name }
+    fn id(kind: &WriteKind, name: impl Into<Arc<ObjectName>>) -> WriteId {
+        WriteId {
+            kind: Self::place(kind),
+            name: name.into(),
+        }
     }
 
     fn place(kind: &WriteKind) -> usize {

@@ -1,19 +1,21 @@
 //! The machine around a feature's function: events in, writes out, and what became of them back in.
 
+mod answers;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use crate::effects::Effects;
-use crate::feature::{Feature, Watch, WriteVerb};
+use crate::feature::{Feature, Watch, WatchAdvance, WriteVerb};
 use crate::keys::{KeyQueue, MOST_DUE};
 use crate::notices::{Notice, Notices};
 use crate::object::{ObjectName, ResourceVersion, Source};
 use crate::plan::{Plan, Write, WriteId};
-use crate::refusal::Refusal;
-use crate::store::Change;
+use crate::store::{Change, Stored};
 use crate::time::Now;
 use crate::timers::Timers;
 use crate::writes::Histories;
@@ -32,7 +34,7 @@ pub struct Reconciler<F: Feature> {
     /// The identities that the last run of a key planned. A key that wants nothing has none.
     planned: BTreeMap<F::Key, Vec<WriteId>>,
     /// What is wanted, by the keys that want it.
-    wanted: BTreeMap<WriteId, BTreeMap<F::Key, Arc<Write<F>>>>,
+    wanted: BTreeMap<WriteId, Wishes<F>>,
     /// The writes whose outcome no event has shown.
     sent: BTreeMap<WriteId, Sent<F>>,
     histories: Histories,
@@ -44,9 +46,13 @@ pub struct Reconciler<F: Feature> {
     /// The writes that may be due.
     dirty: BTreeSet<WriteId>,
     is_writing: bool,
+    now: Now,
     /// Measures what a run costs.
     clock: fn() -> Duration,
 }
+
+/// What keys want of an identity, by key: nearly always one.
+type Wishes<F> = Vec<(<F as Feature>::Key, Arc<Write<F>>)>;
 
 /// A write that was sent, and the key that wanted it.
 struct Sent<F: Feature> {
@@ -68,10 +74,15 @@ enum Timer<K> {
 impl<F: Feature> Reconciler<F> {
     /// A feature that has observed nothing yet. `clock` is a monotonic clock, which measures what runs cost.
     pub fn new(feature: F, clock: fn() -> Duration) -> Self {
+        Self::with_memory(feature, F::Memory::default(), clock)
+    }
+
+    /// The same, with a memory that is not empty to begin with.
+    pub fn with_memory(feature: F, memory: F::Memory, clock: fn() -> Duration) -> Self {
         Self {
             feature,
             world: F::World::default(),
-            memory: F::Memory::default(),
+            memory,
             keys: KeyQueue::default(),
             planned: BTreeMap::new(),
             wanted: BTreeMap::new(),
@@ -84,6 +95,7 @@ impl<F: Feature> Reconciler<F> {
             notices: Notices::default(),
             dirty: BTreeSet::new(),
             is_writing: false,
+            now: Now::default(),
             clock,
         }
     }
@@ -98,14 +110,62 @@ impl<F: Feature> Reconciler<F> {
         &self.memory
     }
 
+    /// The time at which something is observed next.
+    pub fn set_now(&mut self, now: Now) {
+        self.now = now;
+        self.keys.set_now(now.monotonic);
+    }
+
+    /// The same, to take something out of it.
+    pub fn memory_mut(&mut self) -> &mut F::Memory {
+        &mut self.memory
+    }
+
     /// The state of an object was seen.
     pub fn observe_object<K>(&mut self, object: &Arc<K>, source: Source)
     where
         F: Watch<K>,
     {
         let object = self.feature.read(object);
+        self.observe_stored::<K>(object, source);
+    }
+
+    fn observe_stored<K>(&mut self, object: Arc<F::Stored>, source: Source)
+    where
+        F: Watch<K>,
+    {
+        let version = object.version();
         let change = F::store(&mut self.world).observe(object, source);
-        self.note_changes(change.as_slice());
+        self.note_changes::<K>(change.as_slice());
+        if source == Source::Watch {
+            self.note_progress::<K>(WatchAdvance::Shown(version));
+        }
+    }
+
+    fn note_progress<K>(&mut self, progress: WatchAdvance)
+    where
+        F: Watch<K>,
+    {
+        let (keys, is_writing) = (&mut self.keys, self.is_writing);
+        let (world, memory) = (&self.world, &mut self.memory);
+        let affected = &mut |key| {
+            if is_writing {
+                keys.mark(key);
+            }
+        };
+        self.feature
+            .note_progress(progress, world, memory, self.now, affected);
+    }
+
+    /// An object exists and cannot be decoded, but for its metadata.
+    pub fn observe_metadata<K>(&mut self, metadata: &ObjectMeta, source: Source)
+    where
+        F: Watch<K>,
+    {
+        match self.feature.read_undecodable(metadata) {
+            Some(object) => self.observe_stored::<K>(object, source),
+            None => self.observe_undecodable::<K>(&ObjectName::of(metadata)),
+        }
     }
 
     /// An object exists and cannot be decoded.
@@ -114,7 +174,7 @@ impl<F: Feature> Reconciler<F> {
         F: Watch<K>,
     {
         let change = F::store(&mut self.world).observe_undecodable(name);
-        self.note_changes(change.as_slice());
+        self.note_changes::<K>(change.as_slice());
     }
 
     /// The watch shows a deletion, with its version.
@@ -123,7 +183,8 @@ impl<F: Feature> Reconciler<F> {
         F: Watch<K>,
     {
         let change = F::store(&mut self.world).observe_deletion(name, version, now.monotonic);
-        self.note_changes(change.as_slice());
+        self.note_changes::<K>(change.as_slice());
+        self.note_progress::<K>(WatchAdvance::Shown(version));
     }
 
     /// A list is complete. One beside the watch may be ahead of it or behind it.
@@ -140,7 +201,12 @@ impl<F: Feature> Reconciler<F> {
         let was_served = store.is_served();
         let changes = store.observe_list(names, version, is_beside_watch, now.monotonic);
         let is_as_before = store.is_served() == was_served;
-        self.note_changes(&changes);
+        self.note_changes::<K>(&changes);
+        self.note_progress::<K>(if is_beside_watch {
+            WatchAdvance::Relisted(version)
+        } else {
+            WatchAdvance::Listed(version)
+        });
         if !is_as_before {
             self.mark_all();
         }
@@ -158,7 +224,8 @@ impl<F: Feature> Reconciler<F> {
     /// This process writes from now on: every key runs, since another process may have written meanwhile.
     pub fn begin_term(&mut self) {
         self.is_writing = true;
-        self.memory = F::Memory::default();
+        self.feature
+            .begin_term(&self.world, &mut self.memory, self.now);
         self.histories.clear();
         for (id, mut sent) in std::mem::take(&mut self.sent) {
             let Some(effect) = &sent.write.effect else {
@@ -180,6 +247,9 @@ impl<F: Feature> Reconciler<F> {
         self.planned.clear();
         self.wanted.clear();
         self.mark_all();
+        if F::RUNS_ALL_FIRST {
+            self.keys.begin_first_round();
+        }
     }
 
     fn mark_all(&mut self) {
@@ -202,7 +272,7 @@ impl<F: Feature> Reconciler<F> {
 
     /// Has the feature pass on what others in this process answer by. Called after each event.
     pub fn publish(&mut self) {
-        self.feature.publish(&mut self.world, &self.memory);
+        self.feature.publish(&mut self.world, &mut self.memory);
     }
 
     fn note_changes<K>(&mut self, changes: &[Change<F::Stored>])
@@ -211,6 +281,14 @@ impl<F: Feature> Reconciler<F> {
     {
         for change in changes {
             self.feature.note_change(change, &mut self.world);
+            let (keys, is_writing) = (&mut self.keys, self.is_writing);
+            let (world, memory) = (&self.world, &mut self.memory);
+            self.feature
+                .take_in(change, world, memory, self.now, &mut |key| {
+                    if is_writing {
+                        keys.mark(key);
+                    }
+                });
             // Everything runs when this process begins to write.
             if self.is_writing {
                 let keys = &mut self.keys;
@@ -222,6 +300,7 @@ impl<F: Feature> Reconciler<F> {
 
     /// Runs keys for a while. Called whenever the deadline of [`Reconciler::take_effects`] has passed.
     pub fn run_keys(&mut self, now: Now) {
+        self.set_now(now);
         while let Some(timer) = self.timers.pop_due(now.monotonic) {
             self.handle_timer(timer, now);
         }
@@ -248,7 +327,8 @@ impl<F: Feature> Reconciler<F> {
     fn count_due(&self, key: &F::Key, now: Now) -> usize {
         let planned = self.planned.get(key).into_iter().flatten();
         let is_due = |id: &&WriteId| {
-            let write = self.wanted.get(*id).and_then(|by_key| by_key.get(key));
+            let mut wishes = self.wanted.get(*id).into_iter().flatten();
+            let write = wishes.find(|(by, _)| by == key).map(|(_, write)| write);
             let sent_at =
                 write.and_then(|write| self.histories.sends_at(id, write.purpose, now.monotonic));
             sent_at.is_some_and(|at| at <= now.monotonic)
@@ -280,6 +360,9 @@ impl<F: Feature> Reconciler<F> {
                     let store = (effect.store)(&mut self.world);
                     store.expire_asked(&id.name, now.monotonic);
                     if !store.is_open(&id.name) {
+                        let (feature, world, keys) =
+                            (&self.feature, &mut self.world, &mut self.keys);
+                        (effect.find_affected)(feature, world, &id.name, &mut |key| keys.mark(key));
                         self.sent.remove(&id);
                         self.keys.mark(key);
                         self.wake_others(&id);
@@ -299,6 +382,7 @@ impl<F: Feature> Reconciler<F> {
             wake_at_time: None,
             notices: Vec::new(),
             marked: Vec::new(),
+            parts: Vec::new(),
         };
         self.feature
             .reconcile(key, &self.world, &mut self.memory, &mut plan);
@@ -308,8 +392,12 @@ impl<F: Feature> Reconciler<F> {
             wake_at_time,
             notices,
             marked,
+            parts,
             ..
         } = plan;
+        for (id, wanted) in &parts {
+            self.histories.want_parts(id, wanted);
+        }
         self.set_wakes(key, wake_at, wake_at_time);
         for marked in marked {
             self.keys.mark(marked);
@@ -319,9 +407,9 @@ impl<F: Feature> Reconciler<F> {
         }
         let before = self.planned.remove(key).unwrap_or_default();
         for id in &before {
-            if let Some(by_key) = self.wanted.get_mut(id) {
-                by_key.remove(key);
-                if by_key.is_empty() {
+            if let Some(wishes) = self.wanted.get_mut(id) {
+                wishes.retain(|(by, _)| by != key);
+                if wishes.is_empty() {
                     self.wanted.remove(id);
                 }
             }
@@ -335,8 +423,15 @@ impl<F: Feature> Reconciler<F> {
                 self.timers.set(at, Timer::Write(id.clone()));
             }
             self.dirty.insert(id.clone());
-            let by_key = self.wanted.entry(id).or_default();
-            by_key.insert(key.clone(), Arc::new(write));
+            let wishes = self.wanted.entry(id).or_default();
+            let wish = (key.clone(), Arc::new(write));
+            match wishes.binary_search_by(|(by, _)| by.cmp(key)) {
+                Ok(place) => wishes[place] = wish,
+                Err(place) => {
+                    wishes.reserve_exact(1);
+                    wishes.insert(place, wish);
+                }
+            }
         }
         for id in before.iter().filter(|id| is_dry_run::<F>(id)) {
             if !self.wanted.contains_key(id) {
@@ -372,16 +467,33 @@ impl<F: Feature> Reconciler<F> {
         });
         let deadlines = self.timers.deadline().into_iter().chain(keys).chain(time);
         let deadline = deadlines.min();
+        let dirty = if self.keys.is_first_round() {
+            BTreeSet::new()
+        } else {
+            std::mem::take(&mut self.dirty)
+        };
         Effects {
-            dirty: std::mem::take(&mut self.dirty).into_iter().collect(),
+            dirty: dirty.into_iter().collect(),
             deadline,
         }
     }
 
     /// All writes that are wanted, also those that are under way or rest. An identity that several keys want comes once for each.
     pub fn wanted(&self) -> impl Iterator<Item = &Write<F>> {
-        let wanted = self.wanted.values().flat_map(BTreeMap::values);
-        wanted.map(|write| &**write)
+        let wanted = self.wanted.values().flatten();
+        wanted.map(|(_, write)| &**write)
+    }
+
+    /// Runs the keys of a write that wait for all others alone: while a namespace has keys run without end, they would be marked each
+    /// time that their write has its turn.
+    fn run_waiting(&mut self, id: &WriteId, now: Now) {
+        let wishes = self.wanted.get(id).into_iter().flatten();
+        let keys = wishes.map(|(key, _)| key.clone());
+        for key in keys.collect::<Vec<_>>() {
+            if self.keys.take_waiting(&key) {
+                self.run_key(&key, now);
+            }
+        }
     }
 
     /// The write that is due for an identity, if there is one. It counts as sent.
@@ -389,10 +501,14 @@ impl<F: Feature> Reconciler<F> {
         if self.notices.is_waiting(id) {
             return self.notices.pop(id);
         }
-        let by_key = self.wanted.get(id)?;
+        if self.keys.is_first_round() {
+            return None;
+        }
+        self.run_waiting(id, now);
+        let wishes = self.wanted.get(id)?;
         let mut later: Option<Duration> = None;
         let mut due = None;
-        for (key, write) in by_key {
+        for (key, write) in wishes {
             if self.keys.is_marked(key) {
                 // What it plans is out of date; the next run says what is due.
                 continue;
@@ -422,7 +538,14 @@ impl<F: Feature> Reconciler<F> {
         {
             return None;
         }
-        self.histories.begin(id, write.purpose);
+        if let Some(kind) = write.waits_for {
+            let name = id.name.clone();
+            if self.histories.is_under_way(&WriteId { kind, name }) {
+                // The key runs when that is answered, and plans this one again.
+                return None;
+            }
+        }
+        self.histories.begin(id, write.purpose, write.parts.clone());
         if let Some(effect) = &write.effect {
             let until = (effect.begin)(&mut self.world, now);
             self.timers
@@ -436,117 +559,8 @@ impl<F: Feature> Reconciler<F> {
         self.sent.insert(id.clone(), sent);
         Some(write)
     }
-
-    /// A write was carried out. The object that its reply showed was observed before; `has_reply` is whether it showed one.
-    pub fn note_done(&mut self, id: &WriteId, has_reply: bool, now: Now) {
-        let forget_at = self.histories.end_done(id, now.monotonic);
-        if let Some(at) = forget_at {
-            self.timers.set(at, Timer::Write(id.clone()));
-        }
-        let sent = self.sent.get(id).map(|sent| sent.write.clone());
-        if let Some(notice) = sent
-            .as_ref()
-            .and_then(|write| write.told_when_done.as_ref())
-        {
-            self.tell(notice, now);
-        }
-        self.settle(id, Outcome::Done { has_reply });
-    }
-
-    /// The object of a write is gone or was replaced, which the watch has not shown. If the write is wanted all the same, it
-    /// comes again at the distance of one that is undone.
-    pub fn note_gone(&mut self, id: &WriteId, now: Now) {
-        if let Some(at) = self.histories.end_done(id, now.monotonic) {
-            self.timers.set(at, Timer::Write(id.clone()));
-        }
-        self.settle(id, Outcome::NotDone);
-    }
-
-    /// A write was refused for good.
-    pub fn note_refused(&mut self, id: &WriteId, refusal: Refusal, now: Now) {
-        let sent = self.sent.get(id).map(|sent| sent.write.clone());
-        if let Some(tell) = sent
-            .as_ref()
-            .and_then(|write| write.told_when_refused.as_ref())
-        {
-            self.tell(&tell(&refusal), now);
-        }
-        if let Some(at) = self.histories.end_refused(id, refusal, now.monotonic) {
-            self.timers.set(at, Timer::Write(id.clone()));
-        }
-        self.settle(id, Outcome::NotDone);
-    }
-
-    /// A write was not carried out for now, or it is not known whether it was.
-    pub fn note_failed(&mut self, id: &WriteId, is_surely_not_done: bool) {
-        self.histories.end(id);
-        let sent = self.sent.get(id);
-        if !is_surely_not_done && sent.is_some_and(|sent| sent.write.effect.is_some()) {
-            self.histories.set_unknown(id);
-        }
-        let outcome = if is_surely_not_done {
-            Outcome::NotDone
-        } else {
-            Outcome::Unknown
-        };
-        self.settle(id, outcome);
-    }
-
-    /// Corrects what was assumed of an object, and has the key run that wanted the write.
-    fn settle(&mut self, id: &WriteId, outcome: Outcome) {
-        let sent = self.sent.get_mut(id);
-        let Some(sent) = sent.filter(|sent| sent.is_under_way) else {
-            // It was a notice, and the next one about the object may be told.
-            if self.notices.is_waiting(id) {
-                self.dirty.insert(id.clone());
-            }
-            return;
-        };
-        sent.is_under_way = false;
-        self.keys.mark(sent.key.clone());
-        let Some(effect) = &sent.write.effect else {
-            self.sent.remove(id);
-            return;
-        };
-        let store = (effect.store)(&mut self.world);
-        match outcome {
-            Outcome::Done { has_reply: true } => store.end_asked(&id.name),
-            Outcome::NotDone => store.end_attempt(&id.name),
-            Outcome::Done { has_reply: false } => store.await_event(&id.name, true),
-            Outcome::Unknown => {
-                store.note_lost(&id.name);
-                store.await_event(&id.name, false);
-            }
-        }
-        if !store.is_open(&id.name) {
-            self.sent.remove(id);
-        }
-        self.wake_others(id);
-    }
-
-    /// Another write of the object may have waited for one that has ended.
-    fn wake_others(&mut self, id: &WriteId) {
-        let kinds = (0..F::WRITES.len()).filter(|kind| *kind != id.kind);
-        let others = kinds.map(|kind| WriteId {
-            kind,
-            name: id.name.clone(),
-        });
-        let wanted = others.filter(|other| self.wanted.contains_key(other));
-        self.dirty.extend(wanted);
-    }
 }
 
 fn is_dry_run<F: Feature>(id: &WriteId) -> bool {
     F::WRITES[id.kind].verb == WriteVerb::DryRun
-}
-
-/// What the answer to a write says.
-#[derive(Clone, Copy)]
-enum Outcome {
-    /// It was carried out, and the object that its reply shows was observed, if it shows one.
-    Done { has_reply: bool },
-    /// It was not carried out.
-    NotDone,
-    /// It may have been carried out.
-    Unknown,
 }

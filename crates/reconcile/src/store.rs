@@ -11,7 +11,7 @@ pub(crate) use self::asked::AskedObjects;
 use self::asked::{Asked, Late};
 pub use self::asked::{Assumption, ObjectChange};
 use crate::object::{ObjectName, ResourceVersion, Source};
-use crate::watches::{CompleteList, Watches};
+use crate::watches::{CompleteList, WatchProgress};
 
 /// An object as a feature reads it.
 pub trait Stored: Send + Sync + 'static {
@@ -51,7 +51,7 @@ pub struct Store<K> {
     undecodable: BTreeSet<ObjectName>,
     asked: BTreeMap<Arc<ObjectName>, Asked<K>>,
     late: BTreeMap<Arc<ObjectName>, Late<K>>,
-    watches: Watches<()>,
+    watch: WatchProgress,
     is_unserved: bool,
     is_listed: bool,
 }
@@ -65,6 +65,8 @@ pub struct Change<K> {
     pub before: Option<Arc<K>>,
     /// The state now, unless it is gone.
     pub now: Option<Arc<K>>,
+    /// Whether a list that the watch begins with shows it, and not the watch or a reply: the API server may have been restored.
+    pub is_listed: bool,
 }
 
 impl<K> Default for Store<K> {
@@ -75,7 +77,7 @@ impl<K> Default for Store<K> {
             undecodable: BTreeSet::new(),
             asked: BTreeMap::new(),
             late: BTreeMap::new(),
-            watches: Watches::default(),
+            watch: WatchProgress::default(),
             is_unserved: false,
             is_listed: false,
         }
@@ -90,7 +92,7 @@ impl<K: Stored> Store<K> {
 
     /// The version up to which all objects are known.
     pub fn known_until(&self) -> ResourceVersion {
-        self.watches.known_until(())
+        self.watch.known_until()
     }
 
     /// The object as events show it.
@@ -248,10 +250,10 @@ impl<K: Stored> Store<K> {
     /// Takes in a state. None if it shows nothing new.
     pub(crate) fn observe(&mut self, object: Arc<K>, source: Source) -> Option<Change<K>> {
         let (name, version) = (object.name(), object.version());
-        self.watches.observe((), source, version);
+        self.watch.observe(source, version);
         let known = self.version(&name);
         let is_found = source == Source::Reply && known.is_none() && object.is_hidden();
-        if !is_found && self.watches.is_stale(source, (), &name, version, known) {
+        if !is_found && self.watch.is_stale(source, &name, version, known) {
             return None;
         }
         self.undecodable.remove(&name);
@@ -273,6 +275,7 @@ impl<K: Stored> Store<K> {
             name,
             before,
             now: Some(object),
+            is_listed: matches!(source, Source::List(_)),
         })
     }
 
@@ -283,6 +286,7 @@ impl<K: Stored> Store<K> {
             name: Arc::new(name.clone()),
             before: None,
             now: None,
+            is_listed: false,
         })
     }
 
@@ -293,7 +297,7 @@ impl<K: Stored> Store<K> {
         version: ResourceVersion,
         now: Duration,
     ) -> Option<Change<K>> {
-        self.watches.observe((), Source::Watch, version);
+        self.watch.observe(Source::Watch, version);
         // The watch may lag behind the reply to a write that created a new object of this name.
         let known = self.version(name);
         if known.is_some_and(|known| known.is_later_than(version)) {
@@ -317,9 +321,9 @@ impl<K: Stored> Store<K> {
             return Vec::new();
         }
         let list = if is_beside_watch {
-            self.watches.complete_list_beside_watch((), version)
+            self.watch.complete_list_beside_watch(version)
         } else {
-            self.watches.complete_list((), version)
+            self.watch.complete_list(version)
         };
         let is_gone =
             |name: &ObjectName, known| !names.contains(name) && list.proves_deletion(known);
@@ -353,7 +357,7 @@ impl<K: Stored> Store<K> {
         version: ResourceVersion,
         now: Duration,
     ) -> Option<Change<K>> {
-        self.watches.note_deletion((), name, version, now);
+        self.watch.note_deletion(name, version, now);
         self.correct_asked(name, None);
         let was_undecodable = self.undecodable.remove(name);
         let Some((name, before)) = self.objects.remove_entry(name) else {
@@ -361,6 +365,7 @@ impl<K: Stored> Store<K> {
                 name: Arc::new(name.clone()),
                 before: None,
                 now: None,
+                is_listed: false,
             });
         };
         self.forget_words(&name, &before);
@@ -368,6 +373,7 @@ impl<K: Stored> Store<K> {
             name,
             before: Some(before),
             now: None,
+            is_listed: false,
         })
     }
 

@@ -2,10 +2,11 @@
 //! somebody each time.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::object::ObjectName;
-use crate::plan::{Purpose, WriteId};
+use crate::plan::{Purpose, WriteId, WritePart};
 use crate::refusal::Refusal;
 
 /// How long a refused write rests: the cause may have been a webhook, a quota or a policy, and no watch shows that it is
@@ -15,11 +16,19 @@ const REFUSED: Duration = Duration::from_mins(5);
 /// could make any number of them.
 const MOST: usize = 16;
 /// A write that is wanted again after this time was not undone: something else has changed.
-const QUIET: Duration = Duration::from_mins(3);
+pub const QUIET: Duration = Duration::from_mins(3);
 /// The longest time between two writes of which each undoes what somebody else has done.
 const LONGEST: Duration = Duration::from_mins(1);
 
 const _: () = assert!(LONGEST.as_secs() < QUIET.as_secs());
+
+/// How long a write rests that was undone so many times before: not at all, then 1, 2, 4 … 60 seconds.
+pub fn rest_after_undone(times: u32) -> Duration {
+    match times {
+        0 => Duration::ZERO,
+        times => Duration::from_secs(1 << (times - 1).min(6)).min(LONGEST),
+    }
+}
 
 /// What has become of a write, where it is not simply done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,14 +53,30 @@ pub struct Rest<'a> {
 /// What is remembered of all identities. One whose writes are simply done is forgotten after a while.
 #[derive(Debug, Default)]
 pub(crate) struct Histories {
-    by_id: BTreeMap<WriteId, History>,
-    /// The identities of which something was refused: few, while those whose writes are done may be many.
+    /// By kind of write and object.
+    by_kind: BTreeMap<usize, BTreeMap<Arc<ObjectName>, History>>,
+    /// Those of which something was refused: few, while those whose writes are done may be many.
     refused: BTreeSet<WriteId>,
+}
+
+/// What has become of a part of a write that was carried out and is wanted again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PartRest {
+    /// How often it was carried out.
+    pub times: u32,
+    /// When it may be sent again, on the monotonic clock.
+    pub until: Duration,
+    /// When it is forgotten.
+    pub quiet_at: Duration,
 }
 
 #[derive(Debug, Default)]
 struct History {
     under_way: Option<Purpose>,
+    /// The parts of the write that is under way.
+    parts_under_way: Box<[WritePart]>,
+    /// The parts that were carried out last.
+    parts: Vec<(Purpose, Done)>,
     /// Whether the answer to the last attempt was lost.
     is_unknown: bool,
     refused: Vec<Refused>,
@@ -74,6 +99,29 @@ struct Done {
 }
 
 impl Histories {
+    fn get(&self, kind: usize, name: &ObjectName) -> Option<&History> {
+        self.by_kind.get(&kind)?.get(name)
+    }
+
+    fn of(&self, id: &WriteId) -> Option<&History> {
+        self.get(id.kind, &id.name)
+    }
+
+    fn of_mut(&mut self, id: &WriteId) -> Option<&mut History> {
+        self.by_kind.get_mut(&id.kind)?.get_mut(&id.name)
+    }
+
+    fn remove(&mut self, id: &WriteId) {
+        if let Some(of_kind) = self.by_kind.get_mut(&id.kind) {
+            of_kind.remove(&id.name);
+        }
+    }
+
+    fn begin_history(&mut self, id: &WriteId) -> &mut History {
+        let of_kind = self.by_kind.entry(id.kind).or_default();
+        of_kind.entry(id.name.clone()).or_default()
+    }
+
     /// When a write that is wanted may be sent: at once, at a later time, or at the end of the one that is under way (None).
     pub(crate) fn sends_at(
         &self,
@@ -81,7 +129,7 @@ impl Histories {
         purpose: Purpose,
         now: Duration,
     ) -> Option<Duration> {
-        let Some(history) = self.by_id.get(id) else {
+        let Some(history) = self.of(id) else {
             return Some(now);
         };
         if history.under_way.is_some() {
@@ -97,31 +145,42 @@ impl Histories {
     }
 
     /// Records that a write is sent.
-    pub(crate) fn begin(&mut self, id: &WriteId, purpose: Purpose) {
-        let history = self.by_id.entry(id.clone()).or_default();
+    pub(crate) fn begin(&mut self, id: &WriteId, purpose: Purpose, parts: Box<[WritePart]>) {
+        let history = self.begin_history(id);
         history.under_way = Some(purpose);
+        history.parts_under_way = parts;
         history.is_unknown = false;
     }
 
+    /// Whether a write is under way.
+    pub(crate) fn is_under_way(&self, id: &WriteId) -> bool {
+        let history = self.of(id);
+        history.is_some_and(|history| history.under_way.is_some())
+    }
+
     /// Records that nothing of this identity is under way.
-    pub(crate) fn end(&mut self, id: &WriteId) -> Option<Purpose> {
-        self.by_id.get_mut(id)?.under_way.take()
+    pub(crate) fn end(&mut self, id: &WriteId) {
+        if let Some(history) = self.of_mut(id) {
+            history.under_way = None;
+            history.parts_under_way = Box::default();
+        }
     }
 
     /// Records that it is not known what became of the last attempt; [`Histories::forget_unknown`] ends it.
     pub(crate) fn set_unknown(&mut self, id: &WriteId) {
-        self.by_id.entry(id.clone()).or_default().is_unknown = true;
+        self.begin_history(id).is_unknown = true;
     }
 
     pub(crate) fn forget_unknown(&mut self, id: &WriteId, now: Duration) {
-        if let Some(history) = self.by_id.get_mut(id) {
+        if let Some(history) = self.of_mut(id) {
             history.is_unknown = false;
         }
         self.forget_past(id, now);
     }
 
-    pub(crate) fn is_unknown(&self, id: &WriteId) -> bool {
-        self.by_id.get(id).is_some_and(|history| history.is_unknown)
+    pub(crate) fn is_unknown(&self, kind: usize, name: &ObjectName) -> bool {
+        self.get(kind, name)
+            .is_some_and(|history| history.is_unknown)
     }
 
     /// Records that the write under way was carried out. Returns when that may be forgotten.
@@ -132,16 +191,19 @@ impl Histories {
     }
 
     fn note_done(&mut self, id: &WriteId, now: Duration) -> Option<Duration> {
-        let history = self.by_id.get_mut(id)?;
+        let history = self.of_mut(id)?;
         let purpose = history.under_way.take()?;
-        let before = history
-            .done
-            .filter(|done| done.purpose == purpose && !done.is_quiet(now));
-        history.done = Some(Done {
-            purpose,
-            times: before.map_or(1, |done| done.times.saturating_add(1)),
-            at: now,
-        });
+        let parts = std::mem::take(&mut history.parts_under_way);
+        if parts.is_empty() {
+            history.done = Some(Done::after(history.done, purpose, now));
+        }
+        for WritePart { part, purpose } in parts {
+            let place = history.parts.iter().position(|(known, _)| *known == part);
+            let before = place.map(|place| history.parts.swap_remove(place).1);
+            history
+                .parts
+                .push((part, Done::after(before, purpose, now)));
+        }
         history.refused.retain(|refused| refused.purpose != purpose);
         Some(now.saturating_add(QUIET))
     }
@@ -153,7 +215,7 @@ impl Histories {
         refusal: Refusal,
         now: Duration,
     ) -> Option<Duration> {
-        let history = self.by_id.get_mut(id)?;
+        let history = self.of_mut(id)?;
         let purpose = history.under_way.take()?;
         let until = now.saturating_add(REFUSED);
         history
@@ -172,7 +234,7 @@ impl Histories {
     }
 
     fn index_refused(&mut self, id: &WriteId) {
-        let history = self.by_id.get(id);
+        let history = self.of(id);
         if history.is_some_and(|history| !history.refused.is_empty()) {
             self.refused.insert(id.clone());
         } else {
@@ -186,17 +248,17 @@ impl Histories {
         kind: usize,
         namespace: &str,
     ) -> impl Iterator<Item = &'a ObjectName> + use<'a> {
-        let name = ObjectName {
+        let name = Arc::new(ObjectName {
             namespace: namespace.to_owned(),
             name: String::new(),
-        };
+        });
         let refused = self.refused.range(
             WriteId {
                 kind,
                 name: name.clone(),
             }..,
         );
-        let refused = refused.map(|id| (id.kind, &id.name));
+        let refused = refused.map(|id| (id.kind, &*id.name));
         let refused = refused
             .take_while(move |(of, object)| *of == kind && object.namespace == name.namespace);
         refused.map(|(_, object)| object)
@@ -205,7 +267,7 @@ impl Histories {
     /// What the API server has said of a dry run with this purpose. A verdict stands as long as its identity is remembered, so
     /// one that is asked for again is not over ([`Histories::forget_past`]).
     pub(crate) fn verdict(&self, id: &WriteId, purpose: Purpose) -> Option<Result<(), &Refusal>> {
-        let history = self.by_id.get(id)?;
+        let history = self.of(id)?;
         let refused = history
             .refused
             .iter()
@@ -218,21 +280,23 @@ impl Histories {
 
     /// Forgets what is over.
     pub(crate) fn forget_past(&mut self, id: &WriteId, now: Duration) {
-        let Some(history) = self.by_id.get_mut(id) else {
+        let Some(history) = self.of_mut(id) else {
             return;
         };
         history.refused.retain(|refused| refused.until > now);
         history.done = history.done.filter(|done| !done.is_quiet(now));
+        history.parts.retain(|(_, done)| !done.is_quiet(now));
         let is_over = history.under_way.is_none() && !history.is_unknown;
+        let is_over = is_over && history.parts.is_empty();
         if is_over && history.refused.is_empty() && history.done.is_none() {
-            self.by_id.remove(id);
+            self.remove(id);
         }
         self.index_refused(id);
     }
 
     /// Forgets an identity.
     pub(crate) fn forget(&mut self, id: &WriteId) {
-        self.by_id.remove(id);
+        self.remove(id);
         self.refused.remove(id);
     }
 
@@ -242,24 +306,53 @@ impl Histories {
     }
 
     /// What has become of a write that is wanted again.
-    pub(crate) fn rest(&self, id: &WriteId, purpose: Purpose) -> Option<Rest<'_>> {
-        let mut rests = self.by_id.get(id)?.rests();
+    pub(crate) fn rest(
+        &self,
+        kind: usize,
+        name: &ObjectName,
+        purpose: Purpose,
+    ) -> Option<Rest<'_>> {
+        let mut rests = self.get(kind, name)?.rests();
         rests.find(|rest| rest.purpose == purpose)
     }
 
-    /// What has become of the writes from this identity on that are of its kind.
-    pub(crate) fn rests_from(
+    /// What has become of a part of a write that is wanted again.
+    pub(crate) fn part_rest(
         &self,
-        first: WriteId,
-    ) -> impl Iterator<Item = (&ObjectName, Rest<'_>)> {
-        let kind = first.kind;
-        let histories = self.by_id.range(first..);
-        let histories = histories.take_while(move |(id, _)| id.kind == kind);
-        histories.flat_map(|(id, history)| history.rests().map(|rest| (&id.name, rest)))
+        kind: usize,
+        name: &ObjectName,
+        part: WritePart,
+    ) -> Option<PartRest> {
+        let mut parts = self.get(kind, name)?.parts.iter();
+        let known = parts.find(|(known, done)| *known == part.part && done.purpose == part.purpose);
+        known.map(|(_, done)| PartRest {
+            times: done.times,
+            until: done.next(),
+            quiet_at: done.at.saturating_add(QUIET),
+        })
     }
 
-    pub(crate) fn fate(&self, id: &WriteId) -> Option<Fate<'_>> {
-        let history = self.by_id.get(id)?;
+    /// Forgets the parts of which something else is wanted.
+    pub(crate) fn want_parts(&mut self, id: &WriteId, wanted: &[WritePart]) {
+        if let Some(history) = self.of_mut(id) {
+            history.parts.retain(|(part, done)| {
+                let purpose = done.purpose;
+                wanted.contains(&WritePart {
+                    part: *part,
+                    purpose,
+                })
+            });
+        }
+    }
+
+    /// What has become of the writes of a kind.
+    pub(crate) fn rests_of(&self, kind: usize) -> impl Iterator<Item = (&ObjectName, Rest<'_>)> {
+        let histories = self.by_kind.get(&kind).into_iter().flatten();
+        histories.flat_map(|(name, history)| history.rests().map(|rest| (&**name, rest)))
+    }
+
+    pub(crate) fn fate(&self, kind: usize, name: &ObjectName) -> Option<Fate<'_>> {
+        let history = self.get(kind, name)?;
         let undone = history.done.filter(|done| done.times > 1);
         let undone = undone.map(|done| Fate::Undone(done.times));
         let refused = history.refused.last();
@@ -286,13 +379,20 @@ impl History {
 }
 
 impl Done {
+    /// One more write of a purpose, after the one before.
+    fn after(before: Option<Self>, purpose: Purpose, now: Duration) -> Self {
+        let before = before.filter(|done| done.purpose == purpose && !done.is_quiet(now));
+        Self {
+            purpose,
+            times: before.map_or(1, |done| done.times.saturating_add(1)),
+            at: now,
+        }
+    }
+
     /// When it may be repeated: at once, then after 1, 2, 4 … seconds.
     fn next(self) -> Duration {
-        let wait = match self.times {
-            0 | 1 => Duration::ZERO,
-            times => Duration::from_secs(1 << (times - 2).min(6)).min(LONGEST),
-        };
-        self.at.saturating_add(wait)
+        let rest = rest_after_undone(self.times.saturating_sub(1));
+        self.at.saturating_add(rest)
     }
 
     fn is_quiet(self, now: Duration) -> bool {

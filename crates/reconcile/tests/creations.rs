@@ -124,7 +124,7 @@ impl Feature for Crew {
         for hand in &there {
             if !hand.has_sworn {
                 let body = json!({"metadata": {"uid": hand.uid, "labels": {"sworn": "yes"}}});
-                plan.patch(&SWEAR, hand.name.clone(), body)
+                plan.patch(&SWEAR, hand.name.clone(), &body)
                     .assuming_changed::<ConfigMap>(|hand| Hand {
                         has_sworn: true,
                         ..hand.clone()

@@ -71,6 +71,38 @@ proptest! {
 }
 
 #[test]
+fn a_key_runs_again_when_the_write_of_another_key_is_over() {
+    let mut play = Play::new();
+    let (paint, blue) = (|map, colour| Step::Paint { map, colour }, COLOURS[2]);
+    let steps = [
+        paint(1, blue),
+        Step::CreatePod { pod: 2, map: 1 },
+        Step::Watch {
+            pods: true,
+            events: 1,
+        },
+        Step::CreatePod { pod: 0, map: 0 },
+        Step::WatchAndSend {
+            pods: false,
+            events: 1,
+        },
+        // The pod that is being painted for one map becomes another one's, whose other pod waits for it.
+        Step::DeletePod { pod: 2 },
+        Step::Scratch {
+            pod: 0,
+            colour: blue,
+        },
+        Step::CreatePod { pod: 2, map: 0 },
+        Step::Dry { pod: 0 },
+        Step::List { pods: true },
+    ];
+    for step in &steps {
+        play.step(step);
+    }
+    play.heal();
+}
+
+#[test]
 fn what_somebody_undoes_comes_again_at_growing_distance() {
     let mut play = Play::new();
     play.step(&Step::Paint {

@@ -125,7 +125,7 @@ impl Feature for Bells {
             rings |= at <= now.monotonic;
         }
         if rings {
-            let write = plan.patch(&RING, name(), json!({"data": {"rang": "yes"}}));
+            let write = plan.patch(&RING, name(), &json!({"data": {"rang": "yes"}}));
             write.tell_when_done(bell.notice("Rang", "it has rung"));
             let bell = bell.notice("Silent", "");
             write.tell_when_refused(move |refusal| Notice {

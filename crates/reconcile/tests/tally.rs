@@ -108,7 +108,7 @@ impl Feature for Tally {
     ) {
         let TallyKey::Item(name) = key else {
             let body = json!({"data": {"count": memory.len()}});
-            plan.patch(&TOTAL, named("total"), body)
+            plan.patch(&TOTAL, named("total"), &body)
                 .with_purpose(Purpose::of("total"));
             return;
         };
@@ -125,7 +125,7 @@ impl Feature for Tally {
         }
     }
 
-    fn publish(&mut self, world: &mut Items, _: &Self::Memory) {
+    fn publish(&mut self, world: &mut Items, _: &mut Self::Memory) {
         *self.0.lock().expect("no thread has panicked") = world.changes;
     }
 }
@@ -160,7 +160,7 @@ fn named(name: &str) -> ObjectName {
 fn total() -> WriteId {
     WriteId {
         kind: 0,
-        name: named("total"),
+        name: named("total").into(),
     }
 }
 

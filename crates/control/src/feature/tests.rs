@@ -375,26 +375,74 @@ fn what_surely_was_not_stored_is_told_from_what_may_have_been() {
     const CONVERSION: &str =
         "conversion webhook for b.c/v1, Kind=A failed: Post \"https://a.b.svc:443/\"";
     let table = [
-        ("create", 500, "InternalError", WEBHOOK, NotDone),
-        ("patch", 500, "InternalError", WEBHOOK, NotDone),
+        (WriteVerb::Create, 500, "InternalError", WEBHOOK, NotDone),
+        (
+            WriteVerb::MergePatch,
+            500,
+            "InternalError",
+            WEBHOOK,
+            NotDone,
+        ),
         // A deletion asks webhooks before each of its steps, the first of which may have been stored.
-        ("delete", 500, "InternalError", WEBHOOK, Unknown),
+        (WriteVerb::Delete, 500, "InternalError", WEBHOOK, Unknown),
         // What was stored is converted for the answer.
-        ("create", 500, "InternalError", CONVERSION, Unknown),
-        ("create", 500, "", "etcdserver: request timed out", Unknown),
-        ("create", 500, "", "etcdserver: leader changed", Unknown),
-        ("create", 500, "ServerTimeout", "try again later", Unknown),
-        ("create", 503, "ServiceUnavailable", WEBHOOK, Unknown),
-        ("create", 504, "Timeout", "not within 34s", Unknown),
-        ("create", 403, "Forbidden", "exceeded quota: pods", NotDone),
-        ("create", 429, "TooManyRequests", "slow down", NotDone),
-        ("patch", 404, "NotFound", "pods \"a\" not found", Gone),
+        (WriteVerb::Create, 500, "InternalError", CONVERSION, Unknown),
+        (
+            WriteVerb::Create,
+            500,
+            "",
+            "etcdserver: request timed out",
+            Unknown,
+        ),
+        (
+            WriteVerb::Create,
+            500,
+            "",
+            "etcdserver: leader changed",
+            Unknown,
+        ),
+        (
+            WriteVerb::Create,
+            500,
+            "ServerTimeout",
+            "try again later",
+            Unknown,
+        ),
+        (
+            WriteVerb::Create,
+            503,
+            "ServiceUnavailable",
+            WEBHOOK,
+            Unknown,
+        ),
+        (WriteVerb::Create, 504, "Timeout", "not within 34s", Unknown),
+        (
+            WriteVerb::Create,
+            403,
+            "Forbidden",
+            "exceeded quota: pods",
+            NotDone,
+        ),
+        (
+            WriteVerb::Create,
+            429,
+            "TooManyRequests",
+            "slow down",
+            NotDone,
+        ),
+        (
+            WriteVerb::MergePatch,
+            404,
+            "NotFound",
+            "pods \"a\" not found",
+            Gone,
+        ),
     ];
     let judge = |verb, code, reason: &str, message: &str| {
         let body = json!({"status": "Failure", "reason": reason, "message": message}).to_string();
         let step = match verb {
-            "create" => Verb::Create,
-            "patch" => Verb::Update,
+            WriteVerb::Create => Verb::Create,
+            WriteVerb::MergePatch => Verb::Update,
             _ => Verb::Delete,
         };
         let code = StatusCode::from_u16(code).unwrap();
@@ -403,16 +451,16 @@ fn what_surely_was_not_stored_is_told_from_what_may_have_been() {
     for (verb, code, reason, message, expected) in table {
         let disposition = judge(verb, code, reason, message);
         let found = why_unwritten(
-            RequestKind {
+            &WriteKind {
                 verb,
                 ..bench::PATCH
             },
             &disposition,
         );
-        assert_eq!(found, Some(expected), "{verb} {code} {message}");
+        assert_eq!(found, Some(expected), "{verb:?} {code} {message}");
     }
-    let unsent = why_unwritten(bench::PATCH, &not_leading());
+    let unsent = why_unwritten(&bench::PATCH, &not_leading());
     assert_eq!(unsent, Some(NotDone));
-    let late = why_unwritten(bench::PATCH, &timed_out(Duration::from_secs(10)));
+    let late = why_unwritten(&bench::PATCH, &timed_out(Duration::from_secs(10)));
     assert_eq!(late, Some(Unknown));
 }

@@ -11,9 +11,9 @@ use leadsman_reconcile::{Effects, Now};
 use serde_json::{Value, json};
 
 use super::*;
-use crate::request::{Request, RequestKind};
+use crate::request::Request;
 use crate::{Kind, Rules};
-use leadsman_reconcile::Class;
+use leadsman_reconcile::{Class, WriteKind};
 
 /// Rules whose events are observations in words.
 struct Words;
@@ -37,14 +37,11 @@ impl Observe<ConfigMap> for Words {
 impl Rules for Words {
     const NAME: &'static str = "words";
     const KINDS: &'static [Kind<Self>] = &[Kind::new::<ConfigMap>(25).relisted_on_takeover()];
+    const WRITES: &'static [WriteKind] = &[];
     const CLASSES: &'static [Class] = &[Class::new("things")];
 
     type Event = String;
     type Target = String;
-
-    fn requests() -> Vec<RequestKind> {
-        Vec::new()
-    }
 
     fn observe_event(&mut self, _: String, _now: Now) -> Effects<String> {
         Effects::default()

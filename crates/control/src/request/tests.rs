@@ -3,15 +3,18 @@ use std::convert::Infallible;
 use std::sync::{Arc, Mutex};
 
 use kube::client::Body;
+use leadsman_reconcile::{RightScope, WriteVerb};
 
 use super::*;
 
-const POST: RequestKind = RequestKind {
+static POST: WriteKind = WriteKind {
     label: "create_lamp",
     group: "",
+    version: "v1",
     resource: "lamps",
-    verb: "create",
+    verb: WriteVerb::Create,
     scope: RightScope::Cluster,
+    class: 0,
 };
 
 /// An API server that answers each request with this code and body, in turn; and the requests' methods.
@@ -42,10 +45,12 @@ fn http(method: Method) -> HttpRequest<Vec<u8>> {
 
 fn creation(steps: usize) -> Request<String> {
     Request {
-        kind: POST,
-        steps: Ok(vec![http(Method::POST); steps]),
-        reply: Some(|body| serde_json::from_slice(body)),
-        read_back: Some(http(Method::GET)),
+        steps: RequestSteps {
+            kind: &POST,
+            requests: Ok(vec![http(Method::POST); steps]),
+            reply: Some(|body| serde_json::from_slice(body)),
+            read_back: Some(http(Method::GET)),
+        },
         measured: None,
         written: "written".to_owned(),
         refused: Box::new(Refusal::into_reason),
@@ -120,9 +125,9 @@ async fn of_a_reply_that_is_not_read_metadata_is_asked_for() {
             until: clock::monotonic() + MINUTE,
         };
         let (_sender, leadership) = watch::channel(leads);
-        let request = creation(1);
-        let reply = request.reply.filter(|_| is_read);
-        let outcome = send_request(&server, Request { reply, ..request }, &leadership).await;
+        let mut request = creation(1);
+        request.steps.reply = request.steps.reply.filter(|_| is_read);
+        let outcome = send_request(&server, request, &leadership).await;
         assert_eq!(outcome.observed.is_some(), is_read);
         assert_eq!(*accepted.lock().unwrap(), expected);
     }

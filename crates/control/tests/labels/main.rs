@@ -21,12 +21,12 @@ use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret};
 use leadsman_api::slim::Pod as SlimPod;
 use leadsman_control::{
     Class, Control, ControlError, Effects, Kind, Observation, Observe, Reconciled, Request,
-    RequestKind, RightScope, Rules, WatchedKinds, rights_of_feature,
+    RequestSteps, Rules, WatchedKinds, rights_of_feature,
 };
 use leadsman_lease::Leadership;
 use leadsman_process::watch;
 use leadsman_process::{ApiServer, Process, RandomSource, clock};
-use leadsman_reconcile::Now;
+use leadsman_reconcile::{Now, RightScope, WriteKind, WriteVerb};
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
@@ -85,12 +85,14 @@ fn run_features_as(
 /// A feature that observes pods and secrets, and has a request for each pod once it is in sync.
 struct Greedy;
 
-const CREATE: RequestKind = RequestKind {
+const CREATE: WriteKind = WriteKind {
     label: "create_secret",
     group: "",
+    version: "v1",
     resource: "secrets",
-    verb: "create",
+    verb: WriteVerb::Create,
     scope: RightScope::Cluster,
+    class: 0,
 };
 
 impl<K> Observe<K> for Greedy {
@@ -100,14 +102,11 @@ impl<K> Observe<K> for Greedy {
 impl Rules for Greedy {
     const NAME: &'static str = "greedy";
     const KINDS: &'static [Kind<Self>] = &[Kind::new::<Pod>(500), Kind::new::<Secret>(500)];
+    const WRITES: &'static [WriteKind] = &[CREATE];
     const CLASSES: &'static [Class] = &[Class::new("labels")];
 
     type Event = ();
     type Target = usize;
-
-    fn requests() -> Vec<RequestKind> {
-        vec![CREATE]
-    }
 
     fn observe_event(&mut self, (): (), _now: Now) -> Effects<usize> {
         Effects::default()
@@ -127,10 +126,12 @@ impl Rules for Greedy {
     fn due_request(&mut self, _: &usize, _now: Now) -> Option<Request<()>> {
         let post = http::Request::post("/api/v1/namespaces/shop/secrets");
         Some(Request {
-            kind: CREATE,
-            steps: Ok(vec![post.body(Vec::new()).ok()?]),
-            reply: None,
-            read_back: None,
+            steps: RequestSteps {
+                kind: &CREATE,
+                requests: Ok(vec![post.body(Vec::new()).ok()?]),
+                reply: None,
+                read_back: None,
+            },
             measured: None,
             written: (),
             refused: Box::new(|_| ()),
@@ -301,17 +302,14 @@ impl Rules for Own {
             .only_labelled("example.com/colour")
             .relisted_on_takeover(),
     ];
+    const WRITES: &'static [WriteKind] = &[WriteKind {
+        scope: RightScope::OwnNamespace,
+        ..CREATE
+    }];
     const CLASSES: &'static [Class] = &[Class::new("own")];
 
     type Event = ();
     type Target = usize;
-
-    fn requests() -> Vec<RequestKind> {
-        vec![RequestKind {
-            scope: RightScope::OwnNamespace,
-            ..CREATE
-        }]
-    }
 
     fn observe_event(&mut self, (): (), _now: Now) -> Effects<usize> {
         Effects::default()
@@ -404,6 +402,7 @@ async fn a_kind_may_be_observed_in_part_in_the_own_namespace() {
         "list secrets ",
         "watch secrets ",
         "create secrets ",
+        "get secrets ",
     ];
     assert_eq!(own, expected);
 }

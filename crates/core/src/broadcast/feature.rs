@@ -148,7 +148,7 @@ impl Job {
         } = status;
         let purpose = Purpose::of((phase, active, succeeded, failed, desired));
         let body = json!({"metadata": self.metadata_of_patch(Value::Null), "status": status});
-        let write = plan.patch(&STATUS, self.name.clone(), body);
+        let write = plan.patch(&STATUS, self.name.clone(), &body);
         write.with_purpose(purpose);
         if let Some(notice) = notice {
             write.tell_when_done(notice);
@@ -271,7 +271,7 @@ fn tell_what_stands(
 /// whoever looks, while a pod that is deleted would be made again.
 fn stop_pod(pod: &JobPod, plan: &mut Plan<'_, BroadcastJobs>) {
     let patch = json!({"metadata": {"uid": pod.uid}, "spec": {"activeDeadlineSeconds": 1}});
-    plan.patch(&STOP_POD, pod.name.clone(), patch);
+    plan.patch(&STOP_POD, pod.name.clone(), &patch);
 }
 
 /// Creates pods on the nodes that lack one, as many as may run.

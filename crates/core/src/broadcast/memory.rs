@@ -124,7 +124,7 @@ impl JobMemory {
             });
             let purpose = Purpose::of(annotations.to_string());
             let metadata = job.metadata_of_patch(annotations);
-            plan.patch(&RECORD, job.name.clone(), json!({"metadata": metadata}))
+            plan.patch(&RECORD, job.name.clone(), &json!({"metadata": metadata}))
                 .with_purpose(purpose);
         } else if let Some(due) = due {
             plan.wake_at(due);

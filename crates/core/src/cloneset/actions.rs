@@ -114,7 +114,7 @@ fn change_pod<'p>(
     plan: &'p mut Plan<'_, CloneSets>,
 ) -> &'p mut Write<CloneSets> {
     let assumed = change.clone();
-    plan.patch(kind, pod.name.clone(), change.patch(&pod.observed.uid))
+    plan.patch(kind, pod.name.clone(), &change.patch(&pod.observed.uid))
         .with_purpose(Purpose::of(change.purpose()))
         .assuming_changed::<Pod>(move |pod| assumed.apply(pod))
 }

@@ -237,7 +237,7 @@ fn plan_status(set: &PodSet, status: &CloneSetStatus, plan: &mut Plan<'_, CloneS
         condition.last_update_time = None;
     }
     let purpose = Purpose::of(serde_json::to_string(&timeless).unwrap_or_default());
-    plan.patch(&STATUS, set.name.clone(), body)
+    plan.patch(&STATUS, set.name.clone(), &body)
         .with_purpose(purpose);
 }
 
@@ -268,7 +268,7 @@ fn keep_revisions(
     if let Some((revision, patch)) = revisions.patch() {
         let name = revision_name(set, &revisions.newest.name);
         debug_assert_eq!(patch["metadata"]["uid"], *revision.uid);
-        plan.patch(&PATCH_REVISION, name, patch);
+        plan.patch(&PATCH_REVISION, name, &patch);
     }
     let hashes = round.members.iter().map(|one| one.pod.revision_hash());
     let surplus = revisions.surplus(&hashes.collect());

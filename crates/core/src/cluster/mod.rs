@@ -11,10 +11,11 @@
 //! | `text` | texts that must fit somewhere |
 //! | `go_json` | JSON as the API server stores it, and its length |
 //! | `closed_list` | enums of words that people see, and that a page explains |
-//! | `sorted_map`, `interner` | maps and strings of which a manager keeps hundreds of thousands |
+//! | `sorted_map`, `interner`, `compact_time` | maps, strings and times of which a manager keeps hundreds of thousands |
 
 pub mod cel;
 mod closed_list;
+mod compact_time;
 pub mod go_json;
 mod interner;
 mod invalid;
@@ -26,7 +27,7 @@ mod text;
 
 pub use leadsman_reconcile::{
     CompleteList, Effects, Now, ObjectName, Refusal, ResourceVersion, RoundRobin, Source, Timers,
-    TurnQueue, Watches, whole_seconds,
+    TurnQueue, WatchProgress, whole_seconds,
 };
 
 /// The name of a pod, of which an index keeps hundreds of thousands, each in many places.
@@ -35,6 +36,7 @@ pub(crate) type PodName = std::sync::Arc<ObjectName>;
 pub(crate) use closed_list::closed_list;
 #[cfg(test)]
 pub(crate) use closed_list::words_of_tables;
+pub use compact_time::CompactTime;
 pub use interner::{Interner, Interners};
 pub use invalid::{FieldErrors, Invalid};
 pub use selector::{Operator, Selector};

@@ -422,7 +422,7 @@ impl<'a> Look<'a> {
         // With the version, or it could undo what another process has written since.
         let version = &self.job.wire.metadata.resource_version;
         let body = json!({"metadata": {"uid": self.job.uid(), "resourceVersion": version}, "status": patch});
-        let write = plan.patch(&STATUS, self.name.clone(), body);
+        let write = plan.patch(&STATUS, self.name.clone(), &body);
         write.with_purpose(purpose);
         write.assuming_changed::<AdvancedCronJob>(move |job| CronJob {
             status: status.clone(),

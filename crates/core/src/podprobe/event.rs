@@ -1,14 +1,100 @@
 //! The interface of the index: the events that it takes, and the writes that it asks for. The manager passes in the
 //! former and sends the latter.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use leadsman_api::slim::{Node, Pod};
-use leadsman_api::{NodePodProbe, PodProbeMarker, PodProbeMarkerStatus};
+use leadsman_api::{GROUP, NodePodProbe, PodProbeMarker, PodProbeMarkerStatus, VERSION};
+use leadsman_reconcile::{After, Class, Purpose, RightScope, WriteKind, WriteVerb};
+use serde_json::Value;
 
+use super::pod::FIELD_MANAGER;
 use crate::cluster::{ObjectName, Refusal, ResourceVersion, Source};
+
+// Indices into CLASSES.
+const MARKS: usize = 0;
+const SPECS: usize = 1;
+const STATUSES: usize = 2;
+const FINALIZERS: usize = 3;
+
+/// The classes of its writes.
+pub const CLASSES: &[Class] = &[
+    Class::new("pod_marks").paced_by_size(),
+    Class::new("nodepodprobes"),
+    // A marker's status changes with every pod. It says that specs are written: written before them, it would be
+    // written twice. But specs may come without end.
+    Class::new("marker_status")
+        .paced_by_size()
+        .spacing(Duration::from_secs(2))
+        .after(After {
+            class: SPECS,
+            at_most: Duration::from_secs(10),
+        }),
+    Class::new("marker_finalizers").paced_by_size(),
+];
+
+/// All kinds of its writes.
+pub const WRITES: &[WriteKind] = &[
+    CREATE_NODE_POD_PROBE,
+    REPLACE_NODE_POD_PROBE,
+    DELETE_NODE_POD_PROBE,
+    REMOVE_MARKS,
+    APPLY_MARKS,
+    MARKER_STATUS,
+    MARKER_FINALIZERS,
+];
+
+pub(super) const CREATE_NODE_POD_PROBE: WriteKind =
+    of_node("create_nodepodprobe", WriteVerb::Create);
+pub(super) const REPLACE_NODE_POD_PROBE: WriteKind =
+    of_node("replace_nodepodprobe", WriteVerb::Replace);
+pub(super) const DELETE_NODE_POD_PROBE: WriteKind =
+    of_node("delete_nodepodprobe", WriteVerb::Delete);
+pub(super) const REMOVE_MARKS: WriteKind = WriteKind {
+    label: "pod_mark_removal",
+    ..of_marks(WriteVerb::StrategicPatch)
+};
+pub(super) const APPLY_MARKS: WriteKind = of_marks(WriteVerb::Apply(FIELD_MANAGER));
+pub(super) const MARKER_STATUS: WriteKind = WriteKind {
+    label: "marker_status",
+    resource: "podprobemarkers/status",
+    class: STATUSES,
+    ..of_node("", WriteVerb::MergePatch)
+};
+pub(super) const MARKER_FINALIZERS: WriteKind = WriteKind {
+    label: "marker_finalizers",
+    resource: "podprobemarkers",
+    class: FINALIZERS,
+    ..of_node("", WriteVerb::MergePatch)
+};
+
+const fn of_node(label: &'static str, verb: WriteVerb) -> WriteKind {
+    WriteKind {
+        label,
+        group: GROUP,
+        version: VERSION,
+        resource: "nodepodprobes",
+        verb,
+        scope: RightScope::Cluster,
+        class: SPECS,
+    }
+}
+
+const fn of_marks(verb: WriteVerb) -> WriteKind {
+    WriteKind {
+        label: "pod_marks",
+        group: "",
+        version: "v1",
+        resource: "pods/status",
+        verb,
+        scope: RightScope::Cluster,
+        class: MARKS,
+    }
+}
 
 /// A kind that the index needs watched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -56,10 +142,13 @@ pub enum Event {
     /// The API server has carried out the last write of this target; the state in its reply was sent as an event
     /// before. If the object still lacks what was written, another client or an admission webhook undid it.
     Written(WriteTarget),
-    /// The API server rejected this write for good, for this reason. It is not repeated until
-    /// another write is due, the spec of the `NodePodProbe` has changed, or some minutes have passed. A `NodePodProbe` that
-    /// is too large gets fewer entries instead.
-    Refused(WriteTarget, Box<Write>, Refusal),
+    /// The object of the last write of this target is gone or was replaced.
+    Gone(WriteTarget),
+    /// The last write of this target was not carried out for now, or it is not known whether it was (false).
+    Unwritten(WriteTarget, bool),
+    /// The API server rejected the last write of this target for good, for this reason. It is not repeated until another write
+    /// is due, or some minutes have passed. A `NodePodProbe` that is too large gets fewer entries instead.
+    Refused(WriteTarget, Refusal),
     /// The deadline of the last [`Effects`](crate::cluster::Effects) has passed.
     Deadline,
 }
@@ -77,15 +166,25 @@ pub enum WriteTarget {
     MarkerFinalizer(ObjectName),
 }
 
+impl WriteTarget {
+    /// The object.
+    pub fn object(&self) -> Cow<'_, ObjectName> {
+        match self {
+            Self::PodMarks(name) | Self::MarkerStatus(name) | Self::MarkerFinalizer(name) => {
+                Cow::Borrowed(name)
+            }
+            Self::NodePodProbe(name) => Cow::Owned(ObjectName {
+                namespace: String::new(),
+                name: name.clone(),
+            }),
+        }
+    }
+}
+
 /// The object's name alone, as logs have the kind of the write beside it.
 impl fmt::Display for WriteTarget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::PodMarks(name) | Self::MarkerStatus(name) | Self::MarkerFinalizer(name) => {
-                name.fmt(f)
-            }
-            Self::NodePodProbe(name) => f.write_str(name),
-        }
+        self.object().fmt(f)
     }
 }
 
@@ -103,7 +202,7 @@ pub enum Write {
         /// Its uid.
         uid: String,
     },
-    /// Writes the marks of a pod by one or two requests on `pods/status`, the patch before the apply.
+    /// Writes the marks of a pod by a request on `pods/status`: a patch, and then an apply.
     PodMarks(Box<PodMarks>),
     /// Writes a marker's status by a JSON merge patch. As that replaces the whole list of conditions, those of other clients
     /// too, it carries the resourceVersion with which they were read.
@@ -130,6 +229,30 @@ pub enum Write {
         /// The whole list.
         finalizers: Vec<String>,
     },
+}
+
+/// What a write of this body is to achieve. Two that differ in times and versions alone are refused for the same reason.
+pub(super) fn purpose_of(body: &Value) -> Purpose {
+    let mut body = body.clone();
+    forget_times_and_versions(&mut body);
+    Purpose::of(body.to_string())
+}
+
+fn forget_times_and_versions(body: &mut Value) {
+    if let Some(metadata) = body.get_mut("metadata").and_then(Value::as_object_mut) {
+        // That of a node's object moves with each verdict that the agent reports.
+        metadata.remove("resourceVersion");
+    }
+    let conditions = body.pointer_mut("/status/conditions");
+    let conditions = conditions
+        .and_then(Value::as_array_mut)
+        .into_iter()
+        .flatten();
+    for condition in conditions.filter_map(Value::as_object_mut) {
+        // No webhook and no schema refuses a condition for its time.
+        condition.remove("lastTransitionTime");
+        condition.remove("lastProbeTime");
+    }
 }
 
 /// The bodies that write the marks of one pod.

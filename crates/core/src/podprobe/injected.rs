@@ -1,11 +1,10 @@
 //! The two annotations that pass a pod's probes to the provider of a virtual node: a fingerprint of their values, and how
 //! long these may be.
 
+use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::num::NonZeroU64;
 
 use leadsman_api::limits::ANNOTATIONS_BYTES;
-
-use super::contest::fingerprint;
 
 /// The annotation with the probes: a JSON array of `name`, `containerName`, `probe` and `podConditionType`.
 pub const PROBES: &str = "kruise.io/podprobe";
@@ -31,7 +30,10 @@ pub(super) fn fingerprint_of(probes: Option<&str>, markers: Option<&str>) -> Opt
     let is_there = probes.is_some() || markers.is_some();
     // A hash of 0 counts as another one: in place of 0 the option is kept, so it takes no more than
     // the number.
-    is_there.then(|| NonZeroU64::new(fingerprint((probes, markers))).unwrap_or(NonZeroU64::MAX))
+    is_there.then(|| {
+        let hasher = BuildHasherDefault::<DefaultHasher>::default();
+        NonZeroU64::new(hasher.hash_one((probes, markers))).unwrap_or(NonZeroU64::MAX)
+    })
 }
 
 /// When the annotations of a pod are read.

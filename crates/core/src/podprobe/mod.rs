@@ -8,7 +8,7 @@
 //! | `output` | what the output of a probe has to be, and the values in it | manager, agent |
 //! | `pod` | the fields of a pod that the index keeps | manager |
 //! | `plan`, `resolved` | a pod's entries in its node's `NodePodProbe` | manager |
-//! | `marks`, `contest` | a pod's marks, and the back-off for a mark that another client keeps changing | manager |
+//! | `marks` | a pod's marks | manager |
 //! | `status`, `totals` | a marker's status, and the sums over those of all markers | manager |
 //! | `serverless`, `injected` | pods on virtual nodes: annotations for their provider, and the verdicts that it reports | manager, admission |
 //! | `index`, `event` | the state that follows from all watched objects, and the writes that are due | manager |
@@ -18,7 +18,6 @@
 //! | `samples` | valid and invalid markers, with what the parser and the CRD must say | tests |
 
 mod compatibility;
-mod contest;
 pub mod event;
 pub mod exclusive;
 pub mod explain;
@@ -44,7 +43,7 @@ pub mod verdict;
 pub mod wire;
 
 pub use compatibility::Compatibility;
-pub use index::{Config, Index};
+pub use index::{Config, Index, Machines, PodProbes, ProbeWorld};
 pub use marker::Marker;
 pub use probe::{
     CannotProbe, Handler, HandlerKind, HttpGet, Outcome, Probe, ProbeId, Scheme, State, VolumeFile,

@@ -327,7 +327,7 @@ impl Verdict {
         match (container.running_since, self.since) {
             // Times on the wire are whole seconds: a start and a verdict within one second may be of the same
             // container.
-            (Some(started), Some(found)) => whole_seconds(started) <= whole_seconds(found),
+            (Some(started), Some(found)) => whole_seconds(started.into()) <= whole_seconds(found),
             _ => true,
         }
     }

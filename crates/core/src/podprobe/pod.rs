@@ -6,12 +6,11 @@
 use std::num::{NonZeroU16, NonZeroU64};
 use std::sync::Arc;
 
-use jiff::Timestamp;
 use leadsman_api::slim::{FieldOwner, Owned};
 use leadsman_api::{limits, slim};
 
 use super::injected::{self, MARKERS, PROBES};
-use crate::cluster::{Interner, Interners, ObjectName, ResourceVersion, SortedMap};
+use crate::cluster::{CompactTime, Interner, Interners, ObjectName, ResourceVersion, SortedMap};
 
 /// The field manager of our applies on `pods/status`.
 pub const FIELD_MANAGER: &str = "leadsman-podprobe";
@@ -91,7 +90,7 @@ pub struct IndexedContainer {
     /// Whether the kubelet reports `started`: the startup probe has passed, or there is none.
     pub started: bool,
     /// `state.running.startedAt`; None while it does not run.
-    pub running_since: Option<Timestamp>,
+    pub running_since: Option<CompactTime>,
 }
 
 /// A condition of a pod.
@@ -102,9 +101,9 @@ pub struct IndexedCondition {
     /// Empty when there is none.
     pub message: Arc<str>,
     /// When the status last changed.
-    pub last_transition_time: Option<Timestamp>,
+    pub last_transition_time: Option<CompactTime>,
     /// `lastProbeTime`, which the kubelet leaves empty on its own conditions.
-    pub last_probe_time: Option<Timestamp>,
+    pub last_probe_time: Option<CompactTime>,
 }
 
 /// Who co-owns a mark of ours by `managedFields`. Of several co-owners the greatest in the order of this enum counts.
@@ -277,9 +276,9 @@ fn index_containers(
     all.into()
 }
 
-fn running_since(status: &slim::ContainerStatus) -> Option<Timestamp> {
+fn running_since(status: &slim::ContainerStatus) -> Option<CompactTime> {
     let running = status.state.running.as_ref()?;
-    running.started_at.as_ref().map(|time| time.0)
+    running.started_at.as_ref().map(|time| time.0.into())
 }
 
 /// `containerd://id` without its prefix: the id by which the runtime knows the container (`ParseContainerID`,
@@ -300,8 +299,11 @@ fn index_conditions(pod: &slim::Pod, names: &mut Interner<str>) -> SortedMap<Ind
         let seen = IndexedCondition {
             status: names.share(condition.status.as_str()),
             message: names.share(message),
-            last_transition_time: condition.last_transition_time.as_ref().map(|time| time.0),
-            last_probe_time: condition.last_probe_time.as_ref().map(|time| time.0),
+            last_transition_time: condition
+                .last_transition_time
+                .as_ref()
+                .map(|time| time.0.into()),
+            last_probe_time: condition.last_probe_time.as_ref().map(|time| time.0.into()),
         };
         (names.share(condition.type_.as_str()), seen)
     });

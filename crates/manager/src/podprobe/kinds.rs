@@ -1,14 +1,18 @@
-//! The kinds that `PodProbeMarker` observes, and the event that each observation is.
-
-use std::sync::Arc;
+//! The kinds that `PodProbeMarker` observes.
 
 use leadsman_api::slim::{Node, Pod};
-use leadsman_api::{NodePodProbe, NodePodProbeSpec, PodProbeMarker};
-use leadsman_control::{Kind, Observation, Observe, OptionalFields};
-use leadsman_core::cluster::{ObjectName, Source};
-use leadsman_core::podprobe::event::{self, Event};
+use leadsman_api::{NodePodProbe, PodProbeMarker};
+use leadsman_control::{Kind, OptionalFields, Reconciled, WatchedKinds};
+use leadsman_core::podprobe::PodProbes;
 
-use super::PodProbeRules;
+/// The kinds that it watches.
+pub(crate) struct ProbeKinds;
+
+impl WatchedKinds for ProbeKinds {
+    type Feature = PodProbes;
+
+    const KINDS: &'static [Kind<Reconciled<Self>>] = KINDS;
+}
 
 /// Fields of a marker's status that `OpenKruise`'s CRD lacks.
 const MARKER_FIELDS: OptionalFields = OptionalFields {
@@ -61,7 +65,7 @@ const NODE_POD_PROBE_FIELDS: OptionalFields = OptionalFields {
 /// Markers and `NodePodProbe`s are re-listed by a new leader: with a verdict from before the last
 /// leader's mark it would put the old mark back. A pod that is seen late costs a write that changes
 /// nothing.
-pub(super) const KINDS: &[Kind<PodProbeRules>] = &[
+const KINDS: &[Kind<Reconciled<ProbeKinds>>] = &[
     Kind::new::<PodProbeMarker>(250)
         .relisted_on_takeover()
         .with_optional_fields(MARKER_FIELDS)
@@ -78,68 +82,6 @@ pub(super) const KINDS: &[Kind<PodProbeRules>] = &[
         .with_optional_fields(NODE_POD_PROBE_FIELDS)
         .if_undecodable("its spec is replaced, nothing has to be done"),
 ];
-
-impl Observe<PodProbeMarker> for PodProbeRules {
-    fn event_from_observation(observation: Observation<PodProbeMarker>) -> Event {
-        map_observation(observation, event::WatchedKind::Marker, Event::Marker)
-    }
-}
-
-impl Observe<Pod> for PodProbeRules {
-    fn event_from_observation(observation: Observation<Pod>) -> Event {
-        map_observation(observation, event::WatchedKind::Pod, Event::Pod)
-    }
-}
-
-impl Observe<Node> for PodProbeRules {
-    fn event_from_observation(observation: Observation<Node>) -> Event {
-        map_observation(observation, event::WatchedKind::Node, Event::Node)
-    }
-}
-
-impl Observe<NodePodProbe> for PodProbeRules {
-    fn event_from_observation(observation: Observation<NodePodProbe>) -> Event {
-        let observation = match observation {
-            // The spec is ours: an object that cannot be read is replaced, under the version that
-            // it has now.
-            Observation::Undecodable(metadata, source) => {
-                let empty = NodePodProbe {
-                    metadata: Arc::unwrap_or_clone(metadata),
-                    spec: NodePodProbeSpec::default(),
-                    status: None,
-                };
-                Observation::Object(Arc::new(empty), source)
-            }
-            observation => observation,
-        };
-        map_observation(
-            observation,
-            event::WatchedKind::NodePodProbe,
-            Event::NodePodProbe,
-        )
-    }
-}
-
-fn map_observation<K>(
-    observation: Observation<K>,
-    kind: event::WatchedKind,
-    object: fn(Arc<K>, Source) -> Event,
-) -> Event {
-    match observation {
-        Observation::Object(seen, source) => object(seen, source),
-        Observation::Undecodable(metadata, _) => {
-            Event::Undecodable(kind, ObjectName::of(&metadata))
-        }
-        Observation::Deleted(name, version) => Event::Deleted(kind, name, version),
-        Observation::Listed(names, version) => {
-            Event::Listed(kind, Arc::unwrap_or_clone(names), version)
-        }
-        Observation::Relisted(names, version) => {
-            Event::Relisted(kind, Arc::unwrap_or_clone(names), version)
-        }
-        Observation::FieldsKept(kept) => Event::FieldsKept(kind, kept),
-    }
-}
 
 #[cfg(test)]
 mod tests {
@@ -204,18 +146,5 @@ mod tests {
         assert!(NODE_POD_PROBE_FIELDS.are_kept(&crd, VERSION));
         let lacks = NODE_POD_PROBE_FIELDS.lacks_later(&crd, VERSION);
         assert_eq!(lacks, Some(NODE_POD_PROBE_FIELDS.later[0]));
-    }
-
-    #[test]
-    fn a_node_pod_probe_that_does_not_decode_stands_as_an_empty_one() {
-        let metadata = NodePodProbe::new("node-1", NodePodProbeSpec::default()).metadata;
-        let undecodable = Observation::Undecodable(Arc::new(metadata), Source::Watch);
-        let Event::NodePodProbe(object, Source::Watch) =
-            <PodProbeRules as Observe<NodePodProbe>>::event_from_observation(undecodable)
-        else {
-            panic!("it is replaced under its version");
-        };
-        assert_eq!(object.metadata.name.as_deref(), Some("node-1"));
-        assert!(object.spec.pod_probes.is_empty());
     }
 }

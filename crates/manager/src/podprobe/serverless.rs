@@ -11,7 +11,7 @@ use leadsman_admission::{
     AdmissionRequest, Mutation, PatchOperation, Reviewer, Webhook, WebhookFeed, WebhookSpec,
 };
 use leadsman_api::slim;
-use leadsman_core::podprobe::Index;
+use leadsman_core::podprobe::Machines;
 use leadsman_core::podprobe::serverless::{Changes, MarkerScope, ProviderMarkers};
 use serde_json::{Map, Value, json};
 
@@ -45,9 +45,9 @@ impl InjectionWebhook {
         self.feed.fed_webhook::<ServerlessInjector>(WEBHOOK)
     }
 
-    /// Takes over the changed markers. `lists_all` says whether the last event was the end of their list.
-    pub(crate) fn take_over_changes(&mut self, index: &mut Index, lists_all: bool) {
-        let changed = index.take_changed_markers();
+    /// Takes over the changed markers. `lists_all` says whether all of them are listed.
+    pub(crate) fn take_over_changes(&mut self, machines: &mut Machines, lists_all: bool) {
+        let changed = machines.take_changed_markers();
         let is_changed = !changed.is_empty();
         for (name, marker) in changed {
             self.markers.set_marker(&name, marker);

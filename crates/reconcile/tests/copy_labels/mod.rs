@@ -85,7 +85,7 @@ impl Feature for CopyLabels {
             .and_then(|map| map.colour.as_ref());
         if pod.colour.as_ref() != wanted {
             let patch = json!({"metadata": {"labels": {COLOUR: wanted}}});
-            plan.patch(&POD_LABEL, name.clone(), patch);
+            plan.patch(&POD_LABEL, name.clone(), &patch);
         }
     }
 }

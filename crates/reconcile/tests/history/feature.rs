@@ -137,7 +137,7 @@ impl Feature for Painting {
                 continue;
             }
             let patch = json!({"metadata": {"uid": pod.uid, "labels": {"colour": wanted}}});
-            plan.patch(&PAINT, pod.name.clone(), patch)
+            plan.patch(&PAINT, pod.name.clone(), &patch)
                 .assuming_changed::<Pod>(move |pod| Painted {
                     colour: wanted.clone(),
                     ..pod.clone()

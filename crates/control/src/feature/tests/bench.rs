@@ -17,8 +17,8 @@ use super::*;
 use crate::kind::{Kind, OptionalFields};
 use crate::places::Places;
 use crate::rules::{Observation, Observe};
-use leadsman_reconcile::Class;
-use leadsman_reconcile::RightScope;
+use crate::steps::RequestSteps;
+use leadsman_reconcile::{Class, RightScope, WriteVerb};
 
 /// What the server does with a request.
 #[derive(Clone, Debug)]
@@ -131,12 +131,14 @@ const FIELDS: OptionalFields = OptionalFields {
     later: &[],
 };
 
-pub(super) const PATCH: RequestKind = RequestKind {
+pub(super) static PATCH: WriteKind = WriteKind {
     label: "lamp",
     group: "",
+    version: "v1",
     resource: "pods/status",
-    verb: "patch",
+    verb: WriteVerb::MergePatch,
     scope: RightScope::Cluster,
+    class: 0,
 };
 
 impl<K> Observe<K> for Script {
@@ -155,14 +157,11 @@ impl Rules for Script {
             .relisted_on_takeover()
             .with_optional_fields(FIELDS),
     ];
+    const WRITES: &'static [WriteKind] = &[];
     const CLASSES: &'static [Class] = &[Class::new("lamps")];
 
     type Event = Event;
     type Target = String;
-
-    fn requests() -> Vec<RequestKind> {
-        vec![PATCH]
-    }
 
     fn observe_event(&mut self, event: Event, now: Now) -> Effects<String> {
         let mut due = self.due.lock().unwrap();
@@ -209,13 +208,15 @@ impl Rules for Script {
         let path = format!("/api/v1/namespaces/shop/pods/{name}/status");
         let name = name.clone();
         due.then(|| Request {
-            kind: PATCH,
-            steps: Ok(vec![HttpRequest::patch(path).body(Vec::new()).unwrap()]),
-            reply: Some(|body| {
-                let pod: Pod = serde_json::from_slice(body)?;
-                Ok(Event::Shown(pod.identity.name.unwrap_or_default()))
-            }),
-            read_back: None,
+            steps: RequestSteps {
+                kind: &PATCH,
+                requests: Ok(vec![HttpRequest::patch(path).body(Vec::new()).unwrap()]),
+                reply: Some(|body| {
+                    let pod: Pod = serde_json::from_slice(body)?;
+                    Ok(Event::Shown(pod.identity.name.unwrap_or_default()))
+                }),
+                read_back: None,
+            },
             measured: None,
             written: Event::Other,
             refused: Box::new(|refusal| Event::Refused(name, refusal.into_reason())),

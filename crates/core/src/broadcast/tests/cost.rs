@@ -128,6 +128,7 @@ fn a_node_makes_jobs_run_only_where_it_begins_or_ceases_to_fit() {
             name: Arc::new(super::cluster::node_name("n")),
             before,
             now,
+            is_listed: false,
         };
         let mut found = 0;
         Watch::<leadsman_api::slim::Node>::find_affected(

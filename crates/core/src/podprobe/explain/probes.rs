@@ -64,8 +64,8 @@ impl PodContext<'_> {
             _ => State::Unknown,
         };
         Some(Verdict {
-            since: condition.last_transition_time,
-            probed: condition.last_probe_time,
+            since: condition.last_transition_time.map(Into::into),
+            probed: condition.last_probe_time.map(Into::into),
             ..Verdict::new(state, condition.message.clone())
         })
     }

@@ -62,7 +62,7 @@ impl PodContext<'_> {
         };
         let now = self.cluster.now.wall;
         let delay = saturating_add(
-            since,
+            since.into(),
             seconds_duration(probe.template.initial_delay_seconds),
         );
         // Earlier than both there was no entry, so nothing was run.

@@ -1,13 +1,12 @@
-//! What the machines of the index share while an event is processed: the time, the interners, the timers, and the list
-//! of what the event affects.
+//! What the machines share: the time, the interners, and the list of what has to be planned.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
-use crate::cluster::{Interner, Interners, Now, ObjectName, Timers};
-use crate::podprobe::contest::SentValue;
-use crate::podprobe::event::{Write, WriteTarget};
-use crate::podprobe::marks::Mark;
+use leadsman_reconcile::rest_after_undone;
+
+use crate::cluster::{Interner, Interners, Now, ObjectName};
 use crate::podprobe::plan::Entries;
 use crate::podprobe::pod::IndexedPod;
 use crate::podprobe::status::PodContribution;
@@ -28,13 +27,18 @@ pub(super) fn pod_key(pod: &IndexedPod) -> Option<(NodeName, PodKey)> {
     Some((node, (pod.name.clone(), pod.node_uid.clone())))
 }
 
+/// Whether a write that was undone so many times rests for so long that the marker's status says so.
+pub(super) fn is_contested(undone: u32) -> bool {
+    rest_after_undone(undone.saturating_sub(1)) >= Duration::from_secs(4)
+}
+
 /// What a pod adds to the tallies of the markers that match it, in order of precedence.
 #[derive(Debug, Default)]
 pub(super) struct Contributions {
     /// Those of the markers of which it may have probes.
-    pub(super) of_pod: Vec<(MarkerName, PodContribution)>,
+    pub(super) of_pod: Box<[(MarkerName, PodContribution)]>,
     /// The markers beyond these. The names alone, as there may be many, and all pods add the same to their tallies.
-    pub(super) surplus: Vec<MarkerName>,
+    pub(super) surplus: Box<[MarkerName]>,
 }
 
 impl Contributions {
@@ -58,69 +62,18 @@ pub(super) struct IndexContext {
     /// Whether every kind has been listed. Nothing is planned or written before.
     pub(super) synced: bool,
     pub(super) affected: Affected,
-    pub(super) timers: Timers<Timer>,
     pub(super) interners: Interners,
     /// Equal for most pods of a marker.
     pub(super) entries: Interner<Entries>,
 }
 
-/// What an event affects. Empty between events, but for nodes that wait for pods ([`PlanningTurns::hold_nodes`]).
-///
-/// [`PlanningTurns::hold_nodes`]: super::turns::PlanningTurns::hold_nodes
+/// What has to be planned because of an observation or of another plan.
 #[derive(Debug, Default)]
 pub(super) struct Affected {
-    /// Pods to be planned again.
+    /// Pods.
     pub(super) pods: BTreeSet<PodName>,
-    /// Nodes whose `NodePodProbe` has to be compared with what is wanted.
+    /// Nodes, of which the `NodePodProbe` may have to be written.
     pub(super) nodes: BTreeSet<NodeName>,
-    /// Markers whose status and finalizers have to be compared with what is wanted.
+    /// Markers, of which the status or the finalizers may have to be written.
     pub(super) markers: BTreeSet<MarkerName>,
-    /// Targets whose write is due.
-    pub(super) due: BTreeSet<WriteTarget>,
-}
-
-/// What is reconsidered when its time comes.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Timer {
-    /// Marks of a pod that are contested.
-    PodContest(PodName),
-    /// A verdict on a pod that has held for as long as its policy says.
-    Hold(PodName),
-    /// The spec of a `NodePodProbe` that is contested.
-    SpecContest(NodeName),
-    /// The status or the finalizers of a marker that are contested.
-    MarkerContest(MarkerName),
-    /// The room of a node whose object was too large for the API server.
-    Room(NodeName),
-    /// The state of a node's agent, which may change by the passing of time.
-    Agent(NodeName),
-    /// A marker that is being deleted and that our finalizer no longer holds.
-    Deletion(MarkerName),
-    /// A write that was refused and may be tried again.
-    Refusal(WriteTarget),
-    /// Entries of pods that the watch has not shown, in objects up to a version.
-    UnseenPods(u64),
-}
-
-/// A write that is due, with what contests remember of it once it is sent.
-#[derive(Debug)]
-pub(super) struct DueWrite {
-    pub(super) write: Write,
-    pub(super) sent: Sent,
-}
-
-/// What a write changes, as [`contest`](crate::podprobe::contest) remembers it.
-#[derive(Debug)]
-pub(super) enum Sent {
-    /// Marks of a pod, each with the fingerprint of the wanted value.
-    Marks(Box<[(Mark, u64)]>),
-    /// A spec, a status or a list of finalizers, which is written as a whole.
-    Whole(SentValue),
-}
-
-impl Sent {
-    /// `wanted` stands for the value; `is_shown` says whether the reply will show it.
-    pub(super) fn of_single_value(wanted: u64, is_shown: bool) -> Self {
-        Self::Whole(SentValue { wanted, is_shown })
-    }
 }

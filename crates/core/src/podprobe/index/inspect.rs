@@ -7,7 +7,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use leadsman_api::PodProbeMarkerStatus;
 
-use super::Index;
+use super::Machines;
 use super::markers::MarkerPhase;
 use super::nodes::AgentState;
 use super::pod_plan::{InspectedProbe, PlannedEntries, markers_of_pod};
@@ -89,9 +89,9 @@ pub struct InspectedMark {
     pub differs: bool,
 }
 
-impl Index {
-    /// What is known of a pod. None if it is not known. Before [`Event::Synced`](crate::podprobe::event::Event::Synced)
-    /// its entries and verdicts are not compared yet.
+impl Machines {
+    /// What is known of a pod. None if it is not known. Before this process
+    /// writes its entries and verdicts are not compared yet.
     pub fn inspect_pod(&self, name: &ObjectName, now: Now) -> Option<InspectedPod<'_>> {
         let pod = self.pods.get(name)?;
         let node = self.nodes.view_of_pod(pod);

@@ -1,41 +1,38 @@
-//! The index: the observed state of the cluster, and the writes that follow from it.
+//! The machines: the observed state of the cluster, and the writes that follow from it.
 //!
-//! A state machine without a clock, a client or a task. [`Index::observe`] takes an event and returns the objects that
-//! may have to be written; its cost is proportional to the change. [`Index::due`] returns the write of an object when
-//! there is room to send it, so that many changes to one object cost one request. Both depend only on the observed
-//! state, apart from two things that are remembered: contests with other writers, and writes that were refused for
-//! good.
+//! They are the memory of a feature of the kernel ([`PodProbes`]). What is observed is taken in at once, at a cost
+//! proportional to the change, and names the keys that have to be planned: a pod, a marker, a node. What a key wants
+//! written depends on the observed state alone; what became of its writes is remembered by the kernel.
 //!
 //! Four machines with private fields do the work, and this file only wires them:
 //!
 //! | machine | owns | takes in | gives out |
 //! |---|---|---|---|
-//! | `markers` | markers, their selectors and tallies | what each pod adds to the tallies | which match a pod; statuses and finalizers that are due |
-//! | `nodes` | nodes, `NodePodProbe`s, agents | which entries each pod should have | what a node and its agent report of a pod; the objects that are due |
-//! | `pods` | pods, contests over their marks | the plan of each pod | the marks that are due |
+//! | `markers` | markers, their selectors and tallies | what each pod adds to the tallies | which match a pod; statuses and finalizers |
+//! | `nodes` | nodes, `NodePodProbe`s, agents | which entries each pod should have | what a node and its agent report of a pod; the objects |
+//! | `pods` | pods | the plan of each pod | their marks |
 //! | `groups` | who claims and who has exclusive values | what each pod has to do with them | who is to have them |
 //!
 //! None of them knows another. Beside them:
 //!
 //! | module | holds |
 //! |---|---|
+//! | `feature` | the machines as a feature of the kernel |
+//! | `driver` | the feature driven by hand, for those who ask offline what it knows |
 //! | `pod_plan` | the plan of one pod from what the three machines say; the only place that reads verdicts |
 //! | `situation` | why a probe has no verdict |
-//! | `observe` | events on their way into the machines |
+//! | `observe` | what is observed on its way into the machines |
 //! | `inspect` | what the machines know of a pod, for those who explain it |
-//! | `turns` | whose pods are planned next |
-//! | `context` | what the machines share: the time, timers, and the list of what an event affects |
-//! | `refusals` | writes that the API server refused |
+//! | `context` | what the machines share: the time, and the list of what has to be planned |
 //! | `undecodable` | objects that do not decode |
 //! | `unseen` | entries of pods that the watch of pods has yet to show |
 //!
-//! Each event takes the same course. First it is taken in by the machines, each of which adds what it affects to
-//! `context::Affected`. Then the pods named there are planned and the room in nodes' objects is allocated, which may
-//! affect more pods, until none is left. Last, objects, statuses and finalizers are compared with what is wanted. A pod
-//! is planned when an input of its plan has changed, and not when it is written: its due marks are kept with it from
-//! one plan to the next.
+//! A pod is planned when an input of its plan has changed. What it affects, other pods, markers, nodes, is planned after it:
+//! markers after all pods of their namespace, and nodes after all pods.
 
 mod context;
+mod driver;
+mod feature;
 mod groups;
 mod inspect;
 mod markers;
@@ -43,24 +40,23 @@ mod nodes;
 mod observe;
 mod pod_plan;
 mod pods;
-mod refusals;
 mod situation;
 #[cfg(test)]
 mod tests;
-mod turns;
 mod undecodable;
 mod unseen;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use jiff::Timestamp;
 use leadsman_api::DEFAULT_NAMESPACE;
+use leadsman_reconcile::Plan;
 
-use self::context::{
-    Affected, Contributions, DueWrite, IndexContext, MarkerName, PodName, Sent, Timer, pod_key,
-};
-use self::groups::Groups;
+use self::context::{Affected, Contributions, IndexContext, PodName, pod_key};
+pub use self::driver::Index;
+use self::feature::DroppedFields;
+pub use self::feature::{Handed, PlanKey, PodProbes, ProbeWorld};
+use self::groups::{GroupName, Groups};
 pub use self::inspect::{InspectedFit, InspectedMark, InspectedMarker, InspectedPod};
 pub use self::markers::FINALIZER;
 use self::markers::{MarkerChange, MarkerReflection, Markers};
@@ -69,17 +65,15 @@ use self::nodes::Nodes;
 pub use self::pod_plan::InspectedProbe;
 use self::pod_plan::{Observations, PlannedEntries, PlannedMarks};
 use self::pods::{Planned, PodPlan, Pods};
-use self::refusals::RefusedWrites;
-use self::turns::PlanningTurns;
 use self::undecodable::Undecodable;
 use self::unseen::UnseenPods;
 use super::compatibility::Compatibility;
-use super::event::{Event, WatchedKind, Write, WriteTarget};
+use super::event::WatchedKind;
 use super::marker::{MARKERS_PER_NAMESPACE, MARKERS_PER_POD, Marker};
 use super::marks;
 use super::pod::IndexedPod;
 use super::totals::StatusTotals;
-use crate::cluster::{Effects, Now, ObjectName, Watches};
+use crate::cluster::{Now, ObjectName};
 
 /// Of more markers that are restarted at once, the pods that they match are not looked for one by one.
 const RESTARTED_ONE_BY_ONE: usize = 8;
@@ -113,24 +107,27 @@ impl Default for Config {
 
 /// The observed state of the cluster, and the writes that follow from it.
 #[derive(Debug)]
-pub struct Index {
+pub struct Machines {
     config: Config,
     markers: Markers,
     nodes: Nodes,
     pods: Pods,
     groups: Groups,
-    turns: PlanningTurns,
     undecodable: Undecodable,
     unseen: UnseenPods,
-    refusals: RefusedWrites,
-    watches: Watches<WatchedKind>,
     /// Whether all markers have been listed, so that loops among them can be found.
     markers_listed: bool,
     cx: IndexContext,
 }
 
-impl Index {
-    /// An index that has observed nothing yet.
+impl Default for Machines {
+    fn default() -> Self {
+        Self::new(Config::default())
+    }
+}
+
+impl Machines {
+    /// Machines that have observed nothing yet.
     pub fn new(config: Config) -> Self {
         Self {
             markers: Markers::new(
@@ -141,124 +138,17 @@ impl Index {
             nodes: Nodes::new(config.node_bytes),
             pods: Pods::default(),
             groups: Groups::default(),
-            turns: PlanningTurns::default(),
             undecodable: Undecodable::default(),
             unseen: UnseenPods::default(),
-            refusals: RefusedWrites::default(),
-            watches: Watches::default(),
             markers_listed: false,
             cx: IndexContext::default(),
             config,
         }
     }
 
-    /// Takes in what happened at `now`, and all that follows from it.
-    pub fn observe(&mut self, event: Event, now: Now) -> Effects<WriteTarget> {
-        let mut effects = self.observe_in_turns(event, now);
-        while !self.turns.are_over() {
-            let more = self.observe_in_turns(Event::Deadline, now);
-            effects.dirty.extend(more.dirty);
-            effects.deadline = more.deadline;
-        }
-        effects
-    }
-
-    /// Takes in what happened at `now`, in a time that no namespace decides. If more follows from it, the deadline has
-    /// passed already, and each [`Event::Deadline`] is another turn.
-    pub fn observe_in_turns(&mut self, event: Event, now: Now) -> Effects<WriteTarget> {
-        self.cx.now = now;
-        let is_turn = matches!(event, Event::Deadline);
-        if is_turn {
-            self.turns.begin_turn();
-        }
-        // Before the timers: one that the event cancels or moves must not fire.
-        self.dispatch_event(event);
-        while let Some(timer) = self.cx.timers.pop_due(now.monotonic) {
-            self.handle_timer(timer);
-        }
-        if self.cx.synced {
-            self.recompute_affected(is_turn);
-        } else {
-            // A standby answers the webhook too: it must know which markers are stopped.
-            if self.markers_listed {
-                self.judge_markers();
-            }
-            // `Synced` affects everything anyway.
-            self.cx.affected = Affected::default();
-        }
-        if self.turns.is_first_round() {
-            return Effects {
-                dirty: Vec::new(),
-                deadline: Some(now.monotonic),
-            };
-        }
-        let due = std::mem::take(&mut self.cx.affected.due);
-        let deadline = self.cx.timers.deadline();
-        Effects {
-            dirty: due.into_iter().collect(),
-            deadline: if self.turns.are_over() {
-                deadline
-            } else {
-                Some(now.monotonic)
-            },
-        }
-    }
-
-    /// The write that is due for a target, if there is one. It counts as sent.
-    pub fn due(&mut self, target: &WriteTarget, now: Now) -> Option<Write> {
-        if !self.cx.synced || self.turns.is_first_round() {
-            return None;
-        }
-        // A node that waits for pods is compared before what was due of it is sent. It is not put off again: while a namespace
-        // keeps pods waiting, those that are taken last would never be written.
-        if let WriteTarget::NodePodProbe(name) = target
-            && let Some(name) = self.cx.affected.nodes.take(name.as_str())
-        {
-            self.cx.now = now;
-            self.nodes.compare_object(&name, &mut self.cx);
-        }
-        // What was due of a pod that waits may follow from less than is known: the first pods of a node are planned before
-        // its room is allocated, and those that get none then are not marked by what an old verdict says.
-        if let WriteTarget::PodMarks(name) = target {
-            self.cx.now = now;
-            self.plan_waiting_pod(name);
-        }
-        self.hold_waiting_marker(target);
-        // Built when there is room to send it and not when an event came: a target that changed ten times meanwhile is
-        // written once.
-        let DueWrite { write, sent } = self.due_write(target, now)?;
-        if self.refusals.is_refused(target, &write) {
-            return None;
-        }
-        // Kept until the reply is observed: what differs then has been undone by somebody else.
-        match (target, sent) {
-            (WriteTarget::PodMarks(name), Sent::Marks(sent)) => self.pods.note_sent(name, sent),
-            (WriteTarget::NodePodProbe(name), Sent::Whole(sent)) => {
-                self.nodes.note_sent(name, sent);
-            }
-            (WriteTarget::MarkerStatus(name), Sent::Whole(sent)) => {
-                self.markers.note_status_sent(name, sent);
-            }
-            (WriteTarget::MarkerFinalizer(name), Sent::Whole(sent)) => {
-                self.markers.note_finalizers_sent(name, sent);
-            }
-            (_, Sent::Marks(_)) | (WriteTarget::PodMarks(_), Sent::Whole(_)) => {}
-        }
-        Some(write)
-    }
-
     /// The statuses of all markers, added up.
     pub fn status_totals(&self) -> StatusTotals {
         self.markers.totals()
-    }
-
-    /// When the verdict changed that makes a write of a pod's marks due. None if something else does, such as an edited
-    /// marker, another client, or a restart of the manager.
-    pub fn verdict_since(&self, target: &WriteTarget) -> Option<Timestamp> {
-        match target {
-            WriteTarget::PodMarks(name) => self.pods.verdict_since(name),
-            _ => None,
-        }
     }
 
     /// The markers that have changed since the last call: each as it is acted on now, None if it is not acted on. They
@@ -267,48 +157,64 @@ impl Index {
         self.markers.take_changed()
     }
 
-    fn due_write(&self, target: &WriteTarget, now: Now) -> Option<DueWrite> {
-        match target {
-            WriteTarget::PodMarks(name) => {
-                let due = self.pods.due_write(name, now)?;
-                // Other pods may have been planned since, and this one waits to be planned again.
-                let (pod, mut gives) = self.pods.given_values(name)?;
-                gives
-                    .all(|group| self.groups.may_give(group, pod))
-                    .then_some(due)
+    /// All kinds have been listed, and this process writes from now on. All keys are planned next.
+    fn begin_term(&mut self, dropped: DroppedFields, now: Now) {
+        self.cx.now = now;
+        self.cx.synced = true;
+        self.note_dropped_fields(dropped);
+        self.markers.recheck_loops();
+        self.markers.restart_deletion_limits(&mut self.cx);
+        self.nodes.compare_all(&mut self.cx);
+        self.judge_markers();
+        self.cx.affected = Affected::default();
+    }
+
+    fn note_dropped_fields(&mut self, dropped: DroppedFields) {
+        let cx = &mut self.cx;
+        self.markers.set_keeps_summaries(!dropped.of_markers, cx);
+        self.nodes.set_keeps_fields(!dropped.of_objects, cx);
+    }
+
+    /// Plans the writes of a key.
+    fn plan_key(&mut self, key: &PlanKey, dropped: DroppedFields, plan: &mut Plan<'_, PodProbes>) {
+        self.cx.now = plan.now();
+        self.note_dropped_fields(dropped);
+        match key {
+            PlanKey::Pod(name) => self.plan_pod(name, plan),
+            PlanKey::Node(name) => {
+                self.release_unseen_in_time(name, plan);
+                self.nodes.plan_object(name, plan, &mut self.cx);
             }
-            WriteTarget::NodePodProbe(name) => self.nodes.due_write(name, now.monotonic),
-            // While pods wait for their turn, the marker is not compared either ([`Index::compare_markers`]).
-            WriteTarget::MarkerStatus(name) | WriteTarget::MarkerFinalizer(name)
-                if self.turns.is_waiting(&name.namespace) =>
-            {
-                None
-            }
-            WriteTarget::MarkerStatus(name) => {
-                self.markers.due_status(name, self.reflection_of(name), now)
-            }
-            WriteTarget::MarkerFinalizer(name) => {
+            PlanKey::Marker(name) => {
+                let holders = self.groups.holders_of(name);
+                self.markers.set_holders(name, holders);
                 let reflection = self.reflection_of(name);
-                self.markers.due_finalizers(name, reflection, now.monotonic)
+                self.markers.plan_marker(name, reflection, plan);
             }
         }
+        self.pass_on(&mut |key| plan.mark(key));
     }
 
-    /// Holds a marker that is not written because pods wait: nothing else may affect it until none does.
-    fn hold_waiting_marker(&mut self, target: &WriteTarget) {
-        if let WriteTarget::MarkerStatus(name) | WriteTarget::MarkerFinalizer(name) = target
-            && self.turns.is_waiting(&name.namespace)
-        {
-            self.turns.may_compare(&Arc::new(name.clone()));
+    /// Passes on the keys that have to be planned.
+    fn pass_on(&mut self, pass_on: &mut dyn FnMut(PlanKey)) {
+        // A standby answers the webhook too: it must know which markers are stopped.
+        if self.cx.synced || self.markers_listed {
+            // Before any pod is planned, since a stopped marker matches none.
+            self.judge_markers();
         }
-    }
-
-    /// How far the cluster reflects a marker.
-    fn reflection_of(&self, marker: &ObjectName) -> MarkerReflection {
-        MarkerReflection {
-            is_acknowledged: self.nodes.is_acknowledged(marker),
-            leaves_marks: self.pods.has_unclaimed_in(&marker.namespace),
+        let Affected {
+            pods,
+            nodes,
+            markers,
+        } = std::mem::take(&mut self.cx.affected);
+        if !self.cx.synced {
+            // All keys are planned when this process begins to write.
+            return;
         }
+        let pods = pods.into_iter().map(PlanKey::Pod);
+        let markers = markers.into_iter().map(PlanKey::Marker);
+        let nodes = nodes.into_iter().map(PlanKey::Node);
+        pods.chain(markers).chain(nodes).for_each(pass_on);
     }
 
     /// Stops the markers that are too many or close a loop, and restarts others.
@@ -338,80 +244,12 @@ impl Index {
         }
     }
 
-    /// Recomputes everything affected until nothing new is, or what is left has to wait.
-    fn recompute_affected(&mut self, is_turn: bool) {
-        // Before any pod is planned, since a stopped marker matches none.
-        self.judge_markers();
-        while let Some(pod) = self.turns.next_of_first_round() {
-            self.plan_pod(&pod);
+    /// How far the cluster reflects a marker.
+    fn reflection_of(&self, marker: &ObjectName) -> MarkerReflection {
+        MarkerReflection {
+            is_acknowledged: self.nodes.is_acknowledged(marker),
+            leaves_marks: self.pods.has_unclaimed_in(&marker.namespace),
         }
-        if self.turns.is_first_round() {
-            return;
-        }
-        loop {
-            while let Some(pod) = self.cx.affected.pods.pop_first() {
-                if self.turns.may_plan(&pod) {
-                    self.plan_pod(&pod);
-                }
-            }
-            while is_turn && let Some(pod) = self.turns.next_waiting() {
-                self.plan_pod(&pod);
-            }
-            // Room before comparison: a pod that gets none has no entries in the object, and is planned again to say
-            // so.
-            if self.nodes.allocate_room(&mut self.cx) {
-                continue;
-            }
-            if self.turns.hold_nodes(self.cx.now.monotonic) {
-                break;
-            }
-            for name in std::mem::take(&mut self.cx.affected.nodes) {
-                if self.nodes.compare_object(&name, &mut self.cx) {
-                    let target = WriteTarget::NodePodProbe(name.to_string());
-                    self.cx.affected.due.insert(target);
-                }
-            }
-            // Pods of a node whose object is contested are planned once more.
-            if self.cx.affected.pods.is_empty() {
-                break;
-            }
-        }
-        self.compare_markers();
-    }
-
-    /// Compares the affected markers. Last, because a status counts what all pods of the marker have added: where some
-    /// wait for their turn, it is compared after the last one.
-    fn compare_markers(&mut self) {
-        let held = self.turns.take_held_markers();
-        self.cx.affected.markers.extend(held);
-        for name in std::mem::take(&mut self.cx.affected.markers) {
-            if self.turns.may_compare(&name) {
-                self.compare_marker(&name);
-            }
-        }
-    }
-
-    fn compare_marker(&mut self, name: &MarkerName) {
-        let holders = self.groups.holders_of(name);
-        self.markers.set_holders(name, holders);
-        let reflection = self.reflection_of(name);
-        self.markers.compare_marker(name, reflection, &mut self.cx);
-    }
-
-    /// Marks everything as affected. Deferred until every kind is listed: otherwise each object would be recomputed
-    /// once per list that concerns it.
-    fn affect_all(&mut self) {
-        let affected = &mut self.cx.affected;
-        affected
-            .markers
-            .extend(self.markers.marker_names().cloned());
-        affected.pods.extend(self.pods.names().cloned());
-        // Their entries stay as they are, and would be removed if nothing wanted them.
-        affected.pods.extend(self.undecodable.pod_names().cloned());
-        self.markers.recheck_loops();
-        self.markers.restart_deletion_limits(&mut self.cx);
-        // Entries that no pod wants are found from the objects only.
-        self.nodes.compare_all(&mut self.cx);
     }
 
     /// Marks the pods for planning that a change of a marker affects.
@@ -430,19 +268,18 @@ impl Index {
     }
 
     /// Plans a pod from what is observed, and gives each machine its part of the plan.
-    fn plan_pod(&mut self, name: &PodName) {
+    fn plan_pod(&mut self, name: &PodName, writes: &mut Plan<'_, PodProbes>) {
         let cx = &mut self.cx;
         let Some(pod) = self.pods.get(name) else {
-            if self.undecodable.contains_pod(name) {
+            if self.undecodable.contains(WatchedKind::Pod, name) {
                 self.nodes.set_wanted_as_observed(name, true, cx);
             }
             return;
         };
-        let (mut matching, work) = self.markers.match_markers(pod);
+        let mut matching = self.markers.markers_matching(pod);
         let surplus = matching.split_off(matching.len().min(MARKERS_PER_POD));
         let surplus = surplus.into_iter().map(|(name, _)| name.clone());
-        let surplus: Vec<_> = surplus.collect();
-        self.turns.count_work(name, turns::POD + work);
+        let surplus = surplus.collect();
         // What the object has now is an input: an entry remembers for which container the startup probe has passed.
         let observed = self.nodes.view_of_pod(pod).observed_entries();
         let entries = PlannedEntries::new(pod, &matching, observed);
@@ -481,7 +318,11 @@ impl Index {
         if self.pods.set_unclaimed(name, leaves_marks) {
             self.markers.mark_held_as_affected(&name.namespace, cx);
         }
+        // Others may have been planned since this one was elected.
+        let may_give = |group: &GroupName| self.groups.may_give(group, name);
+        let may_write = exclusive.gives.iter().all(may_give);
         let plan = PodPlan {
+            may_write,
             on_node,
             wants,
             contributions: Contributions { of_pod, surplus },
@@ -489,7 +330,7 @@ impl Index {
             counts_from,
             exclusive,
         };
-        let Some(planned) = self.pods.set_plan(name, plan, cx) else {
+        let Some(planned) = self.pods.set_plan(name, plan, cx, writes) else {
             return;
         };
         let Planned {
@@ -499,18 +340,9 @@ impl Index {
         } = planned;
         self.markers
             .count_contributions(name, &contributions_before, contributions, cx);
-        let is_accepted = self.forget_refusal_of_another_write(name);
-        if is_outdated || is_accepted {
-            // The plan was made from outdated contests or refusals.
+        if is_outdated {
+            // The plan was made from what was known before of its writes.
             self.cx.affected.pods.insert(name.clone());
-        }
-    }
-
-    /// Plans a pod that waits for its turn.
-    fn plan_waiting_pod(&mut self, name: &ObjectName) {
-        let name = self.pods.get(name).map(|pod| pod.name.clone());
-        if let Some(name) = name.filter(|name| self.turns.take_waiting(name)) {
-            self.plan_pod(&name);
         }
     }
 
@@ -525,71 +357,12 @@ impl Index {
             } else {
                 Some(false)
             },
-            refused_object: self.refusals.reason_of_object(pod),
-            refused_marks: self.refusals.reason_of_marks(&pod.name),
+            refused_object: node.refusal(),
+            refused_marks: self.pods.refusal(&pod.name),
             contested: self.pods.contested_marks(&pod.name).collect(),
             keeps_unclaimed: self.undecodable.has_marker_in(&pod.name.namespace),
             now: now.wall,
             markers: &self.markers,
         }
-    }
-
-    /// Forgets the refusal of a pod's marks unless the refused write is still the one that is due. Returns whether it
-    /// did.
-    fn forget_refusal_of_another_write(&mut self, name: &ObjectName) -> bool {
-        // Hardly any pod has a refusal, and the comparison below builds a request.
-        if self.refusals.reason_of_marks(name).is_none() {
-            return false;
-        }
-        let target = WriteTarget::PodMarks(name.clone());
-        let due = self.due_write(&target, self.cx.now);
-        let is_same = due.is_some_and(|due| self.refusals.is_refused(&target, &due.write));
-        !is_same && self.refusals.forget_refusal(&target)
-    }
-
-    /// Handles a timer that has expired.
-    fn handle_timer(&mut self, timer: Timer) {
-        let cx = &mut self.cx;
-        match timer {
-            Timer::PodContest(name) => self.pods.end_contest_wait(name, cx),
-            Timer::Hold(name) => self.pods.end_hold(name, cx),
-            Timer::SpecContest(name) => self.nodes.end_contest_wait(name, cx),
-            Timer::MarkerContest(name) => self.markers.end_contest_wait(name, cx),
-            Timer::Room(name) => self.nodes.restore_room(&name),
-            Timer::Agent(name) => self.nodes.judge_agent_in_time(&name, cx),
-            Timer::Deletion(name) => {
-                cx.affected.markers.insert(name);
-            }
-            Timer::Refusal(target) => {
-                // A later refusal of the same target has a timer of its own.
-                if self.refusals.expire_refusal(&target, cx.now.monotonic) {
-                    self.mark_for_recomputing(&target);
-                }
-            }
-            Timer::UnseenPods(version) => self.release_unseen(version),
-        }
-    }
-
-    /// Marks the target of a write as affected.
-    fn mark_for_recomputing(&mut self, target: &WriteTarget) {
-        let cx = &mut self.cx;
-        match target {
-            WriteTarget::PodMarks(name) => self.pods.mark_for_planning(name, cx),
-            WriteTarget::NodePodProbe(name) => self.nodes.mark_for_comparison(name, cx),
-            WriteTarget::MarkerStatus(name) | WriteTarget::MarkerFinalizer(name) => {
-                self.markers.mark_for_comparison(name, cx);
-            }
-        }
-    }
-
-    /// Whether no timer is set.
-    #[cfg(test)]
-    fn waits_for_nothing(&self) -> bool {
-        self.refusals.is_empty()
-            && self.turns.are_over()
-            && self.unseen.is_empty()
-            && self.pods.waits_for_nothing()
-            && self.nodes.waits_for_nothing()
-            && self.markers.waits_for_nothing()
     }
 }

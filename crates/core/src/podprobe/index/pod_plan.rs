@@ -90,7 +90,7 @@ pub(super) struct PlannedMarks {
     /// The marks that the pod should have.
     pub(super) wants: Wants,
     /// What it adds to the tallies.
-    pub(super) contributions: Vec<(MarkerName, PodContribution)>,
+    pub(super) contributions: Box<[(MarkerName, PodContribution)]>,
     /// When the last of the verdicts changed.
     pub(super) last_transition: Option<Timestamp>,
     /// When the next verdict counts that does not yet.
@@ -170,7 +170,7 @@ impl Observations<'_> {
         }
         PlannedMarks {
             wants,
-            contributions,
+            contributions: contributions.into(),
             last_transition,
             counts_from: held.iter().filter_map(|held| held.until).min(),
             exclusive,
@@ -382,7 +382,7 @@ impl Observations<'_> {
         (desired, exclusive)
     }
 
-    /// What the marks follow from, for [`Index::inspect_pod`](super::Index::inspect_pod).
+    /// What the marks follow from, for [`Machines::inspect_pod`](super::Machines::inspect_pod).
     pub(super) fn inspect_plan(
         &self,
         matching: &Matching<'_>,

@@ -1,31 +1,31 @@
-//! Pods: their observed state, the marks that are due on them, and which marks are contested.
+//! Pods: their observed state, and the marks that are wanted of them.
 //!
-//! The machine keeps the observed pods and the result of each one's last plan ([`Pods::set_plan`]), from which the due
-//! marks follow ([`Pods::due_write`]). It knows neither markers nor nodes: plans are made in `pod_plan` from all three
-//! machines.
+//! The machine keeps the observed pods and what others need of each one's last plan ([`Pods::set_plan`]), which wants the
+//! marks. It knows neither markers nor nodes: plans are made in `pod_plan` from all three machines.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 
+use leadsman_reconcile::{Fate, PartRest, Plan, Purpose, WritePart};
+
+use super::PodProbes;
 use super::context::{
-    Contributions, DueWrite, IndexContext, MarkerName, NodeName, PodKey, PodName, Sent, Timer,
+    Contributions, IndexContext, MarkerName, NodeName, PodKey, PodName, is_contested,
 };
-use super::groups::GroupName;
 use super::pod_plan::PlannedExclusive;
-use crate::cluster::{Now, ObjectName, ResourceVersion, Selector};
-use crate::podprobe::contest::Contests;
-use crate::podprobe::event::{Write, WriteTarget};
+use crate::cluster::{CompactTime, Now, ObjectName, Selector};
+use crate::podprobe::event::{APPLY_MARKS, PodMarks, REMOVE_MARKS, purpose_of};
 use crate::podprobe::marks::{self, ComparedMark, Mark, Wants};
 use crate::podprobe::pod::IndexedPod;
 
 /// All pods.
 #[derive(Debug, Default)]
 pub(super) struct Pods {
-    // A hash map: the comparisons of an ordered map would read names all over the memory.
-    by_name: HashMap<PodName, Box<PodRecord>>,
-    by_namespace: HashMap<String, HashSet<PodName>>,
+    // Hash maps: the comparisons of an ordered map would read names all over the memory.
+    by_namespace: HashMap<String, HashMap<PodName, Box<PodRecord>>>,
     /// The pods with marks of ours that no marker claims, by namespace.
     unclaimed: HashMap<String, BTreeSet<PodName>>,
     /// The number of plans made.
@@ -45,15 +45,22 @@ struct PodRecord {
     contributions: Contributions,
     /// When the last of its verdicts changed that any plan has had. One that counts again, because the edit of a marker was
     /// undone, did not change then.
-    last_transition: Option<Timestamp>,
-    contests: Contests<Mark>,
-    contest_timer: Option<Duration>,
-    /// When the next of its verdicts counts that does not yet.
-    hold_timer: Option<Duration>,
-    /// The due marks. None if it has what is wanted.
-    due: Option<Box<DueMarks>>,
-    /// Whether it was planned, has what is wanted, and waits for nothing.
+    last_transition: Option<CompactTime>,
+    /// None if it has what is wanted, and has kept it.
+    open: Option<Box<OpenMarks>>,
+    /// Whether it was planned, and has what is wanted.
     at_rest: bool,
+}
+
+/// What was known at the last plan of marks that a pod lacks.
+#[derive(Debug, Default, PartialEq)]
+struct OpenMarks {
+    /// The marks that are contested.
+    contested: Vec<Mark>,
+    /// Why the API server refuses the marks.
+    refusal: Option<Arc<str>>,
+    /// When the verdict changed that they follow from. None if they follow from something else.
+    verdict_since: Option<Timestamp>,
 }
 
 impl PodRecord {
@@ -61,8 +68,8 @@ impl PodRecord {
     /// waiting. `None` on the first plan, whose marks may have been due for any time.
     fn verdict_since(&self, last_transition: Option<Timestamp>) -> Option<Timestamp> {
         let was_matched = !self.contributions.of_pod.is_empty();
-        let is_new = was_matched && last_transition > self.last_transition;
-        let waiting = self.due.as_ref().and_then(|due| due.verdict_since);
+        let is_new = was_matched && last_transition.map(Into::into) > self.last_transition;
+        let waiting = self.open.as_ref().and_then(|open| open.verdict_since);
         // What was due before keeps its time: a later verdict does not make the wait shorter.
         waiting.or(last_transition.filter(|_| is_new))
     }
@@ -70,6 +77,8 @@ impl PodRecord {
 
 /// The plan of a pod.
 pub(super) struct PodPlan {
+    /// Whether its marks may be written now.
+    pub(super) may_write: bool,
     /// The node on which its entries are wanted. None if it has none.
     pub(super) on_node: Option<(NodeName, PodKey)>,
     pub(super) wants: Wants,
@@ -83,18 +92,6 @@ pub(super) struct PodPlan {
     pub(super) exclusive: PlannedExclusive,
 }
 
-/// The due marks of a pod, kept from one plan to the next, so that neither the write nor its contest needs another
-/// plan.
-#[derive(Debug)]
-struct DueMarks {
-    wants: Wants,
-    /// The marks that differ from what is wanted.
-    differing: Vec<ComparedMark>,
-    /// When the verdict changed that they follow from. None if they follow from something else.
-    verdict_since: Option<Timestamp>,
-    exclusive: PlannedExclusive,
-}
-
 /// A removed pod, with what refers to it in the other machines.
 pub(super) struct RemovedPod {
     pub(super) pod: IndexedPod,
@@ -106,21 +103,38 @@ pub(super) struct RemovedPod {
 pub(super) struct Planned<'a> {
     pub(super) contributions_before: Contributions,
     pub(super) contributions: &'a Contributions,
-    /// Whether the plan was made with other contested marks than there are now.
+    /// Whether the plan was made with other contested or refused marks than there are now.
     pub(super) is_outdated: bool,
 }
 
 impl Pods {
-    pub(super) fn get(&self, name: &ObjectName) -> Option<&IndexedPod> {
-        self.by_name.get(name).map(|state| &state.pod)
+    fn record(&self, name: &ObjectName) -> Option<&PodRecord> {
+        let record = self.by_namespace.get(&name.namespace)?.get(name);
+        record.map(|record| &**record)
     }
 
+    fn record_mut(&mut self, name: &ObjectName) -> Option<&mut PodRecord> {
+        let record = self.by_namespace.get_mut(&name.namespace)?.get_mut(name);
+        record.map(|record| &mut **record)
+    }
+
+    fn records(&self) -> impl Iterator<Item = (&PodName, &PodRecord)> {
+        let records = self.by_namespace.values().flatten();
+        records.map(|(name, record)| (name, &**record))
+    }
+
+    pub(super) fn get(&self, name: &ObjectName) -> Option<&IndexedPod> {
+        self.record(name).map(|record| &record.pod)
+    }
+
+    #[cfg(test)]
     pub(super) fn names(&self) -> impl Iterator<Item = &PodName> {
-        self.by_name.keys()
+        self.records().map(|(name, _)| name)
     }
 
     pub(super) fn in_namespace(&self, namespace: &str) -> impl Iterator<Item = &PodName> {
-        self.by_namespace.get(namespace).into_iter().flatten()
+        let pods = self.by_namespace.get(namespace);
+        pods.into_iter().flat_map(HashMap::keys)
     }
 
     /// The pods of a namespace whose labels a selector matches.
@@ -137,7 +151,7 @@ impl Pods {
 
     /// Whether a snapshot changes nothing that is read of a pod at rest, as most do. Its resourceVersion is taken over.
     pub(super) fn is_unchanged(&mut self, snapshot: &IndexedPod) -> bool {
-        let Some(state) = self.by_name.get_mut(&snapshot.name) else {
+        let Some(state) = self.record_mut(&snapshot.name) else {
             return false;
         };
         if state.at_rest {
@@ -148,7 +162,7 @@ impl Pods {
 
     /// Adds or replaces a pod. It is planned later.
     pub(super) fn insert_pod(&mut self, pod: IndexedPod, now: Now) {
-        if let Some(state) = self.by_name.get_mut(&pod.name) {
+        if let Some(state) = self.record_mut(&pod.name) {
             // The rest stays until the pod is planned again: tallies are reduced by what was added
             // to them.
             state.pod = pod;
@@ -161,34 +175,19 @@ impl Pods {
             on_node: None,
             contributions: Contributions::default(),
             last_transition: None,
-            contests: Contests::default(),
-            contest_timer: None,
-            hold_timer: None,
-            due: None,
+            open: None,
             at_rest: false,
         };
-        self.by_name.insert(name.clone(), Box::new(state));
         let namespace = self.by_namespace.entry(name.namespace.clone());
-        namespace.or_default().insert(name);
+        namespace.or_default().insert(name, Box::new(state));
     }
 
-    pub(super) fn remove_pod(
-        &mut self,
-        name: &ObjectName,
-        cx: &mut IndexContext,
-    ) -> Option<RemovedPod> {
-        let (name, mut state) = self.by_name.remove_entry(name)?;
-        if let Some(pods) = self.by_namespace.get_mut(&name.namespace) {
-            pods.remove(&name);
-            if pods.is_empty() {
-                self.by_namespace.remove(&name.namespace);
-            }
+    pub(super) fn remove_pod(&mut self, name: &ObjectName) -> Option<RemovedPod> {
+        let pods = self.by_namespace.get_mut(&name.namespace)?;
+        let state = pods.remove(name)?;
+        if pods.is_empty() {
+            self.by_namespace.remove(&name.namespace);
         }
-        cx.timers.reset(&mut state.contest_timer, None, || {
-            Timer::PodContest(name.clone())
-        });
-        let timer = || Timer::Hold(name.clone());
-        cx.timers.reset(&mut state.hold_timer, None, timer);
         Some(RemovedPod {
             pod: state.pod,
             on_node: state.on_node,
@@ -201,7 +200,7 @@ impl Pods {
         &self,
         name: &ObjectName,
     ) -> Option<(Duration, Vec<MarkerName>)> {
-        let state = self.by_name.get(name)?;
+        let state = self.record(name)?;
         let markers = state.contributions.of_pod.iter();
         let markers = markers.map(|(marker, _)| marker.clone());
         Some((state.since, markers.collect()))
@@ -209,98 +208,98 @@ impl Pods {
 
     /// The pods that are bound to a node.
     pub(super) fn bound_to(&self, node: &str) -> impl Iterator<Item = &PodName> {
-        let pods = self.by_name.iter();
-        let bound = pods.filter(move |(_, state)| state.pod.node.as_deref() == Some(node));
+        let bound = self
+            .records()
+            .filter(move |(_, state)| state.pod.node.as_deref() == Some(node));
         bound.map(|(name, _)| name)
     }
 
     /// The node on which a pod's entries are wanted.
     pub(super) fn on_node(&self, name: &ObjectName) -> Option<&(NodeName, PodKey)> {
-        self.by_name.get(name)?.on_node.as_ref()
+        self.record(name)?.on_node.as_ref()
+    }
+
+    fn open_marks(&self, name: &ObjectName) -> Option<&OpenMarks> {
+        self.record(name)?.open.as_deref()
     }
 
     /// The marks of a pod that have been contested for long enough to appear in its markers' statuses.
     pub(super) fn contested_marks(&self, name: &ObjectName) -> impl Iterator<Item = &Mark> {
-        let state = self.by_name.get(name);
-        state
-            .into_iter()
-            .flat_map(|state| state.contests.visible_targets())
+        let open = self.open_marks(name).into_iter();
+        open.flat_map(|open| &open.contested)
+    }
+
+    /// Why the API server refuses the marks of a pod.
+    pub(super) fn refusal(&self, name: &ObjectName) -> Option<&Arc<str>> {
+        self.open_marks(name)?.refusal.as_ref()
     }
 
     /// Forgets what a pod adds to the tally of a marker, which starts again from zero.
     pub(super) fn forget_contribution(&mut self, name: &ObjectName, marker: &ObjectName) {
-        if let Some(state) = self.by_name.get_mut(name) {
-            let Contributions { of_pod, surplus } = &mut state.contributions;
-            of_pod.retain(|(counted, _)| **counted != *marker);
-            surplus.retain(|counted| **counted != *marker);
+        if let Some(state) = self.record_mut(name) {
+            let Contributions { of_pod, surplus } = std::mem::take(&mut state.contributions);
+            let of_pod = of_pod.into_iter();
+            let surplus = surplus.into_iter();
+            state.contributions = Contributions {
+                of_pod: of_pod.filter(|(counted, _)| **counted != *marker).collect(),
+                surplus: surplus.filter(|counted| **counted != *marker).collect(),
+            };
         }
     }
 
-    /// Replaces the plan of a pod, compares the pod with it, and returns what that changes.
+    /// Replaces the plan of a pod, wants the marks that it lacks written, and returns what that changes.
     pub(super) fn set_plan(
         &mut self,
         name: &PodName,
         plan: PodPlan,
-        cx: &mut IndexContext,
+        cx: &IndexContext,
+        writes: &mut Plan<'_, PodProbes>,
     ) -> Option<Planned<'_>> {
         #[cfg(test)]
         {
             self.plans += 1;
         }
-        let state = self.by_name.get_mut(name)?;
-        let PodPlan {
-            on_node,
-            wants,
-            contributions,
-            last_transition,
-            counts_from,
-            exclusive,
-        } = plan;
+        let state = self.record_mut(name)?;
         let now = cx.now.monotonic;
         // By the clock of the wall, by which the agent wrote when the verdict changed: if it is set back meanwhile, the pod is
         // planned too early, and again.
-        let left = counts_from.map(|at| at.duration_since(cx.now.wall).max(SignedDuration::ZERO));
-        let ends = left.map(|left| now.saturating_add(left.unsigned_abs()));
-        cx.timers
-            .reset(&mut state.hold_timer, ends, || Timer::Hold(name.clone()));
+        let left = plan.counts_from;
+        let left = left.map(|at| at.duration_since(cx.now.wall).max(SignedDuration::ZERO));
+        if let Some(left) = left {
+            writes.wake_at(now.saturating_add(left.unsigned_abs()));
+        }
         // A pod that has ended or is being deleted is not written any more: nothing acts on its marks, but for what another pod
         // waits for.
-        let mut compared = if state.pod.active || exclusive.takes_from_ended {
-            marks::compare_marks(&state.pod, &wants, cx.now.wall)
+        let compared = if state.pod.active || plan.exclusive.takes_from_ended {
+            marks::compare_marks(&state.pod, &plan.wants, cx.now.wall)
         } else {
             Vec::new()
         };
-        // Taken before the contests see this comparison: the plan was made with these.
-        let was_visible: Vec<_> = state.contests.visible_targets().cloned().collect();
-        // With the equal ones, since a mark that is observed as wanted is what ends its contest.
-        state.contests.observe_values(&compared, now);
-        compared.retain(|one| one.differs);
-        let mut waiting = compared.iter();
-        if waiting.any(|one| !state.contests.delays_writes_of(&one.key, now)) {
-            let target = WriteTarget::PodMarks((**name).clone());
-            cx.affected.due.insert(target);
-        }
-        let next = state.contests.next_comparison_at(now);
-        cx.timers.reset(&mut state.contest_timer, next, || {
-            Timer::PodContest(name.clone())
-        });
-        // Only a pod at rest may ignore an event without a change; a contest needs to see each one.
-        state.at_rest = compared.is_empty() && next.is_none();
-        let verdict_since = state.verdict_since(last_transition);
-        state.due = (!compared.is_empty()).then(|| {
-            Box::new(DueMarks {
-                wants,
-                differing: compared,
-                verdict_since,
-                exclusive,
-            })
-        });
-        state.last_transition = state.last_transition.max(last_transition);
-        state.on_node = on_node;
+        let rests = MarkRests::new(name, &compared, writes);
+        state.at_rest = !compared.iter().any(|one| one.differs);
+        let verdict_since = state.verdict_since(plan.last_transition);
+        let due = state.diff(&plan, &rests, cx.now);
+        let refusal =
+            due.and_then(|due| want_marks((name, due), (&compared, &rests), verdict_since, writes));
+        let open = OpenMarks {
+            contested: rests.contested,
+            refusal,
+            verdict_since: verdict_since.filter(|_| !state.at_rest),
+        };
+        let open = (open != OpenMarks::default()).then(|| Box::new(open));
+        let said = |open: &Option<Box<OpenMarks>>| {
+            let open = open.as_ref();
+            open.map(|open| (open.contested.clone(), open.refusal.clone()))
+                .unwrap_or_default()
+        };
+        // The marker's status names contested and refused marks, and the contributions were computed before this comparison.
+        let is_outdated = said(&open) != said(&state.open);
+        state.open = open;
+        state.last_transition = (state.last_transition).max(plan.last_transition.map(Into::into));
+        state.on_node = plan.on_node;
         Some(Planned {
-            // The marker's status names contested marks, and the contributions were computed before this comparison.
-            is_outdated: !state.contests.visible_targets().eq(&was_visible),
-            contributions_before: std::mem::replace(&mut state.contributions, contributions),
+            is_outdated,
+            contributions_before: std::mem::replace(&mut state.contributions, plan.contributions),
             contributions: &state.contributions,
         })
     }
@@ -329,100 +328,102 @@ impl Pods {
         self.unclaimed.contains_key(namespace)
     }
 
-    /// Forgets all contests: while another manager writes, its marks may be seen before the verdicts that they follow
-    /// from.
-    pub(super) fn forget_contests(&mut self) {
-        #[expect(clippy::iter_over_hash_type, reason = "each is reset by itself")]
-        for state in self.by_name.values_mut() {
-            state.contests = Contests::default();
-        }
-    }
-
-    /// The due marks of a pod by its last plan, without those that a contest delays.
-    pub(super) fn due_write(&self, name: &ObjectName, now: Now) -> Option<DueWrite> {
-        let state = self.by_name.get(name)?;
-        let due = state.due.as_ref()?;
-        let is_held = |mark: &Mark| state.contests.delays_writes_of(mark, now.monotonic);
-        let is_fenced = due.exclusive.is_fenced;
-        let marks = marks::diff_marks(&state.pod, &due.wants, is_held, is_fenced, now.wall)?;
-        let changed = due.differing.iter().filter(|one| !is_held(&one.key));
-        let changed = changed.filter(|one| marks.apply.is_some() || marks.removes(&one.key));
-        let changed = changed.map(|one| (one.key.clone(), one.wanted));
-        let sent = Sent::Marks(changed.collect());
-        Some(DueWrite {
-            write: Write::PodMarks(Box::new(marks)),
-            sent,
-        })
-    }
-
-    /// The groups whose values the due marks of a pod give it.
-    pub(super) fn given_values(
-        &self,
-        name: &ObjectName,
-    ) -> Option<(&PodName, impl Iterator<Item = &GroupName>)> {
-        let (name, state) = self.by_name.get_key_value(name)?;
-        let due = state.due.iter();
-        Some((name, due.flat_map(|due| due.exclusive.gives.iter())))
-    }
-
-    /// When the verdict changed from which the due marks of a pod follow.
-    pub(super) fn verdict_since(&self, name: &ObjectName) -> Option<Timestamp> {
-        let due = self.by_name.get(name)?.due.as_ref()?;
-        due.verdict_since
-    }
-
-    /// Records that marks of a pod are being written.
-    pub(super) fn note_sent(&mut self, name: &ObjectName, sent: Box<[(Mark, u64)]>) {
-        if let Some(state) = self.by_name.get_mut(name) {
-            state.contests.record_send(sent);
-        }
-    }
-
-    /// Records that a write was carried out. Returns whether the pod has to be compared with what was written.
-    pub(super) fn note_written(&mut self, name: &ObjectName, now: Duration) -> bool {
-        let state = self.by_name.get_mut(name);
-        state.is_some_and(|state| state.contests.record_written(now))
-    }
-
-    /// Marks a pod for planning.
-    pub(super) fn mark_for_planning(&self, name: &ObjectName, cx: &mut IndexContext) {
-        if let Some((name, _)) = self.by_name.get_key_value(name) {
-            cx.affected.pods.insert(name.clone());
-        }
-    }
-
-    /// Reconsiders the marks that a contest has delayed until now.
-    pub(super) fn end_contest_wait(&mut self, name: PodName, cx: &mut IndexContext) {
-        if let Some(state) = self.by_name.get_mut(&name) {
-            state.contest_timer = None;
-            cx.affected.pods.insert(name);
-        }
-    }
-
-    /// Plans a pod again when a verdict has held for long enough.
-    pub(super) fn end_hold(&mut self, name: PodName, cx: &mut IndexContext) {
-        if let Some(state) = self.by_name.get_mut(&name) {
-            state.hold_timer = None;
-            cx.affected.pods.insert(name);
-        }
-    }
-
-    pub(super) fn known_version(&self, name: &ObjectName) -> Option<ResourceVersion> {
-        self.get(name).map(|pod| pod.version)
-    }
-
     /// How many contributions to the tallies of markers are kept, and how many names of further markers.
     #[cfg(test)]
     pub(super) fn kept_contributions(&self) -> (usize, usize) {
-        let pods = self.by_name.values().map(|state| &state.contributions);
+        let pods = self.records().map(|(_, record)| &record.contributions);
         let kept = pods.map(|kept| (kept.of_pod.len(), kept.surplus.len()));
         kept.fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1))
     }
+}
 
-    /// Whether no write is delayed.
-    #[cfg(test)]
-    pub(super) fn waits_for_nothing(&self) -> bool {
-        let mut pods = self.by_name.values();
-        pods.all(|state| state.contests.next_comparison_at(Duration::ZERO).is_none())
+impl PodRecord {
+    /// The marks that are to be written now, without those that rest.
+    fn diff(&self, plan: &PodPlan, rests: &MarkRests, now: Now) -> Option<PodMarks> {
+        let is_held = |mark: &Mark| rests.held.contains(mark);
+        let is_fenced = plan.exclusive.is_fenced;
+        if self.at_rest || !plan.may_write {
+            return None;
+        }
+        marks::diff_marks(&self.pod, &plan.wants, is_held, is_fenced, now.wall)
     }
+}
+
+/// The marks of a pod that rest, since somebody undoes them.
+struct MarkRests {
+    held: Vec<Mark>,
+    contested: Vec<Mark>,
+}
+
+impl MarkRests {
+    fn new(name: &PodName, compared: &[ComparedMark], writes: &mut Plan<'_, PodProbes>) -> Self {
+        let (mut held, mut contested) = (Vec::new(), Vec::new());
+        let now = writes.now().monotonic;
+        for one in compared {
+            let Some(rest) = rest_of(name, part_of(one), writes) else {
+                continue;
+            };
+            if one.differs && rest.until > now {
+                held.push(one.key.clone());
+                writes.wake_at(rest.until);
+            }
+            // What is there stands: it was undone once less than it was written.
+            let undone = rest.times.saturating_sub(u32::from(!one.differs));
+            if is_contested(undone) {
+                contested.push(one.key.clone());
+                writes.wake_at(rest.quiet_at);
+            }
+        }
+        if !compared.is_empty() {
+            let parts = || compared.iter().map(part_of).collect();
+            for kind in [&REMOVE_MARKS, &APPLY_MARKS] {
+                writes.want_parts(kind, name.clone(), parts());
+            }
+        }
+        Self { held, contested }
+    }
+}
+
+fn part_of(one: &ComparedMark) -> WritePart {
+    WritePart {
+        part: Purpose::of(&one.key),
+        purpose: one.wanted,
+    }
+}
+
+fn rest_of(name: &ObjectName, part: WritePart, writes: &Plan<'_, PodProbes>) -> Option<PartRest> {
+    let kinds = [&REMOVE_MARKS, &APPLY_MARKS].into_iter();
+    let rests = kinds.filter_map(|kind| writes.part_rest(kind, name, part));
+    rests.max_by_key(|rest| rest.times)
+}
+
+/// Wants marks written. Returns why the API server refuses that, if it does.
+fn want_marks(
+    (name, due): (&PodName, PodMarks),
+    (compared, rests): (&[ComparedMark], &MarkRests),
+    since: Option<Timestamp>,
+    writes: &mut Plan<'_, PodProbes>,
+) -> Option<Arc<str>> {
+    let is_due = |one: &&ComparedMark| one.differs && !rests.held.contains(&one.key);
+    let of_write = |one: &&ComparedMark| due.remove.is_none() || due.removes(&one.key);
+    let parts = compared.iter().filter(is_due).filter(of_write);
+    let parts: Vec<_> = parts.map(part_of).collect();
+    // The pod has its marks when the last of the two is done.
+    let since = since.filter(|_| due.remove.is_none() || due.apply.is_none());
+    // The patch that removes marks which others co-own comes first, and the apply follows from what it leaves.
+    let (kind, other, body) = match (due.remove, due.apply) {
+        (Some(remove), _) => (&REMOVE_MARKS, &APPLY_MARKS, remove),
+        (None, Some(apply)) => (&APPLY_MARKS, &REMOVE_MARKS, apply),
+        (None, None) => return None,
+    };
+    let purpose = purpose_of(&body);
+    let fate = writes.fate_of(kind, name, purpose);
+    let refusal = fate.and_then(|rest| match rest.fate {
+        Fate::Refused(refusal) => Some(refusal.clone().into_reason().into()),
+        Fate::Undone(_) => None,
+    });
+    let write = writes.patch(kind, name.clone(), &body);
+    write.with_purpose(purpose).waiting_for(other);
+    write.of_parts(parts).measured_since(since);
+    refusal
 }

@@ -4,9 +4,8 @@
 //! A manager that knows an earlier state of such an object goes on with that. One that has just started knows none, and
 //! would remove entries and marks as if the object had been deleted.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
-use super::context::PodName;
 use crate::cluster::ObjectName;
 use crate::podprobe::event::WatchedKind;
 use crate::podprobe::plan::{Entry, PodEntries};
@@ -14,69 +13,36 @@ use crate::podprobe::pod::IndexedPod;
 
 /// The names of such objects. There are at most as many as objects.
 #[derive(Debug, Default)]
-pub(super) struct Undecodable {
-    /// By namespace.
-    markers: BTreeMap<String, BTreeSet<String>>,
-    pods: BTreeSet<PodName>,
-}
+pub(super) struct Undecodable(BTreeSet<(WatchedKind, ObjectName)>);
 
 impl Undecodable {
-    /// Adds a marker. Returns whether it is new.
-    pub(super) fn insert_marker(&mut self, name: &ObjectName) -> bool {
-        let names = self.markers.entry(name.namespace.clone()).or_default();
-        names.insert(name.name.clone())
+    /// Adds an object. Returns whether it is new.
+    pub(super) fn insert(&mut self, kind: WatchedKind, name: ObjectName) -> bool {
+        self.0.insert((kind, name))
     }
 
-    pub(super) fn insert_pod(&mut self, name: PodName) {
-        self.pods.insert(name);
+    /// Removes an object, which can be decoded now or was deleted. Returns whether it was there.
+    pub(super) fn remove(&mut self, kind: WatchedKind, name: &ObjectName) -> bool {
+        // As a rule there is none, and each observation would clone a name to ask for it.
+        !self.0.is_empty() && self.0.remove(&(kind, name.clone()))
     }
 
-    /// Removes a marker, which can be decoded now or was deleted. Returns whether it was there.
-    pub(super) fn remove_marker(&mut self, name: &ObjectName) -> bool {
-        let Some(names) = self.markers.get_mut(&name.namespace) else {
-            return false;
-        };
-        let was_there = names.remove(&name.name);
-        if names.is_empty() {
-            self.markers.remove(&name.namespace);
-        }
-        was_there
-    }
-
-    /// Removes a pod, which can be decoded now or was deleted, if it was there.
-    pub(super) fn remove_pod(&mut self, name: &ObjectName) -> Option<PodName> {
-        self.pods.take(name)
-    }
-
-    pub(super) fn pod_names(&self) -> impl Iterator<Item = &PodName> {
-        self.pods.iter()
-    }
-
-    pub(super) fn contains_pod(&self, name: &ObjectName) -> bool {
-        self.pods.contains(name)
+    pub(super) fn contains(&self, kind: WatchedKind, name: &ObjectName) -> bool {
+        self.0.contains(&(kind, name.clone()))
     }
 
     /// Whether there is a marker in this namespace: it may be the one that claims otherwise unclaimed marks there.
     pub(super) fn has_marker_in(&self, namespace: &str) -> bool {
-        self.markers.contains_key(namespace)
-    }
-
-    /// All of a kind.
-    pub(super) fn names_of_kind(&self, kind: WatchedKind) -> Vec<ObjectName> {
-        match kind {
-            WatchedKind::Marker => self.marker_names().collect(),
-            WatchedKind::Pod => self.pods.iter().map(|name| (**name).clone()).collect(),
-            WatchedKind::Node | WatchedKind::NodePodProbe => Vec::new(),
+        if self.0.is_empty() {
+            return false;
         }
-    }
-
-    fn marker_names(&self) -> impl Iterator<Item = ObjectName> {
-        self.markers.iter().flat_map(|(namespace, names)| {
-            names.iter().map(|name| ObjectName {
-                namespace: namespace.clone(),
-                name: name.clone(),
-            })
-        })
+        let first = ObjectName {
+            namespace: namespace.to_owned(),
+            name: String::new(),
+        };
+        let mut from = self.0.range((WatchedKind::Marker, first)..);
+        from.next()
+            .is_some_and(|(kind, name)| *kind == WatchedKind::Marker && name.namespace == namespace)
     }
 
     /// Those of a pod's observed entries that belong to markers that cannot be decoded.
@@ -85,15 +51,19 @@ impl Undecodable {
         pod: &IndexedPod,
         observed: Option<&PodEntries>,
     ) -> Vec<Entry> {
-        let markers = self.markers.get(&pod.name.namespace);
-        let Some(markers) = markers.filter(|_| pod.is_target()) else {
+        let namespace = &pod.name.namespace;
+        if !pod.is_target() || !self.has_marker_in(namespace) {
             return Vec::new();
-        };
+        }
         let entries = observed.into_iter().flat_map(|one| one.entries.iter());
         let theirs = entries.filter(|entry| {
-            let marker = entry.name.split_once('#').map(|(marker, _)| marker);
+            let marker = entry.name.split_once('#').map(|(marker, _)| ObjectName {
+                namespace: namespace.clone(),
+                name: marker.to_owned(),
+            });
             // An entry that cannot be parsed cannot be written back.
-            entry.probe.is_some() && marker.is_some_and(|marker| markers.contains(marker))
+            entry.probe.is_some()
+                && marker.is_some_and(|marker| self.contains(WatchedKind::Marker, &marker))
         });
         theirs.cloned().collect()
     }

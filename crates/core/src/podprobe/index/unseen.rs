@@ -4,73 +4,73 @@
 //! may be many. Where the watch of pods is late, such an object has entries of pods that are not known yet. They stay until the
 //! watch has come to the version of the object: a pod that is still not known then is not there.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::Index;
-use super::context::{NodeName, PodKey, Timer};
+use leadsman_reconcile::Plan;
+
+use super::context::{NodeName, PodKey};
+use super::{Machines, PodProbes};
+use crate::cluster::Now;
 
 /// How long entries stay at most: where no pod changes, nothing says how far the watch has come. A connection that is silent for
 /// longer is given up before.
 const LONGEST: Duration = Duration::from_mins(2);
 
-/// Entries that stay, with the version of the object that has them.
+/// Entries that stay, with the version of the object that has them, and until when they do at most.
 #[derive(Debug, Default)]
-pub(super) struct UnseenPods(BTreeSet<(u64, NodeName, PodKey)>);
+pub(super) struct UnseenPods(BTreeMap<(u64, NodeName, PodKey), Duration>);
 
-impl UnseenPods {
-    /// Whether there are none.
-    #[cfg(test)]
-    pub(super) fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-}
-
-impl Index {
+impl Machines {
     /// Preserves the entries of pods that the watch cannot have shown, once the objects were listed beside their watch.
-    pub(super) fn preserve_unseen(&mut self) {
+    pub(super) fn preserve_unseen(&mut self, now: Now) {
+        self.cx.now = now;
         let mut unseen = self.nodes.entries_with_versions();
         unseen.retain(|(version, _, key)| {
             !self.groups.has_watched(Some(*version)) && !self.is_known(key)
         });
-        let end = self.cx.now.monotonic.saturating_add(LONGEST);
+        let end = now.monotonic.saturating_add(LONGEST);
         for (version, node, key) in unseen {
             self.nodes.preserve_entries(&node, &key, true, &mut self.cx);
-            self.cx.timers.set(end, Timer::UnseenPods(version));
-            self.unseen.0.insert((version, node, key));
+            self.cx.affected.nodes.insert(node.clone());
+            self.unseen.0.insert((version, node, key), end);
         }
     }
 
     /// Ends what was preserved until the watch of pods has come so far, after what it has shown was observed.
     pub(super) fn release_watched(&mut self) {
-        while let Some((version, ..)) = self.unseen.0.first()
+        while let Some(((version, ..), _)) = self.unseen.0.first_key_value()
             && self.groups.has_watched(Some(*version))
+            && let Some(((_, node, key), _)) = self.unseen.0.pop_first()
         {
-            self.release_first_unseen();
+            self.release(&node, key);
         }
     }
 
-    /// Ends what was preserved by objects up to a version.
-    pub(super) fn release_unseen(&mut self, version: u64) {
-        while self
-            .unseen
-            .0
-            .first()
-            .is_some_and(|(first, ..)| *first <= version)
-        {
-            self.release_first_unseen();
+    /// Ends what was preserved on a node for too long.
+    pub(super) fn release_unseen_in_time(
+        &mut self,
+        node: &NodeName,
+        plan: &mut Plan<'_, PodProbes>,
+    ) {
+        let now = plan.now().monotonic;
+        let of_node = self.unseen.0.iter().filter(|((_, on, _), _)| on == node);
+        let (due, later): (Vec<_>, Vec<_>) = of_node.partition(|(_, end)| **end <= now);
+        if let Some(end) = later.into_iter().map(|(_, end)| *end).min() {
+            plan.wake_at(end);
+        }
+        let due: Vec<_> = due.into_iter().map(|(entry, _)| entry.clone()).collect();
+        for entry in due {
+            self.unseen.0.remove(&entry);
+            self.release(node, entry.2);
         }
     }
 
-    fn release_first_unseen(&mut self) {
-        let Some((_, node, key)) = self.unseen.0.pop_first() else {
-            return;
-        };
+    fn release(&mut self, node: &NodeName, key: PodKey) {
         // What the plan of its pod has put in their place stays.
         let planned = self.pods.on_node(&key.0);
-        if planned.is_none_or(|(on, of)| (on, of) != (&node, &key)) {
-            self.nodes
-                .preserve_entries(&node, &key, false, &mut self.cx);
+        if planned.is_none_or(|(on, of)| (on, of) != (node, &key)) {
+            self.nodes.preserve_entries(node, &key, false, &mut self.cx);
             // One that waits for its turn has them again before the object is written.
             self.cx.affected.pods.insert(key.0);
         }

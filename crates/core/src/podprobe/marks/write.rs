@@ -9,11 +9,11 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use leadsman_reconcile::Purpose;
 use serde_json::{Map, Value, json};
 
 use super::{Mark, Want, Wants};
 use crate::cluster::{SortedMap, whole_seconds};
-use crate::podprobe::contest::{Compared, fingerprint};
 use crate::podprobe::event::PodMarks;
 use crate::podprobe::pod::{CoOwner, IndexedCondition, IndexedPod, SharedPairs};
 use crate::podprobe::probe::State;
@@ -103,8 +103,16 @@ fn keys_to_compare<'a, T>(
         .chain(ours.filter(|key| !wants.contains_key(key)))
 }
 
-/// A mark, and whether it differs from its desired state.
-pub(in crate::podprobe) type ComparedMark = Compared<Mark>;
+/// A mark, and whether it has the value that is wanted.
+#[derive(Clone, Debug)]
+pub(in crate::podprobe) struct ComparedMark {
+    /// The mark.
+    pub(in crate::podprobe) key: Mark,
+    /// The mark and the wanted value.
+    pub(in crate::podprobe) wanted: Purpose,
+    /// Whether a write is needed.
+    pub(in crate::podprobe) differs: bool,
+}
 
 /// Compares all marks that are ours or claimed with their desired states.
 pub(in crate::podprobe) fn compare_marks(
@@ -113,9 +121,9 @@ pub(in crate::podprobe) fn compare_marks(
     now: Timestamp,
 ) -> Vec<ComparedMark> {
     let mut compared = Vec::new();
-    let mut add = |mark: Mark, wanted: u64, need: Need| {
+    let mut add = |mark: Mark, wanted: Purpose, need: Need| {
         compared.push(ComparedMark {
-            wanted: fingerprint((&mark, wanted)),
+            wanted: Purpose::of((&mark, wanted)),
             key: mark,
             differs: need != Need::Nothing,
         });
@@ -135,9 +143,9 @@ pub(in crate::podprobe) fn compare_marks(
         let need = Need::of_condition(want, pod.conditions.get(kind), owner, now);
         // Without the times of the verdict, which change while the desired mark does not.
         let wanted = match want {
-            Some(Want::Value(verdict)) => fingerprint((verdict.state, &verdict.message)),
-            Some(Want::Hold | Want::Absent | Want::Leave) => 1,
-            None => 0,
+            Some(Want::Value(verdict)) => Purpose::of((verdict.state, &verdict.message)),
+            Some(Want::Hold | Want::Absent | Want::Leave) => Purpose::of("stays"),
+            None => Purpose::of("goes"),
         };
         add(Mark::Condition(kind.clone()), wanted, need);
     }
@@ -209,12 +217,12 @@ struct ComparedPairs<'a> {
 }
 
 impl ComparedPairs<'_> {
-    /// Fingerprint of a key's desired state, and the change that it needs.
-    fn need_of_key(&self, key: &Arc<str>) -> (u64, Need) {
+    /// The desired state of a key, and the change that it needs.
+    fn need_of_key(&self, key: &Arc<str>) -> (Purpose, Need) {
         let want = self.wants.get(key);
         let owner = self.ours.get(key).copied();
         let need = Need::of_pair(want, self.observed.get(key), owner);
-        (fingerprint(want), need)
+        (Purpose::of(want), need)
     }
 
     fn diff_pairs(&self, is_held: impl Fn(&Arc<str>) -> bool) -> MarkChanges<Map<String, Value>> {
@@ -327,12 +335,12 @@ fn desired_condition(
         && *seen.status == *status
     {
         // The time is of the last change of status (`UpdatePodCondition`, `pkg/api/v1/pod/util.go`).
-        let transition = seen.last_transition_time.or(verdict.since);
+        let transition = seen.last_transition_time.or(verdict.since.map(Into::into));
         // A newer time alone is not worth a write, or each run of a probe would be one.
         let probe = if seen.message == verdict.message {
             seen.last_probe_time
         } else {
-            verdict.probed
+            verdict.probed.map(Into::into)
         };
         return IndexedCondition {
             status: seen.status.clone(),
@@ -344,8 +352,8 @@ fn desired_condition(
     IndexedCondition {
         status: status.into(),
         message: verdict.message.clone(),
-        last_transition_time: Some(verdict.since.unwrap_or_else(|| whole_seconds(now))),
-        last_probe_time: verdict.probed,
+        last_transition_time: Some(verdict.since.unwrap_or_else(|| whole_seconds(now)).into()),
+        last_probe_time: verdict.probed.map(Into::into),
     }
 }
 
@@ -364,10 +372,10 @@ fn condition_value(kind: &str, condition: &IndexedCondition) -> Value {
         value["message"] = json!(condition.message);
     }
     if let Some(time) = condition.last_transition_time {
-        value["lastTransitionTime"] = json!(Time(time));
+        value["lastTransitionTime"] = json!(Time(time.into()));
     }
     if let Some(time) = condition.last_probe_time {
-        value["lastProbeTime"] = json!(Time(time));
+        value["lastProbeTime"] = json!(Time(time.into()));
     }
     value
 }

@@ -104,8 +104,8 @@ fn read_verdict(pod: &IndexedPod, probe: &MarkerProbe) -> Option<Verdict> {
         _ => return None,
     };
     Some(Verdict {
-        since: condition.last_transition_time,
-        probed: condition.last_probe_time,
+        since: condition.last_transition_time.map(Into::into),
+        probed: condition.last_probe_time.map(Into::into),
         ..Verdict::new(state, condition.message.clone())
     })
 }

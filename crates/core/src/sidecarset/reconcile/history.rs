@@ -130,7 +130,7 @@ impl SidecarSets {
         let version = set.custom_version.as_deref();
         if number.is_some() || present.label(CUSTOM_VERSION_LABEL) != version {
             let patch = patch_of(present, number, version);
-            let write = plan.patch(&PATCH_REVISION, present.name(), patch);
+            let write = plan.patch(&PATCH_REVISION, present.name(), &patch);
             return Some((
                 &PATCH_REVISION,
                 write.with_purpose(Purpose::of((number, version))),

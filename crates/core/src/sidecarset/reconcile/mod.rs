@@ -216,7 +216,7 @@ impl Feature for SidecarSets {
         }
     }
 
-    fn publish(&mut self, world: &mut SetWorld, memory: &Sets) {
+    fn publish(&mut self, world: &mut SetWorld, memory: &mut Sets) {
         self.publish_changes(world, memory);
     }
 }

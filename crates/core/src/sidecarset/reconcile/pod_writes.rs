@@ -67,7 +67,7 @@ impl SidecarSets {
                 plan.wake_at(until);
                 continue;
             }
-            let write = plan.patch(&UPGRADE_POD, (**pod.name()).clone(), reset.patch);
+            let write = plan.patch(&UPGRADE_POD, (**pod.name()).clone(), &reset.patch);
             assume_sent(write.with_purpose(purpose), name, pod);
             tell_of_reset(write, pod);
             return;
@@ -101,7 +101,7 @@ impl SidecarSets {
             let purpose = wanted.as_ref().map(|one| (one.is_upgradable, &one.message));
             let purpose = Purpose::of(purpose);
             let patch = condition_patch(pod, wanted.as_ref(), now);
-            plan.patch(&POD_CONDITION, (**pod.name()).clone(), patch)
+            plan.patch(&POD_CONDITION, (**pod.name()).clone(), &patch)
                 .with_purpose(purpose);
         }
     }

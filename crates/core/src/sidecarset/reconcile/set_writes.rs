@@ -78,7 +78,7 @@ impl SidecarSets {
             let revision = world.known[&set.name].history.newest_name();
             let found = (&*pod.pod, recorded_by_upgrade(*state));
             let upgrade = upgrade::plan_upgrade(set, revision, found, &allowed, plan.now().wall);
-            let write = plan.patch(&UPGRADE_POD, (**pod.name()).clone(), upgrade.patch);
+            let write = plan.patch(&UPGRADE_POD, (**pod.name()).clone(), &upgrade.patch);
             let write = write.with_purpose(upgrade_purpose(set, pod));
             assume_sent(write, &set.name, pod);
         }
@@ -137,7 +137,7 @@ fn plan_hashes(
     // Without a version: nobody else's is overwritten, and a set that is edited meanwhile is patched again.
     let patch = json!({"metadata": {"uid": meta.uid, "annotations": annotations}});
     let name = set_object(&set.name);
-    plan.patch(&SET_HASHES, name.clone(), patch)
+    plan.patch(&SET_HASHES, name.clone(), &patch)
         .with_purpose(purpose);
     match plan.fate_of(&SET_HASHES, &name, purpose) {
         Some(_) => WrittenHashes::Over,

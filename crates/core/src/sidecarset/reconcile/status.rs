@@ -74,7 +74,7 @@ impl SidecarSets {
             !view.world.drops_fields && reason.facts().is_told && before != Some(reason.as_str());
         let purpose = Purpose::of(serde_json::to_string(&wanted).ok());
         let patch = status_patch(&stored.wire.metadata, &wanted);
-        let write = plan.patch(&SET_STATUS, set_object(view.name), patch);
+        let write = plan.patch(&SET_STATUS, set_object(view.name), &patch);
         write.with_purpose(purpose);
         if is_news {
             // After the status, so that whoever reads it finds the condition that it tells of.

@@ -186,7 +186,7 @@ fn manager_agent_and_people_have_these_rights_and_no_others() {
             PODPROBE,
             GROUP,
             "nodepodprobes",
-            "list watch create get update delete",
+            "list watch create update delete get",
         ),
         (
             PODPROBE,

@@ -80,7 +80,7 @@ impl Play {
                 .under_way
                 .keys()
                 .filter(|id| id.kind < RunKind::ALL.len());
-            let is_repeated = creations.any(|id| id.name == object_name(name));
+            let is_repeated = creations.any(|id| *id.name == object_name(name));
             let runs = self.leader().reconciler.world().runs(*kind);
             let is_seen = runs.observed(&object_name(name)).is_some();
             if is_seen && !is_repeated {

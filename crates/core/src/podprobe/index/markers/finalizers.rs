@@ -8,11 +8,8 @@
 use std::time::Duration;
 
 use super::{MarkerPhase, MarkerReflection, MarkerState, Markers};
-use crate::cluster::ObjectName;
 use crate::podprobe::Compatibility;
-use crate::podprobe::contest::fingerprint;
-use crate::podprobe::event::Write;
-use crate::podprobe::index::context::{DueWrite, IndexContext, MarkerName, Sent, Timer};
+use crate::podprobe::index::context::{IndexContext, MarkerName};
 
 /// The finalizer by which `OpenKruise`'s manager holds a marker (`pkg/controller/podprobemarker`,
 /// `PodProbeMarkerFinalizer`).
@@ -47,7 +44,7 @@ impl Markers {
     pub(in crate::podprobe::index) fn restart_deletion_limits(&mut self, cx: &mut IndexContext) {
         let names: Vec<_> = self.by_name.keys().cloned().collect();
         for name in names {
-            self.cancel_deletion_limit(&name, cx);
+            self.cancel_deletion_limit(&name);
             self.start_deletion_limit(&name, cx);
         }
     }
@@ -60,20 +57,16 @@ impl Markers {
         // The time counts once: each event of a marker that is being deleted would otherwise prolong it.
         if cx.synced && marker.is_held() && marker.held_until.is_none() {
             let until = cx.now.monotonic.saturating_add(MOST_HELD);
-            cx.timers.reset(&mut marker.held_until, Some(until), || {
-                Timer::Deletion(name.clone())
-            });
+            marker.held_until = Some(until);
             self.held.insert(name.clone());
         }
     }
 
     /// Cancels the time limit of a marker.
-    pub(super) fn cancel_deletion_limit(&mut self, name: &MarkerName, cx: &mut IndexContext) {
+    pub(super) fn cancel_deletion_limit(&mut self, name: &MarkerName) {
         self.held.remove(name);
         if let Some(marker) = self.by_name.get_mut(name) {
-            cx.timers.reset(&mut marker.held_until, None, || {
-                Timer::Deletion(name.clone())
-            });
+            marker.held_until = None;
         }
     }
 
@@ -106,30 +99,5 @@ impl Markers {
             finalizers.push(FINALIZER.to_owned());
         }
         Some(finalizers)
-    }
-
-    /// The write of a marker's finalizers that is due.
-    pub(in crate::podprobe::index) fn due_finalizers(
-        &self,
-        name: &ObjectName,
-        reflection: MarkerReflection,
-        now: Duration,
-    ) -> Option<DueWrite> {
-        let marker = self.by_name.get(name)?;
-        if marker.finalizer_contest.delays_writes(now) {
-            return None;
-        }
-        let finalizers = self.wanted_finalizers(marker, reflection, now)?;
-        // The deletion of a marker without finalizers is shown by the watch, not by the reply.
-        let sent = Sent::of_single_value(fingerprint(&finalizers), !finalizers.is_empty());
-        let write = Write::MarkerFinalizers {
-            marker: name.clone(),
-            uid: marker.uid.clone(),
-            // The list replaces one that was read: if somebody has added a finalizer since, the
-            // version makes it a 409.
-            resource_version: marker.resource_version.clone(),
-            finalizers,
-        };
-        Some(DueWrite { write, sent })
     }
 }

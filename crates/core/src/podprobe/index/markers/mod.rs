@@ -3,8 +3,8 @@
 //! | in | out |
 //! |---|---|
 //! | markers as they are observed: [`Markers::observe_marker`], [`Markers::remove_marker`] | which markers match a pod: [`Markers::markers_matching`] |
-//! | what each pod adds to their tallies: [`Markers::count_contributions`] | statuses that are due: [`Markers::due_status`] |
-//! | how far nodes and pods reflect a marker: [`MarkerReflection`] | finalizers that are due: [`Markers::due_finalizers`] |
+//! | what each pod adds to their tallies: [`Markers::count_contributions`] | statuses and finalizers that differ: [`Markers::plan_marker`] |
+//! | how far nodes and pods reflect a marker: [`MarkerReflection`] | |
 //! | pods that lost their controller: [`Markers::count_release`] | markers that are stopped: [`MarkerChange`] |
 //!
 //! Pods are known by name only; nodes are unknown.
@@ -46,11 +46,10 @@ pub(super) use self::label_uses::comparisons;
 pub(super) use self::phase::{MarkerPhase, StopReason};
 use self::releases::Releases;
 use self::selectors::SelectorIndex;
-use super::context::{Contributions, IndexContext, MarkerName, PodName, Timer};
-use crate::cluster::{Invalid, ObjectName, ResourceVersion, Selector};
+use super::context::{Contributions, IndexContext, MarkerName, PodName};
+use crate::cluster::{Invalid, ObjectName, Selector};
 use crate::podprobe::Compatibility;
-use crate::podprobe::contest::Contest;
-use crate::podprobe::marker::{MARKERS_PER_POD, Marker};
+use crate::podprobe::marker::Marker;
 use crate::podprobe::pod::IndexedPod;
 use crate::podprobe::status::{Tally, Trouble};
 use crate::podprobe::totals::StatusTotals;
@@ -79,7 +78,6 @@ pub(super) struct Markers {
 /// A marker.
 #[derive(Debug)]
 struct MarkerState {
-    version: ResourceVersion,
     uid: String,
     generation: i64,
     /// The resourceVersion as it is written.
@@ -88,9 +86,6 @@ struct MarkerState {
     /// While it is being deleted: until when our finalizer holds it. None while that time has not begun.
     held_until: Option<Duration>,
     status: PodProbeMarkerStatus,
-    status_contest: Contest,
-    finalizer_contest: Contest,
-    contest_timer: Option<Duration>,
     phase: MarkerPhase,
     /// The pods that are counted in the tally.
     pods: BTreeSet<PodName>,
@@ -145,18 +140,11 @@ impl Markers {
 
     /// The markers that match a pod, in order of precedence: the older first, then by name.
     pub(super) fn markers_matching(&self, pod: &IndexedPod) -> Vec<(&MarkerName, &Marker)> {
-        self.match_markers(pod).0
-    }
-
-    /// The markers that match a pod, and how much work it is to find them and to plan their probes: about as many
-    /// comparisons of selectors and probes.
-    pub(super) fn match_markers(&self, pod: &IndexedPod) -> (Vec<(&MarkerName, &Marker)>, usize) {
         if !pod.is_target() {
-            return (Vec::new(), 0);
+            return Vec::new();
         }
-        let mut work = 0;
         let label = |key: &str| pod.labels.get(key).map(|value| &**value);
-        let candidates = self.selectors.candidates_for(pod).inspect(|_| work += 1);
+        let candidates = self.selectors.candidates_for(pod);
         let active = candidates.filter_map(|name| Some((name, self.active_marker(name)?)));
         let mut found: Vec<_> = active
             .filter(|(_, marker)| marker.selector.matches(label))
@@ -165,11 +153,7 @@ impl Markers {
         found.sort_by(|(name, marker), (other_name, other)| {
             (marker.created, name).cmp(&(other.created, other_name))
         });
-        let resolved = found.iter().take(MARKERS_PER_POD);
-        work += resolved
-            .map(|(_, marker)| marker.probes.len())
-            .sum::<usize>();
-        (found, work)
+        found
     }
 
     /// A marker that is acted on.
@@ -197,10 +181,6 @@ impl Markers {
     /// The selector of a marker that is acted on.
     pub(super) fn selector_of(&self, name: &ObjectName) -> Option<&Selector> {
         self.active_marker(name).map(|marker| &marker.selector)
-    }
-
-    pub(super) fn known_version(&self, name: &ObjectName) -> Option<ResourceVersion> {
-        self.by_name.get(name).map(|marker| marker.version)
     }
 
     pub(super) fn marker_names(&self) -> impl Iterator<Item = &MarkerName> {
@@ -235,7 +215,7 @@ impl Markers {
         let name = Arc::new(ObjectName::of(&wire.metadata));
         let phase = self.keep_stopped(&name, self.parse_phase(wire));
         let phase = self.limit_by_age(phase);
-        let mut new = MarkerState::new(wire, phase);
+        let new = MarkerState::new(wire, phase);
         // Even if the spec is the same: another client may have changed status or finalizers.
         cx.affected.markers.insert(name.clone());
         if let Some(known) = self.by_name.get_mut(&name)
@@ -248,12 +228,7 @@ impl Markers {
             known.replace_contents(new);
             return None;
         }
-        let (before, uncounted) = self.remove_with_counted_pods(&name, cx).unzip();
-        if let Some(before) = before.as_ref().filter(|before| before.uid == new.uid) {
-            // An edit of the spec ends no contest about the status; another marker of the same name begins without one.
-            new.status_contest = before.status_contest;
-            new.finalizer_contest = before.finalizer_contest;
-        }
+        let (before, uncounted) = self.remove_with_counted_pods(&name).unzip();
         let selector = before
             .as_ref()
             .and_then(|before| Some(&before.phase.as_active()?.selector));
@@ -270,22 +245,23 @@ impl Markers {
         })
     }
 
-    /// Removes a marker. Returns the version in which it was known, too.
+    /// Removes a marker.
     pub(super) fn remove_marker(
         &mut self,
         name: &ObjectName,
         cx: &mut IndexContext,
-    ) -> Option<(ResourceVersion, MarkerChange)> {
+    ) -> Option<MarkerChange> {
         let (name, _) = self.by_name.get_key_value(name)?;
         let name = name.clone();
-        let (state, uncounted) = self.remove_with_counted_pods(&name, cx)?;
+        let (_, uncounted) = self.remove_with_counted_pods(&name)?;
         self.labels.observe_marker(&name, None, false);
-        let change = MarkerChange {
+        // So that nothing is written of it any more.
+        cx.affected.markers.insert(name.clone());
+        Some(MarkerChange {
             name,
             uncounted,
             selects_others: false,
-        };
-        Some((state.version, change))
+        })
     }
 
     /// Replaces the phase of a marker that was not edited.
@@ -295,7 +271,7 @@ impl Markers {
         phase: MarkerPhase,
         cx: &mut IndexContext,
     ) -> Option<MarkerChange> {
-        let (mut state, uncounted) = self.remove_with_counted_pods(name, cx)?;
+        let (mut state, uncounted) = self.remove_with_counted_pods(name)?;
         if let Some(marker) = phase.as_valid() {
             state.tally = Tally::new(marker.probes.iter().map(|probe| &*probe.name));
         }
@@ -331,15 +307,11 @@ impl Markers {
     fn remove_with_counted_pods(
         &mut self,
         name: &MarkerName,
-        cx: &mut IndexContext,
     ) -> Option<(MarkerState, BTreeSet<PodName>)> {
         // First, while the marker can still be found by its name.
-        self.cancel_deletion_limit(name, cx);
+        self.cancel_deletion_limit(name);
         let mut state = self.by_name.remove(name)?;
         self.totals.remove_status(&state.status);
-        cx.timers.reset(&mut state.contest_timer, None, || {
-            Timer::MarkerContest(name.clone())
-        });
         if let Some(marker) = state.phase.as_valid() {
             self.ages.remove_marker(name, marker.created);
         }
@@ -468,37 +440,6 @@ impl Markers {
             }
         }
     }
-
-    /// Marks a marker's status and finalizers for comparison.
-    pub(super) fn mark_for_comparison(&self, name: &ObjectName, cx: &mut IndexContext) {
-        if let Some((name, _)) = self.by_name.get_key_value(name) {
-            cx.affected.markers.insert(name.clone());
-        }
-    }
-
-    /// Forgets all contests: while another manager writes, its writes may be seen before what they follow from.
-    pub(super) fn forget_contests(&mut self) {
-        #[expect(clippy::iter_over_hash_type, reason = "each is reset by itself")]
-        for marker in self.by_name.values_mut() {
-            marker.status_contest = Contest::default();
-            marker.finalizer_contest = Contest::default();
-        }
-    }
-
-    /// Reconsiders the writes that a contest has delayed until now.
-    pub(super) fn end_contest_wait(&mut self, name: MarkerName, cx: &mut IndexContext) {
-        if let Some(marker) = self.by_name.get_mut(&name) {
-            marker.contest_timer = None;
-            cx.affected.markers.insert(name);
-        }
-    }
-
-    /// Whether no write is delayed.
-    #[cfg(test)]
-    pub(super) fn waits_for_nothing(&self) -> bool {
-        let mut markers = self.by_name.values();
-        markers.all(|marker| marker.contest_timer.is_none())
-    }
 }
 
 impl MarkerState {
@@ -506,16 +447,12 @@ impl MarkerState {
         let meta = &wire.metadata;
         let names = wire.spec.probes.iter().map(|probe| probe.name.as_str());
         Self {
-            version: ResourceVersion::parse(meta.resource_version.as_deref()),
             uid: meta.uid.clone().unwrap_or_default(),
             generation: meta.generation.unwrap_or_default(),
             resource_version: meta.resource_version.clone(),
             finalizers: meta.finalizers.clone().unwrap_or_default(),
             held_until: None,
             status: wire.status.clone().unwrap_or_default(),
-            status_contest: Contest::default(),
-            finalizer_contest: Contest::default(),
-            contest_timer: None,
             phase,
             pods: BTreeSet::new(),
             tally: Tally::new(names),
@@ -530,7 +467,6 @@ impl MarkerState {
             // The releases so far were answered by the edit.
             self.releases = Releases::default();
         }
-        self.version = new.version;
         self.generation = new.generation;
         self.resource_version = new.resource_version;
         self.finalizers = new.finalizers;

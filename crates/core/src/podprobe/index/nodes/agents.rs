@@ -13,7 +13,7 @@ use leadsman_api::slim;
 
 use super::{NodeState, Nodes};
 use crate::cluster::Now;
-use crate::podprobe::index::context::{IndexContext, NodeName, Timer};
+use crate::podprobe::index::context::{IndexContext, NodeName};
 use crate::podprobe::pod::IndexedPod;
 
 /// How long an agent's pod may be missing or not Ready before markers' statuses say so. A rolling update replaces the
@@ -177,18 +177,26 @@ impl Nodes {
             // From its deletion on, not from the last answer: the agent may have had nothing to report for hours.
             node.absent_from = cx.now.monotonic.saturating_add(GRACE);
             self.judge_agent(name, cx);
-            self.forget_if_empty(name, cx);
+            self.forget_if_empty(name);
         }
     }
 
-    /// Judges a node's agent again at one of its deadlines.
-    pub(in crate::podprobe::index) fn judge_agent_in_time(
-        &mut self,
-        name: &NodeName,
-        cx: &mut IndexContext,
-    ) {
-        if let Some(node) = self.by_name.get_mut(name) {
-            node.agent_timer = None;
+    /// Does what waits for the passing of time: judges a node's agent again, and gives its object its whole room back.
+    pub(super) fn end_waits(&mut self, name: &NodeName, cx: &mut IndexContext) {
+        let Some(node) = self.by_name.get_mut(name) else {
+            return;
+        };
+        let is_over = |time: &Duration| *time <= cx.now.monotonic;
+        // The object may have been too large for something that has passed.
+        if node
+            .shrunk_room
+            .take_if(|(_, until)| is_over(until))
+            .is_some()
+        {
+            node.too_large = None;
+            self.resized.entry(name.clone()).or_default();
+        }
+        if node.agent_changes_at.as_ref().is_some_and(is_over) {
             self.judge_agent(name, cx);
         }
     }
@@ -202,8 +210,9 @@ impl Nodes {
         if std::mem::replace(&mut node.agent, state) != state {
             cx.affected.pods.extend(node.wanting_pods().cloned());
         }
-        cx.timers
-            .reset(&mut node.agent_timer, next, || Timer::Agent(name.clone()));
+        if std::mem::replace(&mut node.agent_changes_at, next) != next {
+            cx.affected.nodes.insert(name.clone());
+        }
     }
 }
 

@@ -9,9 +9,11 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
+use leadsman_reconcile::Purpose;
+
 use super::pod::{PodOnNode, Room};
 use super::{NodeState, Nodes};
-use crate::podprobe::index::context::{IndexContext, NodeName, PodKey, Timer};
+use crate::podprobe::index::context::{IndexContext, NodeName, PodKey};
 
 /// The largest part of the room that a namespace may have of what the others leave: three quarters.
 const NAMESPACE_SHARE: (usize, usize) = (3, 4);
@@ -126,20 +128,16 @@ pub(super) enum Rank {
 }
 
 impl Nodes {
-    /// Allocates the room of one node whose entries changed in this event. Returns whether there was such a node.
+    /// Allocates the room of a node whose entries have changed.
     ///
-    /// It is called after all pods of an event were planned, so that they compete for the room together instead of the
-    /// first one taking it.
-    pub(in crate::podprobe::index) fn allocate_room(&mut self, cx: &mut IndexContext) -> bool {
-        let Some((name, had)) = self.resized.pop_first() else {
-            return false;
-        };
-        if let Some(node) = self.by_name.get(&name)
+    /// It is called after all pods were planned, so that they compete for the room together instead of the first one taking it.
+    pub(super) fn allocate_room(&mut self, name: &NodeName, cx: &mut IndexContext) {
+        if let Some(had) = self.resized.remove(name)
+            && let Some(node) = self.by_name.get(name)
             && let Some(rooms) = allocate_rooms(node, &had, self.max_bytes)
         {
-            self.set_rooms(&name, &rooms, cx);
+            self.set_rooms(name, &rooms, cx);
         }
-        true
     }
 
     fn set_rooms(
@@ -165,7 +163,10 @@ impl Nodes {
                 changed.push(key.clone());
             }
         }
-        node.wanted_revision += u64::from(!changed.is_empty());
+        if !changed.is_empty() {
+            self.revision += 1;
+            node.wanted_revision = self.revision;
+        }
         for key in changed {
             self.compare_pod(name, &key, cx);
             cx.affected.pods.insert(key.0);
@@ -173,28 +174,16 @@ impl Nodes {
     }
 
     /// Gives the pods of a node less room than they use: the API server has refused the object for its size.
-    pub(in crate::podprobe::index) fn shrink_room(&mut self, name: &str, cx: &mut IndexContext) {
-        let Some((name, node)) = self.by_name.get_key_value(name) else {
+    pub(super) fn shrink_room(&mut self, name: &NodeName, purpose: Purpose, cx: &IndexContext) {
+        let Some(node) = self.by_name.get_mut(name) else {
             return;
         };
-        let name = name.clone();
         let pods = node.pods.values().filter(|pod| !pod.lacks_room());
         let used: usize = pods.map(|pod| pod.bytes).sum();
-        if let Some(node) = self.by_name.get_mut(&name) {
-            node.shrunk_room = Some(used / SHRUNK_PART.1 * SHRUNK_PART.0);
-            let until = cx.now.monotonic.saturating_add(SHRUNK);
-            let timer = || Timer::Room(name.clone());
-            cx.timers.reset(&mut node.room_timer, Some(until), timer);
-        }
-        self.resized.entry(name).or_default();
-    }
-
-    /// Ends what [`Nodes::shrink_room`] began: the object may have been too large for something that has passed.
-    pub(in crate::podprobe::index) fn restore_room(&mut self, name: &NodeName) {
-        if let Some(node) = self.by_name.get_mut(name) {
-            (node.shrunk_room, node.room_timer) = (None, None);
-            self.resized.entry(name.clone()).or_default();
-        }
+        let until = cx.now.monotonic.saturating_add(SHRUNK);
+        node.shrunk_room = Some((used / SHRUNK_PART.1 * SHRUNK_PART.0, until));
+        node.too_large = Some(purpose);
+        self.resized.entry(name.clone()).or_default();
     }
 }
 
@@ -207,7 +196,7 @@ fn allocate_rooms(
 ) -> Option<BTreeMap<PodKey, Room>> {
     let max_bytes = node
         .shrunk_room
-        .map_or(max_bytes, |most| most.min(max_bytes));
+        .map_or(max_bytes, |(most, _)| most.min(max_bytes));
     let mut pods = node.pods.values();
     // Within one namespace's share of an empty object all fit, however the bytes are divided among
     // namespaces.

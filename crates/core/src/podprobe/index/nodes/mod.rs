@@ -4,7 +4,7 @@
 //! |---|---|
 //! | which entries a pod should have: [`Nodes::set_wanted`] | what a node's object and agent say of a pod: [`Nodes::view_of_pod`] |
 //! | nodes and objects as they are observed: `observe_*`, `remove_*` | whether every object has a marker's entries: [`Nodes::is_acknowledged`] |
-//! | agents' pods: [`Nodes::observe_agent`], [`Nodes::remove_agent`] | objects that are due: [`Nodes::due_write`] |
+//! | agents' pods: [`Nodes::observe_agent`], [`Nodes::remove_agent`] | objects that differ: [`Nodes::plan_object`] |
 //!
 //! Markers are known by name only; marks are unknown.
 //!
@@ -34,14 +34,14 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use leadsman_api::node_pod_probe::NodePodProbe;
 use leadsman_api::slim::Node;
+use leadsman_reconcile::Purpose;
 
 pub use self::agents::AgentState;
 use self::agents::{AgentDeadlines, AgentPod};
 use self::pod::PodOnNode;
 pub(super) use self::view::{Absence, NodeView};
-use super::context::{IndexContext, MarkerName, NodeName, PodKey, PodName, Timer};
-use crate::cluster::{ObjectName, ResourceVersion, Source};
-use crate::podprobe::contest::Contest;
+use super::context::{IndexContext, MarkerName, NodeName, PodKey, PodName};
+use crate::cluster::{ObjectName, ResourceVersion};
 use crate::podprobe::plan::PodEntries;
 
 /// All nodes, and the `NodePodProbe`s.
@@ -56,6 +56,8 @@ pub(super) struct Nodes {
     keeps_fields: bool,
     /// Maximum size of the spec of an object, in bytes.
     max_bytes: usize,
+    /// The number of the last change of what is wanted, of any node: one of an earlier node of the same name is none of this one.
+    revision: u64,
 }
 
 /// What is known under the name of a node: the node itself, its object, its pods, its agent.
@@ -70,26 +72,27 @@ struct NodeState {
     differing: usize,
     /// Bytes of all entries that are wanted.
     wanted_bytes: usize,
-    /// What the wanted entries may take, where the API server has refused the object for its size.
-    shrunk_room: Option<usize>,
-    room_timer: Option<Duration>,
-    /// Incremented whenever the wanted entries may have changed.
+    /// What the wanted entries may take, where the API server has refused the object for its size, and until when.
+    shrunk_room: Option<(usize, Duration)>,
+    /// What was to be achieved by the write that was refused for its size.
+    too_large: Option<Purpose>,
+    /// The number of the last change of what is wanted.
     wanted_revision: u64,
-    contest: Contest,
-    contest_timer: Option<Duration>,
-    /// Whether the pods were last planned while the spec was contested.
+    /// Why the API server refuses the object.
+    refusal: Option<Arc<str>>,
+    /// Whether somebody keeps changing the spec.
     is_contested: bool,
     /// The pods of the node's agent.
     agents: BTreeMap<PodName, AgentPod>,
     /// When, on the monotonic clock, the grace period after the deletion of an agent's pod is over.
     absent_from: Duration,
     agent: AgentState,
-    agent_timer: Option<Duration>,
+    /// When the state of the agent may change without an event.
+    agent_changes_at: Option<Duration>,
 }
 
 #[derive(Debug)]
 struct ObservedNode {
-    version: ResourceVersion,
     /// Whether it is a virtual node: its pods have no entries, and a provider runs their probes.
     is_virtual: bool,
 }
@@ -166,11 +169,8 @@ impl Nodes {
             resized: BTreeMap::new(),
             keeps_fields: true,
             max_bytes,
+            revision: 0,
         }
-    }
-
-    pub(super) fn node_version(&self, name: &str) -> Option<ResourceVersion> {
-        Some(self.by_name.get(name)?.node.as_ref()?.version)
     }
 
     /// Whether the node is virtual, so that a provider runs its pods. None while there is no such node.
@@ -179,36 +179,16 @@ impl Nodes {
         Some(node.is_virtual)
     }
 
-    pub(super) fn object_version(&self, name: &str) -> Option<ResourceVersion> {
-        Some(self.by_name.get(name)?.object.as_ref()?.version)
-    }
-
-    pub(super) fn node_names(&self) -> impl Iterator<Item = &NodeName> {
-        let nodes = self.by_name.iter();
-        let nodes = nodes.filter(|(_, state)| state.node.is_some());
-        nodes.map(|(name, _)| name)
-    }
-
-    pub(super) fn object_names(&self) -> impl Iterator<Item = &NodeName> {
-        let nodes = self.by_name.iter();
-        let nodes = nodes.filter(|(_, state)| state.object.is_some());
-        nodes.map(|(name, _)| name)
-    }
-
     pub(super) fn observe_node(&mut self, wire: &Node, cx: &mut IndexContext) {
         let name = wire.identity.name.as_deref().unwrap_or_default();
         let name = cx.interners.strings.share(name);
-        let version = ResourceVersion::parse(wire.identity.resource_version.as_deref());
         let mut labels = wire.labels.iter();
         // As `OpenKruise` tells such nodes (`VirtualKubelet`,
         // `pkg/controller/podprobemarker/podprobemarker_event_handler.go`).
         let is_virtual = labels.any(|(key, value)| key == "type" && value == "virtual-kubelet");
         let state = self.by_name.entry(name.clone()).or_default();
         let was_virtual = state.node.as_ref().map(|node| node.is_virtual);
-        state.node = Some(ObservedNode {
-            version,
-            is_virtual,
-        });
+        state.node = Some(ObservedNode { is_virtual });
         // Most events of a node report conditions or images, and nothing of these is read.
         if was_virtual != Some(is_virtual) {
             cx.affected.pods.extend(state.wanting_pods().cloned());
@@ -217,41 +197,35 @@ impl Nodes {
         cx.affected.nodes.insert(name);
     }
 
-    /// Removes a node. Returns the version in which it was known.
-    pub(super) fn remove_node(
-        &mut self,
-        name: &str,
-        cx: &mut IndexContext,
-    ) -> Option<ResourceVersion> {
-        let (name, state) = self.by_name.get_key_value(name)?;
-        let version = state.node.as_ref()?.version;
+    /// Removes a node.
+    pub(super) fn remove_node(&mut self, name: &str, cx: &mut IndexContext) {
+        let Some((name, _)) = self.by_name.get_key_value(name) else {
+            return;
+        };
         let name = name.clone();
-        let state = self.by_name.get_mut(&name)?;
-        state.node = None;
-        cx.affected.pods.extend(state.wanting_pods().cloned());
-        self.compare_pods(&name, cx);
-        self.forget_if_empty(&name, cx);
-        Some(version)
+        if let Some(state) = self.by_name.get_mut(&name)
+            && state.node.take().is_some()
+        {
+            cx.affected.pods.extend(state.wanting_pods().cloned());
+            self.compare_pods(&name, cx);
+            self.forget_if_empty(&name);
+        }
     }
 
-    /// Adds or replaces a `NodePodProbe`. Returns whether its spec has changed, and not only the agent's reports.
+    /// Adds or replaces a `NodePodProbe`. `is_listed` says whether a list shows it, and not the watch or a reply.
     pub(super) fn observe_object(
         &mut self,
         wire: NodePodProbe,
-        source: Source,
+        is_listed: bool,
         cx: &mut IndexContext,
-    ) -> bool {
+    ) {
         let name = wire.metadata.name.as_deref().unwrap_or_default();
         let name = cx.interners.strings.share(name);
         let version = ResourceVersion::parse(wire.metadata.resource_version.as_deref());
-        let (pods, malformed) = self.read_pods(&name, &wire, source, cx);
+        let (pods, malformed) = self.read_pods(&name, &wire, is_listed, cx);
         let deadlines = AgentDeadlines::new(&wire, cx.now);
         let state = self.by_name.entry(name.clone()).or_default();
         let known = state.object.as_ref();
-        let is_same_spec = known.is_some_and(|known| {
-            let (known, new) = (&known.meta, &wire.metadata);
-            known.uid == new.uid && known.generation == new.generation
-        });
         let was_blocked_by = known.and_then(ObservedObject::blocking_finalizers);
         // The status of their markers names these finalizers.
         if was_blocked_by != blocking_finalizers(&wire.metadata) {
@@ -270,28 +244,27 @@ impl Nodes {
         self.set_observed(&name, pods, cx);
         self.judge_agent(&name, cx);
         cx.affected.nodes.insert(name);
-        !is_same_spec
     }
 
-    /// Removes a `NodePodProbe`. Returns the version in which it was known.
-    pub(super) fn remove_object(
-        &mut self,
-        name: &str,
-        cx: &mut IndexContext,
-    ) -> Option<ResourceVersion> {
-        let (name, state) = self.by_name.get_key_value(name)?;
-        let version = state.object.as_ref()?.version;
+    /// Removes a `NodePodProbe`.
+    pub(super) fn remove_object(&mut self, name: &str, cx: &mut IndexContext) {
+        let Some((name, _)) = self.by_name.get_key_value(name) else {
+            return;
+        };
         let name = name.clone();
-        let state = self.by_name.get_mut(&name)?;
-        let removed = state.object.take()?;
+        let Some(state) = self.by_name.get_mut(&name) else {
+            return;
+        };
+        let Some(removed) = state.object.take() else {
+            return;
+        };
         if removed.blocking_finalizers().is_some() {
             cx.affected.pods.extend(state.wanting_pods().cloned());
         }
         self.set_observed(&name, BTreeMap::new(), cx);
         self.judge_agent(&name, cx);
         cx.affected.nodes.insert(name.clone());
-        self.forget_if_empty(&name, cx);
-        Some(version)
+        self.forget_if_empty(&name);
     }
 
     /// Records whether the API server keeps our optional fields of entries.
@@ -328,11 +301,12 @@ impl Nodes {
             node.wanted_bytes = node.wanted_bytes - pod.bytes + bytes;
             pod.bytes = bytes;
             pod.wanted = wanted;
-            node.wanted_revision += 1;
+            self.revision += 1;
+            node.wanted_revision = self.revision;
             cx.affected.nodes.insert(name.clone());
         }
         self.compare_pod(name, key, cx);
-        self.forget_if_empty(name, cx);
+        self.forget_if_empty(name);
     }
 
     /// Makes what is observed of a pod the wanted state, or ends that. Used for a pod that cannot be decoded, so that
@@ -409,15 +383,6 @@ impl Nodes {
         !self.unacknowledged.contains_key(marker)
     }
 
-    /// Marks a node's object for comparison and its pods for planning, since their markers' statuses say whether it is
-    /// refused.
-    pub(super) fn mark_for_comparison(&self, name: &str, cx: &mut IndexContext) {
-        if let Some((name, state)) = self.by_name.get_key_value(name) {
-            cx.affected.nodes.insert(name.clone());
-            cx.affected.pods.extend(state.wanting_pods().cloned());
-        }
-    }
-
     /// Compares all pods of all nodes, those without a wanting pod included.
     pub(super) fn compare_all(&mut self, cx: &mut IndexContext) {
         let names: Vec<_> = self.by_name.keys().cloned().collect();
@@ -426,44 +391,15 @@ impl Nodes {
         }
     }
 
-    /// Forgets all contests: while another manager writes, its writes may be seen before what they follow from.
-    pub(super) fn forget_contests(&mut self) {
-        #[expect(clippy::iter_over_hash_type, reason = "each is reset by itself")]
-        for node in self.by_name.values_mut() {
-            node.contest = Contest::default();
-        }
-    }
-
-    /// Reconsiders a write that a contest has delayed until now.
-    pub(super) fn end_contest_wait(&mut self, name: NodeName, cx: &mut IndexContext) {
-        if let Some(node) = self.by_name.get_mut(&name) {
-            node.contest_timer = None;
-            cx.affected.nodes.insert(name);
-        }
-    }
-
-    fn forget_if_empty(&mut self, name: &NodeName, cx: &mut IndexContext) {
+    fn forget_if_empty(&mut self, name: &NodeName) {
         if self.by_name.get(name).is_some_and(|node| node.is_empty())
-            && let Some(mut node) = self.by_name.remove(name)
+            && let Some(node) = self.by_name.remove(name)
         {
             debug_assert_eq!(
                 (node.differing, node.wanted_bytes),
                 (0, 0),
                 "without pods nothing differs, and nothing is wanted"
             );
-            let timers = &mut cx.timers;
-            timers.reset(&mut node.room_timer, None, || Timer::Room(name.clone()));
-            timers.reset(&mut node.agent_timer, None, || Timer::Agent(name.clone()));
-            timers.reset(&mut node.contest_timer, None, || {
-                Timer::SpecContest(name.clone())
-            });
         }
-    }
-
-    /// Whether no write is delayed.
-    #[cfg(test)]
-    pub(super) fn waits_for_nothing(&self) -> bool {
-        let mut nodes = self.by_name.values();
-        nodes.all(|node| node.contest_timer.is_none() && node.room_timer.is_none())
     }
 }

@@ -7,7 +7,7 @@ use leadsman_api::node_pod_probe::{NodePodProbe, NodePodProbeSpec, NodePodProbeS
 
 use super::Nodes;
 use super::pod::{Obstacle, PodObservation, PodOnNode};
-use crate::cluster::{Interners, ObjectName, Source};
+use crate::cluster::{Interners, ObjectName};
 use crate::podprobe::index::context::{IndexContext, NodeName, PodKey};
 use crate::podprobe::plan::PodEntries;
 use crate::podprobe::verdict::Verdict;
@@ -20,7 +20,7 @@ impl Nodes {
         &self,
         name: &NodeName,
         wire: &NodePodProbe,
-        source: Source,
+        is_listed: bool,
         cx: &mut IndexContext,
     ) -> (BTreeMap<PodKey, PodObservation>, bool) {
         let known = self.by_name.get(name);
@@ -30,7 +30,7 @@ impl Nodes {
             let moved = new.generation.is_none() || old.generation != new.generation;
             // The API server increments `generation` with every change of a spec, so the same one means the same
             // entries.
-            !matches!(source, Source::List(_)) && old.uid == new.uid && !moved
+            !is_listed && old.uid == new.uid && !moved
         });
         let known = known.map(|node| &node.pods);
         let (mut pods, malformed) = match (same, known) {

@@ -121,6 +121,11 @@ impl<'a> NodeView<'a> {
         node.map(|node| node.agent).unwrap_or_default()
     }
 
+    /// Why the API server refuses the object.
+    pub(in crate::podprobe::index) fn refusal(self) -> Option<&'a Arc<str>> {
+        self.node?.refusal.as_ref()
+    }
+
     /// Whether a pod of an agent is on the node.
     pub(in crate::podprobe::index) fn has_agent_pod(self) -> bool {
         self.node.is_some_and(|node| !node.agents.is_empty())

@@ -1,106 +1,154 @@
-//! What is written of a node: its `NodePodProbe`.
+//! What is to be written of a node's object.
 
-use std::time::Duration;
+use std::sync::Arc;
 
 use leadsman_api::node_pod_probe::{NodePodProbe, NodePodProbeSpec};
+use leadsman_reconcile::{Fate, ObjectName, Plan, Purpose, Refusal, Rest};
+use serde_json::json;
 
 use super::{NodeState, Nodes};
-use crate::podprobe::contest::{SentValue, fingerprint};
-use crate::podprobe::event::Write;
-use crate::podprobe::index::context::{DueWrite, IndexContext, NodeName, Sent, Timer};
+use crate::podprobe::event::{
+    CREATE_NODE_POD_PROBE, DELETE_NODE_POD_PROBE, REPLACE_NODE_POD_PROBE,
+};
+use crate::podprobe::index::PodProbes;
+use crate::podprobe::index::context::{IndexContext, NodeName, is_contested};
 
 impl Nodes {
-    /// Fingerprint of what is wanted of a node's object.
-    fn wanted_fingerprint(&self, node: &NodeState) -> u64 {
-        fingerprint((node.wanted_revision, node.is_served(), self.keeps_fields))
+    /// What a write of a node's object is to achieve.
+    fn purpose(&self, node: &NodeState) -> Purpose {
+        Purpose::of((node.wanted_revision, node.is_served(), self.keeps_fields))
     }
 
-    /// Compares a node's object with what is wanted. Marks its pods for planning when it becomes contested or ceases to
-    /// be. Returns whether a write is due now.
-    pub(in crate::podprobe::index) fn compare_object(
+    /// Wants a node's object written if it differs from what is wanted. Marks its pods for planning where that is refused or
+    /// undone, or ceases to be.
+    pub(in crate::podprobe::index) fn plan_object(
         &mut self,
         name: &NodeName,
+        plan: &mut Plan<'_, PodProbes>,
         cx: &mut IndexContext,
-    ) -> bool {
+    ) {
+        self.end_waits(name, cx);
+        // Room before comparison: a pod that gets none has no entries in the object.
+        self.allocate_room(name, cx);
+        let id = ObjectName {
+            namespace: String::new(),
+            name: name.to_string(),
+        };
         let Some(node) = self.by_name.get(name) else {
-            return false;
+            return;
         };
-        let (wanted, differs) = (self.wanted_fingerprint(node), node.must_be_written());
+        let mut fate = ObjectFate::new(self.purpose(node), &id, plan);
+        if let Some(purpose) = fate.too_large.filter(|_| node.must_be_written())
+            && node.too_large != Some(purpose)
+        {
+            self.shrink_room(name, purpose, cx);
+            self.allocate_room(name, cx);
+        }
+        let Some(node) = self.by_name.get(name) else {
+            return;
+        };
+        let purpose = self.purpose(node);
+        if purpose != fate.purpose {
+            fate = ObjectFate::new(purpose, &id, plan);
+        }
+        if node.must_be_written() {
+            self.want_object(node, id, purpose, plan);
+        } else {
+            (fate.refusal, fate.is_contested) = (None, false);
+        }
         let Some(node) = self.by_name.get_mut(name) else {
-            return false;
+            return;
         };
-        let now = cx.now.monotonic;
-        // Also where nothing differs, since that is what ends a contest.
-        node.contest.observe_value(wanted, differs, now);
-        let is_contested = node.contest.is_visible();
-        if std::mem::replace(&mut node.is_contested, is_contested) != is_contested {
+        if (&node.refusal, node.is_contested) != (&fate.refusal, fate.is_contested) {
+            (node.refusal, node.is_contested) = (fate.refusal, fate.is_contested);
             cx.affected.pods.extend(node.wanting_pods().cloned());
         }
-        let next = node.contest.next_comparison_at(now);
-        cx.timers.reset(&mut node.contest_timer, next, || {
-            Timer::SpecContest(name.clone())
-        });
-        differs && !node.contest.delays_writes(now)
+        let until = node.shrunk_room.map(|(_, until)| until);
+        for time in until.into_iter().chain(node.agent_changes_at) {
+            plan.wake_at(time);
+        }
     }
 
-    /// The write of a node's object that is due.
-    pub(in crate::podprobe::index) fn due_write(
+    fn want_object(
         &self,
-        name: &str,
-        now: Duration,
-    ) -> Option<DueWrite> {
-        let node = self
-            .by_name
-            .get(name)
-            .filter(|node| node.must_be_written())?;
-        if node.contest.delays_writes(now) {
-            return None;
-        }
-        let wanted = self.wanted_fingerprint(node);
+        node: &NodeState,
+        id: ObjectName,
+        purpose: Purpose,
+        plan: &mut Plan<'_, PodProbes>,
+    ) {
         let object = node.object.as_ref();
         if !node.is_served() {
-            return Some(DueWrite {
-                write: Write::DeleteNodePodProbe {
-                    name: name.to_owned(),
-                    uid: object?.meta.uid.clone().unwrap_or_default(),
-                },
-                // The deletion is shown by the watch, not by the reply.
-                sent: Sent::of_single_value(wanted, false),
-            });
+            let uid = object.and_then(|object| object.meta.uid.as_deref());
+            let uid = uid.unwrap_or_default();
+            plan.delete::<NodePodProbe>(&DELETE_NODE_POD_PROBE, id, uid)
+                .waiting_for(&REPLACE_NODE_POD_PROBE);
+            return;
         }
         let pods = node.pods.keys().filter_map(|key| {
             let entries = node.desired_entries(key)?;
-            Some(entries.to_wire(&key.0, &key.1, self.keeps_fields))
+            Some((key.clone(), entries.clone()))
         });
-        let spec = NodePodProbeSpec {
-            pod_probes: pods.collect(),
+        let (pods, keeps_fields): (Vec<_>, _) = (pods.collect(), self.keeps_fields);
+        // With the resourceVersion that was observed: a PUT onto a newer object is answered with 409, and planned again.
+        let meta = object.map(|object| object.meta.clone());
+        let (kind, own) = match object {
+            None => (&CREATE_NODE_POD_PROBE, id.name.clone()),
+            Some(_) => (&REPLACE_NODE_POD_PROBE, id.name.clone()),
         };
-        let mut replacement = NodePodProbe::new(name, spec);
-        let write = match object {
-            None => Write::CreateNodePodProbe(Box::new(replacement)),
-            Some(object) => {
-                // With the resourceVersion that was observed: a PUT onto a newer object is answered with 409, and
-                // planned again.
-                replacement.metadata = object.meta.clone();
-                Write::ReplaceNodePodProbe(Box::new(replacement))
+        let build = move || {
+            let pods = pods.iter();
+            let pods = pods.map(|(key, entries)| entries.to_wire(&key.0, &key.1, keeps_fields));
+            let spec = NodePodProbeSpec {
+                pod_probes: pods.collect(),
+            };
+            let mut object = NodePodProbe::new(&own, spec);
+            if let Some(meta) = &meta {
+                object.metadata = meta.clone();
             }
+            json!(object)
         };
-        Some(DueWrite {
-            write,
-            sent: Sent::of_single_value(wanted, true),
-        })
-    }
-
-    /// Records that a node's object is being written.
-    pub(in crate::podprobe::index) fn note_sent(&mut self, name: &str, sent: SentValue) {
-        if let Some(node) = self.by_name.get_mut(name) {
-            node.contest.record_send(sent);
+        if object.is_some() {
+            plan.replace(kind, id, purpose, build)
+                .waiting_for(&DELETE_NODE_POD_PROBE);
+        } else {
+            plan.create(kind, id, purpose, build);
         }
     }
+}
 
-    /// Records that a write was carried out. Returns whether somebody has undone it.
-    pub(in crate::podprobe::index) fn note_written(&mut self, name: &str, now: Duration) -> bool {
-        let node = self.by_name.get_mut(name);
-        node.is_some_and(|node| node.contest.record_written(now))
+/// What has become of the writes of a node's object that are to achieve this.
+struct ObjectFate {
+    purpose: Purpose,
+    refusal: Option<Arc<str>>,
+    is_contested: bool,
+    /// The purpose, if the API server refuses it for its size.
+    too_large: Option<Purpose>,
+}
+
+impl ObjectFate {
+    fn new(purpose: Purpose, id: &ObjectName, plan: &Plan<'_, PodProbes>) -> Self {
+        let kinds = [&CREATE_NODE_POD_PROBE, &REPLACE_NODE_POD_PROBE];
+        let rests = kinds.into_iter();
+        let rests = rests.filter_map(|kind| plan.fate_of(kind, id, purpose));
+        let mut fate = Self {
+            purpose,
+            refusal: None,
+            is_contested: false,
+            too_large: None,
+        };
+        for Rest { fate: one, .. } in rests {
+            match one {
+                Fate::Refused(refusal) => {
+                    if let Refusal::TooLarge(_) = refusal {
+                        fate.too_large = Some(purpose);
+                    }
+                    fate.refusal = Some(refusal.clone().into_reason().into());
+                }
+                Fate::Undone(times) => {
+                    fate.is_contested |= is_contested(times);
+                }
+            }
+        }
+        fate
     }
 }

@@ -483,7 +483,6 @@ fn a_label_from_before_goes_first_though_its_pod_waits_for_its_turn() {
     let mut world = World::database(&plain);
     world.says(2, "primary 7");
     world.says(0, "replica 7");
-    world.index.turns.set_size(1);
     let edited = marker(&app_x(), &[role(true, None)]);
     world.cluster.put_marker(&name("a", "way"), edited);
     world.deliver();

@@ -9,7 +9,7 @@ use super::proof::marker;
 use super::scene::{app_x, idle, p0};
 use super::world::World;
 use crate::podprobe::Compatibility;
-use crate::podprobe::event::{WatchedKind, Write, WriteTarget};
+use crate::podprobe::event::{Event, WatchedKind, Write, WriteTarget};
 use crate::podprobe::index::{Config, FINALIZER};
 
 const OTHER: &str = "example.com/other";
@@ -141,6 +141,7 @@ fn a_list_of_finalizers_that_has_changed_is_not_replaced() {
         marker.metadata.finalizers = Some(vec![FINALIZER.to_owned()]);
     });
     assert!(matches!(world.cluster.execute(due), Reply::Conflict));
+    world.observe(Event::Unwritten(object, true));
     assert_eq!(finalizers(&world), [FINALIZER]);
     world.drain();
     assert!(way(&world).is_none());

@@ -8,7 +8,7 @@ use super::pod::SimPod;
 use super::proof::marker;
 use super::scene::{app_x, exec, idle, probe};
 use super::world::World;
-use crate::podprobe::event::{WatchedKind, WriteTarget};
+use crate::podprobe::event::{Event, WatchedKind, WriteTarget};
 
 // PPM-13, PRB-4, DEF-16
 #[rstest]
@@ -59,6 +59,7 @@ fn a_condition_that_another_client_adds_before_a_status_is_written_is_kept() {
         status.conditions.push(foreign);
     });
     assert!(matches!(world.cluster.execute(due), Reply::Conflict));
+    world.observe(Event::Unwritten(target, true));
     world.settle();
     let conditions = world.status("way").conditions;
     let types: Vec<_> = conditions.iter().map(|one| one.type_.as_str()).collect();
@@ -216,6 +217,7 @@ fn a_generation_counts_as_observed_when_its_entries_are_acknowledged(#[case] pro
         unreachable!()
     };
     world.observe(reply);
+    world.observe(Event::Written(object));
     assert_eq!(world.status("way").observed_generation, 1);
     world.drain();
     assert_eq!(world.status("way").observed_generation, 2);

@@ -21,7 +21,6 @@ mod scene;
 mod serverless;
 mod status;
 mod surplus;
-mod turns;
 mod undecodable;
 mod verdicts;
 mod world;

@@ -8,7 +8,7 @@ use super::cluster::name;
 use super::pod::SimPod;
 use super::scene::{exec, idle, p0, probe};
 use super::world::World;
-use crate::podprobe::event::{WatchedKind, WriteTarget};
+use crate::podprobe::event::{Event, WatchedKind, WriteTarget};
 use crate::podprobe::index::Config;
 
 // PPM-2, DEF-6
@@ -208,6 +208,7 @@ fn a_stray_event_without_our_fields_is_not_taken_for_the_api_servers_doing() {
     let written = WriteTarget::NodePodProbe("n0".to_owned());
     let lost = world.index.due(&written, world.now());
     assert!(lost.is_some());
+    world.observe(Event::Unwritten(written, false));
     world.cluster.edit_node_pod_probe("n0", without_fields);
     world.cluster.edit_marker(&name("a", "way"), |marker| {
         let status = marker.status.as_mut().unwrap();
@@ -217,6 +218,7 @@ fn a_stray_event_without_our_fields_is_not_taken_for_the_api_servers_doing() {
     let written = WriteTarget::MarkerStatus(name("a", "way"));
     let lost = world.index.due(&written, world.now());
     assert!(lost.is_some());
+    world.observe(Event::Unwritten(written, false));
     world.cluster.edit_marker(&name("a", "way"), |marker| {
         let status = marker.status.as_mut().unwrap();
         status.matched_pods = Some(1);

@@ -1,13 +1,12 @@
 //! Writes that the API server refuses: how long they wait, and where the refusal is shown.
 
 use jiff::SignedDuration;
-use serde_json::json;
 
 use super::cluster::name;
 use super::scene::{idle, p0};
 use super::world::World;
 use crate::cluster::Refusal;
-use crate::podprobe::event::{Event, PodMarks, Write, WriteTarget};
+use crate::podprobe::event::{Event, WriteTarget};
 
 // PPM-8, PPM-13
 #[test]
@@ -69,15 +68,8 @@ fn a_refused_write_is_tried_again_after_minutes() {
 fn a_refusal_of_a_known_object_is_remembered_and_its_message_is_bounded() {
     let mut world = World::probing(&[idle()]);
     let gone = WriteTarget::PodMarks(name("a", "gone"));
-    let marks = PodMarks {
-        pod: name("a", "gone"),
-        uid: "u9".to_owned(),
-        remove: None,
-        apply: Some(json!({})),
-    };
-    let write = Box::new(Write::PodMarks(Box::new(marks)));
     let refusal = Refusal::Forbidden("no".to_owned());
-    world.observe(Event::Refused(gone, write, refusal));
+    world.observe(Event::Refused(gone, refusal));
     world.drain();
     assert_eq!(world.ready("way").0, "Probing");
     world.verdict("way#idle", "Succeeded", "");

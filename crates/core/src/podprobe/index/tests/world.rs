@@ -1,10 +1,12 @@
 //! The cluster and a manager that carries the index's writes out: what the manager's slots, requests and watches
 //! guarantee, and nothing more. A write is in flight until its reply has come or is known not to come.
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
+use proptest::prelude::*;
 
 use super::cluster::{Cluster, Reply, at};
 use crate::cluster::{Effects, Now, ObjectName, Refusal, ResourceVersion, Source};
@@ -22,8 +24,8 @@ pub(super) struct World {
     pub(super) cluster: Cluster,
     pub(super) index: Index,
     pub(super) config: Config,
-    /// The work of one turn, if not as usual.
-    pub(super) turn: Option<usize>,
+    /// What a run costs, if keys wait for their turn.
+    pub(super) run_cost: Option<Duration>,
     pub(super) dirty: BTreeSet<WriteTarget>,
     pub(super) monotonic: Duration,
     /// By how much the manager's time of day is ahead of the API server's.
@@ -80,6 +82,23 @@ fn shown(event: &Event) -> Option<(WatchedKind, ObjectName)> {
     Some((kind, ObjectName::of(meta)))
 }
 
+thread_local! {
+    static COST: Cell<Duration> = const { Cell::new(Duration::ZERO) };
+    static ELAPSED: Cell<Duration> = const { Cell::new(Duration::ZERO) };
+}
+
+/// The clock that measures runs: from one look at it to the next, one has cost what runs cost.
+fn elapsed() -> Duration {
+    ELAPSED.set(ELAPSED.get() + COST.get());
+    ELAPSED.get()
+}
+
+/// What a run costs: nothing, so that none waits, or so much that all wait, for one turn, for a few, or for one each with a rest.
+pub(super) fn any_run_cost() -> impl Strategy<Value = Option<Duration>> {
+    let micros = prop_oneof![Just(0), Just(45), Just(3000)];
+    proptest::option::of(micros.prop_map(Duration::from_micros))
+}
+
 impl World {
     /// An empty cluster, its manager in sync.
     pub(super) fn new(config: Config) -> Self {
@@ -87,7 +106,7 @@ impl World {
             cluster: Cluster::new(),
             index: Index::new(config.clone()),
             config,
-            turn: None,
+            run_cost: None,
             dirty: BTreeSet::new(),
             monotonic: Duration::ZERO,
             clock_error: SignedDuration::ZERO,
@@ -110,10 +129,8 @@ impl World {
 
     /// A new manager that lists the kinds in this order. What the old one had under way may still get there.
     pub(super) fn restart(&mut self, kinds: [WatchedKind; 4]) {
-        self.index = Index::new(self.config.clone());
-        if let Some(size) = self.turn {
-            self.index.turns.set_size(size);
-        }
+        COST.set(self.run_cost.unwrap_or_default());
+        self.index = Index::with_clock(self.config.clone(), elapsed);
         self.dirty.clear();
         self.agents_left.clear();
         self.retries.clear();
@@ -151,7 +168,12 @@ impl World {
         let known = version(self);
         self.note_list(&event);
         let before = self.known_agents();
-        let Effects { dirty, deadline } = self.index.observe_in_turns(event, self.now());
+        let now = self.now();
+        let Effects { dirty, deadline } = if self.run_cost.is_some() {
+            self.index.observe_in_turns(event, now)
+        } else {
+            self.index.observe(event, now)
+        };
         let after = self.known_agents();
         if let (Some(known), Some(now)) = (known, version(self)) {
             let is_back = known.is_later_than(now);
@@ -276,12 +298,11 @@ impl World {
             // What was carried out is not refused.
             (Some(reply), Fate::Answered | Fate::Refused) => self.answer(&object, reply, &flight),
             (None, Fate::Refused) => {
-                let write = Box::new(flight.write.clone());
                 self.end(&object, &flight, false);
                 let refusal = Refusal::Forbidden("no".to_owned());
-                self.observe(Event::Refused(object, write, refusal));
+                self.observe(Event::Refused(object, refusal));
             }
-            _ => self.retry(object),
+            _ => self.retry(object, false),
         }
         true
     }
@@ -296,8 +317,11 @@ impl World {
                 self.observe(Event::Written(object.clone()));
                 self.end(object, flight, again);
             }
-            Reply::Gone => self.end(object, flight, false),
-            Reply::Conflict => self.retry(object.clone()),
+            Reply::Gone => {
+                self.observe(Event::Gone(object.clone()));
+                self.end(object, flight, false);
+            }
+            Reply::Conflict => self.retry(object.clone(), true),
             Reply::Exists => {
                 if let WriteTarget::NodePodProbe(name) = object {
                     let name = super::cluster::name("", name);
@@ -308,7 +332,7 @@ impl World {
                         self.observe(event);
                     }
                 }
-                self.retry(object.clone());
+                self.retry(object.clone(), true);
             }
         }
     }
@@ -319,7 +343,8 @@ impl World {
         }
     }
 
-    fn retry(&mut self, object: WriteTarget) {
+    fn retry(&mut self, object: WriteTarget, is_surely_not_done: bool) {
+        self.observe(Event::Unwritten(object.clone(), is_surely_not_done));
         if !self.standby {
             self.dirty.remove(&object);
             self.retries.insert(object, self.monotonic + RETRY);
@@ -355,16 +380,11 @@ impl World {
     /// Plans pods that wait for their turn, and what else the manager does at once.
     pub(super) fn take_turn(&mut self) -> bool {
         let is_past = |deadline| deadline <= self.monotonic;
-        let waits = !self.index.turns.are_over() || self.deadline.is_some_and(is_past);
+        let waits = self.deadline.is_some_and(is_past);
         if waits {
             self.observe(Event::Deadline);
         }
         waits
-    }
-
-    /// Whether nothing is put off.
-    pub(super) fn waits_for_nothing(&self) -> bool {
-        self.retries.is_empty() && self.index.waits_for_nothing()
     }
 
     /// When something is written or observed without anything else happening.
@@ -376,7 +396,7 @@ impl World {
     /// Lets time pass until nothing is due any more.
     pub(super) fn rest(&mut self) {
         self.drain();
-        for _ in 0..200 {
+        for _ in 0..2000 {
             let Some(time) = self.next_time() else {
                 return;
             };
@@ -473,8 +493,7 @@ impl World {
     /// Refuses the write of a target that is due. Returns it.
     pub(super) fn refuse_due(&mut self, object: &WriteTarget, refusal: Refusal) -> Write {
         let write = self.index.due(object, self.now()).unwrap();
-        let refused = Box::new(write.clone());
-        self.observe(Event::Refused(object.clone(), refused, refusal));
+        self.observe(Event::Refused(object.clone(), refusal));
         write
     }
 }

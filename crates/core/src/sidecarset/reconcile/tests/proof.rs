@@ -260,7 +260,7 @@ fn due(world: &World) -> BTreeMap<WriteId, Value> {
 fn chosen(world: &World) -> BTreeSet<ObjectName> {
     let wanted = world.wanted().into_keys();
     let upgrades = wanted.filter(|id| WRITES[id.kind].label == UPGRADE_POD.label);
-    upgrades.map(|id| id.name).collect()
+    upgrades.map(|id| (*id.name).clone()).collect()
 }
 
 /// Since when a generation is in force is remembered until the status says it, and which pods lack the set depends on it.

@@ -109,7 +109,7 @@ pub(super) fn write_id(kind: &WriteKind, name: ObjectName) -> WriteId {
     let place = WRITES.iter().position(|one| one.label == kind.label);
     WriteId {
         kind: place.unwrap(),
-        name,
+        name: name.into(),
     }
 }
 

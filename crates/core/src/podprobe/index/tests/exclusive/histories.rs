@@ -2,6 +2,7 @@
 //! ends with the one that a naive reading of the rules says.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 use leadsman_api::node_pod_probe::ContainerProbeState;
@@ -12,7 +13,7 @@ use super::super::cluster::name;
 use super::super::pod::{Owner, SimPod, mark};
 use super::super::proof::{histories, marker};
 use super::super::scene::app_x;
-use super::super::world::{Fate, World};
+use super::super::world::{Fate, World, any_run_cost};
 use super::{KINDS, node_of, pod_name, records_of, role};
 use crate::cluster::ObjectName;
 use crate::podprobe::event::{WatchedKind, WriteTarget};
@@ -308,9 +309,9 @@ impl World {
     }
 }
 
-fn prove(is_versioned: bool, turn: Option<usize>, turns: &[Turn]) {
+fn prove(is_versioned: bool, run_cost: Option<Duration>, turns: &[Turn]) {
     let mut world = World::database(&role(is_versioned, None));
-    world.turn = turn;
+    world.run_cost = run_cost;
     world.restart(KINDS);
     for (which, turn) in turns.iter().enumerate() {
         turn.clone().take(&mut world, is_versioned);
@@ -338,9 +339,9 @@ proptest! {
     #[test]
     fn no_history_has_a_moment_with_two_and_each_ends_with_the_best_claim(
         is_versioned in any::<bool>(),
-        turn in proptest::option::of(1..40_usize),
+        run_cost in any_run_cost(),
         turns in proptest::collection::vec(any_turn(), 0..80),
     ) {
-        prove(is_versioned, turn, &turns);
+        prove(is_versioned, run_cost, &turns);
     }
 }

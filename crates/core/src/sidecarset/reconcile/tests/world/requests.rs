@@ -121,7 +121,7 @@ impl World {
             "sidecarsets" | "sidecarsets/status" => WatchedKind::Set,
             _ => WatchedKind::Revision,
         };
-        let key = (of, sent.id.name.clone());
+        let key = (of, (*sent.id.name).clone());
         if kind.verb == WriteVerb::Create {
             if self.objects.contains_key(&key) {
                 // It is read, and asked again what is due.

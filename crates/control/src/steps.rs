@@ -1,0 +1,254 @@
+//! Writes as HTTP requests. Only here it is decided which path, verb and kind of patch a write is.
+
+use std::borrow::Cow;
+
+use http::request::Request as HttpRequest;
+use kube::api::{DeleteParams, GetParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::core::Request as Builder;
+use kube::core::request::Error as BuildError;
+use leadsman_reconcile::{ObjectName, WriteKind, WriteVerb};
+use serde_json::Value;
+
+use crate::request::DecodeReply;
+use crate::rules::Rules;
+
+/// The HTTP requests of a write, and what is read of their replies.
+pub struct RequestSteps<E> {
+    /// The kind of its last step.
+    pub kind: &'static WriteKind,
+    /// The steps, each of which is sent after the one before has succeeded. A failure to build them counts as a
+    /// refusal.
+    pub requests: Result<Vec<HttpRequest<Vec<u8>>>, BuildError>,
+    /// How to read the object in the reply to the last step, if there is one. (The reply to a deletion has none: the
+    /// watch shows when the object is gone, in order with later events.)
+    pub reply: Option<DecodeReply<E>>,
+    /// The request that reads an object of the name that exists already, for a creation.
+    pub read_back: Option<HttpRequest<Vec<u8>>>,
+}
+
+impl<E> RequestSteps<E> {
+    /// The steps that write an object, each by its kind and body. None if there are none.
+    pub fn of_writes<R: Rules<Event = E>>(
+        name: &ObjectName,
+        writes: &[(&'static WriteKind, Cow<'_, Value>)],
+    ) -> Option<Self> {
+        let (kind, _) = writes.last()?;
+        // Neither shows an object that exists.
+        let shows_none = matches!(kind.verb, WriteVerb::Delete | WriteVerb::DryRun);
+        // Under which the manager's writes stand in managedFields.
+        let manager = format!("leadsman-{}", R::NAME);
+        let requests = writes.iter();
+        let requests = requests.map(|(kind, body)| build_step(&manager, kind, name, body));
+        let is_read_back = is_read_back::<R>(kind);
+        Some(Self {
+            kind,
+            requests: requests.collect(),
+            reply: decode_reply::<R>(kind).filter(|_| !shows_none),
+            read_back: is_read_back.then(|| build_read(kind, name)).flatten(),
+        })
+    }
+}
+
+/// Whether a creation reads the object that is in its way. A name that the API server makes meets nothing.
+pub(crate) fn is_read_back<R: Rules>(kind: &WriteKind) -> bool {
+    kind.verb == WriteVerb::Create && decode_reply::<R>(kind).is_some()
+}
+
+/// How to read the object in the reply to a write: as an object of the watched kind of that resource, if there is one.
+fn decode_reply<R: Rules>(written: &WriteKind) -> Option<DecodeReply<R::Event>> {
+    let plural = split_resource(written).0;
+    let kind = R::KINDS.iter().find(|kind| {
+        let resource = kind.resource();
+        resource.group == written.group && resource.plural == plural
+    })?;
+    Some(kind.decode_reply)
+}
+
+fn build_step(
+    manager: &str,
+    kind: &WriteKind,
+    object: &ObjectName,
+    body: &Value,
+) -> Result<HttpRequest<Vec<u8>>, BuildError> {
+    let (name, (plural, subresource)) = (&object.name, split_resource(kind));
+    let builder = Builder::new(collection_path(kind, plural, &object.namespace));
+    let patch = |params: &PatchParams, patch: &Patch<_>| match subresource {
+        Some(subresource) => builder.patch_subresource(subresource, name, params, patch),
+        None => builder.patch(name, params, patch),
+    };
+    let params = PatchParams {
+        field_manager: Some(manager.to_owned()),
+        ..PatchParams::default()
+    };
+    let post = PostParams {
+        dry_run: kind.verb == WriteVerb::DryRun,
+        field_manager: Some(manager.to_owned()),
+    };
+    match kind.verb {
+        WriteVerb::MergePatch => patch(&params, &Patch::Merge(body)),
+        WriteVerb::StrategicPatch => patch(&params, &Patch::Strategic(body)),
+        // Forced: a field that another manager has with another value would be a conflict (409), and what is applied is ours to
+        // say, whoever has it.
+        WriteVerb::Apply(manager) => {
+            patch(&PatchParams::apply(manager).force(), &Patch::Apply(body))
+        }
+        WriteVerb::Create | WriteVerb::DryRun => {
+            builder.create(&post, body.to_string().into_bytes())
+        }
+        WriteVerb::Replace => builder.replace(name, &post, body.to_string().into_bytes()),
+        WriteVerb::Delete => {
+            let text = |place| Some(body.pointer(place)?.as_str()?.to_owned());
+            let preconditions = Preconditions {
+                uid: text("/preconditions/uid"),
+                resource_version: text("/preconditions/resourceVersion"),
+            };
+            // The pods of a Job would be orphaned by a deletion that says nothing of them (`DefaultGarbageCollectionPolicy`,
+            // `pkg/registry/batch/job/strategy.go`).
+            builder.delete(
+                name,
+                &DeleteParams::background().preconditions(preconditions),
+            )
+        }
+    }
+}
+
+/// Reads the object that a creation meets.
+fn build_read(kind: &WriteKind, object: &ObjectName) -> Option<HttpRequest<Vec<u8>>> {
+    let path = collection_path(kind, split_resource(kind).0, &object.namespace);
+    Builder::new(path)
+        .get(&object.name, &GetParams::default())
+        .ok()
+}
+
+fn split_resource(kind: &WriteKind) -> (&'static str, Option<&'static str>) {
+    kind.resource
+        .split_once('/')
+        .map_or((kind.resource, None), |(plural, subresource)| {
+            (plural, Some(subresource))
+        })
+}
+
+fn collection_path(kind: &WriteKind, plural: &str, namespace: &str) -> String {
+    let group = match kind.group {
+        "" => format!("/api/{}", kind.version),
+        group => format!("/apis/{group}/{}", kind.version),
+    };
+    match namespace {
+        "" => format!("{group}/{plural}"),
+        namespace => format!("{group}/namespaces/{namespace}/{plural}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http::header::CONTENT_TYPE;
+    use leadsman_reconcile::RightScope;
+    use serde_json::json;
+
+    use super::*;
+
+    const LAMP: WriteKind = WriteKind {
+        label: "lamp",
+        group: "example.com",
+        version: "v1",
+        resource: "lamps",
+        verb: WriteVerb::Create,
+        scope: RightScope::Cluster,
+        class: 0,
+    };
+
+    /// Method, path with query, and media type.
+    fn shown(
+        verb: WriteVerb,
+        resource: &'static str,
+        namespace: &str,
+    ) -> (String, String, String, Vec<u8>) {
+        let kind = WriteKind {
+            resource,
+            verb,
+            ..LAMP
+        };
+        let name = ObjectName {
+            namespace: namespace.to_owned(),
+            name: "a".to_owned(),
+        };
+        let body = json!({"preconditions": {"uid": "u"}});
+        let request = build_step("leadsman-lamps", &kind, &name, &body).unwrap();
+        let media = request.headers().get(CONTENT_TYPE).unwrap();
+        let media = media.to_str().unwrap().to_owned();
+        let path = request.uri().to_string().replace("?&", "?");
+        (
+            request.method().to_string(),
+            path,
+            media,
+            request.into_body(),
+        )
+    }
+
+    #[test]
+    fn a_write_is_this_request() {
+        const LAMPS: &str = "/apis/example.com/v1/namespaces/shop/lamps";
+        const BY: &str = "fieldManager=leadsman-lamps";
+        let body = br#"{"preconditions":{"uid":"u"}}"#;
+        let json = "application/json";
+        for (verb, resource, method, path, media) in [
+            (
+                WriteVerb::Create,
+                "lamps",
+                "POST",
+                format!("{LAMPS}?{BY}"),
+                json,
+            ),
+            (
+                WriteVerb::DryRun,
+                "lamps",
+                "POST",
+                format!("{LAMPS}?dryRun=All&{BY}"),
+                json,
+            ),
+            (
+                WriteVerb::Replace,
+                "lamps",
+                "PUT",
+                format!("{LAMPS}/a?{BY}"),
+                json,
+            ),
+            (
+                WriteVerb::MergePatch,
+                "lamps/status",
+                "PATCH",
+                format!("{LAMPS}/a/status?{BY}"),
+                "application/merge-patch+json",
+            ),
+            (
+                WriteVerb::StrategicPatch,
+                "lamps",
+                "PATCH",
+                format!("{LAMPS}/a?{BY}"),
+                "application/strategic-merge-patch+json",
+            ),
+            (
+                WriteVerb::Apply("leadsman-marks"),
+                "lamps/status",
+                "PATCH",
+                format!("{LAMPS}/a/status?force=true&fieldManager=leadsman-marks"),
+                "application/apply-patch+yaml",
+            ),
+        ] {
+            let expected = (method.to_owned(), path, media.to_owned(), body.to_vec());
+            assert_eq!(shown(verb, resource, "shop"), expected);
+        }
+    }
+
+    #[test]
+    fn a_deletion_is_of_the_object_that_was_seen_and_takes_what_it_owns_along() {
+        let (method, path, _, body) = shown(WriteVerb::Delete, "lamps", "");
+        assert_eq!(
+            (&*method, &*path),
+            ("DELETE", "/apis/example.com/v1/lamps/a?")
+        );
+        let body: Value = serde_json::from_slice(&body).unwrap();
+        let expected = json!({"propagationPolicy": "Background", "preconditions": {"uid": "u"}});
+        assert_eq!(body, expected);
+    }
+}
