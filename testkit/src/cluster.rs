@@ -15,7 +15,7 @@ use serde_json::json;
 use tokio::sync::Mutex;
 
 use crate::leadsman::{self, NAMESPACE};
-use crate::node::Inside;
+use crate::node::{Inside, Node};
 use crate::{NodeBed, cache};
 
 /// Where the manager serves `/metrics`, inside the bed.
@@ -98,8 +98,13 @@ impl Cluster {
             &webhooks,
         ];
         *self.manager.lock().await = Some(
-            self.start("manager", &leadsman::program()?, &arguments)
-                .await?,
+            self.start(
+                self.bed.control(),
+                "manager",
+                &leadsman::program()?,
+                &arguments,
+            )
+            .await?,
         );
         Ok(())
     }
@@ -129,27 +134,33 @@ impl Cluster {
             &pod_folders,
         ];
         *self.agent.lock().await = Some(
-            self.start("agent", &leadsman::agent_program()?, &arguments)
+            self.start(&self.bed, "agent", &leadsman::agent_program()?, &arguments)
                 .await?,
         );
         Ok(())
     }
 
-    async fn start(&self, name: &str, program: &Path, arguments: &[&str]) -> Result<Inside> {
+    async fn start(
+        &self,
+        node: &Node,
+        name: &str,
+        program: &Path,
+        arguments: &[&str],
+    ) -> Result<Inside> {
         let path = self.log(name);
         let log = std::fs::File::options()
             .create(true)
             .append(true)
             .open(&path)?;
         cache::hand_over(&path)?;
-        let mut command = self.bed.command_inside(program)?;
+        let mut command = node.command_inside(program)?;
         command
             .args(arguments)
             .env("LEADSMAN_LOG", self.log_filter)
             .stdin(Stdio::null())
             .stdout(log.try_clone()?)
             .stderr(log);
-        let started = self.bed.spawn_inside(command).await;
+        let started = node.spawn_inside(command).await;
         started.with_context(|| format!("starting the {name}; its log: {}", path.display()))
     }
 

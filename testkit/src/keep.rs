@@ -196,7 +196,8 @@ impl Keeper<'_> {
         };
         let facts = |number| node::plan::facts(&core, self.name, network, number);
         let nodes: Vec<Node> = (1..=count).map(facts).collect();
-        let workers: Vec<_> = nodes.iter().skip(1).map(Node::link).collect();
+        let workers = nodes.iter().skip(1).filter(|node| !node.is_vm);
+        let workers: Vec<_> = workers.map(Node::link).collect();
         outside::make_cgroups(self.name, &workers)?;
         let server = format!("https://{address}:{}", core.ports.api);
         let authority = self.certificates(&server, &[&address.to_string()])?;
@@ -233,10 +234,14 @@ impl Keeper<'_> {
 
     /// Starts the supervisor of a node beside the first, whose first process is `first`, and links the two.
     async fn start_worker(&self, node: &Node, network: Network, first: Pid) -> Result<Running> {
-        let running = Running::start(Kind::Node, self.folder).await?;
         let addresses = network.node(node.number);
+        if node.is_vm {
+            outside::connect_worker(&node.link(), first, &addresses, None)?;
+            return Running::spawn(node::vm::command(self.folder, node, first)?, false).await;
+        }
+        let running = Running::start(Kind::Node, self.folder).await?;
         let inside = running.first_process;
-        outside::connect_worker(&node.link(), first, &addresses, inside)?;
+        outside::connect_worker(&node.link(), first, &addresses, Some(inside))?;
         node.write_first_process(inside)?;
         Ok(running)
     }
@@ -244,6 +249,7 @@ impl Keeper<'_> {
     fn cgroup(&self, node: &Node) -> String {
         match node.number {
             1 => format!("/{}", self.name),
+            _ if node.is_vm => "/".to_owned(),
             _ => format!("/{}/{}", self.name, node.link()),
         }
     }

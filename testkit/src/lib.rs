@@ -23,6 +23,7 @@
 //! | `keep`, `supervise` | the two kinds of processes behind a bed; `supervised`: the second as the first sees it |
 //! | `leftovers` | what was left when both owner and keeper were killed |
 //! | [`control_plane`], [`node`] | what a test holds |
+//! | `node::vm`, [`node::commands`] | a node in a virtual machine, and commands in it |
 //! | [`leadsman`], [`release`], [`cluster`] | leadsman installed; by its chart; as processes |
 //! | [`audit`] | requests, counted by user |
 //! | [`kubelet`] | a stand-in for kubelets on a control plane without nodes |

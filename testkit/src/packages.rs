@@ -29,6 +29,19 @@ const NEEDED: &[(&str, &str)] = &[
 /// Where services' start at installation is asked for and refused.
 const POLICY: &str = "/usr/sbin/policy-rc.d";
 
+/// What runs a node in a virtual machine.
+const QEMU: &[(&str, &str)] = &[
+    ("qemu-system-x86_64", "qemu-system-x86"),
+    ("setpriv", "util-linux"),
+    ("dpkg-deb", "dpkg"),
+];
+
+/// Where Debian has the program that shares folders with a virtual machine: before version 13 it came with QEMU.
+const VIRTIOFSD: [&str; 2] = ["/usr/lib/qemu/virtiofsd", "/usr/libexec/virtiofsd"];
+
+/// Debian's newest kernel for virtual machines: an empty package that depends on it.
+const KERNEL: &str = "linux-image-cloud-amd64";
+
 /// Prometheus, and the tool that checks its rules. No bed needs them; a test that scrapes one does.
 const PROMETHEUS: &[(&str, &str)] = &[("prometheus", "prometheus"), ("promtool", "prometheus")];
 
@@ -64,6 +77,40 @@ pub fn ensure_shells(progress: &mut dyn FnMut(Progress)) -> Result<Vec<&'static 
         ensure_programs(SHELLS, progress)?;
     }
     Ok(packages_without_program(SHELLS))
+}
+
+/// Makes sure that QEMU is there, and what shares folders with its machines.
+pub(crate) fn ensure_qemu(progress: &mut dyn FnMut(Progress)) -> Result<()> {
+    ensure_programs(QEMU, progress)?;
+    if virtiofsd().is_none() {
+        ensure_programs(&[(VIRTIOFSD[1], "virtiofsd")], progress)?;
+    }
+    Ok(())
+}
+
+/// The program that shares folders with a virtual machine.
+pub(crate) fn virtiofsd() -> Option<PathBuf> {
+    VIRTIOFSD.into_iter().find_map(find)
+}
+
+/// Downloads the kernel of [`KERNEL`] and unpacks it into a folder. It is not installed: the machine keeps its own.
+pub(crate) fn unpack_kernel(folder: &Path, progress: &mut dyn FnMut(Progress)) -> Result<()> {
+    let facts = processes::run("apt-cache", &["depends", "--important", KERNEL]);
+    let facts = facts.context("which kernel is the newest; `apt-get update` may be needed")?;
+    let mut words = facts.lines().map(|line| line.split_whitespace().last());
+    let package =
+        words.find_map(|word| word.filter(|it| it.starts_with("linux-image-") && *it != KERNEL));
+    let package = package.with_context(|| format!("{KERNEL} depends on no kernel:\n{facts}"))?;
+    progress(Progress::Note(format!("downloading {package}")));
+    let mut download = Command::new("apt-get");
+    download.args(["download", package]).current_dir(folder);
+    processes::run_command(&mut download)?;
+    let mut files = std::fs::read_dir(folder)?.flatten().map(|file| file.path());
+    let file = files.find(|path| path.extension().is_some_and(|it| it == "deb"));
+    let file = file.with_context(|| format!("apt-get has downloaded no {package}"))?;
+    let [from, to] = [&*file, folder].map(|path| path.display().to_string());
+    processes::run("dpkg-deb", &["--extract", &from, &to])?;
+    Ok(std::fs::remove_file(file)?)
 }
 
 fn ensure_programs(needed: &[(&str, &str)], progress: &mut dyn FnMut(Progress)) -> Result<()> {

@@ -129,7 +129,7 @@ pub(crate) fn logs_after_failure() -> Result<PathBuf> {
 
 /// The program `leadsman-bed`: this one, or the one beside it in the target folder, compiled first
 /// if it is missing or older than its sources.
-fn program(progress: &mut dyn FnMut(Progress)) -> Result<PathBuf> {
+pub(crate) fn program(progress: &mut dyn FnMut(Progress)) -> Result<PathBuf> {
     const NAME: &str = "leadsman-bed";
     if let Some(given) = std::env::var_os("LEADSMAN_BED") {
         return Ok(given.into());

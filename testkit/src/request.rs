@@ -25,6 +25,8 @@ pub struct Options {
     arguments: BTreeMap<String, Vec<String>>,
     /// Nodes beside the first, which has the control plane.
     pub(crate) workers: u8,
+    /// The one node beside the first is a virtual machine, and the first runs no pods.
+    pub(crate) is_vm: bool,
 }
 
 impl Options {
@@ -49,6 +51,13 @@ impl Options {
             "a node bed has 1 to {MOST_NODES} nodes, not {nodes}"
         );
         self.workers = nodes - 1;
+        self
+    }
+
+    /// The one node that a bed then has is a virtual machine; its control plane runs outside, in namespaces as ever.
+    #[must_use]
+    pub fn in_vm(mut self) -> Self {
+        (self.workers, self.is_vm) = (1, true);
         self
     }
 
@@ -118,6 +127,8 @@ pub(crate) struct Node {
     pub(crate) host_address: Ipv4Addr,
     /// Configuration, sockets and state of its programs.
     pub(crate) folder: PathBuf,
+    /// It is a virtual machine: it sees this folder, but has sockets and state in memory of its own.
+    pub(crate) is_vm: bool,
 }
 
 impl Request {

@@ -60,21 +60,25 @@ impl Running {
                 command
             }
         };
+        command.arg("supervise").arg(folder).current_dir(folder);
+        Self::spawn(command, kind == Kind::Node).await
+    }
+
+    /// Starts a supervisor by this command, which is the supervisor itself or a machine that has it, or `unshare`.
+    pub(crate) async fn spawn(mut command: Command, is_unshare: bool) -> Result<Self> {
         let mut process = command
-            .arg("supervise")
-            .arg(folder)
             .env("PATH", processes::search_path())
             // The bed must not follow what its owner's working folder or proxies are.
             .env_remove("KUBECONFIG")
-            .current_dir(folder)
             .stdin(Stdio::piped())
             .spawn()
             .context("cannot start the supervisor")?;
         let input = process.stdin.take();
         let input = input.context("the supervisor's stdin is a pipe")?;
-        let first = match kind {
-            Kind::ControlPlane => process.id().map(|id| Pid::from_raw(id.cast_signed())),
-            Kind::Node => Some(first_process(&process).await?),
+        let first = if is_unshare {
+            Some(first_process(&process).await?)
+        } else {
+            process.id().map(|id| Pid::from_raw(id.cast_signed()))
         };
         Ok(Self {
             process,
@@ -133,6 +137,9 @@ impl Supervised {
     /// Kills it and with it all processes of its namespaces, and waits until they are gone: the first process of a
     /// process namespace is reaped last.
     pub(crate) async fn kill(&mut self) -> Result<()> {
+        if self.node.as_ref().is_some_and(|node| node.is_vm) {
+            bail!("a node in a virtual machine has no disk that outlives it");
+        }
         let mut running = self.running.take().context("it was killed already")?;
         // `unshare` takes its child with it (`--kill-child`), which is then the keeper's.
         running.process.kill().await?;

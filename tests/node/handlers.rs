@@ -10,7 +10,7 @@ use k8s_openapi::api::core::v1::Event;
 use kube::Api;
 use kube::api::ListParams;
 use kube::runtime::{WatchStreamExt, watcher};
-use leadsman_tests::wait::PATIENCE;
+use leadsman_tests::wait::patience;
 use leadsman_tests::{History, wait_for_object};
 use serde_json::json;
 
@@ -229,7 +229,8 @@ pub(crate) async fn a_native_sidecar_is_probed(cluster: Arc<Cluster>) -> Result<
 pub(crate) async fn a_probe_waits_for_the_startup_probe(cluster: Arc<Cluster>) -> Result<()> {
     let room = Room::new(&cluster, "gated").await?;
     let mut main = target("main");
-    main["startupProbe"] = json!({"exec": {"command": ["test", "-e", "/tmp/started"]}, "periodSeconds": 1, "failureThreshold": 300});
+    main["startupProbe"] = json!({"exec": {"command": ["test", "-e", "/tmp/started"]},
+        "periodSeconds": 1, "timeoutSeconds": 10, "failureThreshold": 300});
     let history = History::of(&cluster.client, "gated").await?;
     room.scene
         .marker(
@@ -283,7 +284,7 @@ pub(crate) async fn transitions_send_events(cluster: Arc<Cluster>) -> Result<()>
         }
         anyhow::Ok(())
     };
-    tokio::time::timeout(PATIENCE, both)
+    tokio::time::timeout(patience(), both)
         .await
         .context("both events")??;
     for (reason, kind) in [(SUCCEEDED, "Normal"), (FAILED, "Warning")] {

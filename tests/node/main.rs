@@ -3,6 +3,8 @@
 //! One cluster of one node serves all cases; each has a namespace of its own. Agent and manager run inside the bed as
 //! ordinary processes with the rights that `leadsman manifests` gives them, and nothing more. Cases that stop one of
 //! them run alone.
+//!
+//! With `LEADSMAN_VM` the node is a virtual machine, and only cases run that are marked `in_vm`: its cgroups are of version 2.
 
 mod bad;
 mod budgets;
@@ -21,6 +23,7 @@ mod unusual_pods;
 use std::process::ExitCode;
 
 use anyhow::Result;
+use leadsman_testkit::node::is_in_vm;
 use leadsman_testkit::{Cluster, NodeBed, Options, progress};
 use leadsman_tests::{Case, case};
 
@@ -29,11 +32,11 @@ type Room = leadsman_tests::Room<Cluster>;
 
 fn cases() -> Vec<Case<Cluster>> {
     vec![
-        case!(handlers::all_four_handlers_mark),
+        case!(handlers::all_four_handlers_mark).in_vm(),
         case!(alone handlers::a_flip_is_marked_within_a_period),
-        case!(handlers::two_containers_resolve_a_port_name_each_for_itself),
-        case!(handlers::two_probes_on_one_container_report_each_for_itself),
-        case!(handlers::a_native_sidecar_is_probed),
+        case!(handlers::two_containers_resolve_a_port_name_each_for_itself).in_vm(),
+        case!(handlers::two_probes_on_one_container_report_each_for_itself).in_vm(),
+        case!(handlers::a_native_sidecar_is_probed).in_vm(),
         case!(handlers::the_output_of_a_command_is_a_label),
         case!(handlers::a_probe_waits_for_the_startup_probe),
         case!(alone files::a_file_marks_its_pod_at_once_and_no_link_leads_out_of_its_volume),
@@ -104,7 +107,9 @@ const GATES: &str =
 
 /// A node with leadsman on it, manager and agent running.
 async fn raise() -> Result<Cluster> {
-    let bed = NodeBed::start(Options::default(), progress::to_stderr()).await?;
+    let options = Options::default();
+    let options = if is_in_vm() { options.in_vm() } else { options };
+    let bed = NodeBed::start(options, progress::to_stderr()).await?;
     let logs = bed.folder().join("logs");
     let cluster = Cluster::install(bed, GATES, logs, "info,leadsman=debug").await?;
     cluster.start_manager().await?;

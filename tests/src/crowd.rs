@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::report::{EntryName, report_all};
 use crate::scene::differs;
-use crate::wait::PATIENCE;
+use crate::wait::patience;
 use crate::{ObjectWatch, Scene};
 
 /// Requests on their way at once.
@@ -104,7 +104,7 @@ impl Crowd {
             ensure!(pods.contains(&pod.name_any()), "it is not waited for");
             differs(pod, expected)
         };
-        watch.wait_until(&what, pods.len(), PATIENCE, check).await
+        watch.wait_until(&what, pods.len(), patience(), check).await
     }
 }
 

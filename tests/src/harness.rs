@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use anyhow::Result;
 use futures::future::BoxFuture;
+use leadsman_testkit::node::is_in_vm;
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
 use tokio::runtime::Runtime;
 use tokio::sync::RwLock;
@@ -17,8 +18,21 @@ pub struct Case<F> {
     pub name: &'static str,
     /// Who may run at the same time.
     pub beside: Beside,
+    /// Whether it also runs where the node is a virtual machine.
+    pub in_vm: bool,
     /// The body.
     pub body: fn(Arc<F>) -> BoxFuture<'static, Result<()>>,
+}
+
+impl<F> Case<F> {
+    /// Runs it also where the node is a virtual machine: it counts no seconds, and needs no socket or file of its node.
+    #[must_use]
+    pub fn in_vm(self) -> Self {
+        Self {
+            in_vm: true,
+            ..self
+        }
+    }
 }
 
 /// The error of a case that cannot run here, with the reason: it counts as skipped.
@@ -72,6 +86,7 @@ macro_rules! case {
         $crate::Case {
             name: concat!(stringify!($module), "::", stringify!($name)),
             beside: $crate::Beside::$beside,
+            in_vm: false,
             body: |fixture| Box::pin($module::$name(fixture)),
         }
     };
@@ -80,15 +95,17 @@ macro_rules! case {
 /// Runs the cases that the command line asks for. The fixture is made only if one is to run, and ended at the end.
 ///
 /// `skip` is the reason why none can run here, if so.
-pub fn run<F, M, E>(cases: Vec<Case<F>>, skip: Option<&str>, make: M, end: E) -> ExitCode
+pub fn run<F, M, E>(mut cases: Vec<Case<F>>, skip: Option<&str>, make: M, end: E) -> ExitCode
 where
     F: Send + Sync + 'static,
     M: AsyncFnOnce() -> Result<F>,
     E: AsyncFnOnce(F) -> Result<()>,
 {
     let mut args = Arguments::from_args();
-    // Cases wait for a cluster far more than they compute.
-    args.test_threads = args.test_threads.or(Some(6));
+    cases.retain(|case| case.in_vm || !is_in_vm());
+    // Cases wait for a cluster far more than they compute; a virtual machine computes slowly.
+    let threads = if is_in_vm() { 2 } else { 6 };
+    args.test_threads = args.test_threads.or(Some(threads));
     if let Some(reason) = skip {
         let trials = cases.iter().map(|case| {
             let reason = reason.to_owned();

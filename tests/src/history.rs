@@ -12,7 +12,7 @@ use kube::{Api, Client};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use crate::wait::{PATIENCE, PAUSE};
+use crate::wait::{PAUSE, patience};
 
 /// Records from its creation until it is dropped.
 pub struct History {
@@ -55,7 +55,7 @@ impl History {
                 });
             }
         });
-        tokio::time::timeout(PATIENCE, seen.wait_for(|seen| seen.listed.is_some()))
+        tokio::time::timeout(patience(), seen.wait_for(|seen| seen.listed.is_some()))
             .await
             .context("the pods were not listed in time")??;
         Ok(Self { pods, seen, task })
@@ -146,7 +146,7 @@ impl History {
     /// Waits until some version of some pod was `right`.
     ///
     /// # Errors
-    /// After [`PATIENCE`].
+    /// After [`patience`].
     pub async fn wait_for_version(&self, what: &str, right: impl Fn(&Pod) -> bool) -> Result<()> {
         self.wait(what, |seen| seen.iter().any(&right)).await
     }
@@ -154,9 +154,9 @@ impl History {
     async fn wait(&self, what: &str, mut holds: impl FnMut(&[Pod]) -> bool) -> Result<()> {
         let mut seen = self.seen.clone();
         let waiting = seen.wait_for(|seen| holds(&seen.pods));
-        tokio::time::timeout(PATIENCE, waiting)
+        tokio::time::timeout(patience(), waiting)
             .await
-            .with_context(|| format!("{what}: not recorded within {PATIENCE:?}"))??;
+            .with_context(|| format!("{what}: not recorded within {:?}", patience()))??;
         Ok(())
     }
 }

@@ -7,6 +7,7 @@ use k8s_openapi::api::core::v1::{Namespace, Pod};
 use kube::Api;
 use kube::Client;
 use kube::api::{DeleteParams, PostParams};
+use leadsman_testkit::node::is_in_vm;
 use leadsman_testkit::{Cluster, Node, NodeBed, Release};
 use serde_json::{Value, json};
 
@@ -212,9 +213,12 @@ pub fn target(name: &str) -> Value {
             {"name": "rpc", "containerPort": 50051}]})
 }
 
-/// A probe of `main` each second that turns at the first result, with condition `t.io/NAME`.
+/// A probe of `main` each second that turns at the first result, with condition `t.io/NAME`. In a virtual machine a command
+/// takes a second alone.
 pub fn probe(name: &str, handler: Value) -> Value {
-    let mut probe = json!({"periodSeconds": 1, "timeoutSeconds": 1, "failureThreshold": 1});
+    let (period, timeout) = if is_in_vm() { (5, 30) } else { (1, 1) };
+    let mut probe =
+        json!({"periodSeconds": period, "timeoutSeconds": timeout, "failureThreshold": 1});
     merge(&mut probe, handler);
     json!({"name": name, "containerName": "main", "podConditionType": format!("t.io/{name}"), "probe": probe})
 }

@@ -8,16 +8,19 @@ use anyhow::{Context, Result, anyhow, bail};
 use futures::StreamExt;
 use kube::runtime::watcher::watch_object;
 use kube::{Api, Resource};
+use leadsman_testkit::node::is_in_vm;
 use serde::de::DeserializeOwned;
 
 /// How long a condition may take before a test gives up. Generous: the machine may be busy; a passing test never
 /// waits for it.
-pub const PATIENCE: Duration = Duration::from_mins(1);
+pub fn patience() -> Duration {
+    Duration::from_mins(if is_in_vm() { 5 } else { 1 })
+}
 
 /// Watches `name` until `condition` is `Ok` and returns what it returned.
 ///
 /// # Errors
-/// After [`PATIENCE`], with the condition's error for the last snapshot.
+/// After [`patience`], with the condition's error for the last snapshot.
 pub async fn wait_for_object<K, T>(
     api: &Api<K>,
     name: &str,
@@ -37,7 +40,7 @@ where
 /// Watches `name` until it does not exist.
 ///
 /// # Errors
-/// After [`PATIENCE`].
+/// After [`patience`].
 pub async fn wait_for_deletion<K>(api: &Api<K>, name: &str) -> Result<()>
 where
     K: Clone + Debug + Send + DeserializeOwned + Resource + 'static,
@@ -74,10 +77,13 @@ where
         }
         bail!("the watch ended")
     };
-    match tokio::time::timeout(PATIENCE, waiting).await {
+    match tokio::time::timeout(patience(), waiting).await {
         Ok(result) => result,
         Err(_) => Err(last).with_context(|| {
-            format!("{name}: {what} was not seen within {PATIENCE:?}; the last snapshot")
+            format!(
+                "{name}: {what} was not seen within {:?}; the last snapshot",
+                patience()
+            )
         }),
     }
 }
@@ -85,12 +91,12 @@ where
 /// Asks until there is an answer, for what no watch tells: a counter, a log, a schema that is not served yet.
 ///
 /// # Errors
-/// The attempt's own, or after [`PATIENCE`].
+/// The attempt's own, or after [`patience`].
 pub async fn wait_for_answer<T, F>(what: &str, attempt: impl FnMut() -> F) -> Result<T>
 where
     F: Future<Output = Result<Option<T>>>,
 {
-    wait_longer_for_answer(what, PATIENCE, attempt).await
+    wait_longer_for_answer(what, patience(), attempt).await
 }
 
 /// The same for what takes longer by design.

@@ -1,10 +1,13 @@
 //! Raises test beds by hand, and is the keeper and the supervisor behind every bed.
 
+use std::iter;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context as _, Result, bail};
 use clap::{Parser, Subcommand};
+use leadsman_testkit::node::commands;
 use leadsman_testkit::{
     ControlPlane, MOST_NODES, NodeBed, Options, cache, detached, keep, programs, progress,
     supervise,
@@ -35,6 +38,9 @@ enum Verb {
         #[arg(long, default_value_t = 1, conflicts_with = "control_plane",
             value_parser = clap::value_parser!(u8).range(1..=i64::from(MOST_NODES)))]
         nodes: u8,
+        /// Its node is a virtual machine
+        #[arg(long, conflicts_with_all = ["control_plane", "nodes", "detach"])]
+        vm: bool,
         /// An argument more for one of the programs, as PROGRAM=ARGUMENT
         #[arg(long, value_name = "PROGRAM=ARGUMENT")]
         argument: Vec<String>,
@@ -59,6 +65,21 @@ enum Verb {
     Keep { request: String },
     #[command(hide = true)]
     Supervise { folder: PathBuf },
+    /// Serve commands in a node that is a virtual machine
+    #[command(hide = true)]
+    Commands {
+        folder: PathBuf,
+        address: SocketAddr,
+    },
+    /// Run a program there
+    #[command(hide = true)]
+    Inside {
+        folder: PathBuf,
+        address: SocketAddr,
+        program: String,
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<String>,
+    },
 }
 
 fn main() -> ExitCode {
@@ -93,6 +114,7 @@ async fn run(verb: Verb) -> Result<ExitCode> {
             detach: true,
             nodes,
             argument,
+            ..
         } => {
             let options = options(&argument)?.nodes(nodes);
             let (name, kubeconfig) = detached::up(control_plane, options, progress::to_stderr())?;
@@ -103,10 +125,12 @@ async fn run(verb: Verb) -> Result<ExitCode> {
         Verb::Up {
             control_plane,
             nodes,
+            vm,
             argument,
             ..
         } => {
-            up(control_plane, options(&argument)?.nodes(nodes)).await?;
+            let options = options(&argument)?.nodes(nodes);
+            up(control_plane, if vm { options.in_vm() } else { options }).await?;
             Ok(ExitCode::SUCCESS)
         }
         Verb::Down { name } => {
@@ -144,6 +168,16 @@ async fn run(verb: Verb) -> Result<ExitCode> {
             supervise::supervise(folder).await?;
             Ok(ExitCode::SUCCESS)
         }
+        Verb::Commands { folder, address } => {
+            commands::serve(&folder, address).await?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Verb::Inside {
+            folder,
+            address,
+            program,
+            arguments,
+        } => commands::ask(&folder, address, program, arguments).await,
     }
 }
 
@@ -198,11 +232,17 @@ async fn raise(control_plane: bool, options: Options) -> Result<Up> {
     }
     let bed = NodeBed::start(options, progress::to_stderr()).await?;
     for node in bed.nodes() {
+        let program = node.command_inside("sh")?;
+        let program = program.as_std();
+        let words: Vec<_> = iter::once(program.get_program())
+            .chain(program.get_args())
+            .map(|word| word.to_string_lossy())
+            .collect();
         eprintln!(
-            "bed: node {}, runtime {}; enter it with: nsenter --all --target {}",
+            "bed: node {}, runtime {}; a command there: {}",
             node.name(),
             node.runtime_endpoint(),
-            node.first_process()?
+            words.join(" ")
         );
     }
     println!("KUBECONFIG={}", bed.admin_kubeconfig().display());

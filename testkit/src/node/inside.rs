@@ -49,11 +49,15 @@ pub struct Inside {
     pub stderr: Option<ChildStderr>,
 }
 
-pub(super) async fn spawn(mut command: Command) -> Result<Inside> {
+/// A command that is not `nsenter` stands for the program: what ends it ends the program.
+pub(super) async fn spawn(mut command: Command, is_nsenter: bool) -> Result<Inside> {
     let mut nsenter = command.spawn().context("cannot run nsenter")?;
     let deadline = clock::now() + Duration::from_secs(10);
     let process = nsenter.id().context("nsenter has just been spawned")?;
     let program = loop {
+        if !is_nsenter {
+            break Pid::from_raw(process.cast_signed());
+        }
         if let Some(program) = processes::children_of(process).first() {
             break *program;
         }

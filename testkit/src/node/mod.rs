@@ -7,10 +7,14 @@
 //! IPs only from inside.
 //!
 //! A node beside the first can be cut off and healed, killed with all that runs on it, and started again.
+//!
+//! The one node of a bed can be a virtual machine instead (`vm`). The first is then its control plane's place alone.
 
+pub mod commands;
 mod inside;
 pub(crate) mod outside;
 pub(crate) mod plan;
+pub(crate) mod vm;
 
 use std::ffi::OsStr;
 use std::net::Ipv4Addr;
@@ -31,16 +35,25 @@ use crate::raise::logs_after_failure;
 use crate::request::{self, Kind, Options, Order, Request};
 use crate::{images, packages, programs};
 
+/// Set, a suite takes a virtual machine for its node, and gives more time to what runs there.
+const IN_VM: &str = "LEADSMAN_VM";
+
+/// Whether the node of this suite is to be a virtual machine: [`Options::in_vm`].
+pub fn is_in_vm() -> bool {
+    std::env::var_os(IN_VM).is_some()
+}
+
 /// A cluster of one real node or of several. Dropping it ends everything in it and removes what it has outside, and so does
 /// the owner's death, however it dies. What its first node can do, it can.
 #[derive(Debug)]
 pub struct NodeBed {
+    control: Node,
     first: Node,
     workers: Vec<Node>,
 }
 
 /// One node. It stands for its cluster too: its control plane's methods are its own.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Node {
     plane: Arc<ControlPlane>,
     facts: request::Node,
@@ -85,6 +98,9 @@ impl NodeBed {
             bail!("{reason}");
         }
         packages::ensure(&mut progress)?;
+        if options.is_vm {
+            vm::ensure(&mut progress)?;
+        }
         let request = Request {
             kind: Kind::Node,
             options,
@@ -96,13 +112,18 @@ impl NodeBed {
         let plane = Arc::new(ControlPlane::raise(&request, &mut progress)?);
         // Who raised the bed through sudo is to use it without.
         cache::hand_over(plane.admin_kubeconfig())?;
-        let mut nodes = plane.bed.nodes.iter().map(|facts| Node {
+        let nodes = plane.bed.nodes.iter().map(|facts| Node {
             plane: Arc::clone(&plane),
             facts: facts.clone(),
         });
-        let first = nodes.next().context("the keeper raised no node")?;
-        let workers = nodes.collect();
-        Ok(Self { first, workers })
+        let mut nodes = nodes.peekable();
+        let control = nodes.next().context("the keeper raised no node")?;
+        let machine = nodes.next_if(|node| node.facts.is_vm);
+        Ok(Self {
+            first: machine.unwrap_or_else(|| control.clone()),
+            workers: nodes.collect(),
+            control,
+        })
     }
 
     /// The first node's name, which is the bed's.
@@ -110,7 +131,12 @@ impl NodeBed {
         self.first.name()
     }
 
-    /// The first node's address, the API server's too.
+    /// Where the control plane runs: the first node, or a place without pods beside a virtual machine.
+    pub fn control(&self) -> &Node {
+        &self.control
+    }
+
+    /// The first node's address; unless it is a virtual machine, the API server's too.
     pub fn node_address(&self) -> Ipv4Addr {
         self.first.address()
     }
@@ -139,8 +165,8 @@ impl NodeBed {
     }
 
     pub(crate) fn into_plane(self) -> Result<ControlPlane> {
-        let Self { first, workers } = self;
-        drop(workers);
+        let Self { first, control, .. } = self;
+        drop(control);
         Arc::into_inner(first.plane).context("the bed is in use")
     }
 }
@@ -188,15 +214,19 @@ impl Node {
 
     /// A command that runs `program` in the node's namespaces, in the root folder. The process it
     /// spawns is `nsenter`, which waits for the program and passes on neither signals nor its own
-    /// death; what must be signalled or killed belongs into [`Node::spawn_inside`].
+    /// death; what must be signalled or killed belongs into [`Node::spawn_inside`]. In a virtual machine a
+    /// program has no stdin.
     pub fn command_inside(&self, program: impl AsRef<OsStr>) -> Result<Command> {
+        if self.facts.is_vm {
+            return commands::client(self.folder(), &self.facts, program.as_ref());
+        }
         Ok(inside::command(self.first_process()?, program.as_ref()))
     }
 
     /// Spawns a command made by [`Node::command_inside`], to be signalled and waited for as if it
     /// ran outside.
     pub async fn spawn_inside(&self, command: Command) -> Result<Inside> {
-        inside::spawn(command).await
+        inside::spawn(command, !self.facts.is_vm).await
     }
 
     /// Runs a program inside to its end and returns its stdout; anything but exit 0 is an error.

@@ -76,7 +76,7 @@ pub(crate) fn connect(name: &str, first: Pid, nodes: u8) -> Result<Network> {
         .find(|network| network.is_free(nodes, &taken))
         .context("all of 10.231.0.0/16 and 10.232.0.0/16 is in use")?;
     let first_node = network.node(1);
-    lay_link("ip", name, &first_node, first)?;
+    lay_link("ip", name, &first_node, Some(first))?;
     // The host reaches other nodes and their pods through the first. These routes go with the link, too.
     for node in (2..=nodes).map(|node| network.node(node)) {
         for place in [format!("{}/32", node.node), format!("{}/24", node.pods)] {
@@ -90,12 +90,13 @@ pub(crate) fn connect(name: &str, first: Pid, nodes: u8) -> Result<Network> {
     Ok(network)
 }
 
-/// Lays a link called `name` from the network of the first node, whose first process is `first`, to that of another.
+/// Lays a link called `name` from the network of the first node, whose first process is `first`, to that of another, or for
+/// a virtual machine that has yet to start.
 pub(crate) fn connect_worker(
     name: &str,
     first: Pid,
     addresses: &Addresses,
-    worker: Pid,
+    worker: Option<Pid>,
 ) -> Result<()> {
     let ip = format!("nsenter --net --target {first} ip");
     // The end of a node that was killed goes with its namespace, but the kernel takes its time.
@@ -103,16 +104,20 @@ pub(crate) fn connect_worker(
     lay_link(&ip, name, addresses, worker)
 }
 
-/// Lays a link called `name` from the network in which the command `ip` acts into that of the process `inside`. Pods
-/// behind it are reached by a route that goes with the link.
-fn lay_link(ip: &str, name: &str, addresses: &Addresses, inside: Pid) -> Result<()> {
+/// Lays a link called `name` from the network in which the command `ip` acts into that of the process `inside`, or for a
+/// machine that takes it by name. Pods behind it are reached by a route that goes with the link.
+fn lay_link(ip: &str, name: &str, addresses: &Addresses, inside: Option<Pid>) -> Result<()> {
     let Addresses {
         node,
         gateway,
         pods,
     } = addresses;
+    let add = match inside {
+        Some(inside) => format!("{ip} link add {name} type veth peer name eth0 netns {inside}"),
+        None => format!("{ip} tuntap add dev {name} mode tap"),
+    };
     for line in [
-        format!("{ip} link add {name} type veth peer name eth0 netns {inside}"),
+        add,
         format!("{ip} addr add {gateway}/30 dev {name}"),
         format!("{ip} link set {name} up"),
         format!("{ip} route add {pods}/24 via {node} dev {name} onlink"),

@@ -2,12 +2,14 @@
 //! its own; everything else lies in its folder. The first node has the control plane too.
 
 use std::fs;
+use std::iter;
 use std::net::Ipv4Addr;
 
 use anyhow::Result;
 use serde_json::json;
 
 use super::outside::{Addresses, Network};
+use super::{commands, vm};
 use crate::pki::{Authority, Identity};
 use crate::plan::{Core, Part, Ports, Ready, Work};
 use crate::request::Node;
@@ -40,6 +42,7 @@ pub(crate) fn facts(core: &Core<'_>, bed: &str, network: Network, number: u8) ->
         address: network.node(number).node,
         host_address: network.node(1).gateway,
         folder,
+        is_vm: core.request.options.is_vm && number > 1,
     }
 }
 
@@ -91,15 +94,23 @@ impl NodePlan<'_> {
         fs::create_dir_all(&self.node.folder)?;
         self.certificates(authority, server)?;
         self.write_configuration()?;
+        let ready = || Ready::Interface {
+            name: "eth0".into(),
+        };
         let mut parts = vec![
-            self.part(
-                "link",
-                &[],
-                Work::Wait(Ready::Interface {
-                    name: "eth0".into(),
-                }),
-            ),
+            self.part("link", &[], Work::Wait(ready())),
             self.namespaces(),
+        ];
+        if self.core.request.options.is_vm && !self.node.is_vm {
+            return Ok(parts);
+        }
+        if self.node.is_vm {
+            let command = commands::server(self.core.folder, self.node)?;
+            let ready = ready();
+            let work = Work::Program { command, ready };
+            parts.push(self.part("commands", &["namespaces"], work));
+        }
+        parts.extend([
             self.containerd(),
             self.images(),
             self.kubelet(),
@@ -111,7 +122,7 @@ impl NodePlan<'_> {
                     node: self.node.name.clone(),
                 }),
             ),
-        ];
+        ]);
         if self.node.number > 1 {
             let path = "/readyz".into();
             parts.push(self.part(API, &["namespaces"], Work::Wait(Ready::Api { path })));
@@ -149,6 +160,16 @@ impl NodePlan<'_> {
     fn namespaces(&self) -> Part {
         let layers = self.file("layers");
         let sockets = self.node.runtime_sockets().display().to_string();
+        let of_vm = vm::IN_MEMORY.iter().flat_map(|folder| {
+            let folder = self.file(folder);
+            [
+                format!("mkdir -p {folder}"),
+                format!("mount -t tmpfs -o mode=755 tmpfs {folder}"),
+            ]
+        });
+        // What systemd does elsewhere, and container runtimes rely on.
+        let of_vm = iter::once("mount --make-rshared /".to_owned()).chain(of_vm);
+        let of_vm = of_vm.filter(|_| self.node.is_vm);
         let lines = [
             format!("hostname {}", self.node.name),
             "mount -t tmpfs -o mode=755 tmpfs /run".into(),
@@ -176,8 +197,8 @@ impl NodePlan<'_> {
             format!("ip route add default via {}", self.addresses.gateway),
             "sysctl -q -w net.ipv4.ip_forward=1".into(),
         ];
-        let commands = lines
-            .iter()
+        let commands = of_vm
+            .chain(lines)
             .map(|line| line.split(' ').map(str::to_owned).collect())
             .collect();
         self.part("namespaces", &["link"], Work::Commands(commands))

@@ -207,6 +207,7 @@ impl Run<'_> {
         let selection: &[&str] = match stages {
             [Stage::Api] => &["--test", "api", "--test", "chart"],
             [Stage::Install] => &["--test", "install"],
+            [Stage::Node] if self.other_versions.vm => &["--test", "node"],
             _ => &["--bins", "--tests"],
         };
         let bed = cargo::program(&cargo::build(&["--bin", "leadsman-bed"])?, "leadsman-bed")?;

@@ -1,4 +1,4 @@
-//! `--kubernetes`, `--containerd`, `--runtime`: a suite on other versions of what its cluster consists of.
+//! `--kubernetes`, `--containerd`, `--runtime`, `--vm`: a suite on other versions of what its cluster consists of.
 //!
 //! The suites know nothing of it. They find the other programs where they look for the ordinary ones: the cluster's by
 //! `LEADSMAN_PROGRAMS`, containerd and runc on PATH.
@@ -18,7 +18,7 @@ use crate::cargo::{self, Executable};
 /// Versions that differ from those of the ordinary run.
 #[derive(Debug, Default, clap::Args)]
 pub(super) struct OtherVersions {
-    /// Run `api` on this Kubernetes, 1.31 or 1.36; compiled the first time
+    /// Run `api` on this Kubernetes, 1.31 or 1.36, or `node --vm` on 1.36; compiled the first time
     #[arg(long, value_name = "MINOR")]
     kubernetes: Option<String>,
     /// Run `node` on this containerd, 2; compiled the first time
@@ -27,13 +27,24 @@ pub(super) struct OtherVersions {
     /// Run `node` with this OCI runtime in the place of runc, such as crun
     #[arg(long, value_name = "PROGRAM")]
     runtime: Option<String>,
+    /// Run `node` on a virtual machine with cgroups of version 2: those of its cases that count no seconds
+    #[arg(long)]
+    pub(super) vm: bool,
 }
+
+/// The variable by which suite `node` and testkit know that the node is to be a virtual machine.
+const IN_VM: &str = "LEADSMAN_VM";
 
 impl OtherVersions {
     /// Fails if a version is asked for that no stage would run on.
     pub(super) fn check(&self, stages: &[Stage]) -> Result<()> {
+        if self.vm && stages != [Stage::Node] {
+            bail!("--vm is for one stage: `cargo xtask test node --vm`");
+        }
+        // A newer kubelet refuses cgroups of version 1, which a node in namespaces may have.
+        let of_kubernetes = if self.vm { Stage::Node } else { Stage::Api };
         for (flag, value, stage) in [
-            ("--kubernetes", &self.kubernetes, Stage::Api),
+            ("--kubernetes", &self.kubernetes, of_kubernetes),
             ("--containerd", &self.containerd, Stage::Node),
             ("--runtime", &self.runtime, Stage::Node),
         ] {
@@ -48,9 +59,10 @@ impl OtherVersions {
     }
 
     /// Whether a test program of the stage has to do with the versions. `chart` renders without a cluster, by a helm that
-    /// comes with the ordinary programs alone.
+    /// comes with the ordinary programs alone; a virtual machine is a node of suite `node`.
     pub(super) fn concern(&self, executable: &Executable) -> bool {
-        self.kubernetes.is_none() || executable.target != "chart"
+        (self.kubernetes.is_none() || executable.target != "chart")
+            && (!self.vm || executable.target == "node")
     }
 
     /// The case of a test program that says nothing of the versions: the model is one of the ordinary API server.
@@ -63,6 +75,9 @@ impl OtherVersions {
     /// find it.
     pub(super) fn environment(&self, bed: &Path) -> Result<Vec<(String, OsString)>> {
         let mut environment = Vec::new();
+        if self.vm {
+            environment.push((IN_VM.to_owned(), "yes".into()));
+        }
         let (mut first_on_path, mut last_on_path) = (Vec::new(), Vec::new());
         if let Some(minor) = &self.kubernetes {
             let programs = bed::programs_of_other_version(bed, &format!("kubernetes-{minor}"))?;
@@ -147,6 +162,11 @@ mod tests {
             refused.contains("`cargo xtask test api --kubernetes 1.31`"),
             "{refused}"
         );
+        let vm = OtherVersions {
+            vm: true,
+            ..OtherVersions::default()
+        };
+        assert!(vm.check(&[Stage::Node]).is_ok() && vm.check(&Stage::ALL).is_err());
         assert!(OtherVersions::default().check(&Stage::ALL).is_ok());
     }
 }
