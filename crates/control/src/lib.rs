@@ -1,6 +1,6 @@
 //! The control loop of a manager, for any number of features.
 //!
-//! A feature is a value of [`Rules`]: it observes kinds and decides which requests are due. This crate carries that out
+//! A feature is one of the kernel, of which [`Reconciled`] makes [`Rules`]: they observe kinds and decide which requests are due. This crate carries that out
 //! against an API server that may be slow, busy, failing or unreachable. It does not know which features there are.
 //!
 //! | module | holds |

@@ -67,7 +67,7 @@ pub fn rights_of_feature<R: Rules>() -> FeatureRights {
             RightScope::Cluster => &mut rights.cluster,
             RightScope::OwnNamespace => &mut rights.own_namespace,
         };
-        // One kind of write may be two kinds of patch.
+        // Several kinds of writes may need the same right.
         if !known.contains(&right) {
             known.push(right);
         }

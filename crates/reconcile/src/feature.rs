@@ -36,7 +36,8 @@ pub trait Feature: Sized + Send + 'static {
     /// All keys: each runs when this process begins to write.
     fn keys(&self, world: &Self::World) -> Vec<Self::Key>;
 
-    /// Whether nothing is written before each of them has run, where what one of them wants follows from what others do.
+    /// Whether nothing is written before each of them has run, but for those that run after others of their namespace: where what one
+    /// of them wants follows from what others do.
     const RUNS_ALL_FIRST: bool = false;
 
     /// This process begins to write, and another one may have written before.
@@ -62,7 +63,7 @@ pub trait Feature: Sized + Send + 'static {
     }
 
     /// Passes on what others in this process answer by, as the reviewers of a webhook do. Called after each event, also
-    /// while this process does not write, when the memory is empty.
+    /// while this process does not write: the memory has what [`Watch::take_in`] has put there.
     fn publish(&mut self, _world: &mut Self::World, _memory: &mut Self::Memory) {}
 }
 

@@ -10,7 +10,7 @@
 //! | `store` | the objects of a kind: versions, deletions, lists, look-ups, and what was asked of the API server |
 //! | `plan` | the writes that a feature wants for a key |
 //! | `writes` | what became of the writes of an object: under way, refused, undone |
-//! | `keys` | the keys that have to run, in turn by namespace, each at its own pace |
+//! | `keys` | the keys that have to run: in turn by namespace, after those that they run after, each at its own pace |
 //! | `notices` | what is told about objects: events of the API server |
 //! | `reconciler` | the machine that joins these |
 //! | `watches` | how far a watch has come, and which objects were deleted |
@@ -26,6 +26,7 @@
 //!   it, or for five minutes.
 //! - A write that the API server refuses rests for five minutes, or until another one is wanted in its place. One that was
 //!   carried out and is wanted again was undone by somebody: it comes again after 0, 1, 2, 4 … 60 seconds.
+//!   Of a write that has parts, each part rests by itself.
 //! - A creation that is on its way is known ([`Store::find_coming_in`]) until it is answered, or for five minutes without an
 //!   answer.
 //! - An observation that shows nothing new makes no key run.

@@ -404,7 +404,7 @@ impl<'a, F: Feature> Plan<'a, F> {
         self.histories.refused_in(Self::place(kind), namespace)
     }
 
-    /// What has become of the last write of an object, if it was refused or undone.
+    /// What has become of the last write of an object, whatever it was to achieve, if it was refused or undone.
     pub fn fate(&self, kind: &WriteKind, name: &ObjectName) -> Option<Fate<'_>> {
         self.histories.fate(Self::place(kind), name)
     }

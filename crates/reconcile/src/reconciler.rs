@@ -110,15 +110,15 @@ impl<F: Feature> Reconciler<F> {
         &self.memory
     }
 
+    /// The same, to take something out of it.
+    pub fn memory_mut(&mut self) -> &mut F::Memory {
+        &mut self.memory
+    }
+
     /// The time at which something is observed next.
     pub fn set_now(&mut self, now: Now) {
         self.now = now;
         self.keys.set_now(now.monotonic);
-    }
-
-    /// The same, to take something out of it.
-    pub fn memory_mut(&mut self) -> &mut F::Memory {
-        &mut self.memory
     }
 
     /// The state of an object was seen.

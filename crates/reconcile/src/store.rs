@@ -180,17 +180,6 @@ impl<K: Stored> Store<K> {
         created.filter(move |object| has_word(&***object, word))
     }
 
-    /// The objects that have a word if what was asked has been carried out: created ones are there, and deleted ones are not.
-    pub fn find_assumed_in<'a>(
-        &'a self,
-        namespace: &'a str,
-        word: &'a str,
-    ) -> impl Iterator<Item = &'a Arc<K>> {
-        let kept = self.find_with_assumed_in(namespace, word);
-        let kept = kept.filter_map(|(_, assumed)| assumed);
-        kept.chain(self.find_created_in(namespace, word))
-    }
-
     /// The objects of a namespace that have a word and may still be created. That one of the name is known does not keep any
     /// out: a creation that was sent again meets what the first attempt has made, unless that is gone by then. So where it counts
     /// how many there are, each has its place until all attempts are over: answered, seen by what they have made, or given up after

@@ -25,11 +25,6 @@ pub struct CompleteList {
 }
 
 impl CompleteList {
-    /// The version of the list.
-    pub fn version(self) -> ResourceVersion {
-        self.version
-    }
-
     /// Whether the API server was restored to an earlier state: versions that were known before may never come again.
     pub fn is_restored(self) -> bool {
         self.is_restored

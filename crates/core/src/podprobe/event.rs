@@ -1,9 +1,8 @@
-//! The interface of the index: the events that it takes, and the writes that it asks for. The manager passes in the
-//! former and sends the latter.
+//! The kinds of the feature's writes and their classes; and the events, targets and writes of the
+//! [`Index`](super::Index) that is driven by hand, of which a manager knows nothing.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -181,13 +180,6 @@ impl WriteTarget {
     }
 }
 
-/// The object's name alone, as logs have the kind of the write beside it.
-impl fmt::Display for WriteTarget {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.object().fmt(f)
-    }
-}
-
 /// A write that is due.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Write {
@@ -202,7 +194,7 @@ pub enum Write {
         /// Its uid.
         uid: String,
     },
-    /// Writes the marks of a pod by a request on `pods/status`: a patch, and then an apply.
+    /// Writes the marks of a pod by a request on `pods/status`: a patch that removes some, or an apply of all.
     PodMarks(Box<PodMarks>),
     /// Writes a marker's status by a JSON merge patch. As that replaces the whole list of conditions, those of other clients
     /// too, it carries the resourceVersion with which they were read.
@@ -240,7 +232,7 @@ pub(super) fn purpose_of(body: &Value) -> Purpose {
 
 fn forget_times_and_versions(body: &mut Value) {
     if let Some(metadata) = body.get_mut("metadata").and_then(Value::as_object_mut) {
-        // That of a node's object moves with each verdict that the agent reports.
+        // The version of a fenced write moves with each change of its pod.
         metadata.remove("resourceVersion");
     }
     let conditions = body.pointer_mut("/status/conditions");

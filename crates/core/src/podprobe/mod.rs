@@ -11,7 +11,8 @@
 //! | `marks` | a pod's marks | manager |
 //! | `status`, `totals` | a marker's status, and the sums over those of all markers | manager |
 //! | `serverless`, `injected` | pods on virtual nodes: annotations for their provider, and the verdicts that it reports | manager, admission |
-//! | `index`, `event` | the state that follows from all watched objects, and the writes that are due | manager |
+//! | `index`, `event` | the feature: what is known, its keys and writes; and the same driven by hand | manager, `kubectl leadsman` |
+//! | `exclusive` | who has a value that only one pod has | manager |
 //! | `explain` | why a pod is marked as it is, for people | `kubectl leadsman` |
 //! | `history` | the recent runs of a node's probes, as an agent answers whoever asks | agent, `kubectl leadsman` |
 //! | `node` | schedule of a node's probes, their verdicts, and the status that is written | agent |

@@ -1,4 +1,4 @@
-//! The feature driven by hand, event by event: for those who ask offline what it knows, and what it would write.
+//! The feature driven by hand, event by event: for those who ask offline what it knows, and for tests.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;

@@ -1,7 +1,7 @@
 //! Values of labels that only one pod of a group has: the groups, and who of them is to have the value.
 //!
-//! A group has the pods that claim its value, that may have it, or whose records tell of a version. What they are is set with
-//! each plan of a pod ([`Groups::set_memberships`]), so that the group knows of a pod that may have the value before the plan
+//! A group has the pods that claim its value, that may have it, or whose records tell of a version. What they are is set when
+//! an event arrives and with each plan of a pod ([`Groups::set_memberships`]), so that the group knows of a pod that may have the value before the plan
 //! of that pod can give it. Markers and nodes are unknown.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};

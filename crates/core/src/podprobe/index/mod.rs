@@ -2,7 +2,7 @@
 //!
 //! They are the memory of a feature of the kernel ([`PodProbes`]). What is observed is taken in at once, at a cost
 //! proportional to the change, and names the keys that have to be planned: a pod, a marker, a node. What a key wants
-//! written depends on the observed state alone; what became of its writes is remembered by the kernel.
+//! written depends on what is observed, and on what the kernel remembers of its writes: marks that rest, an object that was too large.
 //!
 //! Four machines with private fields do the work, and this file only wires them:
 //!
@@ -19,7 +19,7 @@
 //! |---|---|
 //! | `feature` | the machines as a feature of the kernel |
 //! | `driver` | the feature driven by hand, for those who ask offline what it knows |
-//! | `pod_plan` | the plan of one pod from what the three machines say; the only place that reads verdicts |
+//! | `pod_plan` | the plan of one pod from what the machines say; the only place that reads verdicts |
 //! | `situation` | why a probe has no verdict |
 //! | `observe` | what is observed on its way into the machines |
 //! | `inspect` | what the machines know of a pod, for those who explain it |
@@ -28,7 +28,8 @@
 //! | `unseen` | entries of pods that the watch of pods has yet to show |
 //!
 //! A pod is planned when an input of its plan has changed. What it affects, other pods, markers, nodes, is planned after it:
-//! markers after all pods of their namespace, and nodes after all pods.
+//! markers after all pods of their namespace, and nodes after all pods, but for a second at most, and no longer than until their write
+//! has its turn.
 
 mod context;
 mod driver;

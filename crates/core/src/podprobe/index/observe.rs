@@ -220,7 +220,7 @@ impl Machines {
 
     /// Marks the pods of a node for planning when the node appears, disappears, becomes virtual or ceases to be: the
     /// injected annotations of a pod stay while its node is missing. Pods without entries are not recorded with their
-    /// node, so all pods are searched. Before all kinds are listed that is skipped: `Synced` plans all pods anyway.
+    /// node, so all pods are searched. Before all kinds are listed that is skipped: the first round of a term plans all pods anyway.
     fn affect_pods_of_provider(&mut self, node: &str, was_virtual: Option<bool>) {
         if self.config.serverless && self.cx.synced && self.nodes.is_virtual(node) != was_virtual {
             let pods = self.pods.bound_to(node);
@@ -267,7 +267,7 @@ impl Machines {
 
     /// Marks the pods of a namespace for planning.
     pub(super) fn affect_namespace(&mut self, namespace: &str) {
-        // `Synced` plans all pods.
+        // The first round of a term plans all pods.
         if self.cx.synced {
             let pods = self.pods.in_namespace(namespace);
             self.cx.affected.pods.extend(pods.cloned());

@@ -1,6 +1,6 @@
 //! The plan of a pod: the entries that its node should have of it, and the marks that follow from the verdicts.
 //!
-//! The only place that reads all three machines. It changes none of them.
+//! The only place that reads all machines. It changes none of them.
 
 use std::borrow::Cow;
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! Pods: their observed state, and the marks that are wanted of them.
 //!
 //! The machine keeps the observed pods and what others need of each one's last plan ([`Pods::set_plan`]), which wants the
-//! marks. It knows neither markers nor nodes: plans are made in `pod_plan` from all three machines.
+//! marks. It knows neither markers nor nodes: plans are made in `pod_plan` from all machines.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;

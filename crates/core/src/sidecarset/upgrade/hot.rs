@@ -1,6 +1,6 @@
 //! Containers that take turns: the upgrade gives the new image to the one that waits, which takes over from the one that
 //! works by itself; then the other gets the image that does nothing. When that is due is `ObservedPair::awaits_reset`
-//! (`pair`); whether it may be written now, the index's `hot_upgrade_reset` (`index/write.rs`).
+//! (`pair`); whether it may be written now, `reconcile/pod_writes`.
 
 use std::collections::BTreeMap;
 

@@ -130,7 +130,7 @@ pub(super) enum Rank {
 impl Nodes {
     /// Allocates the room of a node whose entries have changed.
     ///
-    /// It is called after all pods were planned, so that they compete for the room together instead of the first one taking it.
+    /// Its node runs after the pods that wait, as a rule, so that they compete for the room together instead of the first one taking it.
     pub(super) fn allocate_room(&mut self, name: &NodeName, cx: &mut IndexContext) {
         if let Some(had) = self.resized.remove(name)
             && let Some(node) = self.by_name.get(name)
@@ -187,7 +187,7 @@ impl Nodes {
     }
 }
 
-/// The room of each pod of a node that has some. `had` is the room of each changed pod before this event. None if there
+/// The room of each pod of a node that has some. `had` is the room of each changed pod at the last plan. None if there
 /// is room for all, and was before.
 fn allocate_rooms(
     node: &NodeState,

@@ -50,7 +50,7 @@ pub(super) struct Nodes {
     by_name: HashMap<NodeName, Box<NodeState>>,
     /// For each marker, the number of pods whose entries in a `NodePodProbe` differ from what is wanted.
     unacknowledged: HashMap<MarkerName, usize>,
-    /// The nodes on which entries of pods changed in this event, with the room that each of these pods had before.
+    /// The nodes on which entries of pods changed since their last plan, with the room that each of these pods had then.
     resized: BTreeMap<NodeName, BTreeMap<PodKey, usize>>,
     /// Whether the API server keeps our optional fields of entries.
     keeps_fields: bool,
@@ -294,7 +294,7 @@ impl Nodes {
             let bytes = wanted.as_ref().map_or(0, bytes_of);
             let node = self.by_name.entry(name.clone()).or_default();
             let pod = node.pods.entry(key.clone()).or_default();
-            // Only the first change in an event counts: the room that a pod had before decides whether it keeps it.
+            // Only the first change since the last plan counts: the room that a pod had before decides whether it keeps it.
             let had = if pod.lacks_room() { 0 } else { pod.bytes };
             let resized = self.resized.entry(name.clone()).or_default();
             resized.entry(key.clone()).or_insert(had);
