@@ -26,7 +26,8 @@ mod sorted_map;
 mod text;
 
 pub use leadsman_reconcile::{
-    Effects, Now, ObjectName, Refusal, ResourceVersion, RoundRobin, Source, TurnQueue, whole_seconds,
+    Effects, Now, ObjectName, Refusal, ResourceVersion, RoundRobin, Source, TurnQueue,
+    whole_seconds,
 };
 
 /// The name of a pod, of which an index keeps hundreds of thousands, each in many places.
