@@ -190,6 +190,15 @@ impl Histories {
         forget_at
     }
 
+    /// Records that the object of the write under way is gone or was replaced: it rests as a whole then, since nobody has undone its
+    /// parts. Returns when that may be forgotten.
+    pub(crate) fn end_gone(&mut self, id: &WriteId, now: Duration) -> Option<Duration> {
+        if let Some(history) = self.of_mut(id) {
+            history.parts_under_way = Box::default();
+        }
+        self.end_done(id, now)
+    }
+
     fn note_done(&mut self, id: &WriteId, now: Duration) -> Option<Duration> {
         let history = self.of_mut(id)?;
         let purpose = history.under_way.take()?;

@@ -312,6 +312,26 @@ fn nothing_is_sent_before_each_key_has_run_and_the_last_ones_run_once() {
 }
 
 #[test]
+fn parts_of_an_object_that_is_gone_were_undone_by_nobody() {
+    let mut lamps = Reconciler::new(Lamps, || Duration::ZERO);
+    lamps.begin_term();
+    let red = lamp("l1", 1, &json!({"colour": "red"}), &json!({}));
+    lamps.observe_object(&red, Source::Watch);
+    let light = id(1, named("shop", "l1"));
+    for second in [0, 0, 1, 3] {
+        lamps.run_keys(at(second));
+        assert!(lamps.take_due(&light, at(second)).is_some(), "{second}");
+        lamps.note_gone(&light, at(second));
+        lamps.run_keys(at(second));
+        // It rests as a whole, and is wanted whole.
+        let wanted = lamps
+            .wanted()
+            .filter(|write| write.kind().label == LIGHT.label);
+        assert_eq!(wanted.count(), 1);
+    }
+}
+
+#[test]
 fn what_is_kept_of_changes_outlives_the_term_if_the_feature_says_so() {
     let mut lamps = Reconciler::new(Lamps, || Duration::ZERO);
     lamps.observe_object(&lamp("a", 1, &json!({}), &json!({})), Source::Watch);

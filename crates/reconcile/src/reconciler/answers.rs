@@ -26,7 +26,7 @@ impl<F: Feature> Reconciler<F> {
     /// The object of a write is gone or was replaced, which the watch has not shown. If the write is wanted all the same, it
     /// comes again at the distance of one that is undone.
     pub fn note_gone(&mut self, id: &WriteId, now: Now) {
-        if let Some(at) = self.histories.end_done(id, now.monotonic) {
+        if let Some(at) = self.histories.end_gone(id, now.monotonic) {
             self.timers.set(at, Timer::Write(id.clone()));
         }
         self.settle(id, Outcome::NotDone);
