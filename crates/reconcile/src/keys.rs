@@ -25,7 +25,7 @@ const SHORTEST: Duration = Duration::from_millis(5);
 /// The keys that have to run.
 #[derive(Debug)]
 pub(crate) struct KeyQueue<K> {
-    ready: RoundRobin<Line<K>>,
+    ready: RoundRobin<KeyLine<K>>,
     /// The keys that run after those of their namespace, where none of these had to run when it was looked at last.
     free: RoundRobin<BTreeSet<K>>,
     /// The same where some have to.
@@ -248,12 +248,12 @@ impl<K: Key> KeyQueue<K> {
 
 /// Keys in the order in which they were marked: one that is marked again and again takes the place of none that waits.
 #[derive(Debug)]
-struct Line<K> {
+struct KeyLine<K> {
     order: VecDeque<K>,
     known: BTreeSet<K>,
 }
 
-impl<K> Default for Line<K> {
+impl<K> Default for KeyLine<K> {
     fn default() -> Self {
         Self {
             order: VecDeque::new(),
@@ -262,7 +262,7 @@ impl<K> Default for Line<K> {
     }
 }
 
-impl<K: Key> Line<K> {
+impl<K: Key> KeyLine<K> {
     fn push(&mut self, key: K) {
         if self.known.insert(key.clone()) {
             self.order.push_back(key);
@@ -276,7 +276,7 @@ impl<K: Key> Line<K> {
     }
 }
 
-impl<K> TurnQueue for Line<K> {
+impl<K> TurnQueue for KeyLine<K> {
     fn len(&self) -> usize {
         self.order.len()
     }

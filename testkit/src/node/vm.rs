@@ -39,25 +39,25 @@ const MEGABYTES: u32 = 2560;
 
 /// What starts in the guest before its root is there. Whoever reads the port has to wait for it.
 const INIT: &str = r#"#!/bin/busybox sh
-/bin/busybox mkdir -p /proc /sys /dev /lower /upper /root
+/bin/busybox mkdir -p /proc /sys /dev /lower /upper /merged
 /bin/busybox --install -s /bin
 mount -t devtmpfs dev /dev && mount -t proc proc /proc && mount -t sysfs sys /sys
 for module in {modules}; do insmod /modules/$module; done
 mount -t virtiofs -o ro host /lower
 mount -t tmpfs -o mode=755 tmpfs /upper && mkdir /upper/files /upper/work
-mount -t overlay -o lowerdir=/lower,upperdir=/upper/files,workdir=/upper/work overlay /root
-mount -t virtiofs bed /root{bed}
-mkdir -p /root/lib/modules && ln -s {modules_folder} /root/lib/modules/
-ln -sf /bin/busybox /root/sbin/modprobe
+mount -t overlay -o lowerdir=/lower,upperdir=/upper/files,workdir=/upper/work overlay /merged
+mount -t virtiofs bed /merged{bed}
+mkdir -p /merged/lib/modules && ln -s {modules_folder} /merged/lib/modules/
+ln -sf /bin/busybox /merged/sbin/modprobe
 mkdir /dev/pts /dev/shm /dev/mqueue
 mount -t devpts devpts /dev/pts && mount -t tmpfs tmpfs /dev/shm && mount -t mqueue mqueue /dev/mqueue
 mount -t cgroup2 cgroup2 /sys/fs/cgroup
-for folder in dev proc sys; do mount --move /$folder /root/$folder; done
-cd /root/dev
+for folder in dev proc sys; do mount --move /$folder /merged/$folder; done
+cd /merged/dev
 until [ -e vport*p1 ]; do sleep 0.1; done
 exec 3<>"$(echo vport*p1)"
 export PATH={path}
-exec switch_root /root {program} supervise {bed} <&3 >&3
+exec switch_root /merged {program} supervise {bed} <&3 >&3
 "#;
 
 /// What runs outside: two processes that share folders, and the machine.

@@ -370,79 +370,32 @@ async fn rules_that_go_on_after_an_event_leave_the_thread_to_others() {
 #[test]
 fn what_surely_was_not_stored_is_told_from_what_may_have_been() {
     use Unwritten::{Gone, NotDone, Unknown};
+    use WriteVerb::{Create, Delete, MergePatch};
     const WEBHOOK: &str = "Internal error occurred: failed calling webhook \"a.b.c\": failed to call webhook: Post \
          \"https://a.b.svc:443/?timeout=10s\": dial tcp 10.0.0.1:443: connect: connection refused";
     const CONVERSION: &str =
         "conversion webhook for b.c/v1, Kind=A failed: Post \"https://a.b.svc:443/\"";
     let table = [
-        (WriteVerb::Create, 500, "InternalError", WEBHOOK, NotDone),
-        (
-            WriteVerb::MergePatch,
-            500,
-            "InternalError",
-            WEBHOOK,
-            NotDone,
-        ),
+        (Create, 500, "InternalError", WEBHOOK, NotDone),
+        (MergePatch, 500, "InternalError", WEBHOOK, NotDone),
         // A deletion asks webhooks before each of its steps, the first of which may have been stored.
-        (WriteVerb::Delete, 500, "InternalError", WEBHOOK, Unknown),
+        (Delete, 500, "InternalError", WEBHOOK, Unknown),
         // What was stored is converted for the answer.
-        (WriteVerb::Create, 500, "InternalError", CONVERSION, Unknown),
-        (
-            WriteVerb::Create,
-            500,
-            "",
-            "etcdserver: request timed out",
-            Unknown,
-        ),
-        (
-            WriteVerb::Create,
-            500,
-            "",
-            "etcdserver: leader changed",
-            Unknown,
-        ),
-        (
-            WriteVerb::Create,
-            500,
-            "ServerTimeout",
-            "try again later",
-            Unknown,
-        ),
-        (
-            WriteVerb::Create,
-            503,
-            "ServiceUnavailable",
-            WEBHOOK,
-            Unknown,
-        ),
-        (WriteVerb::Create, 504, "Timeout", "not within 34s", Unknown),
-        (
-            WriteVerb::Create,
-            403,
-            "Forbidden",
-            "exceeded quota: pods",
-            NotDone,
-        ),
-        (
-            WriteVerb::Create,
-            429,
-            "TooManyRequests",
-            "slow down",
-            NotDone,
-        ),
-        (
-            WriteVerb::MergePatch,
-            404,
-            "NotFound",
-            "pods \"a\" not found",
-            Gone,
-        ),
+        (Create, 500, "InternalError", CONVERSION, Unknown),
+        (Create, 500, "", "etcdserver: request timed out", Unknown),
+        (Create, 500, "", "etcdserver: leader changed", Unknown),
+        (Create, 500, "ServerTimeout", "try again later", Unknown),
+        (Create, 503, "ServiceUnavailable", WEBHOOK, Unknown),
+        (Create, 504, "Timeout", "not within 34s", Unknown),
+        (Create, 403, "Forbidden", "exceeded quota: pods", NotDone),
+        (Create, 429, "TooManyRequests", "slow down", NotDone),
+        (MergePatch, 404, "NotFound", "pods \"a\" not found", Gone),
     ];
     let judge = |verb, code, reason: &str, message: &str| {
         let body = json!({"status": "Failure", "reason": reason, "message": message}).to_string();
         let step = match verb {
-            WriteVerb::Create => Verb::Create,
-            WriteVerb::MergePatch => Verb::Update,
+            Create => Verb::Create,
+            MergePatch => Verb::Update,
             _ => Verb::Delete,
         };
         let code = StatusCode::from_u16(code).unwrap();
