@@ -284,14 +284,7 @@ impl Machines {
         // What the object has now is an input: an entry remembers for which container the startup probe has passed.
         let observed = self.nodes.view_of_pod(pod).observed_entries();
         let entries = PlannedEntries::new(pod, &matching, observed);
-        let members = self.observations_of(pod, self.cx.now).plan_memberships(
-            &matching,
-            &entries,
-            &self.groups,
-        );
         let cx = &mut self.cx;
-        self.groups
-            .set_memberships(name, pod.version.number(), members, cx);
         let undecodable = self.undecodable.entries_of_markers(pod, observed);
         let wanted = entries.to_pod_entries(pod, undecodable, cx);
         let on_node = wanted.as_ref().and_then(|_| pod_key(pod));
@@ -304,6 +297,16 @@ impl Machines {
         if let Some((node, key)) = &on_node {
             self.nodes.set_wanted(node, key, wanted, cx);
         }
+        // From here on a verdict counts on an entry that was not wanted before: the group must know of the claim that the marks
+        // follow from.
+        let members = self.observations_of(pod, self.cx.now).plan_memberships(
+            &matching,
+            &entries,
+            &self.groups,
+        );
+        let cx = &mut self.cx;
+        self.groups
+            .set_memberships(name, pod.version.number(), members, cx);
         let PlannedMarks {
             wants,
             contributions: of_pod,

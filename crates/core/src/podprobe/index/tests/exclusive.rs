@@ -88,6 +88,9 @@ impl Cluster {
         });
         let others: Vec<_> = others.map(|(other, _)| other).collect();
         assert!(others.is_empty(), "{written} is primary beside {others:?}");
+        let mut records = records_of(pod).into_values();
+        let is_recorded = records.any(|record| record.holds);
+        assert!(is_recorded, "{written} is primary without a record");
     }
 }
 
@@ -207,6 +210,24 @@ fn the_higher_version_wins_and_a_lower_one_never_comes_back() {
     assert_eq!(world.roles(), "- primary");
     world.says(0, "primary 9");
     assert_eq!(world.roles(), "primary -");
+}
+
+// PPM-23
+#[test]
+fn a_manager_that_begins_gives_no_value_to_a_claim_that_is_outdated() {
+    let mut world = World::database(&role(true, None));
+    world.says(0, "primary 7");
+    world.says(0, "replica 7");
+    world.says(0, "primary 6");
+    assert_eq!(world.ruling(0), "Outdated(7)");
+    // So that the entry on the node differs, and the pod is planned again only once it is written.
+    let mut edited = role(true, None);
+    edited["probe"]["failureThreshold"] = json!(7);
+    let edited = marker(&app_x(), &[edited]);
+    world.cluster.put_marker(&name("a", "way"), edited);
+    world.restart(KINDS);
+    world.drain();
+    assert_eq!(world.roles(), "- - -");
 }
 
 // PPM-23
