@@ -299,7 +299,9 @@ impl Observations<'_> {
         desired.settle_exclusive(self.pod, &memberships, self.keeps_unclaimed);
         let is_about_to_have =
             |ruling: &Ruling| matches!(ruling, Ruling::Has | Ruling::Announced | Ruling::Awaits(_));
-        let gives = all.iter().filter(|one| {
+        // The label is given by the marker that sets it, whatever records there are of others.
+        let gives = all.iter().filter(|one| one.place.is_some());
+        let gives = gives.filter(|one| {
             let label = desired.wants.labels.get(&one.exclusive.label);
             let gives = matches!(label, Some(Want::Value(value)) if *value == one.exclusive.value);
             gives && !one.exclusive.is_shown_by(self.pod)

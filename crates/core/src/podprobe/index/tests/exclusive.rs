@@ -80,17 +80,23 @@ impl Cluster {
         let Some(pod) = pod.filter(|pod| is_exclusive && pod.is_marked_primary()) else {
             return;
         };
+        let held = |pod: &SimPod| {
+            let records = records_of(pod).into_iter();
+            let held = records.filter(|(_, record)| record.holds);
+            held.map(|(entry, _)| entry).collect::<Vec<_>>()
+        };
+        let own = held(pod);
         let others = self.pods.iter().filter(|(other, one)| {
+            let theirs = held(one);
             other.namespace == written.namespace
                 && *other != written
                 && one.is_marked_primary()
                 && group(one) == group(pod)
+                && (theirs.is_empty() || theirs.iter().any(|entry| own.contains(entry)))
         });
         let others: Vec<_> = others.map(|(other, _)| other).collect();
         assert!(others.is_empty(), "{written} is primary beside {others:?}");
-        let mut records = records_of(pod).into_values();
-        let is_recorded = records.any(|record| record.holds);
-        assert!(is_recorded, "{written} is primary without a record");
+        assert!(!own.is_empty(), "{written} is primary without a record");
     }
 }
 
@@ -127,30 +133,28 @@ impl World {
         };
         self.cluster.edit_node_pod_probe(node_of(pod), |object| {
             let mut pods = object.spec.pod_probes.iter();
-            let Some(entry) = pods
-                .find(|one| one.uid == known.uid)
-                .and_then(|one| one.probes.first())
-            else {
+            let Some(entries) = pods.find(|one| one.uid == known.uid) else {
                 return;
             };
             let (role, version) = output.split_once(' ').unwrap_or((output, ""));
             let values = [("role", role), ("version", version)];
             let values = values.map(|(name, value)| (name.to_owned(), value.to_owned()));
-            let state = ContainerProbeState {
+            let states = entries.probes.iter().map(|entry| ContainerProbeState {
                 message: Some(output.to_owned()),
                 last_probe_time: Some(now.clone()),
-                last_transition_time: Some(now),
+                last_transition_time: Some(now.clone()),
                 revision: entry.revision.clone(),
-                values: (state == "Succeeded").then(|| values.into()),
+                values: (state == "Succeeded").then(|| values.clone().into()),
                 ..ContainerProbeState::new(&entry.name, state)
-            };
+            });
+            let states = states.collect();
             let statuses = &mut object.status.get_or_insert_default().pod_probe_statuses;
             statuses.retain(|one| one.uid != known.uid);
             statuses.push(PodProbeStatus {
                 name: name.name.clone(),
                 namespace: name.namespace.clone(),
                 uid: known.uid.clone(),
-                probe_states: vec![state],
+                probe_states: states,
                 ..PodProbeStatus::default()
             });
         });
@@ -510,4 +514,29 @@ fn a_label_from_before_goes_first_though_its_pod_waits_for_its_turn() {
     world.say(0, "Succeeded", "primary 8");
     world.drain();
     assert_eq!(world.roles(), "primary - -");
+}
+
+// PPM-23
+#[test]
+fn the_value_of_another_marker_keeps_no_pod_from_its_marks() {
+    let mut rank = role(true, None);
+    let policy = &mut rank["markerPolicy"][0];
+    policy["labels"] = json!({ "rank": "$(role)" });
+    policy["exclusive"]["label"] = json!("rank");
+    let mut world = World::database(&rank);
+    let everywhere = json!({ "matchExpressions": [{ "key": "app", "operator": "Exists" }] });
+    let other = marker(&everywhere, &[role(true, None)]);
+    world.cluster.put_marker(&name("a", "zz"), other);
+    world.cluster.edit_pod(&pod_name(1), |pod| {
+        pod.labels.insert("app".to_owned(), mark("y", Owner::User));
+    });
+    world.drain();
+    world.says(1, "primary 7");
+    world.says(0, "primary 5");
+    assert_eq!(world.roles(), "- primary -");
+    // It sets the label now, and the pod has a record of the other marker's.
+    let edited = marker(&app_x(), &[role(true, None)]);
+    world.cluster.put_marker(&name("a", "way"), edited);
+    world.drain();
+    assert_eq!(world.roles(), "primary primary -");
 }
