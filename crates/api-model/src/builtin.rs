@@ -86,7 +86,11 @@ pub fn kubernetes() -> Vec<Resource> {
             skeleton: json!({"spec": {}}),
             ..builtin("coordination.k8s.io", "v1", "leases", "Lease")
         },
-        builtin("apps", "v1", "controllerrevisions", "ControllerRevision"),
+        Resource {
+            raw_fields: &["data"],
+            ..builtin("apps", "v1", "controllerrevisions", "ControllerRevision")
+                .with_fields(&[], &["data"])
+        },
         builtin("", "v1", "services", "Service"),
         builtin("", "v1", "podtemplates", "PodTemplate"),
         Resource {

@@ -191,7 +191,14 @@ pub(crate) fn decode(resource: &Resource, object: &mut Value) {
         resource.schema.prune(object);
         resource.schema.fill_in(object);
     } else {
+        let raw = resource.raw_fields.iter();
+        let raw: Vec<_> = raw
+            .filter_map(|field| Some((*field, object.get_mut(field)?.take())))
+            .collect();
         drop_empty(object);
+        for (field, value) in raw {
+            object[field] = value;
+        }
         for (field, value) in resource.skeleton.as_object().into_iter().flatten() {
             if object.get(field).is_none() {
                 object[field] = value.clone();

@@ -39,6 +39,8 @@ pub struct Resource {
     pub create_on_update: bool,
     /// The known fields.
     pub schema: Schema,
+    /// Fields that are stored as they are sent, also what is null in them (`RawExtension`).
+    pub raw_fields: &'static [&'static str],
     /// Fills in and cleans what is decoded, beyond what the schema says.
     pub normalize: fn(&mut Value),
     /// Sets what admission plugins set in an object that is created or updated, and is nobody's
@@ -80,6 +82,7 @@ impl Resource {
             unconditional_update: true,
             create_on_update: false,
             schema: Schema::builtin(&[], &[]),
+            raw_fields: &[],
             normalize: |_| {},
             admit: |_| {},
             complete: |_| {},
