@@ -84,6 +84,24 @@ figures! {
     TENTH_POD = "from its creation to its tenth pod", "s", AtMost(1.0);
 }
 
+// The largest cluster: `record`.
+figures! {
+    RECORD_READY = "ready", "s", AtMost(60.0);
+    RECORD_RSS = "RSS after it", "MiB", AtMost(450.0);
+    RECORD_SPECS = "spec writes", "requests";
+    PLANNED = "every node has its entries and every marker its status", "s";
+    MARKED_PODS = "pod writes", "requests";
+    ALL_MARKED = "every pod has its marks", "s";
+    MARKS = "marks", "a second";
+    CPU_OF_START = "CPU until all is planned", "s";
+    CPU_A_MARK = "manager CPU a pod", "ms", AtMost(0.4);
+    API_SERVER_RSS = "the API server's RSS", "MiB";
+    TAKEN_OVER = "the standby leads after the kill", "s";
+    MENDED = "a label that was taken off is back after the kill", "s";
+    SETS_READY = "ready", "s", AtMost(10.0);
+    BARE_MARKS = "marks of a bare sender", "a second";
+}
+
 // What the webhook adds to the creation of a pod: `injection`.
 figures! {
     ADDED_MEDIAN = "added to a creation above an echo webhook, p50", "ms", AtMost(1.0);

@@ -105,6 +105,8 @@ impl Core<'_> {
         let flags = [
             format!("--data-dir={}", self.folder.join("etcd").display()),
             "--unsafe-no-fsync".into(),
+            // The bench of the largest cluster needs more than the 2 GiB of etcd's own.
+            "--quota-backend-bytes=8589934592".into(),
             format!("--listen-client-urls={client}"),
             format!("--advertise-client-urls={client}"),
             format!("--listen-peer-urls={peer}"),

@@ -20,7 +20,7 @@ pub(crate) struct Arguments {
     /// building them; before WHAT
     #[arg(long, value_name = "FOLDER")]
     programs: Option<PathBuf>,
-    /// What to measure: agent, cold-start, flips, roll-out, injection, schedules, broadcast, clonesets, restart, index, engine,
+    /// What to measure: agent, cold-start, flips, roll-out, injection, schedules, broadcast, clonesets, record, restart, index, engine,
     /// tenants; all when left out. Then the bench's own options: --compare FILE, --scale PERCENT, --out FOLDER, --only ATTACK
     #[arg(
         trailing_var_arg = true,
@@ -89,7 +89,7 @@ fn words(given: &[String]) -> Vec<String> {
 
 /// Only those that name others alone can do without.
 fn needs_root(words: &[&str]) -> bool {
-    const WITHOUT: [&str; 9] = [
+    const WITHOUT: [&str; 10] = [
         "cold-start",
         "flips",
         "roll-out",
@@ -97,6 +97,7 @@ fn needs_root(words: &[&str]) -> bool {
         "schedules",
         "broadcast",
         "clonesets",
+        "record",
         "index",
         "engine",
     ];

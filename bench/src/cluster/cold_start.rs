@@ -13,7 +13,7 @@ use serde_json::json;
 use super::api::{ApiRequest, CREATE, MERGE, NODE_POD_PROBES, REPLACE, make_all};
 use super::expected::Watches;
 use super::stage::{Contender, Run, Stage, Who, play};
-use super::world::{APPS, World, app, marker_status_path};
+use super::world::{World, app, marker_status_path};
 use super::{QUIET, add_requests};
 use crate::figures;
 use crate::report::{Report, scaled};
@@ -137,7 +137,7 @@ impl Starts<'_> {
         }
         let markers: Api<PodProbeMarker> = Api::all(self.stage.client.clone());
         for marker in markers.list(&ListParams::default()).await? {
-            let of = (0..APPS).find(|number| app(*number) == marker.name_any());
+            let of = (0..self.world.apps).find(|number| app(*number) == marker.name_any());
             let path = marker_status_path(of.context("a marker of ours")?);
             let body = json!({"metadata": {"uid": marker.metadata.uid}, "status": marker.status});
             let request = ApiRequest::new(MERGE, &path, FIELD_MANAGER, &body);
@@ -177,7 +177,11 @@ impl Starts<'_> {
         };
         let kinds = [
             (&figures::SPEC_WRITES, SPECS, Some(specs)),
-            (&figures::MARKER_STATUS_WRITES, STATUSES, Some(APPS)),
+            (
+                &figures::MARKER_STATUS_WRITES,
+                STATUSES,
+                Some(self.world.apps),
+            ),
         ];
         add_requests(add, &requests, &kinds);
         let last_spec = [&run, &floor].map(|run| run.requests.last_write(SPECS));

@@ -17,21 +17,24 @@ use super::PATIENCE;
 use super::agents::Agents;
 use super::api::{NODE_POD_PROBES, PAGE, POD_PROBE_MARKERS, PODS, send_at_once};
 use super::stage::{Contender, Stage, Who};
-use super::world::{APPS, PROBES, World, app, entry, node};
+use super::world::{PROBES, World, app, entry, node};
 use crate::progress::Step;
 
 /// Watches on all that a manager writes, and on what it is to come to; listed before it starts or verdicts turn.
 pub(super) struct Watches {
     specs: ObjectWatch<NodePodProbe>,
-    markers: ObjectWatch<PodProbeMarker>,
+    pub(super) markers: MarkerWatch,
     pods: ObjectWatch<Pod>,
 }
+
+/// A watch on the markers, whose statuses tell how far a manager is.
+pub(super) struct MarkerWatch(ObjectWatch<PodProbeMarker>);
 
 impl Watches {
     pub(super) async fn begin(client: &Client) -> Result<Self> {
         Ok(Self {
             specs: ObjectWatch::begin(client, NODE_POD_PROBES, PAGE).await?,
-            markers: ObjectWatch::begin(client, POD_PROBE_MARKERS, PAGE).await?,
+            markers: MarkerWatch::begin(client).await?,
             pods: ObjectWatch::begin(client, PODS, PAGE).await?,
         })
     }
@@ -55,19 +58,10 @@ impl Watches {
             ensure!(is_right, "its entries are others");
             Ok(())
         };
-        let (nodes, matched) = (world.nodes, i64::try_from(world.nodes)?);
-        let is_planned = |marker: &PodProbeMarker| {
-            let status = marker.status.clone().unwrap_or_default();
-            let observed = Some(status.observed_generation) == marker.metadata.generation;
-            let planned = observed && status.matched_pods == Some(matched);
-            ensure!(planned, "its status is {status:?}");
-            Ok(())
-        };
         tokio::try_join!(
             self.specs
-                .wait_until("entries", nodes, PATIENCE, has_its_entries),
-            self.markers
-                .wait_until("statuses", APPS, PATIENCE, is_planned),
+                .wait_until("entries", world.nodes, PATIENCE, has_its_entries),
+            self.markers.planned(world),
         )?;
         Ok(())
     }
@@ -85,10 +79,34 @@ impl Watches {
         let pods = self.pods.wait_until(name, expected.len(), PATIENCE, check);
         pods.await
     }
+}
+
+impl MarkerWatch {
+    pub(super) async fn begin(client: &Client) -> Result<Self> {
+        Ok(Self(
+            ObjectWatch::begin(client, POD_PROBE_MARKERS, PAGE).await?,
+        ))
+    }
+
+    /// Waits until every marker's status says that it matches all its pods, and that all of its generation is planned.
+    pub(super) async fn planned(&mut self, world: &World) -> Result<()> {
+        let matched = i64::try_from(world.nodes)?;
+        let is_planned = |marker: &PodProbeMarker| {
+            let status = marker.status.clone().unwrap_or_default();
+            let observed = Some(status.observed_generation) == marker.metadata.generation;
+            let planned = observed && status.matched_pods == Some(matched);
+            ensure!(planned, "its status is {status:?}");
+            Ok(())
+        };
+        let markers = self
+            .0
+            .wait_until("statuses", world.apps, PATIENCE, is_planned);
+        markers.await
+    }
 
     /// Waits until every marker's status counts the verdicts that the agents report, each pod's among them.
     pub(super) async fn counted(&mut self, agents: &Agents<'_>) -> Result<()> {
-        let counts = (0..APPS).map(|number| (app(number), agents.counts(number)));
+        let counts = (0..agents.world.apps).map(|number| (app(number), agents.counts(number)));
         let counts: HashMap<_, _> = counts.collect();
         let check = |marker: &PodProbeMarker| {
             let found = marker.status.iter().flat_map(|status| &status.probes);
@@ -100,7 +118,7 @@ impl Watches {
         };
         let name = "markers' counts";
         let _step = Step::begin(name);
-        self.markers.wait_until(name, APPS, PATIENCE, check).await
+        self.0.wait_until(name, counts.len(), PATIENCE, check).await
     }
 }
 
@@ -116,7 +134,7 @@ pub(super) async fn settle<'a>(stage: &Stage, world: &'a World) -> Result<(Agent
             watches.marked("marking all pods", &agents),
             send_at_once(&stage.client, agents.reports()),
         )?;
-        watches.counted(&agents).await?;
+        watches.markers.counted(&agents).await?;
         anyhow::Ok(agents)
     };
     let agents = settled.await.with_context(|| manager.last_lines())?;

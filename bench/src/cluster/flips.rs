@@ -113,7 +113,7 @@ async fn run(
         contender.send(),
     )?;
     if contender.is_manager() {
-        let counted = watches.counted(agents).await;
+        let counted = watches.markers.counted(agents).await;
         counted.with_context(|| contender.last_lines())?;
     }
     wait(format!("{name}: what else is written"), QUIET).await;

@@ -1,6 +1,8 @@
 //! The world at full size: 250 nodes, 5,000 pods as a ReplicaSet controller and a kubelet leave them, 20 markers of 250 pods.
+//! That of the record has 5,000 nodes, and pods that no marker matches.
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::ops::Range;
 
 use anyhow::{Context as _, Result};
 use kube::api::{DeleteParams, ListParams};
@@ -15,7 +17,11 @@ use crate::share_of;
 /// Nodes at full size.
 const NODES: usize = 250;
 /// Applications, each with a marker of its own and one pod on every node.
-pub(super) const APPS: usize = 20;
+const APPS: usize = 20;
+/// The pods of each node of the record: applications with a marker, and after them those with sidecars and those with neither.
+const MARKED: Range<usize> = 0..15;
+const INJECTED: Range<usize> = 15..19;
+const PLAIN: Range<usize> = 19..30;
 /// Namespaces, with the same number of applications in each.
 const NAMESPACES: usize = 4;
 /// The probes of each marker.
@@ -24,7 +30,9 @@ pub(super) const PROBES: [&str; 2] = ["idle", "main"];
 /// The nodes and the pods on them.
 pub(super) struct World {
     pub(super) nodes: usize,
-    /// One of each application on each node, node by node.
+    /// Applications with a marker.
+    pub(super) apps: usize,
+    /// Those of its markers: one of each application on each node, node by node.
     pub(super) pods: Vec<AppPod>,
     /// The bytes of one of the pods as JSON.
     bytes_a_pod: usize,
@@ -117,20 +125,48 @@ impl World {
         sidecars: Option<&Sidecars>,
     ) -> Result<Self> {
         let nodes = share_of(NODES, scale).max(2);
+        Self::make_nodes(client, nodes).await?;
+        let pods = make_pods(client, nodes, 0..APPS, sidecars).await?;
+        Self::make_markers(client, nodes, APPS, pods).await
+    }
+
+    /// The world of the record: of thirty pods of a node, fifteen are of markers, and four have these sidecars.
+    pub(super) async fn make_large(
+        client: &Client,
+        nodes: usize,
+        sidecars: &Sidecars,
+    ) -> Result<Self> {
+        Self::make_nodes(client, nodes).await?;
+        make_pods(client, nodes, PLAIN, None).await?;
+        make_pods(client, nodes, INJECTED, Some(sidecars)).await?;
+        let pods = make_pods(client, nodes, MARKED, None).await?;
+        Self::make_markers(client, nodes, MARKED.len(), pods).await
+    }
+
+    async fn make_nodes(client: &Client, nodes: usize) -> Result<()> {
         let namespaces = (0..NAMESPACES).map(|number| {
             let body = json!({"metadata": {"name": namespace(number)}});
             ApiRequest::new(CREATE, "/api/v1/namespaces", "bench", &body)
         });
         let objects = namespaces.chain((0..nodes).map(create_node));
         make_all(client, "making namespaces and nodes", objects.collect()).await?;
-        let pods = make_pods(client, nodes, sidecars).await?;
-        let made = (0..APPS).map(create_marker).collect();
+        Ok(())
+    }
+
+    async fn make_markers(
+        client: &Client,
+        nodes: usize,
+        apps: usize,
+        pods: Vec<AppPod>,
+    ) -> Result<Self> {
+        let made = (0..apps).map(create_marker).collect();
         make_all(client, "making markers", made).await?;
         let first = pods.first().context("there is a pod")?;
         let request = http::Request::get(first.path()).body(Vec::new())?;
         let bytes_a_pod = client.request_text(request).await?.len();
         Ok(Self {
             nodes,
+            apps,
             pods,
             bytes_a_pod,
         })
@@ -148,16 +184,16 @@ impl World {
     pub(super) async fn clear_statuses(&self, client: &Client) -> Result<()> {
         let body = json!({"status": null});
         let clear = |app| ApiRequest::new(MERGE, &marker_status_path(app), "bench", &body);
-        let cleared = (0..APPS).map(clear).collect();
+        let cleared = (0..self.apps).map(clear).collect();
         make_all(client, "clearing the markers' statuses", cleared).await?;
         Ok(())
     }
 
     /// A description, for a result.
     pub(super) fn described(&self) -> String {
-        let (nodes, pods, bytes) = (self.nodes, self.pods.len(), self.bytes_a_pod);
+        let (nodes, pods, bytes, apps) = (self.nodes, self.pods.len(), self.bytes_a_pod, self.apps);
         format!(
-            "{nodes} nodes, {pods} running pods of {bytes} bytes of JSON, {APPS} markers of {nodes} pods with 2 probes each"
+            "{nodes} nodes, {pods} running pods of {bytes} bytes of JSON, {apps} markers of {nodes} pods with 2 probes each"
         )
     }
 }
@@ -185,10 +221,11 @@ fn create_marker(app: usize) -> ApiRequest {
 async fn make_pods(
     client: &Client,
     nodes: usize,
+    apps: Range<usize>,
     sidecars: Option<&Sidecars>,
 ) -> Result<Vec<AppPod>> {
     let pods = (0..nodes).flat_map(|node| {
-        (0..APPS).map(move |app| AppPod {
+        apps.clone().map(move |app| AppPod {
             name: format!("{}-6d5f8b7c9d-n{node:03}", self::app(app)),
             uid: String::new(),
             app,

@@ -9,6 +9,8 @@ pub(super) enum Kind {
     Pod,
     Marker,
     Lease,
+    /// With data that are stored as they are sent.
+    Revision,
 }
 
 /// A patch: its type, its subresource and its text.
@@ -231,8 +233,32 @@ static LEASE_APPLIES: &[ApplyRow] = &[
     ),
 ];
 
+static REVISIONS: &[PatchRow] = &[
+    merge(r#"{"revision": 3}"#),
+    merge(r#"{"metadata": {"labels": {"role": "other"}}}"#),
+    strategic(r#"{"metadata": {"annotations": {"n": null, "m": "1"}}, "revision": 4}"#),
+    operations(r#"[{"op": "replace", "path": "/revision", "value": 5}]"#),
+];
+
+static REVISION_APPLIES: &[ApplyRow] = &[
+    (
+        false,
+        r#"{"revision": 6, "data": {"spec": {"a": null, "b": [], "c": "", "d": {"data": {}}}}}"#,
+    ),
+    (
+        false,
+        r#"{"metadata": {"labels": {"role": "main"}}, "revision": 7, "data": {"spec": {"a": null, "b": [], "c": "", "d": {"data": {}}}}}"#,
+    ),
+];
+
 impl Kind {
-    pub(super) const ALL: [Self; 4] = [Self::ConfigMap, Self::Pod, Self::Marker, Self::Lease];
+    pub(super) const ALL: [Self; 5] = [
+        Self::ConfigMap,
+        Self::Pod,
+        Self::Marker,
+        Self::Lease,
+        Self::Revision,
+    ];
 
     pub(super) fn has_status(self) -> bool {
         matches!(self, Self::Pod | Self::Marker)
@@ -245,6 +271,7 @@ impl Kind {
             Self::Pod => ("api/v1", "pods"),
             Self::Marker => ("apis/apps.kruise.io/v1alpha1", "podprobemarkers"),
             Self::Lease => ("apis/coordination.k8s.io/v1", "leases"),
+            Self::Revision => ("apis/apps/v1", "controllerrevisions"),
         };
         format!("/{api}/namespaces/{namespace}/{plural}")
     }
@@ -257,6 +284,7 @@ impl Kind {
                 json!({"apiVersion": "apps.kruise.io/v1alpha1", "kind": "PodProbeMarker"})
             }
             Self::Lease => json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease"}),
+            Self::Revision => json!({"apiVersion": "apps/v1", "kind": "ControllerRevision"}),
         }
     }
 
@@ -266,6 +294,7 @@ impl Kind {
             Self::Pod => PODS,
             Self::Marker => MARKERS,
             Self::Lease => LEASES,
+            Self::Revision => REVISIONS,
         }
     }
 
@@ -275,6 +304,7 @@ impl Kind {
             Self::Pod => POD_APPLIES,
             Self::Marker => MARKER_APPLIES,
             Self::Lease => LEASE_APPLIES,
+            Self::Revision => REVISION_APPLIES,
         }
     }
 
@@ -318,6 +348,11 @@ impl Kind {
             Self::Lease => &[
                 r#"{"spec": {"holderIdentity": "a", "leaseDurationSeconds": 15}}"#,
                 r#"{"metadata": {"labels": {"role": "main"}}, "spec": {"holderIdentity": "b", "leaseDurationSeconds": 15, "leaseTransitions": 1}}"#,
+            ],
+            // One content: it cannot be changed.
+            Self::Revision => &[
+                r#"{"revision": 1, "data": {"spec": {"a": null, "b": [], "c": "", "d": {"data": {}}}}}"#,
+                r#"{"metadata": {"labels": {"role": "main"}}, "revision": 2, "data": {"spec": {"a": null, "b": [], "c": "", "d": {"data": {}}}}}"#,
             ],
         }
     }

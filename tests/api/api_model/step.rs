@@ -101,6 +101,7 @@ fn kind() -> impl Strategy<Value = Kind> {
         Kind::Marker,
         Kind::Marker,
         Kind::Lease,
+        Kind::Revision,
     ])
 }
 
