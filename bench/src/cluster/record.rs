@@ -44,7 +44,7 @@ pub(crate) fn measure(scale: f64) -> Result<Report> {
     Ok(report)
 }
 
-async fn pods(stage: &Stage, scale: f64, report: &mut Report) -> Result<()> {
+async fn pods(stage: &mut Stage, scale: f64, report: &mut Report) -> Result<()> {
     let sidecars = Sidecars::make(&stage.client).await?;
     let nodes = share_of(NODES, scale).max(2);
     let world = World::make_large(&stage.client, nodes, &sidecars).await?;
@@ -185,11 +185,12 @@ async fn first_verdicts(
 
 /// Kills the leader beside a standby, and takes a label off a pod at the same time.
 async fn fail_over(
-    stage: &Stage,
+    stage: &mut Stage,
     leader: Contender,
     agents: &Agents<'_>,
     report: &mut Report,
 ) -> Result<()> {
+    stage.take_another_port()?;
     let standby = stage.start(Who::Manager, None).await?;
     let step = Step::begin("a standby starts");
     let ready = standby.ready().await?;
@@ -212,7 +213,8 @@ async fn fail_over(
     let is_back = async {
         loop {
             let seen = pods.next().await;
-            if seen.name_any() == pod.name && seen.labels().contains_key(&label) {
+            let mut keys = seen.labels.iter().map(|(key, _)| key);
+            if seen.name_any() == pod.name && keys.any(|key| *key == label) {
                 return;
             }
         }
@@ -228,7 +230,14 @@ async fn fail_over(
     };
     standby.end().await?;
     let add = report.section("a fail-over to a standby");
-    let kinds = [(&figures::POD_WRITES, "pods", None)];
+    let kinds = [
+        (&figures::POD_WRITES, "pods", None),
+        (
+            &figures::CONFIGURATION_WRITES,
+            "mutatingwebhookconfigurations",
+            None,
+        ),
+    ];
     add_requests(add, &run.requests, &kinds);
     add.add(&figures::RECORD_READY, ready);
     add.add(&figures::TAKEN_OVER, leads(&run));
@@ -263,7 +272,7 @@ async fn bare_marks(stage: &Stage, mut agents: Agents<'_>, report: &mut Report) 
     let last = times.last().copied().unwrap_or_default();
     let took = last.saturating_sub(first).as_secs_f64();
     report
-        .named("the first verdicts of half of all pods")
+        .section("the first verdicts of half of all pods")
         .add(&figures::BARE_MARKS, times.len().amount() / took)
         .note(format!("{} pods, no manager", times.len()));
     Ok(())

@@ -32,6 +32,7 @@ pub(super) struct Stage {
     kubeconfig: PathBuf,
     /// Of managers, beside the usual ones.
     flags: Vec<String>,
+    gates: String,
 }
 
 /// Who is measured.
@@ -91,8 +92,15 @@ impl Stage {
             client: plane.client().await?,
             kubeconfig: plane.kubeconfig_for(MANAGER, &["system:serviceaccounts"])?,
             flags: flags(gates)?,
+            gates: gates.to_owned(),
             plane,
         })
+    }
+
+    /// Has the managers that start from now on listen at another port, as two cannot share one.
+    pub(super) fn take_another_port(&mut self) -> Result<()> {
+        self.flags = flags(&self.gates)?;
+        Ok(())
     }
 
     /// What the account under test has sent since then.
