@@ -82,7 +82,6 @@ pub(crate) const KINDS: &[(ApiResource, &[&str])] = &[
     ),
     (JOBS, &["job", "jobs"]),
     (CRON_JOBS, &["cronjob", "cronjobs", "cj"]),
-    // Of OpenKruise, whose group it shares with ours.
     (CLONE_SETS, &["cloneset", "clonesets", "clone"]),
     (MARKERS, &["podprobemarker", "podprobemarkers"]),
     (SIDECAR_SETS, &["sidecarset", "sidecarsets"]),

@@ -1,5 +1,5 @@
-//! Which pods of a set are upgraded next. It is worked out from all of its pods each time; tests hold it equal to another form
-//! that does the same.
+//! Which pods of a set are upgraded next. It is worked out from all of its pods each time; tests hold its order and its counts
+//! equal to another form. That form takes [`is_down`] from here: what counts as down has tables of its own.
 
 use super::pod::{LastUpgrade, PodState, Progress};
 use super::set::SidecarSet;
@@ -155,7 +155,7 @@ fn places_of(pods: &[RollingPod<'_>], is: fn(&RollingPod<'_>) -> bool) -> Vec<us
     (0..pods.len()).filter(of).collect()
 }
 
-/// Whether a pod takes up a place of those that may be down. It does while it is down and an upgrade may be why, this one or
+/// Whether a pod counts against `maxUnavailable`: takes up a place of those that may be down. It does while it is down and an upgrade may be why, this one or
 /// an earlier one: its image may start and never get ready, and the set may have been edited since.
 ///
 /// A pod that was not ready before its upgrade, or was created with these containers, has lost nothing by them. It takes up
