@@ -162,7 +162,7 @@ where
 {
     fn event_from_observation(observation: Observation<K>) -> ReconcilerEvent<W::Feature> {
         ReconcilerEvent::Observed(Box::new(move |reconciler, now| match observation {
-            Observation::Object(object, source) => reconciler.observe_object(&object, source),
+            Observation::Object(object, source) => reconciler.observe_object(object, source),
             Observation::Undecodable(metadata, source) => {
                 reconciler.observe_metadata::<K>(&metadata, source);
             }

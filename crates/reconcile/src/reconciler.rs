@@ -2,6 +2,7 @@
 
 mod answers;
 
+use std::borrow::Borrow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -121,13 +122,14 @@ impl<F: Feature> Reconciler<F> {
         self.keys.set_now(now.monotonic);
     }
 
-    /// The state of an object was seen.
-    pub fn observe_object<K>(&mut self, object: &Arc<K>, source: Source)
+    /// The state of an object was seen. Passed by value, it is not kept while the feature takes it in, which then owns it.
+    pub fn observe_object<K>(&mut self, object: impl Borrow<Arc<K>>, source: Source)
     where
         F: Watch<K>,
     {
-        let object = self.feature.read(object);
-        self.observe_stored::<K>(object, source);
+        let stored = self.feature.read(object.borrow());
+        drop(object);
+        self.observe_stored::<K>(stored, source);
     }
 
     fn observe_stored<K>(&mut self, object: Arc<F::Stored>, source: Source)

@@ -77,10 +77,10 @@ impl Index {
         let reconciler = &mut self.reconciler;
         reconciler.set_now(now);
         match event {
-            Event::Marker(object, source) => reconciler.observe_object(&object, source),
-            Event::Pod(object, source) => reconciler.observe_object(&object, source),
-            Event::Node(object, source) => reconciler.observe_object(&object, source),
-            Event::NodePodProbe(object, source) => reconciler.observe_object(&object, source),
+            Event::Marker(object, source) => reconciler.observe_object(object, source),
+            Event::Pod(object, source) => reconciler.observe_object(object, source),
+            Event::Node(object, source) => reconciler.observe_object(object, source),
+            Event::NodePodProbe(object, source) => reconciler.observe_object(object, source),
             Event::Undecodable(kind, name) => of_kind!(kind, reconciler.observe_undecodable(&name)),
             Event::Deleted(kind, name, version) => {
                 of_kind!(kind, reconciler.observe_deletion(&name, version, now));
