@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use k8s_openapi::api::core::v1::Node;
 use kube::Api;
-use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+use kube::api::{Patch, PatchParams, PostParams};
 use leadsman_testkit::audit::Request;
 use leadsman_testkit::leadsman;
 use leadsman_tests::budget::{self, Row, agent, manager};
@@ -204,9 +204,9 @@ pub(crate) async fn a_verdict_costs_one_write_of_its_pod(_world: Arc<Installatio
     let scene = stage.scene();
     let words = async {
         scene
-            .report_verdict(&all[0], "first#a", "Failed", "other words")
+            .report_verdict_with(&all[0], "first#a", "Failed", "other words")
             .await?;
-        wait_for_message(&scene, &all[0], "other words").await
+        scene.wait_for_message(&all[0], "other words").await
     };
     stage.step("other words", words, vec![pods(1)]).await?;
 
@@ -245,19 +245,6 @@ pub(crate) async fn a_verdict_costs_one_write_of_its_pod(_world: Arc<Installatio
 
     stage.installation.end().await;
     Ok(())
-}
-
-async fn wait_for_message(scene: &Scene, pod: &str, words: &str) -> Result<()> {
-    wait_for_object(&scene.pods(), pod, words, |pod| {
-        let conditions = pod
-            .status
-            .iter()
-            .flat_map(|status| status.conditions.iter().flatten());
-        let messages: Vec<_> = conditions.filter_map(|c| c.message.as_deref()).collect();
-        ensure!(messages.contains(&words), "{messages:?}");
-        Ok(())
-    })
-    .await
 }
 
 /// The same verdict at a later time, a node's heartbeat and labels, what others do to a pod.
@@ -358,10 +345,7 @@ pub(crate) async fn an_edit_writes_only_what_it_changes(_world: Arc<Installation
         .await?;
 
     let deleted = async {
-        scene
-            .markers()
-            .delete("edited", &DeleteParams::default())
-            .await?;
+        scene.delete_marker("edited").await?;
         crowd
             .wait_for_marks(
                 &all[2..],

@@ -390,7 +390,7 @@ pub(crate) async fn idle_pods_go_first_and_a_roll_out_is_steered(
             _ => ("Succeeded", "true", "-10"),
         };
         let name = pod.name_any();
-        scene.report_verdict(&name, "arena#idle", state, "").await?;
+        scene.report_verdict(&name, "arena#idle", state).await?;
         let marks = json!({"labels": {"idle": idle},
             "annotations": {"controller.kubernetes.io/pod-deletion-cost": cost}});
         scene.wait_for_marks(&name, marks).await?;
@@ -403,7 +403,7 @@ pub(crate) async fn idle_pods_go_first_and_a_roll_out_is_steered(
     let held = json!({"labels": {"lifecycle.apps.kruise.io/state": "PreparingDelete"}});
     scene.wait_for_marks(&busy, held).await?;
     scene
-        .report_verdict(&busy, "arena#idle", "Succeeded", "")
+        .report_verdict(&busy, "arena#idle", "Succeeded")
         .await?;
     pods.ready(0, OLD).await?;
     scale(2).await?;

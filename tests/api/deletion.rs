@@ -29,7 +29,7 @@ async fn marked_pods(scene: &Scene, finalizers: &[&str]) -> Result<()> {
         scene.edit_marker("m", patch).await?;
     }
     for pod in PODS {
-        scene.report_verdict(pod, "m#Idle", "Succeeded", "").await?;
+        scene.report_verdict(pod, "m#Idle", "Succeeded").await?;
     }
     for pod in PODS {
         scene.wait_for_marks(pod, marked("Succeeded")).await?;

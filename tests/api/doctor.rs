@@ -44,9 +44,7 @@ pub(crate) async fn what_is_broken_is_found(_world: Arc<Installation>) -> Result
             {"type": "Ready", "status": status, "lastTransitionTime": "2026-01-01T00:00:00Z"}]})
     };
     scene.add_agent().await?;
-    scene
-        .report_verdict("one", "m#Idle", "Succeeded", "")
-        .await?;
+    scene.report_verdict("one", "m#Idle", "Succeeded").await?;
     scene.wait_for_marks("one", marked("Succeeded")).await?;
     let (found, answer) = results(&installation, &[]).await?;
     ensure!(answer["healthy"] == true, "{answer:#}");
@@ -95,7 +93,7 @@ pub(crate) async fn what_is_broken_is_found(_world: Arc<Installation>) -> Result
 /// A verdict that turned long ago, and that no manager has marked.
 async fn report_of_long_ago(scene: &Scene) -> Result<()> {
     scene
-        .report_verdict("one", "m#Idle", "Failed", "it is busy")
+        .report_verdict_with("one", "m#Idle", "Failed", "it is busy")
         .await?;
     let probes: Api<NodePodProbe> = Api::all(scene.client.clone());
     let mut status = serde_json::to_value(probes.get(&scene.node).await?.status)?;

@@ -220,7 +220,7 @@ async fn act_as_the_pages_assume(plane: &ControlPlane, scene: &Scene) -> Result<
         .kubectl_with(&["create", "-f", "-"], marker.text.as_bytes())
         .await?;
     scene
-        .report_verdict("game-0", "game-server-probe#Idle", "Succeeded", "idle")
+        .report_verdict_with("game-0", "game-server-probe#Idle", "Succeeded", "idle")
         .await?;
     let markers = scene.markers();
     let counted = "the counts that docs/kubectl.md shows";

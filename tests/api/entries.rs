@@ -149,10 +149,7 @@ pub(crate) async fn names_that_contain_one_another_are_told_apart(
         .wait_for_entries(&["one/gateway#p", "one/way#p"])
         .await?;
     let theirs = other.wait_for_entries(&["one/way#p"]).await?;
-    scene
-        .markers()
-        .delete("way", &DeleteParams::default())
-        .await?;
+    scene.delete_marker("way").await?;
     let left = scene.wait_for_entries(&["one/gateway#p"]).await?;
     let kept = mine[0].probes.iter().find(|e| e.name == "gateway#p");
     ensure!(
@@ -188,7 +185,7 @@ pub(crate) async fn a_pod_relabelled_in_and_out_gains_and_loses_its_entries(
         )
         .await?;
     scene.wait_for_entries(&["one/m#p"]).await?;
-    scene.report_verdict("one", "m#p", "Succeeded", "").await?;
+    scene.report_verdict("one", "m#p", "Succeeded").await?;
     scene
         .wait_for_marks("one", json!({"conditions": {"t.io/p": "True"}}))
         .await?;
@@ -406,7 +403,7 @@ pub(crate) async fn ended_pods_are_left_alone(installation: Arc<Installation>) -
     scene.pod("two").await?;
     scene.marker("m", json!([tcp("p", "t.io/p")])).await?;
     scene.wait_for_entries(&["one/m#p", "two/m#p"]).await?;
-    scene.report_verdict("one", "m#p", "Succeeded", "").await?;
+    scene.report_verdict("one", "m#p", "Succeeded").await?;
     scene
         .wait_for_marks("one", json!({"conditions": {"t.io/p": "True"}}))
         .await?;
@@ -444,7 +441,7 @@ pub(crate) async fn a_pod_recreated_under_its_name_gets_no_old_marks(
     let scene = Scene::new(&installation.client, "recreated").await?;
     let first = scene.pod("db-0").await?;
     scene.marker("m", json!([tcp("p", "t.io/p")])).await?;
-    scene.report_verdict("db-0", "m#p", "Succeeded", "").await?;
+    scene.report_verdict("db-0", "m#p", "Succeeded").await?;
     scene
         .wait_for_marks("db-0", json!({"conditions": {"t.io/p": "True"}}))
         .await?;
@@ -466,7 +463,7 @@ pub(crate) async fn a_pod_recreated_under_its_name_gets_no_old_marks(
     scene
         .wait_for_marks("db-0", json!({"conditions": {"t.io/p": null}}))
         .await?;
-    scene.report_verdict("db-0", "m#p", "Failed", "").await?;
+    scene.report_verdict("db-0", "m#p", "Failed").await?;
     scene
         .wait_for_marks("db-0", json!({"conditions": {"t.io/p": "False"}}))
         .await?;

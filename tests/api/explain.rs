@@ -7,7 +7,7 @@ use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::batch::v1::{CronJob, Job};
 use k8s_openapi::api::rbac::v1::{Role, RoleBinding};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::api::{ApiResource, DeleteParams, DynamicObject, GroupVersionKind, PostParams};
+use kube::api::{ApiResource, DynamicObject, GroupVersionKind, PostParams};
 use kube::{Api, Client, Resource};
 use leadsman_testkit::{ControlPlane, leadsman};
 use leadsman_tests::{Printed, Scene, Way, kubectl_leadsman, wait_for_answer};
@@ -90,7 +90,7 @@ pub(crate) async fn causes_are_named_on_a_live_cluster(_world: Arc<Installation>
     scene.marker("m", idle()).await?;
     expect_way(plane, "one", Way::Threshold, "3 failures in a row").await?;
     scene
-        .report_verdict("one", "m#Idle", "Succeeded", "it is idle")
+        .report_verdict_with("one", "m#Idle", "Succeeded", "it is idle")
         .await?;
     scene.wait_for_marks("one", marked("Succeeded")).await?;
     wait_for_cause(plane, "explained", "one", None).await?;
@@ -293,9 +293,7 @@ async fn contested_key(plane: &ControlPlane, client: &kube::Client) -> Result<()
     scene.add_agent().await?;
     scene.pod("one").await?;
     scene.marker("m", idle()).await?;
-    scene
-        .report_verdict("one", "m#Idle", "Succeeded", "")
-        .await?;
+    scene.report_verdict("one", "m#Idle", "Succeeded").await?;
     scene.wait_for_marks("one", marked("Succeeded")).await?;
     let theirs = json!({"metadata": {"labels": {"gameserver-idle": "maybe"}}});
     let what = "the marker to say that its label is contested";
@@ -332,7 +330,7 @@ pub(crate) async fn answers_come_in_the_forms_of_kubectl(
         .await?;
     scene.marker("game-server", idle()).await?;
     scene
-        .report_verdict("web-1", "game-server#Idle", "Succeeded", "")
+        .report_verdict("web-1", "game-server#Idle", "Succeeded")
         .await?;
     scene.wait_for_marks("web-1", marked("Succeeded")).await?;
     for target in [&["deploy/web"][..], &["-l", "app=forms"]] {
@@ -446,7 +444,7 @@ pub(crate) async fn who_may_read_pods_and_markers_alone_gets_an_answer(
     scene.pod("one").await?;
     scene.marker("m", idle()).await?;
     scene
-        .report_verdict("one", "m#Idle", "Succeeded", "it is idle")
+        .report_verdict_with("one", "m#Idle", "Succeeded", "it is idle")
         .await?;
     scene.wait_for_marks("one", marked("Succeeded")).await?;
     let as_dev = ["-n", "developer", "--as", "dev"];
@@ -483,9 +481,7 @@ pub(crate) async fn a_manager_that_is_down_is_named(installation: Arc<Installati
     scene.add_agent().await?;
     scene.pod("one").await?;
     scene.marker("m", idle()).await?;
-    scene
-        .report_verdict("one", "m#Idle", "Succeeded", "")
-        .await?;
+    scene.report_verdict("one", "m#Idle", "Succeeded").await?;
     scene.wait_for_marks("one", marked("Succeeded")).await?;
     wait_for_cause(plane, "unmanaged", "one", None).await?;
     installation.stop_manager().await?;
@@ -499,10 +495,7 @@ pub(crate) async fn a_manager_that_is_down_is_named(installation: Arc<Installati
             .contains("nobody holds the Lease leadsman-manager")
     );
     wait_for_cause(plane, "unmanaged", "one", None).await?;
-    scene
-        .markers()
-        .delete("m", &DeleteParams::default())
-        .await?;
+    scene.delete_marker("m").await?;
     scene.remove_agent().await
 }
 

@@ -24,15 +24,10 @@ pub(crate) async fn a_marker_deleted_while_the_manager_is_down_takes_its_marks_a
     scene.pod("one").await?;
     scene.pod("two").await?;
     scene.marker("m", idle()).await?;
-    scene
-        .report_verdict("one", "m#Idle", "Succeeded", "")
-        .await?;
+    scene.report_verdict("one", "m#Idle", "Succeeded").await?;
     scene.wait_for_marks("one", marked("Succeeded")).await?;
     installation.stop_manager().await?;
-    scene
-        .markers()
-        .delete("m", &DeleteParams::default())
-        .await?;
+    scene.delete_marker("m").await?;
     scene
         .edit(
             "two",
@@ -53,12 +48,10 @@ pub(crate) async fn a_verdict_reported_while_the_manager_is_down_marks_at_its_st
     let scene = Scene::new(&installation.client, "missed").await?;
     scene.pod("one").await?;
     scene.marker("m", idle()).await?;
-    scene
-        .report_verdict("one", "m#Idle", "Succeeded", "")
-        .await?;
+    scene.report_verdict("one", "m#Idle", "Succeeded").await?;
     scene.wait_for_marks("one", marked("Succeeded")).await?;
     installation.stop_manager().await?;
-    scene.report_verdict("one", "m#Idle", "Failed", "").await?;
+    scene.report_verdict("one", "m#Idle", "Failed").await?;
     installation.start_manager().await?;
     scene.wait_for_marks("one", marked("Failed")).await?;
     Ok(())
@@ -70,14 +63,12 @@ pub(crate) async fn an_outage_of_the_api_server_changes_no_pod(
     let scene = Scene::new(&installation.client, "outage").await?;
     scene.pod("one").await?;
     scene.marker("m", idle()).await?;
-    scene
-        .report_verdict("one", "m#Idle", "Succeeded", "")
-        .await?;
+    scene.report_verdict("one", "m#Idle", "Succeeded").await?;
     scene.wait_for_marks("one", marked("Succeeded")).await?;
     let history = History::of(&scene.client, &scene.ns).await?;
     installation.restart_apiserver().await?;
     scene.wait_for_marks("one", marked("Succeeded")).await?;
-    scene.report_verdict("one", "m#Idle", "Failed", "").await?;
+    scene.report_verdict("one", "m#Idle", "Failed").await?;
     scene.wait_for_marks("one", marked("Failed")).await?;
     history
         .never("marks were away", |pod| {
@@ -218,7 +209,7 @@ async fn probed_with_theirs(installation: &Installation, scene: &Scene) -> Resul
     installation.start_manager().await?;
     for state in ["Succeeded", "Failed", "Unknown", "Succeeded"] {
         scene
-            .report_verdict("dropped-pod", "dropped-marker#Idle", state, "")
+            .report_verdict("dropped-pod", "dropped-marker#Idle", state)
             .await?;
         scene.wait_for_marks("dropped-pod", marked(state)).await?;
     }
@@ -267,7 +258,7 @@ pub(crate) async fn a_crd_replaced_under_a_running_manager_changes_no_mark(
     scene.pod("replaced-pod").await?;
     scene.marker("replaced-marker", idle()).await?;
     scene
-        .report_verdict("replaced-pod", "replaced-marker#Idle", "Succeeded", "")
+        .report_verdict("replaced-pod", "replaced-marker#Idle", "Succeeded")
         .await?;
     scene
         .wait_for_marks("replaced-pod", marked("Succeeded"))
@@ -284,7 +275,7 @@ pub(crate) async fn a_crd_replaced_under_a_running_manager_changes_no_mark(
         wait_for_revisions(&scene, false).await?;
         scene.pod("second-pod").await?;
         scene
-            .report_verdict("second-pod", "replaced-marker#Idle", "Failed", "")
+            .report_verdict("second-pod", "replaced-marker#Idle", "Failed")
             .await?;
         scene.wait_for_marks("second-pod", marked("Failed")).await
     }
@@ -381,9 +372,7 @@ pub(crate) async fn a_manager_waits_for_crds_that_come_late(
     installation.start_manager().await?;
     leadsman::install(&installation.plane).await?;
     scene.marker("m", idle()).await?;
-    scene
-        .report_verdict("one", "m#Idle", "Succeeded", "")
-        .await?;
+    scene.report_verdict("one", "m#Idle", "Succeeded").await?;
     scene.wait_for_marks("one", marked("Succeeded")).await?;
     Ok(())
 }
@@ -396,7 +385,7 @@ pub(crate) async fn a_missing_right_is_named_and_waited_for(
     scene.pod("no-right-pod").await?;
     scene.marker("m", idle()).await?;
     scene
-        .report_verdict("no-right-pod", "m#Idle", "Succeeded", "")
+        .report_verdict("no-right-pod", "m#Idle", "Succeeded")
         .await?;
     scene
         .wait_for_marks("no-right-pod", marked("Succeeded"))
@@ -413,7 +402,7 @@ pub(crate) async fn a_missing_right_is_named_and_waited_for(
     let params = PostParams::default();
     let mut role = roles.replace(ROLE, &params, &role).await?;
     scene
-        .report_verdict("no-right-pod", "m#Idle", "Failed", "")
+        .report_verdict("no-right-pod", "m#Idle", "Failed")
         .await?;
     let before = installation.count_requests("patch", "pods", "no-right-pod")?;
     wait_for_answer("a request without the right", || async {
@@ -453,7 +442,7 @@ pub(crate) async fn an_object_that_does_not_decode_disturbs_no_other(
     scene
         .wait_for_entries(&["one/m#Idle", "two/m#Idle"])
         .await?;
-    scene.report_verdict("two", "m#Idle", "Failed", "").await?;
+    scene.report_verdict("two", "m#Idle", "Failed").await?;
     scene.wait_for_marks("two", marked("Failed")).await?;
     Ok(())
 }
@@ -467,9 +456,7 @@ pub(crate) async fn a_marker_that_does_not_decode_at_the_start_keeps_its_marks(
     let scene = Scene::new(&installation.client, "unread").await?;
     scene.pod("one").await?;
     scene.marker("m", idle()).await?;
-    scene
-        .report_verdict("one", "m#Idle", "Succeeded", "")
-        .await?;
+    scene.report_verdict("one", "m#Idle", "Succeeded").await?;
     scene.wait_for_marks("one", marked("Succeeded")).await?;
     installation.stop_manager().await?;
     let crds: Api<CustomResourceDefinition> = Api::all(scene.client.clone());
@@ -516,7 +503,7 @@ async fn held_and_mended(installation: &Installation, scene: &Scene) -> Result<(
         })
         .await?;
     with_period(5).await?;
-    scene.report_verdict("one", "m#Idle", "Failed", "").await?;
+    scene.report_verdict("one", "m#Idle", "Failed").await?;
     scene.wait_for_marks("one", marked("Failed")).await?;
     Ok(())
 }

@@ -42,7 +42,7 @@ pub(crate) async fn verdicts_mark_and_unknown_takes_away(
     scene.marker("m", idle()).await?;
     for state in ["Succeeded", "Failed", "Unknown", "Failed"] {
         scene
-            .report_verdict("one", "m#Idle", state, "words")
+            .report_verdict_with("one", "m#Idle", state, "words")
             .await?;
         scene.wait_for_marks("one", marked(state)).await?;
     }
@@ -72,7 +72,7 @@ pub(crate) async fn a_message_alone_keeps_the_transition_time(
     scene.marker("m", idle()).await?;
     let condition = async |message: &str| {
         scene
-            .report_verdict("one", "m#Idle", "Failed", message)
+            .report_verdict_with("one", "m#Idle", "Failed", message)
             .await?;
         wait_for_object(&scene.pods(), "one", &format!("message {message}"), |pod| {
             let conditions = pod
@@ -118,7 +118,7 @@ pub(crate) async fn one_policy_alone_marks_one_state(
         healthy("Failed", Value::Null),
         healthy("Succeeded", json!("true")),
     ] {
-        scene.report_verdict("one", "m#p", &state, "").await?;
+        scene.report_verdict("one", "m#p", &state).await?;
         scene.wait_for_marks("one", marks).await?;
     }
     Ok(())
@@ -129,9 +129,7 @@ pub(crate) async fn without_a_verdict_marks_stay(installation: Arc<Installation>
     scene.pod("one").await?;
     scene.pod("two").await?;
     scene.marker("m", idle()).await?;
-    scene
-        .report_verdict("one", "m#Idle", "Succeeded", "")
-        .await?;
+    scene.report_verdict("one", "m#Idle", "Succeeded").await?;
     scene.wait_for_marks("one", marked("Succeeded")).await?;
     let history = History::of(&scene.client, &scene.ns).await?;
     // A wiped status, then a deleted object: nothing is known any more, so nothing changes.
@@ -148,7 +146,7 @@ pub(crate) async fn without_a_verdict_marks_stay(installation: Arc<Installation>
         .wait_for_entries(&["one/m#Idle", "two/m#Idle"])
         .await?;
     // Another pod's verdict went all the way meanwhile.
-    scene.report_verdict("two", "m#Idle", "Failed", "").await?;
+    scene.report_verdict("two", "m#Idle", "Failed").await?;
     scene.wait_for_marks("two", marked("Failed")).await?;
     scene.wait_for_marks("one", marked("Succeeded")).await?;
     history
@@ -190,9 +188,7 @@ pub(crate) async fn a_verdict_about_something_else_marks_nothing(
         .probes()
         .patch_status(&scene.node, &params, &kube::api::Patch::Merge(status))
         .await?;
-    scene
-        .report_verdict("two", "m#Idle", "Succeeded", "")
-        .await?;
+    scene.report_verdict("two", "m#Idle", "Succeeded").await?;
     scene.wait_for_marks("two", marked("Succeeded")).await?;
     history
         .never("a stale verdict was marked", |pod| {
@@ -213,8 +209,8 @@ pub(crate) async fn two_probes_of_one_container_mark_each_for_itself(
                "probe": {"exec": {"command": ["true"]}}})
     };
     scene.marker("m", json!([probe("a"), probe("b")])).await?;
-    scene.report_verdict("one", "m#a", "Succeeded", "").await?;
-    scene.report_verdict("one", "m#b", "Failed", "").await?;
+    scene.report_verdict("one", "m#a", "Succeeded").await?;
+    scene.report_verdict("one", "m#b", "Failed").await?;
     scene
         .wait_for_marks(
             "one",
@@ -231,9 +227,7 @@ pub(crate) async fn an_edited_policy_changes_its_marks(
     let scene = Scene::new(&installation.client, "policy").await?;
     scene.pod("one").await?;
     scene.marker("m", idle()).await?;
-    scene
-        .report_verdict("one", "m#Idle", "Succeeded", "")
-        .await?;
+    scene.report_verdict("one", "m#Idle", "Succeeded").await?;
     scene.wait_for_marks("one", marked("Succeeded")).await?;
     let mut probes = idle();
     probes[0]["markerPolicy"] = json!([{"state": "Succeeded", "labels": {"idle": "yes"}}]);
@@ -259,12 +253,9 @@ pub(crate) async fn a_deleted_marker_takes_everything_along(
     let scene = Scene::new(&installation.client, "deleted").await?;
     scene.pod("one").await?;
     scene.marker("m", idle()).await?;
-    scene.report_verdict("one", "m#Idle", "Failed", "").await?;
+    scene.report_verdict("one", "m#Idle", "Failed").await?;
     scene.wait_for_marks("one", marked("Failed")).await?;
-    scene
-        .markers()
-        .delete("m", &DeleteParams::default())
-        .await?;
+    scene.delete_marker("m").await?;
     scene.wait_for_entries(&[]).await?;
     scene.wait_for_marks("one", marked("")).await?;
     Ok(())
@@ -278,10 +269,10 @@ pub(crate) async fn the_older_of_two_markers_wins(installation: Arc<Installation
     // Creation times have whole seconds; the name decides within one.
     scene.marker("younger", idle()).await?;
     scene
-        .report_verdict("one", "younger#Idle", "Failed", "")
+        .report_verdict("one", "younger#Idle", "Failed")
         .await?;
     scene
-        .report_verdict("one", "older#Idle", "Succeeded", "")
+        .report_verdict("one", "older#Idle", "Succeeded")
         .await?;
     scene.wait_for_marks("one", marked("Succeeded")).await?;
     let history = History::of(&scene.client, &scene.ns).await?;
@@ -295,12 +286,9 @@ pub(crate) async fn the_older_of_two_markers_wins(installation: Arc<Installation
         "the loser is not told by whom: {message}"
     );
     scene
-        .report_verdict("one", "younger#Idle", "Succeeded", "")
+        .report_verdict("one", "younger#Idle", "Succeeded")
         .await?;
-    scene
-        .markers()
-        .delete("older", &DeleteParams::default())
-        .await?;
+    scene.delete_marker("older").await?;
     scene.wait_for_reason("younger", "Probing").await?;
     scene.wait_for_marks("one", marked("Succeeded")).await?;
     history
@@ -315,9 +303,7 @@ pub(crate) async fn a_mark_taken_away_comes_back(installation: Arc<Installation>
     let scene = Scene::new(&installation.client, "repaired").await?;
     scene.pod("one").await?;
     scene.marker("m", idle()).await?;
-    scene
-        .report_verdict("one", "m#Idle", "Succeeded", "")
-        .await?;
+    scene.report_verdict("one", "m#Idle", "Succeeded").await?;
     scene.wait_for_marks("one", marked("Succeeded")).await?;
     scene
         .edit(
@@ -357,9 +343,7 @@ pub(crate) async fn marks_of_others_stay(installation: Arc<Installation>) -> Res
         .await?;
     let before = scene.pods().get("one").await?;
     scene.marker("m", idle()).await?;
-    scene
-        .report_verdict("one", "m#Idle", "Succeeded", "")
-        .await?;
+    scene.report_verdict("one", "m#Idle", "Succeeded").await?;
     let after = scene.wait_for_marks("one", marked("Succeeded")).await?;
     let theirs = |pod: &k8s_openapi::api::core::v1::Pod| {
         let mut pod = serde_json::to_value(pod).unwrap_or_default();

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use anyhow::{Result, ensure};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::Api;
-use kube::api::DeleteParams;
 use leadsman_tests::{
     History, Scene, openkruise, wait_for_answer, wait_for_deletion, wait_for_object,
 };
@@ -60,15 +59,13 @@ pub(crate) async fn what_openkruise_left_is_taken_over(
         ("busy", ["Failed", "Succeeded", "Failed"]),
     ] {
         for (entry, state) in entries.iter().zip(states) {
-            scene.report_verdict(pod, entry, state, "").await?;
+            scene.report_verdict(pod, entry, state).await?;
         }
     }
     let fence = scene.pod("fence").await?;
     drop(fence);
     for entry in entries {
-        scene
-            .report_verdict("fence", entry, "Succeeded", "")
-            .await?;
+        scene.report_verdict("fence", entry, "Succeeded").await?;
     }
     scene
         .wait_for_marks("fence", json!({"labels": {"gameserver-idle": "true"}}))
@@ -117,10 +114,7 @@ async fn owned(scene: &Scene, pod: &str) -> Result<()> {
 /// webhook stay: it never takes them away itself.
 async fn nothing_stays(scene: &Scene) -> Result<()> {
     for marker in ["idle", "web"] {
-        scene
-            .markers()
-            .delete(marker, &DeleteParams::default())
-            .await?;
+        scene.delete_marker(marker).await?;
         wait_for_deletion(&scene.markers(), marker).await?;
     }
     scene.wait_for_entries(&[]).await?;
@@ -151,7 +145,7 @@ pub(crate) async fn openkruise_goes_on_with_what_is_there(
         if pod == "idle" {
             scene.marker("m", idle()).await?;
         }
-        scene.report_verdict(pod, "m#Idle", state, "").await?;
+        scene.report_verdict(pod, "m#Idle", state).await?;
         scene.wait_for_marks(pod, marked(state)).await?;
     }
     wait_for_object(&scene.markers(), "m", "OpenKruise's finalizer", |marker| {
@@ -223,10 +217,7 @@ async fn goes_on(scene: &Scene, history: &History) -> Result<()> {
     for pod in PODS {
         scene.wait_for_marks(pod, marked("Failed")).await?;
     }
-    scene
-        .markers()
-        .delete("m", &DeleteParams::default())
-        .await?;
+    scene.delete_marker("m").await?;
     let mut marker = scene.markers().get("m").await?;
     marker.metadata.finalizers = None;
     openkruise::let_go(&scene.markers(), marker).await?;

@@ -61,22 +61,18 @@ pub(crate) async fn nothing_is_written_before_openkruise_has_stopped(
         .hand_over("kruise-b", "PodProbeMarkerGate=false")
         .await?;
     scene.wait_for_entries(&["one/m#Idle"]).await?;
-    scene
-        .report_verdict("one", "m#Idle", "Succeeded", "")
-        .await?;
+    scene.report_verdict("one", "m#Idle", "Succeeded").await?;
     scene.wait_for_marks("one", marked("Succeeded")).await?;
     // And one that does not: who writes goes on writing.
     neighbour.hand_over("kruise-c", "").await?;
-    scene.report_verdict("one", "m#Idle", "Failed", "").await?;
+    scene.report_verdict("one", "m#Idle", "Failed").await?;
     scene.wait_for_marks("one", marked("Failed")).await?;
     // The next term begins when that one has stopped.
     installation.stop_manager().await?;
     let (start, log) = (installation.plane.audit_mark()?, installation.log_length());
     installation.start_manager().await?;
     installation.wait_for_log(log, "kruise-c_").await?;
-    scene
-        .report_verdict("one", "m#Idle", "Succeeded", "")
-        .await?;
+    scene.report_verdict("one", "m#Idle", "Succeeded").await?;
     is_ready(&installation).await?;
     ensure!(
         written(&installation, start)?.is_empty(),
@@ -136,9 +132,7 @@ pub(crate) async fn a_gate_that_is_off_leaves_everything_alone(
     let scene = Scene::new(&installation.client, "gate-off").await?;
     scene.pod("one").await?;
     scene.marker("m", idle()).await?;
-    scene
-        .report_verdict("one", "m#Idle", "Succeeded", "")
-        .await?;
+    scene.report_verdict("one", "m#Idle", "Succeeded").await?;
     scene.wait_for_marks("one", marked("Succeeded")).await?;
     installation.stop_manager().await?;
     let (start, log) = (installation.plane.audit_mark()?, installation.log_length());
@@ -157,10 +151,7 @@ pub(crate) async fn a_gate_that_is_off_leaves_everything_alone(
             "ready check=\"all feature gates are off: idle by configuration\"",
         )
         .await?;
-    scene
-        .markers()
-        .delete("m", &DeleteParams::default())
-        .await?;
+    scene.delete_marker("m").await?;
     installation.stop_manager().await?;
     let asked: Vec<_> = installation
         .plane
@@ -183,9 +174,7 @@ pub(crate) async fn preflight_says_what_is_in_the_way(
     let scene = Scene::new(&installation.client, "preflight").await?;
     scene.pod("one").await?;
     scene.marker("m", idle()).await?;
-    scene
-        .report_verdict("one", "m#Idle", "Succeeded", "")
-        .await?;
+    scene.report_verdict("one", "m#Idle", "Succeeded").await?;
     scene.wait_for_marks("one", marked("Succeeded")).await?;
     ensure!(
         in_the_way(&installation, &[]).await?.is_empty(),

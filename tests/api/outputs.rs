@@ -46,7 +46,7 @@ pub(crate) async fn a_service_follows_the_role_in_the_output(
     let cost = "controller.kubernetes.io/pod-deletion-cost";
     let report = async |message: &str| {
         scene
-            .report_verdict("one", "m#role", "Succeeded", message)
+            .report_verdict_with("one", "m#role", "Succeeded", message)
             .await
     };
     report("primary 7").await?;
@@ -106,7 +106,7 @@ pub(crate) async fn one_pod_at_a_time_is_the_primary(
     let history = History::of(&installation.client, &scene.ns).await?;
     let report = async |pod: &str, output: &str| {
         scene
-            .report_verdict(pod, "m#role", "Succeeded", output)
+            .report_verdict_with(pod, "m#role", "Succeeded", output)
             .await
     };
     let role = |role: Option<&str>| json!({"labels": {"role": role}});
@@ -194,7 +194,7 @@ pub(crate) async fn a_file_reaches_the_agent_with_the_timing_of_its_probe(
     let probe = &entry.probe;
     ensure!(probe.period_seconds == Some(10) && probe.exec.is_none());
     scene
-        .report_verdict("one", "m#state", "Succeeded", "busy 7")
+        .report_verdict_with("one", "m#state", "Succeeded", "busy 7")
         .await?;
     let busy =
         json!({"labels": {"work": "busy"}, "annotations": {"karpenter.sh/do-not-disrupt": "true"}});
@@ -213,14 +213,14 @@ pub(crate) async fn an_idle_server_may_go_when_it_has_been_idle_across_a_restart
     idle[0]["markerPolicy"][0]["holdSeconds"] = json!(HOLD);
     scene.marker("m", idle).await?;
     scene
-        .report_verdict("one", "m#idle", "Failed", "in a match")
+        .report_verdict_with("one", "m#idle", "Failed", "in a match")
         .await?;
     scene
         .wait_for_marks("one", json!({"labels": {"idle": "false"}}))
         .await?;
     let history = History::of(&installation.client, &scene.ns).await?;
     scene
-        .report_verdict("one", "m#idle", "Succeeded", "empty")
+        .report_verdict_with("one", "m#idle", "Succeeded", "empty")
         .await?;
     let pod = wait_for_object(&scene.pods(), "one", "until when it holds", |pod| {
         let shown = condition(pod, "game.io/idle").context("no condition")?;
@@ -258,7 +258,7 @@ pub(crate) async fn an_idle_server_may_go_when_it_has_been_idle_across_a_restart
         .await?;
     // No hold: it is busy at once.
     scene
-        .report_verdict("one", "m#idle", "Failed", "in a match")
+        .report_verdict_with("one", "m#idle", "Failed", "in a match")
         .await?;
     scene
         .wait_for_marks("one", json!({"labels": {"idle": "false"}}))

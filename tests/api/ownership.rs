@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::Pod;
-use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+use kube::api::{Patch, PatchParams, PostParams};
 use leadsman_tests::{Scene, wait_for_object};
 use serde_json::{Value, json};
 
@@ -32,7 +32,7 @@ async fn follows_the_verdict(scene: &Scene, pod: &str) -> Result<()> {
         ("Unknown", Value::Null),
         ("Succeeded", json!("main")),
     ] {
-        scene.report_verdict(pod, "m#role", state, "").await?;
+        scene.report_verdict(pod, "m#role", state).await?;
         scene
             .wait_for_marks(pod, labelled(role))
             .await
@@ -53,10 +53,7 @@ async fn templated(installation: &Installation, name: &str, value: &str) -> Resu
     scene.wait_for_reason("m", "Probing").await?;
     scene.wait_for_marks("one", labelled(value)).await?;
     follows_the_verdict(&scene, "one").await?;
-    scene
-        .markers()
-        .delete("m", &DeleteParams::default())
-        .await?;
+    scene.delete_marker("m").await?;
     let none = json!({"labels": {"role": null}, "conditions": {"t.io/role": null}});
     scene.wait_for_marks("one", none).await?;
     Ok(())
@@ -85,19 +82,14 @@ pub(crate) async fn a_co_owned_label_outlives_the_marker(
         .pod_with("one", json!({"metadata": {"labels": {"role": "main"}}}))
         .await?;
     scene.marker("m", role()).await?;
-    scene
-        .report_verdict("one", "m#role", "Succeeded", "")
-        .await?;
+    scene.report_verdict("one", "m#role", "Succeeded").await?;
     scene
         .wait_for_marks(
             "one",
             json!({"labels": {"role": "main"}, "conditions": {"t.io/role": "True"}}),
         )
         .await?;
-    scene
-        .markers()
-        .delete("m", &DeleteParams::default())
-        .await?;
+    scene.delete_marker("m").await?;
     // The template said `main` too and was never contradicted: the label stays, the condition goes.
     scene
         .wait_for_marks(
@@ -177,10 +169,7 @@ pub(crate) async fn a_label_by_a_put_of_the_status_follows_the_verdict(
     follows_the_verdict(&scene, "one").await?;
     // What such a writer co-owns goes with the marker, unlike a template's.
     put(&scene, "one", |_| ()).await?;
-    scene
-        .markers()
-        .delete("m", &DeleteParams::default())
-        .await?;
+    scene.delete_marker("m").await?;
     scene
         .wait_for_marks(
             "one",
@@ -197,9 +186,7 @@ pub(crate) async fn a_mark_edited_by_hand_is_restored(
     let scene = Scene::new(&installation.client, "by-hand").await?;
     scene.pod("one").await?;
     scene.marker("m", role()).await?;
-    scene
-        .report_verdict("one", "m#role", "Succeeded", "")
-        .await?;
+    scene.report_verdict("one", "m#role", "Succeeded").await?;
     scene.wait_for_marks("one", labelled("main")).await?;
     scene
         .edit(
@@ -218,9 +205,7 @@ pub(crate) async fn ownership_is_restored_after_managed_fields_are_cleared(
     let scene = Scene::new(&installation.client, "cleared").await?;
     scene.pod("one").await?;
     scene.marker("m", role()).await?;
-    scene
-        .report_verdict("one", "m#role", "Succeeded", "")
-        .await?;
+    scene.report_verdict("one", "m#role", "Succeeded").await?;
     scene.wait_for_marks("one", labelled("main")).await?;
     let clear = json!({"metadata": {"managedFields": [{}]}});
     scene
@@ -240,7 +225,7 @@ pub(crate) async fn ownership_is_restored_after_managed_fields_are_cleared(
         .pods()
         .patch("one", &PatchParams::default(), &Patch::Merge(clear))
         .await?;
-    scene.report_verdict("one", "m#role", "Unknown", "").await?;
+    scene.report_verdict("one", "m#role", "Unknown").await?;
     scene
         .wait_for_marks(
             "one",
@@ -305,7 +290,7 @@ pub(crate) async fn what_nobody_owns_stays_when_our_last_key_goes(
         "markerPolicy": [{"state": "Succeeded", "annotations": {"cost": "1"}}]}]);
     scene.marker("m", cost).await?;
     for (state, cost) in [("Succeeded", json!("1")), ("Failed", Value::Null)] {
-        scene.report_verdict("one", "m#cost", state, "").await?;
+        scene.report_verdict("one", "m#cost", state).await?;
         let annotations = json!({"annotations": {"cost": cost, "injected": "a,b"}});
         scene.wait_for_marks("one", annotations).await?;
     }

@@ -230,7 +230,7 @@ impl Bench {
     async fn wait_until_done(&self) -> Result<()> {
         let scene = &self.occasions.scene;
         scene.wait_for_entries(&[&format!("{POD}/m#Idle")]).await?;
-        scene.report_verdict(POD, "m#Idle", "Succeeded", "").await?;
+        scene.report_verdict(POD, "m#Idle", "Succeeded").await?;
         scene.wait_for_marks(POD, marked("Succeeded")).await?;
         scene.wait_for_reason("m", "Probing").await?;
         wait_for_answer("new nodes have objects and old ones have none", || async {

@@ -112,9 +112,7 @@ pub(crate) async fn large_objects_of_one_namespace_keep_no_manager_from_marking(
     .await?;
 
     installation.start_manager().await?;
-    scene
-        .report_verdict("one", "m#Idle", "Succeeded", "")
-        .await?;
+    scene.report_verdict("one", "m#Idle", "Succeeded").await?;
     scene.wait_for_marks("one", marked("Succeeded")).await?;
     let undecodable = r#"leadsman_undecodable_objects_total{kind="pod"} 24"#;
     wait_for_answer("pods of too many labels are counted", || async {

@@ -6,7 +6,6 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use anyhow::{Context, Result, ensure};
-use kube::api::DeleteParams;
 use leadsman_tests::budget::{self, Row};
 use leadsman_tests::metrics::is_at_rest;
 use leadsman_tests::{Crowd, Scene, wait_for_answer};
@@ -87,15 +86,10 @@ impl Stage {
         let scene = Scene::new(&self.installation.client, &format!("{FENCE}{number}")).await?;
         scene.pod("one").await?;
         scene.marker("m", idle()).await?;
-        scene
-            .report_verdict("one", "m#Idle", "Succeeded", "")
-            .await?;
+        scene.report_verdict("one", "m#Idle", "Succeeded").await?;
         scene.wait_for_marks("one", marked("Succeeded")).await?;
         // Its next status would take two seconds more to come to rest.
-        scene
-            .markers()
-            .delete("m", &DeleteParams::default())
-            .await?;
+        scene.delete_marker("m").await?;
         wait_for_answer("a manager at rest", || async {
             let Ok(metrics) = self.metrics().await else {
                 return Ok(None);

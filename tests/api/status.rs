@@ -53,12 +53,10 @@ pub(crate) async fn counts_follow_the_verdicts(installation: Arc<Installation>) 
         .await
     };
     counts((4, 0, 0, 0, 4)).await?;
-    scene
-        .report_verdict("one", "m#Idle", "Succeeded", "")
-        .await?;
-    scene.report_verdict("two", "m#Idle", "Failed", "").await?;
+    scene.report_verdict("one", "m#Idle", "Succeeded").await?;
+    scene.report_verdict("two", "m#Idle", "Failed").await?;
     counts((4, 1, 1, 0, 2)).await?;
-    scene.report_verdict("two", "m#Idle", "Unknown", "").await?;
+    scene.report_verdict("two", "m#Idle", "Unknown").await?;
     scene.delete_pod("four").await?;
     counts((3, 1, 0, 1, 1)).await
 }
@@ -125,9 +123,7 @@ pub(crate) async fn pending_is_never_silent(installation: Arc<Installation>) -> 
     scene.marker("m", idle()).await?;
     let two = "0 of 2 matching pods have their verdicts; 2 pending: 1 StartupProbe, 1 Starting";
     wait_for_pending(&scene, "Probing", two).await?;
-    scene
-        .report_verdict("here", "m#Idle", "Succeeded", "")
-        .await?;
+    scene.report_verdict("here", "m#Idle", "Succeeded").await?;
     let one = "1 of 2 matching pods have their verdicts; 1 pending: 1 StartupProbe";
     wait_for_pending(&scene, "Probing", one).await?;
 
@@ -156,9 +152,7 @@ pub(crate) async fn an_agent_is_silent_when_it_has_not_been_ready_for_long(
     let scene = Scene::new(&installation.client, "silent").await?;
     scene.pod("one").await?;
     scene.marker("m", idle()).await?;
-    scene
-        .report_verdict("one", "m#Idle", "Succeeded", "")
-        .await?;
+    scene.report_verdict("one", "m#Idle", "Succeeded").await?;
     scene.wait_for_marks("one", marked("Succeeded")).await?;
     scene.add_agent().await?;
     let ready = |status: &str, since: &str| {
@@ -168,7 +162,7 @@ pub(crate) async fn an_agent_is_silent_when_it_has_not_been_ready_for_long(
     // Not Ready since this moment is an agent's restart.
     let now = leadsman_tests::now().to_string();
     scene.report_agent_status(ready("False", &now)).await?;
-    scene.report_verdict("one", "m#Idle", "Failed", "").await?;
+    scene.report_verdict("one", "m#Idle", "Failed").await?;
     scene.wait_for_marks("one", marked("Failed")).await?;
     wait_for_pending(&scene, "Probing", "all matching pods have their verdicts").await?;
     let long_ago = "2026-01-01T00:00:00Z";
@@ -204,10 +198,7 @@ pub(crate) async fn of_markers_that_feed_each_other_the_younger_is_stopped(
         ensure!(message.contains(words), "{message}");
     }
     scene.wait_for_entries(&["one/a#Idle"]).await?;
-    scene
-        .markers()
-        .delete("a", &DeleteParams::default())
-        .await?;
+    scene.delete_marker("a").await?;
     scene.wait_for_entries(&["one/b#Idle"]).await?;
     scene.wait_for_reason("b", "Probing").await?;
     Ok(())

@@ -139,7 +139,7 @@ pub(crate) async fn a_status_goes_on_with_each_marker_that_changes(
     let headings = "MARKER PROBE PODS SUCCEEDED FAILED UNKNOWN PENDING NEWEST STATE";
     wait_for_line(&status, headings).await?;
     for (state, counts) in [("Succeeded", "1 1 0 0 0"), ("Failed", "1 0 1 0 0")] {
-        scene.report_verdict("one", "m#Idle", state, "").await?;
+        scene.report_verdict("one", "m#Idle", state).await?;
         wait_for_line(&status, &format!("m Idle {counts} - Probing")).await?;
     }
     let markers = scene.markers();

@@ -178,7 +178,7 @@ pub(crate) async fn a_flip_costs_one_write_each(cluster: Arc<Cluster>) -> Result
 
     let words = async {
         room.set("b", "body=other").await?;
-        wait_for_message(&room, "b", "other").await
+        room.scene.wait_for_message("b", "other").await
     };
     let rows = vec![
         agent("patch nodepodprobes/status", 1),
@@ -188,19 +188,6 @@ pub(crate) async fn a_flip_costs_one_write_each(cluster: Arc<Cluster>) -> Result
 
     let steady = async { wait_until_idle(&room).await };
     step(&room, "a steady while", steady, vec![]).await
-}
-
-async fn wait_for_message(room: &Room, pod: &str, words: &str) -> Result<()> {
-    leadsman_tests::wait_for_object(&room.scene.pods(), pod, words, |pod| {
-        let conditions = pod
-            .status
-            .iter()
-            .flat_map(|status| status.conditions.iter().flatten());
-        let messages: Vec<_> = conditions.filter_map(|c| c.message.as_deref()).collect();
-        ensure!(messages.contains(&words), "{messages:?}");
-        Ok(())
-    })
-    .await
 }
 
 /// The schemas that are followed for a feature.

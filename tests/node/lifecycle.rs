@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::Pod;
-use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+use kube::api::{Patch, PatchParams, PostParams};
 use kube::core::Request;
 use kube::{Api, Resource};
 use leadsman_api::NodePodProbe;
@@ -127,10 +127,7 @@ pub(crate) async fn a_deleted_marker_takes_its_marks_along(cluster: Arc<Cluster>
     room.set("one", "role=main").await?;
     room.scene.marker("m", json!([role()])).await?;
     room.scene.wait_for_marks("one", is_main(true)).await?;
-    room.scene
-        .markers()
-        .delete("m", &DeleteParams::default())
-        .await?;
+    room.scene.delete_marker("m").await?;
     room.scene
         .wait_for_marks(
             "one",
@@ -267,10 +264,7 @@ pub(crate) async fn a_marker_deleted_while_the_manager_is_down_takes_its_marks_a
     room.scene.marker("m", json!([role()])).await?;
     room.scene.wait_for_marks("one", is_main(true)).await?;
     cluster.stop_manager().await?;
-    room.scene
-        .markers()
-        .delete("m", &DeleteParams::default())
-        .await?;
+    room.scene.delete_marker("m").await?;
     cluster.start_manager().await?;
     room.scene
         .wait_for_marks(

@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use kube::api::DeleteParams;
 use leadsman_tests::{History, openkruise, wait_for_deletion, wait_for_object};
 use serde_json::{Value, json};
 
@@ -76,10 +75,7 @@ pub(crate) async fn a_first_start_over_openkruises_statuses_changes_no_mark(
         .await?;
     wait_until_ready(&room, "busy", "True").await?;
     for marker in ["idle", "web"] {
-        scene
-            .markers()
-            .delete(marker, &DeleteParams::default())
-            .await?;
+        scene.delete_marker(marker).await?;
         wait_for_deletion(&scene.markers(), marker).await?;
     }
     scene.wait_for_entries(&[]).await?;

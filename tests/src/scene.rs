@@ -270,6 +270,31 @@ impl Scene {
             .await?)
     }
 
+    /// Deletes a marker.
+    ///
+    /// # Errors
+    /// The API server's.
+    pub async fn delete_marker(&self, name: &str) -> Result<()> {
+        let markers = self.markers();
+        markers.delete(name, &DeleteParams::default()).await?;
+        Ok(())
+    }
+
+    /// Waits until a condition of a pod has this message.
+    ///
+    /// # Errors
+    /// After the deadline, with the messages that were there.
+    pub async fn wait_for_message(&self, pod: &str, words: &str) -> Result<()> {
+        wait_for_object(&self.pods(), pod, words, |pod| {
+            let conditions = pod.status.iter().flat_map(|status| &status.conditions);
+            let conditions = conditions.flatten();
+            let messages: Vec<_> = conditions.filter_map(|c| c.message.as_deref()).collect();
+            ensure!(messages.contains(&words), "{messages:?}");
+            Ok(())
+        })
+        .await
+    }
+
     /// Deletes a pod at once.
     ///
     /// # Errors
@@ -321,7 +346,15 @@ impl Scene {
     ///
     /// # Errors
     /// The API server's, or when the entry does not appear.
-    pub async fn report_verdict(
+    pub async fn report_verdict(&self, pod: &str, entry: &str, state: &str) -> Result<()> {
+        self.report_verdict_with(pod, entry, state, "").await
+    }
+
+    /// The same with a message.
+    ///
+    /// # Errors
+    /// The same.
+    pub async fn report_verdict_with(
         &self,
         pod: &str,
         entry: &str,

@@ -2,14 +2,11 @@
 
 use std::collections::HashMap;
 use std::hint::black_box;
-use std::sync::Arc;
 use std::time::Duration;
 
-use leadsman_core::cluster::Source;
-use leadsman_core::podprobe::event::Event;
 use leadsman_process::clock;
 
-use super::objects::{COMMAND, FilledIndex, NODE, WORKLOAD};
+use super::objects::{COMMAND, Event, FilledIndex, NODE, WORKLOAD};
 use crate::at_share;
 
 /// The events, in the order of [`Times`].
@@ -39,7 +36,7 @@ fn event(kind: usize, index: &mut FilledIndex, turn: usize) -> Event {
         _ => {
             let command = if back { COMMAND } else { "/home/game/lazy.sh" };
             let marker = objects.marker(pick(objects.matched() / WORKLOAD), command);
-            Event::Marker(Arc::new(marker), Source::Watch)
+            objects.shown(marker)
         }
     }
 }

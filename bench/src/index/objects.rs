@@ -1,5 +1,6 @@
 //! A cluster of any size, made up object by object, and an index that has seen all of it and has nothing to do.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,8 +10,9 @@ use leadsman_api::node_pod_probe::{ContainerProbe, ContainerProbeState, PodProbe
 use leadsman_api::slim::{Node, Pod};
 use leadsman_api::{NodePodProbe, NodePodProbeSpec, PodProbeMarker};
 use leadsman_core::cluster::{Now, ObjectName, ResourceVersion, Source};
-use leadsman_core::podprobe::event::{Event, Write, WriteTarget};
-use leadsman_core::podprobe::{Config, Index};
+use leadsman_core::podprobe::PodProbes;
+use leadsman_reconcile::{Feature, Reconciler, Watch, WriteId};
+use serde_json::Value;
 
 use crate::cluster::filled;
 
@@ -24,6 +26,9 @@ const NAMESPACE: usize = 1_000;
 const TIME: &str = "2026-01-02T03:04:05Z";
 /// The command of a marker's first probe.
 pub(super) const COMMAND: &str = "/home/game/idle.sh";
+
+/// An object that the index is shown.
+pub(super) type Event = Box<dyn FnOnce(&mut Reconciler<PodProbes>)>;
 
 /// The objects.
 pub(super) struct Objects {
@@ -65,6 +70,14 @@ impl Objects {
         self.version.to_string()
     }
 
+    pub(super) fn shown<K: 'static>(&self, object: K) -> Event
+    where
+        PodProbes: Watch<K>,
+    {
+        let (object, source) = (Arc::new(object), self.source);
+        Box::new(move |reconciler| reconciler.observe_object(&object, source))
+    }
+
     /// A pod that bears what its verdicts say, under a new version; of its workload or of none.
     pub(super) fn pod(&mut self, number: usize, of_workload: bool) -> Event {
         let mut pod = self.pod.clone();
@@ -88,7 +101,7 @@ impl Objects {
         pod.status.pod_ip = Some(ip(number));
         let id = format!("containerd://{}", container(number));
         pod.status.container_statuses[0].container_id = Some(id);
-        Event::Pod(Arc::new(pod), self.source)
+        self.shown(pod)
     }
 
     pub(super) fn node(&mut self, number: usize) -> Event {
@@ -97,7 +110,7 @@ impl Objects {
         node.identity.uid = Some(uid(number));
         node.identity.resource_version = Some(self.next_version());
         node.labels = vec![("kubernetes.io/hostname".to_owned(), node_name(number))];
-        Event::Node(Arc::new(node), self.source)
+        self.shown(node)
     }
 
     /// A marker of the workload of its number, if there is one, with this command in its first probe.
@@ -149,7 +162,7 @@ impl Objects {
             object.spec.pod_probes.push(pod);
         }
         object.status.get_or_insert_default().pod_probe_statuses = statuses;
-        Event::NodePodProbe(Arc::new(object), self.source)
+        self.shown(object)
     }
 
     /// Bytes of the strings that no other pod has.
@@ -185,7 +198,7 @@ names! {
 /// The index that has seen all objects.
 pub(super) struct FilledIndex {
     pub(super) objects: Objects,
-    index: Index,
+    reconciler: Reconciler<PodProbes>,
     now: Now,
 }
 
@@ -193,31 +206,32 @@ impl FilledIndex {
     /// Tells all objects, answers all writes.
     pub(super) fn new(objects: Objects) -> Result<Self> {
         let (markers, nodes, pods) = (objects.markers, objects.nodes(), objects.pods);
+        let now = Now {
+            monotonic: Duration::ZERO,
+            wall: TIME.parse()?,
+        };
+        // Runs cost nothing, so that all keys run in one turn.
+        let mut reconciler = Reconciler::new(PodProbes::new(|_, _| {}), || Duration::ZERO);
+        reconciler.set_now(now);
         let mut filled = Self {
             objects,
-            index: Index::new(Config::default()),
-            now: Now {
-                monotonic: Duration::ZERO,
-                wall: TIME.parse()?,
-            },
-        };
-        let Self {
-            objects,
-            index,
+            reconciler,
             now,
-        } = &mut filled;
-        let mut tell = |event| index.observe(event, *now).dirty;
+        };
         for number in 0..markers {
-            let marker = objects.marker(number, COMMAND);
-            tell(Event::Marker(Arc::new(marker), objects.source));
+            let marker = filled.objects.marker(number, COMMAND);
+            filled.tell(filled.objects.shown(marker));
         }
         for number in 0..nodes {
-            tell(objects.node(number));
+            let node = filled.objects.node(number);
+            filled.tell(node);
         }
         for number in 0..pods {
-            tell(objects.pod(number, true));
+            let pod = filled.objects.pod(number, true);
+            filled.tell(pod);
         }
-        let due = tell(Event::Synced);
+        filled.reconciler.begin_term();
+        let due = filled.plan();
         filled.learn_entries(&due)?;
         filled.objects.source = Source::Watch;
         for number in 0..nodes {
@@ -225,7 +239,7 @@ impl FilledIndex {
             filled.tell(object);
         }
         for number in 0..markers {
-            filled.answer_status(number);
+            filled.answer_status(number)?;
         }
         let left = filled.write(&due).len();
         ensure!(
@@ -235,35 +249,49 @@ impl FilledIndex {
         Ok(filled)
     }
 
-    fn tell(&mut self, event: Event) -> Vec<WriteTarget> {
-        self.index.observe(event, self.now).dirty
+    fn tell(&mut self, event: Event) -> BTreeSet<WriteId> {
+        event(&mut self.reconciler);
+        self.reconciler.publish();
+        self.plan()
     }
 
-    /// The writes that are due of these targets. None is carried out.
-    fn write(&mut self, due: &[WriteTarget]) -> Vec<Write> {
-        let mut writes = Vec::new();
-        for target in due {
-            if let Some(write) = self.index.due(target, self.now) {
-                let unwritten = Event::Unwritten(target.clone(), true);
-                self.index.observe(unwritten, self.now);
-                writes.push(write);
+    fn plan(&mut self) -> BTreeSet<WriteId> {
+        let mut due = BTreeSet::new();
+        loop {
+            self.reconciler.run_keys(self.now);
+            let effects = self.reconciler.take_effects(self.now);
+            due.extend(effects.dirty);
+            if effects.deadline.is_none_or(|at| at > self.now.monotonic) {
+                return due;
             }
         }
-        writes
+    }
+
+    /// The bodies of the writes that are due of these. None is carried out.
+    fn write(&mut self, due: &BTreeSet<WriteId>) -> Vec<Value> {
+        let mut bodies = Vec::new();
+        for id in due {
+            if let Some(write) = self.reconciler.take_due(id, self.now) {
+                bodies.push(write.body().into_owned());
+                self.reconciler.note_failed(id, true);
+                self.plan();
+            }
+        }
+        bodies
     }
 
     /// Takes an event in. Returns the writes that are due after it.
-    pub(super) fn take_in(&mut self, event: Event) -> Vec<Write> {
+    pub(super) fn take_in(&mut self, event: Event) -> Vec<Value> {
         let due = self.tell(event);
         self.write(&due)
     }
 
     /// The first object that is to be written shows what an entry looks like.
-    fn learn_entries(&mut self, due: &[WriteTarget]) -> Result<()> {
-        let first = self.write(due).into_iter().find_map(|write| match write {
-            Write::CreateNodePodProbe(object) => object.spec.pod_probes.into_iter().next(),
-            _ => None,
-        });
+    fn learn_entries(&mut self, due: &BTreeSet<WriteId>) -> Result<()> {
+        let bodies = self.write(due).into_iter();
+        let mut objects = bodies.filter_map(|body| serde_json::from_value(body).ok());
+        let first =
+            objects.find_map(|object: NodePodProbe| object.spec.pod_probes.into_iter().next());
         let mut entries = first.context("no node's object is to be written")?.probes;
         for entry in &mut entries {
             let probe = entry.name.split_once('#');
@@ -273,15 +301,19 @@ impl FilledIndex {
         Ok(())
     }
 
-    fn answer_status(&mut self, number: usize) {
+    fn answer_status(&mut self, number: usize) -> Result<()> {
         let mut marker = self.objects.marker(number, COMMAND);
-        let target = WriteTarget::MarkerStatus(ObjectName {
-            namespace: marker.metadata.namespace.clone().unwrap_or_default(),
-            name: marker_name(number),
-        });
-        if let Some(Write::MarkerStatus { status, .. }) = self.index.due(&target, self.now) {
-            marker.status = Some(*status);
-            self.tell(Event::Marker(Arc::new(marker), Source::Watch));
+        let mut kinds = PodProbes::WRITES.iter();
+        let kind = kinds.position(|kind| kind.label == "marker_status");
+        let id = WriteId {
+            kind: kind.context("no kind of write of a marker's status")?,
+            name: Arc::new(ObjectName::of(&marker.metadata)),
+        };
+        if let Some(write) = self.reconciler.take_due(&id, self.now) {
+            let status = write.body()["status"].clone();
+            marker.status = Some(serde_json::from_value(status)?);
+            self.tell(self.objects.shown(marker));
         }
+        Ok(())
     }
 }

@@ -36,11 +36,8 @@ pub struct BroadcastJobSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parallelism: Option<IntOrString>,
     /// Whether no further pod is created. Failures are acknowledged by setting it and taking it back.
-    #[serde(
-        default,
-        deserialize_with = "null_as_default",
-        skip_serializing_if = "std::ops::Not::not"
-    )]
+    #[serde(default, deserialize_with = "null_as_default")]
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub paused: bool,
     /// Whether the job ends, and what becomes of it then.
     #[serde(default, deserialize_with = "null_as_default")]
@@ -86,11 +83,8 @@ pub struct BroadcastJobStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub phase: Option<String>,
     /// `Complete` or `Failed`, once the job has ended.
-    #[serde(
-        default,
-        deserialize_with = "null_as_default",
-        skip_serializing_if = "Vec::is_empty"
-    )]
+    #[serde(default, deserialize_with = "null_as_default")]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub conditions: Vec<JobCondition>,
     /// The time at which leadsman first saw the job.
     #[serde(default, skip_serializing_if = "Option::is_none")]

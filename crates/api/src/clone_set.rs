@@ -56,11 +56,8 @@ pub struct CloneSetSpec {
     pub template: Verbatim,
     /// Claims of each pod: templates of `PersistentVolumeClaim`s, each of which is a volume of its name. An edit counts for new
     /// pods.
-    #[serde(
-        default,
-        deserialize_with = "null_as_default",
-        skip_serializing_if = "Vec::is_empty"
-    )]
+    #[serde(default, deserialize_with = "null_as_default")]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(with = "Vec<PassedOn>")]
     pub volume_claim_templates: Vec<Verbatim>,
     /// Rules by which pods are created and deleted.
@@ -90,11 +87,8 @@ pub struct CloneSetSpec {
 pub struct ScaleStrategy {
     /// Names of pods that are deleted, before others if there are too many. Others take their place if not. A name that no pod
     /// has is ignored.
-    #[serde(
-        default,
-        deserialize_with = "null_as_default",
-        skip_serializing_if = "Vec::is_empty"
-    )]
+    #[serde(default, deserialize_with = "null_as_default")]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub pods_to_delete: Vec<String>,
     /// Number or percentage of pods that may be unavailable while further ones are created; any if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -108,19 +102,13 @@ pub struct ScaleStrategy {
     )]
     pub disable_pvc_reuse: bool,
     /// The same in the form of `v1beta1`, the other way round. Claims are reused if neither is set.
-    #[serde(
-        default,
-        rename = "enablePVCReuse",
-        skip_serializing_if = "Option::is_none"
-    )]
+    #[serde(default, rename = "enablePVCReuse")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub enable_pvc_reuse: Option<bool>,
     /// Whether others are created at once beside pods that a hook holds before their deletion. The label
     /// `apps.kruise.io/cloneset-scaling-exclude-preparing-delete: "true"` says the same.
-    #[serde(
-        default,
-        deserialize_with = "null_as_default",
-        skip_serializing_if = "std::ops::Not::not"
-    )]
+    #[serde(default, deserialize_with = "null_as_default")]
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub exclude_preparing_delete: bool,
 }
 
@@ -192,21 +180,15 @@ pub struct RollOutSettings {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_surge: Option<IntOrString>,
     /// Whether no further pod is updated.
-    #[serde(
-        default,
-        deserialize_with = "null_as_default",
-        skip_serializing_if = "std::ops::Not::not"
-    )]
+    #[serde(default, deserialize_with = "null_as_default")]
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub paused: bool,
     /// The pods that come first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub priority_strategy: Option<PriorityStrategy>,
     /// The pods that are spread evenly over the roll-out.
-    #[serde(
-        default,
-        deserialize_with = "null_as_default",
-        skip_serializing_if = "Vec::is_empty"
-    )]
+    #[serde(default, deserialize_with = "null_as_default")]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub scatter_strategy: Vec<ScatterTerm>,
     /// How a pod is updated in place.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -242,25 +224,16 @@ pub struct Lifecycle {
 #[serde(rename_all = "camelCase")]
 pub struct LifecycleHook {
     /// Labels, with their values.
-    #[serde(
-        default,
-        deserialize_with = "null_as_default",
-        skip_serializing_if = "BTreeMap::is_empty"
-    )]
+    #[serde(default, deserialize_with = "null_as_default")]
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub labels_handler: BTreeMap<String, String>,
     /// Finalizers.
-    #[serde(
-        default,
-        deserialize_with = "null_as_default",
-        skip_serializing_if = "Vec::is_empty"
-    )]
+    #[serde(default, deserialize_with = "null_as_default")]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub finalizers_handler: Vec<String>,
     /// Whether a pod that is held is not ready. Without effect in `preNormal`.
-    #[serde(
-        default,
-        deserialize_with = "null_as_default",
-        skip_serializing_if = "std::ops::Not::not"
-    )]
+    #[serde(default, deserialize_with = "null_as_default")]
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub mark_pod_not_ready: bool,
 }
 
@@ -305,11 +278,8 @@ pub struct CloneSetStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub label_selector: Option<String>,
     /// `FailedScale` and `FailedUpdate`, while pods cannot be created, deleted or updated; `Progressing`, with a deadline.
-    #[serde(
-        default,
-        deserialize_with = "null_as_default",
-        skip_serializing_if = "Vec::is_empty"
-    )]
+    #[serde(default, deserialize_with = "null_as_default")]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub conditions: Vec<CloneSetCondition>,
 }
 

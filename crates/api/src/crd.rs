@@ -277,7 +277,7 @@ fn complete_selector(selector: &mut SchemaObject) {
 /// Sets the maxima: some are limits of the wire, others keep the estimated cost of the rules within the API server's limit.
 fn set_maxima(schema: &mut SchemaObject) {
     set_selector_maxima(schema_at(schema, "spec.selector"));
-    set_keywords(schema, MAXIMA);
+    limit_sizes(schema, MAXIMA);
     for field in TIMINGS {
         let timing = schema_at(schema_at(schema, "spec.probes[].probe"), field);
         // The API server ignores `format: int32` (`k8s.io/apiextensions-apiserver/pkg/apiserver/validation/formats.go`).
@@ -303,32 +303,33 @@ fn any_object() -> SchemaObject {
     object(json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true}))
 }
 
-fn set_keywords(schema: &mut SchemaObject, keywords: &[(&str, &str, usize)]) {
-    for (path, keyword, value) in keywords {
-        schema_at(schema, path).insert((*keyword).into(), json!(value));
+/// Limits texts, lists and maps, each by the path to its object and that of the field in it: of what it is the maximum follows from
+/// the type.
+fn limit_sizes(schema: &mut SchemaObject, maxima: &[(&str, &[(&str, usize)])]) {
+    for (path, fields) in maxima {
+        let object = schema_at(schema, path);
+        for (field, most) in *fields {
+            let field = schema_at(object, field);
+            let keyword = match field.get("type").and_then(Value::as_str) {
+                Some("array") => "maxItems",
+                Some("object") => "maxProperties",
+                _ => "maxLength",
+            };
+            field.insert(keyword.into(), json!(most));
+        }
     }
 }
 
 fn set_selector_maxima(selector: &mut SchemaObject) {
-    set_keywords(
-        selector,
-        &[
-            ("matchLabels", "maxProperties", limits::SELECTOR_EXPRESSIONS),
-            ("matchLabels{}", "maxLength", limits::LABEL),
-            ("matchExpressions", "maxItems", limits::SELECTOR_EXPRESSIONS),
-            (
-                "matchExpressions[].key",
-                "maxLength",
-                limits::QUALIFIED_NAME,
-            ),
-            (
-                "matchExpressions[].values",
-                "maxItems",
-                limits::SELECTOR_VALUES,
-            ),
-            ("matchExpressions[].values[]", "maxLength", limits::LABEL),
-        ],
-    );
+    let maxima: &[(&str, usize)] = &[
+        ("matchLabels", limits::SELECTOR_EXPRESSIONS),
+        ("matchLabels{}", limits::LABEL),
+        ("matchExpressions", limits::SELECTOR_EXPRESSIONS),
+        ("matchExpressions[].key", limits::QUALIFIED_NAME),
+        ("matchExpressions[].values", limits::SELECTOR_VALUES),
+        ("matchExpressions[].values[]", limits::LABEL),
+    ];
+    limit_sizes(selector, &[("", maxima)]);
 }
 
 const TIMINGS: &[&str] = &[
@@ -339,151 +340,59 @@ const TIMINGS: &[&str] = &[
     "failureThreshold",
 ];
 
-const MAXIMA: &[(&str, &str, usize)] = &[
-    ("spec.probes", "maxItems", limits::PROBES),
-    ("spec.probes[].name", "maxLength", limits::PROBE_NAME),
-    ("spec.probes[].containerName", "maxLength", limits::LABEL),
+const MAXIMA: &[(&str, &[(&str, usize)])] = &[
+    ("spec", &[("probes", limits::PROBES)]),
     (
-        "spec.probes[].podConditionType",
-        "maxLength",
-        limits::QUALIFIED_NAME,
-    ),
-    ("spec.probes[].markerPolicy", "maxItems", 2),
-    (
-        "spec.probes[].markerPolicy[].labels",
-        "maxProperties",
-        limits::POLICY_KEYS,
-    ),
-    (
-        "spec.probes[].markerPolicy[].labels{}",
-        "maxLength",
-        limits::LABEL,
+        "spec.probes[]",
+        &[
+            ("name", limits::PROBE_NAME),
+            ("containerName", limits::LABEL),
+            ("podConditionType", limits::QUALIFIED_NAME),
+            ("markerPolicy", 2),
+            ("file.volume", limits::LABEL),
+            ("file.path", limits::FILE_PATH),
+            ("output.matches", limits::OUTPUT_EXPRESSION),
+        ],
     ),
     (
-        "spec.probes[].markerPolicy[].annotations",
-        "maxProperties",
-        limits::POLICY_KEYS,
+        "spec.probes[].markerPolicy[]",
+        &[
+            ("labels", limits::POLICY_KEYS),
+            ("labels{}", limits::LABEL),
+            ("annotations", limits::POLICY_KEYS),
+            ("annotations{}", limits::ANNOTATION_VALUE),
+            ("message", limits::POLICY_MESSAGE),
+            ("outputs", limits::OUTPUT_POLICIES),
+            ("exclusive.label", limits::QUALIFIED_NAME),
+            ("exclusive.value", limits::LABEL),
+            ("exclusive.version", limits::LABEL),
+            ("exclusive.groupBy", limits::QUALIFIED_NAME),
+        ],
     ),
     (
-        "spec.probes[].markerPolicy[].annotations{}",
-        "maxLength",
-        limits::ANNOTATION_VALUE,
+        "spec.probes[].markerPolicy[].outputs[]",
+        &[
+            ("when", limits::OUTPUT_VALUES),
+            ("when{}", limits::OUTPUT_VALUES_BYTES),
+            ("labels", limits::OUTPUT_POLICY_KEYS),
+            ("labels{}", limits::LABEL),
+            ("annotations", limits::OUTPUT_POLICY_KEYS),
+            ("annotations{}", limits::ANNOTATION_VALUE),
+        ],
     ),
-    ("spec.probes[].file.volume", "maxLength", limits::LABEL),
-    ("spec.probes[].file.path", "maxLength", limits::FILE_PATH),
+    ("status.probes[]", &[("holders", limits::EXCLUSIVE_HOLDERS)]),
     (
-        "spec.probes[].output.matches",
-        "maxLength",
-        limits::OUTPUT_EXPRESSION,
-    ),
-    (
-        "spec.probes[].markerPolicy[].message",
-        "maxLength",
-        limits::POLICY_MESSAGE,
-    ),
-    (
-        "spec.probes[].markerPolicy[].outputs",
-        "maxItems",
-        limits::OUTPUT_POLICIES,
-    ),
-    (
-        "spec.probes[].markerPolicy[].outputs[].when",
-        "maxProperties",
-        limits::OUTPUT_VALUES,
-    ),
-    (
-        "spec.probes[].markerPolicy[].outputs[].when{}",
-        "maxLength",
-        limits::OUTPUT_VALUES_BYTES,
-    ),
-    (
-        "spec.probes[].markerPolicy[].outputs[].labels",
-        "maxProperties",
-        limits::OUTPUT_POLICY_KEYS,
-    ),
-    (
-        "spec.probes[].markerPolicy[].outputs[].labels{}",
-        "maxLength",
-        limits::LABEL,
-    ),
-    (
-        "spec.probes[].markerPolicy[].outputs[].annotations",
-        "maxProperties",
-        limits::OUTPUT_POLICY_KEYS,
-    ),
-    (
-        "spec.probes[].markerPolicy[].outputs[].annotations{}",
-        "maxLength",
-        limits::ANNOTATION_VALUE,
-    ),
-    (
-        "spec.probes[].markerPolicy[].exclusive.label",
-        "maxLength",
-        limits::QUALIFIED_NAME,
-    ),
-    (
-        "spec.probes[].markerPolicy[].exclusive.value",
-        "maxLength",
-        limits::LABEL,
-    ),
-    (
-        "spec.probes[].markerPolicy[].exclusive.version",
-        "maxLength",
-        limits::LABEL,
-    ),
-    (
-        "spec.probes[].markerPolicy[].exclusive.groupBy",
-        "maxLength",
-        limits::QUALIFIED_NAME,
-    ),
-    (
-        "status.probes[].holders",
-        "maxItems",
-        limits::EXCLUSIVE_HOLDERS,
-    ),
-    (
-        "spec.probes[].probe.exec.command",
-        "maxItems",
-        limits::COMMAND_WORDS,
-    ),
-    (
-        "spec.probes[].probe.exec.command[]",
-        "maxLength",
-        limits::COMMAND_CHARS,
-    ),
-    (
-        "spec.probes[].probe.httpGet.path",
-        "maxLength",
-        limits::PATH,
-    ),
-    (
-        "spec.probes[].probe.grpc.service",
-        "maxLength",
-        limits::GRPC_SERVICE,
-    ),
-    (
-        "spec.probes[].probe.httpGet.port",
-        "maxLength",
-        limits::PORT_NAME,
-    ),
-    (
-        "spec.probes[].probe.httpGet.httpHeaders",
-        "maxItems",
-        limits::HEADERS,
-    ),
-    (
-        "spec.probes[].probe.httpGet.httpHeaders[].name",
-        "maxLength",
-        limits::HEADER_NAME,
-    ),
-    (
-        "spec.probes[].probe.httpGet.httpHeaders[].value",
-        "maxLength",
-        limits::HEADER_VALUE,
-    ),
-    (
-        "spec.probes[].probe.tcpSocket.port",
-        "maxLength",
-        limits::PORT_NAME,
+        "spec.probes[].probe",
+        &[
+            ("exec.command", limits::COMMAND_WORDS),
+            ("exec.command[]", limits::COMMAND_CHARS),
+            ("httpGet.path", limits::PATH),
+            ("grpc.service", limits::GRPC_SERVICE),
+            ("httpGet.port", limits::PORT_NAME),
+            ("httpGet.httpHeaders", limits::HEADERS),
+            ("httpGet.httpHeaders[].name", limits::HEADER_NAME),
+            ("httpGet.httpHeaders[].value", limits::HEADER_VALUE),
+            ("tcpSocket.port", limits::PORT_NAME),
+        ],
     ),
 ];

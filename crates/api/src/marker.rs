@@ -48,11 +48,8 @@ pub struct PodContainerProbe {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output: Option<ExpectedOutput>,
     /// Labels and annotations for a verdict, at most one policy for each state.
-    #[serde(
-        default,
-        deserialize_with = "null_as_default",
-        skip_serializing_if = "Vec::is_empty"
-    )]
+    #[serde(default, deserialize_with = "null_as_default")]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub marker_policy: Vec<ProbeMarkerPolicy>,
     /// Type of the pod condition that shows the verdict; none is written when empty.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -92,18 +89,12 @@ pub struct ProbeMarkerPolicy {
     /// `Succeeded` or `Failed`.
     pub state: String,
     /// Labels of the pod while the state holds.
-    #[serde(
-        default,
-        deserialize_with = "null_as_default",
-        skip_serializing_if = "BTreeMap::is_empty"
-    )]
+    #[serde(default, deserialize_with = "null_as_default")]
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
     /// Annotations of the pod while the state holds.
-    #[serde(
-        default,
-        deserialize_with = "null_as_default",
-        skip_serializing_if = "BTreeMap::is_empty"
-    )]
+    #[serde(default, deserialize_with = "null_as_default")]
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub annotations: BTreeMap<String, String>,
     /// The message of the pod's condition in place of the probe's output.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -112,11 +103,8 @@ pub struct ProbeMarkerPolicy {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hold_seconds: Option<i32>,
     /// Further labels and annotations for certain values of the output: the first that fits.
-    #[serde(
-        default,
-        deserialize_with = "null_as_default",
-        skip_serializing_if = "Vec::is_empty"
-    )]
+    #[serde(default, deserialize_with = "null_as_default")]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub outputs: Vec<OutputPolicy>,
     /// A label of this policy that only one pod of a group has with a certain value.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -150,18 +138,12 @@ pub struct OutputPolicy {
     #[serde(deserialize_with = "null_as_default")]
     pub when: BTreeMap<String, String>,
     /// Labels of the pod.
-    #[serde(
-        default,
-        deserialize_with = "null_as_default",
-        skip_serializing_if = "BTreeMap::is_empty"
-    )]
+    #[serde(default, deserialize_with = "null_as_default")]
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
     /// Annotations of the pod.
-    #[serde(
-        default,
-        deserialize_with = "null_as_default",
-        skip_serializing_if = "BTreeMap::is_empty"
-    )]
+    #[serde(default, deserialize_with = "null_as_default")]
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub annotations: BTreeMap<String, String>,
     /// Replaces the policy's own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -179,18 +161,12 @@ pub struct PodProbeMarkerStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub matched_pods: Option<i64>,
     /// The number of pods per verdict, for each probe.
-    #[serde(
-        default,
-        deserialize_with = "null_as_default",
-        skip_serializing_if = "Vec::is_empty"
-    )]
+    #[serde(default, deserialize_with = "null_as_default")]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub probes: Vec<ProbeSummary>,
     /// The condition `Ready`, whose message says what is wrong.
-    #[serde(
-        default,
-        deserialize_with = "null_as_default",
-        skip_serializing_if = "Vec::is_empty"
-    )]
+    #[serde(default, deserialize_with = "null_as_default")]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub conditions: Vec<Condition>,
 }
 
@@ -216,11 +192,8 @@ pub struct ProbeSummary {
     #[serde(default)]
     pub silent: i64,
     /// The pods that have the exclusive value, of the first groups by name.
-    #[serde(
-        default,
-        deserialize_with = "null_as_default",
-        skip_serializing_if = "Vec::is_empty"
-    )]
+    #[serde(default, deserialize_with = "null_as_default")]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub holders: Vec<ExclusiveHolder>,
 }
 

@@ -23,11 +23,8 @@ use crate::wire::null_as_default;
 #[serde(rename_all = "camelCase")]
 pub struct NodePodProbeSpec {
     /// The node's probed pods.
-    #[serde(
-        default,
-        deserialize_with = "null_as_default",
-        skip_serializing_if = "Vec::is_empty"
-    )]
+    #[serde(default, deserialize_with = "null_as_default")]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub pod_probes: Vec<PodProbe>,
 }
 
@@ -45,11 +42,8 @@ pub struct PodProbe {
     #[serde(rename = "IP")]
     pub ip: String,
     /// The probes.
-    #[serde(
-        default,
-        deserialize_with = "null_as_default",
-        skip_serializing_if = "Vec::is_empty"
-    )]
+    #[serde(default, deserialize_with = "null_as_default")]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub probes: Vec<ContainerProbe>,
 }
 
@@ -71,11 +65,8 @@ pub struct ContainerProbe {
     pub revision: Option<String>,
     /// Set if the container has a startup probe: the id of the container that has passed it, the only one that may be
     /// probed.
-    #[serde(
-        default,
-        rename = "startedContainerID",
-        skip_serializing_if = "Option::is_none"
-    )]
+    #[serde(default, rename = "startedContainerID")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub started_container_id: Option<String>,
     /// The output that is expected of a successful run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -87,11 +78,8 @@ pub struct ContainerProbe {
 #[serde(rename_all = "camelCase")]
 pub struct NodePodProbeStatus {
     /// Verdicts by pod.
-    #[serde(
-        default,
-        deserialize_with = "null_as_default",
-        skip_serializing_if = "Vec::is_empty"
-    )]
+    #[serde(default, deserialize_with = "null_as_default")]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub pod_probe_statuses: Vec<PodProbeStatus>,
 }
 
@@ -106,19 +94,13 @@ pub struct PodProbeStatus {
     /// The pod's uid.
     pub uid: String,
     /// The verdicts.
-    #[serde(
-        default,
-        deserialize_with = "null_as_default",
-        skip_serializing_if = "Vec::is_empty"
-    )]
+    #[serde(default, deserialize_with = "null_as_default")]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub probe_states: Vec<ContainerProbeState>,
     /// Probes that could not be run when they were last due, or that can never be run. Their verdicts stay as they are.
     /// Written when that begins, when the kind of cause changes, and when it ends.
-    #[serde(
-        default,
-        deserialize_with = "null_as_default",
-        skip_serializing_if = "Vec::is_empty"
-    )]
+    #[serde(default, deserialize_with = "null_as_default")]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub cannot_probe: Vec<CannotProbeEntry>,
 }
 
@@ -153,11 +135,8 @@ pub struct ContainerProbeState {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub revision: Option<String>,
     /// The container that this verdict is about.
-    #[serde(
-        default,
-        rename = "containerID",
-        skip_serializing_if = "Option::is_none"
-    )]
+    #[serde(default, rename = "containerID")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub container_id: Option<String>,
     /// The values in the output, if the entry has an `output` and the verdict is Succeeded. The verdict counts as changed when
     /// they change.

@@ -38,43 +38,28 @@ pub struct SidecarSetSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub namespace_selector: Option<LabelSelector>,
     /// Init containers to inject: those of a pod, with the fields of a sidecar beside theirs.
-    #[serde(
-        default,
-        deserialize_with = "null_as_default",
-        skip_serializing_if = "Vec::is_empty"
-    )]
+    #[serde(default, deserialize_with = "null_as_default")]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(with = "Vec<SidecarContainer>")]
     pub init_containers: Vec<PassedOn>,
     /// Containers to inject.
-    #[serde(
-        default,
-        deserialize_with = "null_as_default",
-        skip_serializing_if = "Vec::is_empty"
-    )]
+    #[serde(default, deserialize_with = "null_as_default")]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(with = "Vec<SidecarContainer>")]
     pub containers: Vec<PassedOn>,
     /// Volumes that these containers mount.
-    #[serde(
-        default,
-        deserialize_with = "null_as_default",
-        skip_serializing_if = "Vec::is_empty"
-    )]
+    #[serde(default, deserialize_with = "null_as_default")]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(with = "Vec<Volume>")]
     pub volumes: Vec<PassedOn>,
     /// Secrets for pulling their images.
-    #[serde(
-        default,
-        deserialize_with = "null_as_default",
-        skip_serializing_if = "Vec::is_empty"
-    )]
+    #[serde(default, deserialize_with = "null_as_default")]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(with = "Vec<LocalObjectReference>")]
     pub image_pull_secrets: Vec<PassedOn>,
     /// Annotations for the pods.
-    #[serde(
-        default,
-        deserialize_with = "null_as_default",
-        skip_serializing_if = "Vec::is_empty"
-    )]
+    #[serde(default, deserialize_with = "null_as_default")]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub patch_pod_metadata: Vec<PatchPodMetadata>,
     /// The parts of the set that new pods get.
     #[serde(default, deserialize_with = "null_as_default")]
@@ -95,11 +80,8 @@ pub struct SidecarSetSpec {
 #[serde(rename_all = "camelCase")]
 pub struct PatchPodMetadata {
     /// Keys and values.
-    #[serde(
-        default,
-        deserialize_with = "null_as_default",
-        skip_serializing_if = "BTreeMap::is_empty"
-    )]
+    #[serde(default, deserialize_with = "null_as_default")]
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub annotations: BTreeMap<String, String>,
     /// The way to treat annotations that a pod has: `Retain`, `Overwrite` or `MergePatchJson`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -111,11 +93,8 @@ pub struct PatchPodMetadata {
 #[serde(rename_all = "camelCase")]
 pub struct InjectionStrategy {
     /// Whether new pods get nothing.
-    #[serde(
-        default,
-        deserialize_with = "null_as_default",
-        skip_serializing_if = "std::ops::Not::not"
-    )]
+    #[serde(default, deserialize_with = "null_as_default")]
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub paused: bool,
     /// The revision that new pods get; the present one if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -146,11 +125,8 @@ pub struct UpdateStrategy {
     #[serde(default, rename = "type", skip_serializing_if = "Option::is_none")]
     pub type_: Option<String>,
     /// Whether no further pod is upgraded.
-    #[serde(
-        default,
-        deserialize_with = "null_as_default",
-        skip_serializing_if = "std::ops::Not::not"
-    )]
+    #[serde(default, deserialize_with = "null_as_default")]
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub paused: bool,
     /// Label query over the pods that are upgraded; all if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -165,11 +141,8 @@ pub struct UpdateStrategy {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub priority_strategy: Option<PriorityStrategy>,
     /// The pods that are spread evenly over the roll-out.
-    #[serde(
-        default,
-        deserialize_with = "null_as_default",
-        skip_serializing_if = "Vec::is_empty"
-    )]
+    #[serde(default, deserialize_with = "null_as_default")]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub scatter_strategy: Vec<ScatterTerm>,
 }
 
@@ -178,18 +151,12 @@ pub struct UpdateStrategy {
 #[serde(rename_all = "camelCase")]
 pub struct PriorityStrategy {
     /// Labels of the pods that come first, by key.
-    #[serde(
-        default,
-        deserialize_with = "null_as_default",
-        skip_serializing_if = "Vec::is_empty"
-    )]
+    #[serde(default, deserialize_with = "null_as_default")]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub order_priority: Vec<OrderTerm>,
     /// Weights, which add up.
-    #[serde(
-        default,
-        deserialize_with = "null_as_default",
-        skip_serializing_if = "Vec::is_empty"
-    )]
+    #[serde(default, deserialize_with = "null_as_default")]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub weight_priority: Vec<WeightTerm>,
 }
 
@@ -250,11 +217,8 @@ pub struct SidecarSetStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub in_force: Option<InForce>,
     /// The condition `Ready`, whose message says what is wrong.
-    #[serde(
-        default,
-        deserialize_with = "null_as_default",
-        skip_serializing_if = "Vec::is_empty"
-    )]
+    #[serde(default, deserialize_with = "null_as_default")]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub conditions: Vec<Condition>,
 }
 

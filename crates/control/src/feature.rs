@@ -311,7 +311,7 @@ impl<R: Rules> Feature<R> {
 
     fn begin_write(&mut self, target: R::Target, mut request: Request<R::Event>) {
         // Kept here: what is measured ends when the loop has observed the reply, not when the reply has come.
-        let (kind, measured) = (request.steps.kind, request.measured.take());
+        let (kind, measured) = (request.kind, request.measured.take());
         tracing::debug!(object = %target, write = kind.label, "writing");
         let FeatureContext {
             server, leadership, ..

@@ -11,7 +11,7 @@
 //! | `resource` | resources by type and by name |
 //! | `selection` | which objects of a kind are observed, and where rights are needed |
 //! | `request` | a due request: how it is sent, and what its reply shows |
-//! | `steps` | writes as HTTP requests |
+//! | `encode` | writes as HTTP requests |
 //! | `control` | all features together |
 //! | `feature` | the loop of one: events in, requests out, replies back in |
 //! | `stage` | the stages before a feature writes: leadership, lists |
@@ -25,6 +25,7 @@
 #![doc(html_no_source)]
 
 mod control;
+mod encode;
 mod feature;
 mod kind;
 mod metrics;
@@ -40,7 +41,6 @@ mod rules;
 mod schema;
 mod selection;
 mod stage;
-mod steps;
 mod watch;
 
 pub use control::{Control, ControlError};
@@ -51,4 +51,3 @@ pub use request::{DecodeReply, Measured, Request};
 pub use resource::{GroupResource, Watchable};
 pub use rights::{FeatureRights, Right, rights_of_feature};
 pub use rules::{Observation, Observe, Rules, Target, Unwritten};
-pub use steps::RequestSteps;

@@ -12,11 +12,11 @@ use leadsman_reconcile::{
 };
 use tokio::time::Instant;
 
+use crate::encode;
 use crate::kind::Kind;
 use crate::request::{Measured, Request};
 use crate::resource::Watchable;
 use crate::rules::{Observation, Observe, Rules, Unwritten};
-use crate::steps::RequestSteps;
 
 /// The kinds of a feature: what it watches, and how the replies to its writes are read. Whoever adds a feature says this by a
 /// type of its own, as the feature may be of a crate that knows no API server.
@@ -127,19 +127,22 @@ impl<W: WatchedKinds> Rules for Reconciled<W> {
 
     fn due_request(&mut self, id: &WriteId, now: Now) -> Option<Request<Self::Event>> {
         let write = self.0.take_due(id, now)?;
-        let mut steps =
-            RequestSteps::of_writes::<Self>(write.name(), &[(write.kind(), write.body())])?;
-        if write.may_end_object() {
-            steps.reply = None;
-        }
-        let latency = self.1.clone();
-        let measured = write.since().zip(latency);
+        let (kind, name) = (write.kind(), write.name());
+        let reply = encode::find_decoder::<Self>(kind).filter(|_| !write.may_end_object());
+        let manager = format!("leadsman-{}", Self::NAME);
+        let is_read_back = encode::is_read_back::<Self>(kind);
+        let measured = write.since().zip(self.1.clone());
         let refused = id.clone();
         Some(Request {
+            kind,
+            http: encode::encode_write(&manager, kind, name, &write.body()),
+            reply,
+            read_back: is_read_back
+                .then(|| encode::encode_read(kind, name))
+                .flatten(),
             measured: measured.map(|(since, latency)| Measured { since, latency }),
-            written: ReconcilerEvent::Done(id.clone(), steps.reply.is_some()),
+            written: ReconcilerEvent::Done(id.clone(), reply.is_some()),
             refused: Box::new(|refusal| ReconcilerEvent::Refused(refused, refusal)),
-            steps,
         })
     }
 

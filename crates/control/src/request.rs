@@ -6,6 +6,7 @@ use http::header::ACCEPT;
 use http::request::Request as HttpRequest;
 use http::{HeaderValue, Method};
 use jiff::Timestamp;
+use kube::core::request::Error as BuildError;
 use leadsman_lease::Leadership;
 use leadsman_process::metrics::LatencyHistogram;
 use leadsman_process::reply::{Disposition, RetryCause, Verb, not_leading};
@@ -14,9 +15,7 @@ use leadsman_process::{ApiServer, clock};
 use leadsman_reconcile::{Refusal, WriteKind};
 use tokio::time::Instant;
 
-use crate::steps::RequestSteps;
-
-/// The deadline of all steps of a request together. After it the watch shows whether the request was carried out.
+/// The deadline of a request, with what is read back after it. After it the watch shows whether the request was carried out.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Asks for the metadata of the object that a reply has, and for a `Status` as it is, of which there is nothing less
@@ -27,8 +26,15 @@ const METADATA_ONLY: HeaderValue = HeaderValue::from_static(
 
 /// A request that is due, and the events that its replies are for the rules.
 pub struct Request<E> {
-    /// The requests that are sent.
-    pub steps: RequestSteps<E>,
+    /// The kind of the write.
+    pub kind: &'static WriteKind,
+    /// What is sent. A failure to build it counts as a refusal.
+    pub http: Result<HttpRequest<Vec<u8>>, BuildError>,
+    /// How to read the object in the reply, if there is one. (The reply to a deletion has none: the watch shows when the object
+    /// is gone, in order with later events.)
+    pub reply: Option<DecodeReply<E>>,
+    /// The request that reads an object of the name that exists already, for a creation.
+    pub read_back: Option<HttpRequest<Vec<u8>>>,
     /// How late it is, if that is measured.
     pub measured: Option<Measured>,
     /// The event that it was carried out, which follows the event of the reply.
@@ -52,17 +58,17 @@ pub type DecodeReply<E> = fn(&[u8]) -> serde_json::Result<E>;
 
 /// The outcome of a request.
 pub(crate) struct RequestOutcome<E> {
-    /// The judgement of the last reply.
+    /// The judgement of the reply.
     pub(crate) disposition: Disposition,
-    /// The object as the last successful reply showed it.
+    /// The object as a successful reply showed it.
     pub(crate) observed: Option<E>,
-    /// The bytes of all replies.
+    /// The bytes of the reply.
     pub(crate) reply_bytes: usize,
     pub(crate) written: E,
     pub(crate) refused: Box<dyn FnOnce(Refusal) -> E + Send>,
 }
 
-/// Sends a request and waits for the answer: [`TIMEOUT`] for all its steps, but no longer than the Lease lasts.
+/// Sends a request and waits for the answer: at most [`TIMEOUT`], but no longer than the Lease lasts.
 pub(crate) async fn send_request<E>(
     server: &ApiServer,
     request: Request<E>,
@@ -75,14 +81,9 @@ pub(crate) async fn send_request<E>(
         written: request.written,
         refused: request.refused,
     };
-    let RequestSteps {
-        kind,
-        requests,
-        reply,
-        read_back,
-    } = request.steps;
-    let steps = match requests {
-        Ok(steps) => steps,
+    let (kind, reply) = (request.kind, request.reply);
+    let mut http = match request.http {
+        Ok(http) => http,
         Err(error) => {
             let reason = format!("cannot build the request: {error}");
             outcome.disposition = Disposition::Refused { reason };
@@ -90,23 +91,21 @@ pub(crate) async fn send_request<E>(
         }
     };
     let deadline = clock::monotonic() + TIMEOUT;
-    for mut step in steps {
-        // Nobody reads it, and only of objects can there be less than the whole.
-        if reply.is_none() {
-            step.headers_mut().insert(ACCEPT, METADATA_ONLY);
-        }
-        let (disposition, body) = send_step(server, step, leadership, deadline).await;
-        outcome.reply_bytes += body.len();
-        outcome.disposition = disposition;
-        if outcome.disposition != Disposition::Done {
-            break;
-        }
-        // Kept where a later step fails: this one has changed the object all the same.
+    // Nobody reads it, and only of objects can there be less than the whole.
+    if reply.is_none() {
+        http.headers_mut().insert(ACCEPT, METADATA_ONLY);
+    }
+    let (disposition, body) = send_http(server, http, leadership, deadline).await;
+    outcome.reply_bytes = body.len();
+    if disposition == Disposition::Done {
         outcome.observed = decode_reply(reply, &body);
     }
+    outcome.disposition = disposition;
     // Another client has created it, or the answer to an earlier attempt was lost: what is due depends on what exists.
-    if let (Disposition::AlreadyExists { .. }, Some(get)) = (&outcome.disposition, read_back) {
-        match send_step(server, get, leadership, deadline).await {
+    if let (Disposition::AlreadyExists { .. }, Some(get)) =
+        (&outcome.disposition, request.read_back)
+    {
+        match send_http(server, get, leadership, deadline).await {
             (Disposition::Done, body) => outcome.observed = decode_reply(reply, &body),
             (failed, _) => report_unread(kind, &failed),
         }
@@ -130,7 +129,7 @@ fn report_unread(kind: &WriteKind, failed: &Disposition) {
     }
 }
 
-async fn send_step(
+async fn send_http(
     server: &ApiServer,
     request: HttpRequest<Vec<u8>>,
     leadership: &watch::Receiver<Leadership>,

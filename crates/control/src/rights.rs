@@ -2,9 +2,9 @@
 
 use std::borrow::Cow;
 
+use crate::encode;
 use crate::kind::Kind;
 use crate::rules::Rules;
-use crate::steps;
 use leadsman_reconcile::{RightScope, WriteKind};
 
 /// The verbs for observing a kind, and for following the schema of a CRD. Single objects are not
@@ -59,7 +59,7 @@ pub fn rights_of_feature<R: Rules>() -> FeatureRights {
     let writes = writes.map(|kind| right(kind, kind.verb.right()));
     let reads = R::WRITES
         .iter()
-        .filter(|kind| steps::is_read_back::<R>(kind));
+        .filter(|kind| encode::is_read_back::<R>(kind));
     let reads = reads.map(|kind| right(kind, "get"));
     let mut rights = FeatureRights::default();
     for (scope, right) in kinds.chain(writes).chain(reads) {

@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use leadsman_api::node_pod_probe::{ContainerProbeState, PodProbeStatus};
 use leadsman_api::slim::Pod;
-use leadsman_api::{NodePodProbe, slim};
+use leadsman_api::{NodePodProbe, PodProbeMarker, slim};
 use leadsman_core::cluster::{Now, ObjectName, ResourceVersion, Source};
-use leadsman_core::podprobe::event::{Event, Write, WriteTarget};
-use leadsman_core::podprobe::{Config, Index};
-use serde_json::json;
+use leadsman_core::podprobe::PodProbes;
+use leadsman_reconcile::{Effects, Feature, Reconciler, Watch, WriteId};
+use serde_json::{Value, json};
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 
 #[global_allocator]
@@ -101,7 +101,7 @@ fn node(number: usize) -> String {
     format!("pool-a-{number:05}.example.net")
 }
 
-fn marker() -> Event {
+fn marker() -> PodProbeMarker {
     let probe = |name: &str| {
         json!({ "name": name, "containerName": "main", "podConditionType": format!("game.io/{name}"),
                 "probe": { "exec": { "command": ["/bin/sh", "-c", "/home/game/idle.sh"] } },
@@ -113,13 +113,9 @@ fn marker() -> Event {
                       "creationTimestamp": TIME },
         "spec": { "selector": { "matchLabels": { "app": "game" } }, "probes": [probe("idle"), probe("ready")] },
     });
-    Event::Marker(
-        Arc::new(serde_json::from_value(marker).unwrap()),
-        Source::List(ResourceVersion::UNKNOWN),
-    )
+    serde_json::from_value(marker).unwrap()
 }
 
-/// The object that is due for a node, with a verdict about each entry.
 fn now() -> Now {
     Now {
         monotonic: Duration::ZERO,
@@ -127,12 +123,27 @@ fn now() -> Now {
     }
 }
 
-fn answered(index: &mut Index, number: usize, now: Now) -> Option<NodePodProbe> {
-    let Write::CreateNodePodProbe(mut object) =
-        index.due(&WriteTarget::NodePodProbe(node(number)), now)?
-    else {
-        return None;
-    };
+/// The body of the write of a kind that is due for an object.
+fn due(
+    reconciler: &mut Reconciler<PodProbes>,
+    label: &str,
+    namespace: &str,
+    name: String,
+) -> Option<Value> {
+    let mut kinds = PodProbes::WRITES.iter();
+    let kind = kinds.position(|kind| kind.label == label)?;
+    let name = Arc::new(ObjectName {
+        namespace: namespace.to_owned(),
+        name,
+    });
+    let write = reconciler.take_due(&WriteId { kind, name }, now())?;
+    Some(write.body().into_owned())
+}
+
+/// The object that is due for a node, with a verdict about each entry.
+fn answered(reconciler: &mut Reconciler<PodProbes>, number: usize) -> Option<NodePodProbe> {
+    let object = due(reconciler, "create_nodepodprobe", "", node(number))?;
+    let mut object: NodePodProbe = serde_json::from_value(object).ok()?;
     object.metadata.uid = Some(uid(number));
     object.metadata.resource_version = Some("5".to_owned());
     let time = serde_json::from_value(json!(TIME)).ok();
@@ -154,50 +165,63 @@ fn answered(index: &mut Index, number: usize, now: Now) -> Option<NodePodProbe> 
         ..PodProbeStatus::default()
     });
     object.status.get_or_insert_default().pod_probe_statuses = pods.collect();
-    Some(*object)
+    Some(object)
 }
 
-/// An index that has seen these pods and a verdict of each probe, and has nothing to do but to mark those that are unmarked.
-fn settled(kind: Kind) -> Index {
-    let now = now();
-    let mut index = Index::new(Config::default());
-    index.observe(marker(), now);
+/// Takes an object in, and plans all that follows from it.
+fn observe<K>(reconciler: &mut Reconciler<PodProbes>, object: K, source: Source) -> Effects<WriteId>
+where
+    PodProbes: Watch<K>,
+{
+    reconciler.observe_object(&Arc::new(object), source);
+    reconciler.publish();
+    run(reconciler)
+}
+
+fn run(reconciler: &mut Reconciler<PodProbes>) -> Effects<WriteId> {
+    loop {
+        reconciler.run_keys(now());
+        let effects = reconciler.take_effects(now());
+        if effects.deadline.is_none_or(|at| at > Duration::ZERO) {
+            return effects;
+        }
+    }
+}
+
+/// A manager that has seen these pods and a verdict of each probe, and has nothing to do but to mark those that are unmarked.
+fn settled(kind: Kind) -> Reconciler<PodProbes> {
+    let listed = Source::List(ResourceVersion::UNKNOWN);
+    let mut reconciler = Reconciler::new(PodProbes::new(|_, _| {}), || Duration::ZERO);
+    reconciler.set_now(now());
+    observe(&mut reconciler, marker(), listed);
     for number in 0..PODS / NODE {
-        let node: slim::Node =
-            serde_json::from_value(json!({ "metadata": { "name": node(number) } })).unwrap();
-        index.observe(
-            Event::Node(Arc::new(node), Source::List(ResourceVersion::UNKNOWN)),
-            now,
-        );
+        let node = json!({ "metadata": { "name": node(number) } });
+        let node: slim::Node = serde_json::from_value(node).unwrap();
+        observe(&mut reconciler, node, listed);
     }
     for number in 0..PODS {
         let pod: Pod = serde_json::from_str(&pod(number, 2, kind)).unwrap();
-        index.observe(
-            Event::Pod(Arc::new(pod), Source::List(ResourceVersion::UNKNOWN)),
-            now,
-        );
+        observe(&mut reconciler, pod, listed);
     }
-    index.observe(Event::Synced, now);
+    reconciler.begin_term();
+    run(&mut reconciler);
     for number in 0..PODS / NODE {
-        let object = answered(&mut index, number, now).unwrap();
+        let object = answered(&mut reconciler, number).unwrap();
         let matched = if kind == Kind::Other { 0 } else { NODE };
         assert_eq!(object.spec.pod_probes.len(), matched);
-        index.observe(Event::NodePodProbe(Arc::new(object), Source::Watch), now);
+        observe(&mut reconciler, object, Source::Watch);
     }
-    let name = ObjectName {
-        namespace: "games".to_owned(),
-        name: "game-server-6b9f7d5c84-00007".to_owned(),
-    };
-    let due = index.due(&WriteTarget::PodMarks(name), now);
+    let name = "game-server-6b9f7d5c84-00007".to_owned();
+    let due = due(&mut reconciler, "pod_marks", "games", name);
     assert_eq!(due.is_some(), kind == Kind::Unmarked);
-    index
+    reconciler
 }
 
 fn bytes_a_pod(kind: Kind) -> usize {
     let region = Region::new(ALLOCATOR);
-    let index = settled(kind);
+    let reconciler = settled(kind);
     let stats = region.change();
-    drop(index);
+    drop(reconciler);
     (stats.bytes_allocated - stats.bytes_deallocated) / PODS
 }
 
@@ -217,11 +241,9 @@ fn a_pod_takes_few_bytes_and_few_allocations() {
     let whole =
         allocations(|| serde_json::from_str::<k8s_openapi::api::core::v1::Pod>(&text).unwrap());
     let slim = allocations(|| serde_json::from_str::<Pod>(&text).unwrap());
-    let now = now();
-    let mut index = settled(Kind::Marked);
+    let mut reconciler = settled(Kind::Marked);
     let again: Pod = serde_json::from_str(&pod(7, 9, Kind::Marked)).unwrap();
-    let heartbeat = Event::Pod(Arc::new(again), Source::Watch);
-    let event = allocations(|| index.observe(heartbeat, now));
+    let event = allocations(|| observe(&mut reconciler, again, Source::Watch));
     let found = json!({ "bytes of a marked pod": marked, "of one that is to be marked": unmarked, "of another": other, "allocations of the whole pod": whole,
                         "of the slim one": slim, "of an event that changes nothing": event });
     println!("{found:#}");

@@ -10,8 +10,8 @@ use std::time::Duration;
 use leadsman_api::SidecarSet;
 use leadsman_api::slim::Pod;
 use leadsman_api::slim::revision::ControllerRevision;
-use leadsman_core::cluster::{Now, ResourceVersion, Source};
-use leadsman_core::sidecarset::reconcile::{Config, Inspection, SidecarSets};
+use leadsman_core::cluster::{Now, ObjectName, ResourceVersion, Source};
+use leadsman_core::sidecarset::reconcile::{Config, Inspection, SidecarSets, Turn};
 use leadsman_core::sidecarset::set;
 use leadsman_reconcile::Reconciler;
 use serde_json::{Value, json};
@@ -32,6 +32,10 @@ fn wire() -> SidecarSet {
         },
     });
     serde_json::from_value(wire).unwrap()
+}
+
+fn pod_name(number: usize) -> String {
+    format!("game-server-6b9f7d5c84-{number:05x}")
 }
 
 /// A pod as the API server sends it, injected or of no set.
@@ -71,7 +75,7 @@ fn pod(number: usize, version: usize, is_injected: bool) -> Pod {
         .collect();
     let pod = json!({
         "metadata": {
-            "namespace": "games", "name": format!("game-server-6b9f7d5c84-{number:05x}"),
+            "namespace": "games", "name": pod_name(number),
             "uid": format!("0b5ab2f4-7a1e-4c8e-9d2f-{number:012x}"), "resourceVersion": version.to_string(),
             "creationTimestamp": TIME, "annotations": annotations,
             "labels": {"app": if is_injected { "game" } else { "other" }, "pod-template-hash": "6b9f7d5c84", "tier": "a"},
@@ -114,11 +118,21 @@ fn settled(is_injected: bool) -> Reconciler<SidecarSets> {
     reconciler
 }
 
-fn check_counts(reconciler: &Reconciler<SidecarSets>, matched: usize) {
+/// The pods that belong to the set and are as it has them.
+fn count_upgraded(reconciler: &Reconciler<SidecarSets>) -> usize {
     let inspection = Inspection::new(&Config::default(), reconciler.world(), now());
-    let known = inspection.inspect_set("log-agent").unwrap();
-    assert_eq!(known.counts.matched, matched);
-    assert_eq!(known.counts.ready, known.counts.updated);
+    let is_upgraded = |number: &usize| {
+        let name = ObjectName {
+            namespace: "games".to_owned(),
+            name: pod_name(*number),
+        };
+        let sets = inspection.inspect_pod(&name);
+        let mut turns = sets
+            .iter()
+            .filter_map(|set| Some(set.membership.as_ref()?.turn));
+        turns.any(|turn| turn == Turn::None)
+    };
+    (0..PODS).filter(is_upgraded).count()
 }
 
 /// Of pods that were seen once, or again since.
@@ -131,7 +145,10 @@ fn bytes_a_pod(is_injected: bool, is_seen_again: bool) -> usize {
         run(&mut reconciler);
     }
     let stats = region.change();
-    check_counts(&reconciler, if is_injected { PODS } else { 0 });
+    assert_eq!(
+        count_upgraded(&reconciler),
+        if is_injected { PODS } else { 0 }
+    );
     (stats.bytes_allocated - stats.bytes_deallocated) / PODS
 }
 

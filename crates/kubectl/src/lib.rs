@@ -5,6 +5,7 @@
 //!
 //! | module | holds |
 //! |---|---|
+//! | `command` | the verbs by name, with their help |
 //! | `connection` | kubectl's own flags: which cluster, as whom, in which namespaces |
 //! | `resources` | the resources that are read, and their short names |
 //! | `reader` | requests, and the right that a refused one names |
@@ -27,6 +28,7 @@
 mod broadcast_jobs;
 mod clone_sets;
 mod cluster_clock;
+mod command;
 mod completion;
 mod connection;
 mod doctor;
@@ -51,70 +53,8 @@ mod text;
 mod top;
 mod trial;
 
-use std::process::{ExitCode, Termination};
-
+pub use command::Command;
 pub use completion::complete_for_kubectl;
-pub use doctor::Args as DoctorArgs;
-pub use drift::Args as DriftArgs;
-pub use explain::Args as ExplainArgs;
-pub use history::Args as HistoryArgs;
-pub use inject::Args as InjectArgs;
-pub use next::Args as NextArgs;
-pub use rollout::Args as RolloutArgs;
-pub use status::Args as StatusArgs;
-pub use top::Args as TopArgs;
-pub use trial::Args as TryArgs;
-
-/// Explains pods.
-pub fn explain(args: &ExplainArgs) -> ExitCode {
-    run(args.colors, explain::run(args))
-}
-
-/// Shows markers at a glance.
-pub fn status(args: &StatusArgs) -> ExitCode {
-    run(args.colors, status::run(args))
-}
-
-/// Shows transitions and recent runs of a pod's probes.
-pub fn history(args: &HistoryArgs) -> ExitCode {
-    run(args.colors, history::run(args))
-}
-
-/// Shows what probes cost, over all nodes.
-pub fn top(args: &TopArgs) -> ExitCode {
-    run(args.colors, top::run(args))
-}
-
-/// Shows the pods of a `SidecarSet` by what a re-creation would change.
-pub fn drift(args: &DriftArgs) -> ExitCode {
-    run(args.colors, drift::run(args))
-}
-
-/// Says what pods would get from `SidecarSet`s.
-pub fn inject(args: &InjectArgs) -> ExitCode {
-    run(args.colors, inject::run(args))
-}
-
-/// Shows when a schedule runs.
-pub fn next(args: &NextArgs) -> ExitCode {
-    run(args.colors, next::run(args))
-}
-
-/// Shows and steers the roll-out of a `CloneSet`.
-pub fn rollout(args: &RolloutArgs) -> ExitCode {
-    run(args.colors(), rollout::run(args))
-}
-
-/// Says what markers would do. (`try` is a keyword.)
-pub fn try_markers(args: &TryArgs) -> ExitCode {
-    run(args.colors, trial::run(args))
-}
-
-/// Checks a cluster and the leadsman in it. The exit status is 1 if a problem was found.
-pub fn doctor(args: &DoctorArgs) -> ExitCode {
-    run(args.colors, doctor::run(args))
-}
-
 /// Why a verb has no answer.
 #[derive(Debug, thiserror::Error)]
 enum VerbError {
@@ -158,30 +98,6 @@ enum VerbError {
 impl From<leadsman_core::podprobe::explain::Unread> for VerbError {
     fn from(unread: leadsman_core::podprobe::explain::Unread) -> Self {
         Self::Unread(unread)
-    }
-}
-
-fn run<T: Termination>(
-    colors: output::Colors,
-    verb: impl Future<Output = Result<T, VerbError>>,
-) -> ExitCode {
-    colors.apply_choice();
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build();
-    let ended = runtime
-        .map_err(VerbError::Io)
-        .and_then(|runtime| runtime.block_on(verb));
-    match ended {
-        Ok(answered) => answered.report(),
-        // Whoever reads has read enough: `kubectl leadsman status | head`.
-        Err(VerbError::Io(error)) if error.kind() == std::io::ErrorKind::BrokenPipe => {
-            ExitCode::SUCCESS
-        }
-        Err(error) => {
-            eprintln!("{}", output::escape_harmful(&format!("error: {error}")));
-            ExitCode::FAILURE
-        }
     }
 }
 

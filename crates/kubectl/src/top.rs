@@ -118,7 +118,7 @@ struct Usage {
 /// The answer.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Fleet {
+struct FleetUsage {
     usage: Vec<Usage>,
     nodes: usize,
     /// How many runs of each probe the agents keep.
@@ -216,7 +216,7 @@ fn sum_up_answers(
     answers: Vec<(String, Result<NodeHistory, Unread>)>,
     scope: &SelectedPods,
     args: &Args,
-) -> Result<Fleet, VerbError> {
+) -> Result<FleetUsage, VerbError> {
     let mut lines: BTreeMap<[String; 3], Usage> = BTreeMap::new();
     let (mut unread, mut nodes, mut runs_kept) = (BTreeSet::new(), 0, 0);
     for (node, answer) in answers {
@@ -247,7 +247,7 @@ fn sum_up_answers(
         let (one, other) = (args.sort_by.sort_value(one), args.sort_by.sort_value(other));
         other.total_cmp(&one)
     });
-    Ok(Fleet {
+    Ok(FleetUsage {
         usage,
         nodes,
         runs_kept,
@@ -354,7 +354,7 @@ const MEASURED: [&str; 7] = [
     "BUSY",
 ];
 
-impl Fleet {
+impl FleetUsage {
     /// How many of the first columns are left out: a namespace that all lines share.
     fn left_out(&self) -> usize {
         usize::from(self.by != By::Node && !self.all_namespaces)
@@ -398,7 +398,7 @@ impl Fleet {
     }
 }
 
-impl Report for Fleet {
+impl Report for FleetUsage {
     fn add_text(&self, text: &mut Text) {
         if self.usage.is_empty() {
             text.add_line(0, "No probes found");

@@ -35,15 +35,6 @@ impl Leadership {
         }
     }
 
-    /// The same leadership as another term.
-    #[must_use]
-    pub fn in_term(mut self, number: u64) -> Self {
-        if let Self::Leads { term, .. } = &mut self {
-            *term = number;
-        }
-        self
-    }
-
     /// The same leadership with `after_others` set.
     #[must_use]
     pub fn after_others(mut self) -> Self {

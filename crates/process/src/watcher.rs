@@ -16,6 +16,7 @@
 //!
 //! The protocol: Kubernetes API concepts, "Efficient detection of changes"; client-go's `tools/cache/reflector.go`.
 
+use std::fmt::Display;
 use std::time::Duration;
 
 use futures::Stream;
@@ -35,9 +36,11 @@ use crate::reach::RecoveryListener;
 use crate::reply::{Disposition, RetryCause, judge_watch_error, timed_out};
 use crate::server::ApiServer;
 
+mod event;
 mod lines;
 mod object;
 
+pub use self::event::{WatchEvent, WatchFailure, WatchPhase};
 pub use self::lines::ReadObject;
 pub use object::{ObjectEvent, ObjectState, watch_object};
 
@@ -66,75 +69,6 @@ const _: () = assert!(
     "silence is a sign only after the next bookmark was due"
 );
 const _: () = assert!(STALLED_HEADER.as_secs() < HEADER_DEADLINE.as_secs());
-
-/// An event that a watch delivers.
-#[derive(Debug)]
-pub enum WatchEvent<K> {
-    /// A list begins. Items of an earlier list that did not complete are void.
-    ListStarted,
-    /// A page of the list was received; its items come next. The resourceVersion is that of the whole list.
-    ListPage(String),
-    /// An object of the list.
-    ListItem(K),
-    /// The list is complete, at this resourceVersion. What it did not contain does not exist.
-    ListComplete(String),
-    /// A watch is established: changes are delivered from now on.
-    Following,
-    /// An object that was created or changed.
-    Changed(K),
-    /// An object that was deleted, in its last state.
-    Deleted(K),
-    /// Changes are not delivered until the next [`WatchEvent::Following`]. The watch retries by itself.
-    Failed(WatchFailure),
-}
-
-/// Why changes are not delivered.
-#[derive(Debug)]
-pub struct WatchFailure {
-    /// The request that failed.
-    pub phase: WatchPhase,
-    /// The meaning of its reply.
-    pub disposition: Disposition,
-    /// The longest time until the next attempt.
-    pub retry_in: Duration,
-}
-
-impl WatchFailure {
-    /// Why changes of this resource are not delivered, beginning with what an operator can do about it; `advice` is that
-    /// where the API server does not know the resource.
-    pub fn explain_failure(&self, resource: &str, advice: &'static str) -> String {
-        let reply = self.disposition.reason().unwrap_or_default();
-        let cause = match self.disposition {
-            Disposition::Retry { cause, .. } => Some(cause),
-            _ => None,
-        };
-        match cause {
-            Some(RetryCause::NoSuchKind) => {
-                format!("the API server does not serve {resource}: {advice} ({reply})")
-            }
-            Some(RetryCause::NoRight) => self.disposition.explain_reason(),
-            _ => {
-                let verb = match self.phase {
-                    WatchPhase::Listing => "list",
-                    WatchPhase::Watching => "watch",
-                };
-                format!(
-                    "cannot {verb} {resource}: {}",
-                    self.disposition.explain_reason()
-                )
-            }
-        }
-    }
-}
-
-/// The two kinds of requests of a watch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum WatchPhase {
-    /// LIST: until it is complete, what exists is not known.
-    Listing,
-    /// WATCH from the version of a complete list.
-    Watching,
-}
 
 /// Lists and watches the target. The stream never ends; dropping it ends the request in flight. `read_object` reads what the
 /// watch delivers, as `K` is deserialized from a list. `random` spreads retries and the ends of watches.
@@ -474,12 +408,7 @@ where
         let event = match read_event(line, self.read_object) {
             Ok(event) => event,
             Err(error) => {
-                let disposition = unreadable_body(&error);
-                return Some(self.fail_attempt(
-                    WatchPhase::Watching,
-                    disposition,
-                    WatchState::Unlisted,
-                ));
+                return Some(self.fail_unread(&error));
             }
         };
         let (version, event) = match event {
@@ -494,12 +423,7 @@ where
         };
         // A watch could not be resumed after an event without a version.
         if version.is_empty() {
-            let disposition = unreadable_body(&"an event without a resourceVersion");
-            return Some(self.fail_attempt(
-                WatchPhase::Watching,
-                disposition,
-                WatchState::Unlisted,
-            ));
+            return Some(self.fail_unread(&"an event without a resourceVersion"));
         }
         self.reset_failures();
         self.metrics.note_sync();
@@ -509,6 +433,12 @@ where
         };
         self.state = WatchState::Following { version, stream };
         event
+    }
+
+    /// Lists again after an event that cannot be read.
+    fn fail_unread(&mut self, error: &dyn Display) -> WatchEvent<K> {
+        let phase = WatchPhase::Watching;
+        self.fail_attempt(phase, unreadable_body(error), WatchState::Unlisted)
     }
 
     fn fail_watch(&mut self, disposition: Disposition, version: String) -> WatchEvent<K> {

@@ -273,7 +273,7 @@ impl<'a, F: Feature> Plan<'a, F> {
         name: impl Into<Arc<ObjectName>>,
         body: &Value,
     ) -> &mut Write<F> {
-        self.write(kind, name, body)
+        self.push(Write::new(Self::id(kind, name), body))
     }
 
     /// Wants an object created. Its name is computed, so that what is created twice meets itself. The object is built when the
@@ -315,7 +315,7 @@ impl<'a, F: Feature> Plan<'a, F> {
     {
         debug_assert_eq!(kind.verb, WriteVerb::Delete);
         let options = json!({"preconditions": {"uid": uid}});
-        self.write(kind, name, &options)
+        self.patch(kind, name, &options)
             .assuming::<K>(|| Assumption::Gone)
     }
 
@@ -413,15 +413,6 @@ impl<'a, F: Feature> Plan<'a, F> {
     /// the runs between that attempt and the next one. Only of a write that has an effect ([`Write::assuming`]).
     pub fn is_fate_unknown(&self, kind: &WriteKind, name: &ObjectName) -> bool {
         self.histories.is_unknown(Self::place(kind), name)
-    }
-
-    fn write(
-        &mut self,
-        kind: &WriteKind,
-        name: impl Into<Arc<ObjectName>>,
-        body: &Value,
-    ) -> &mut Write<F> {
-        self.push(Write::new(Self::id(kind, name), body))
     }
 
     fn push(&mut self, write: Write<F>) -> &mut Write<F> {

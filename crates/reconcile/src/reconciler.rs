@@ -11,7 +11,7 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use crate::effects::Effects;
-use crate::feature::{Feature, Watch, WatchAdvance, WriteVerb};
+use crate::feature::{Feature, Key, Watch, WatchAdvance, WriteVerb};
 use crate::keys::{KeyQueue, MOST_DUE};
 use crate::notices::{Notice, Notices};
 use crate::object::{ObjectName, ResourceVersion, Source};
@@ -111,11 +111,6 @@ impl<F: Feature> Reconciler<F> {
         &self.memory
     }
 
-    /// The same, to take something out of it.
-    pub fn memory_mut(&mut self) -> &mut F::Memory {
-        &mut self.memory
-    }
-
     /// The time at which something is observed next.
     pub fn set_now(&mut self, now: Now) {
         self.now = now;
@@ -130,6 +125,20 @@ impl<F: Feature> Reconciler<F> {
         let stored = self.feature.read(object.borrow());
         drop(object);
         self.observe_stored::<K>(stored, source);
+    }
+
+    /// Objects were read once, so that their versions do not matter. Returns their names.
+    pub fn observe_all<K>(&mut self, objects: impl IntoIterator<Item = K>) -> BTreeSet<ObjectName>
+    where
+        F: Watch<K>,
+    {
+        let read = objects.into_iter().map(|object| {
+            let object = self.feature.read(&Arc::new(object));
+            let name = object.name();
+            self.observe_stored::<K>(object, Source::List(ResourceVersion::UNKNOWN));
+            name
+        });
+        read.collect()
     }
 
     fn observe_stored<K>(&mut self, object: Arc<F::Stored>, source: Source)
@@ -148,13 +157,8 @@ impl<F: Feature> Reconciler<F> {
     where
         F: Watch<K>,
     {
-        let (keys, is_writing) = (&mut self.keys, self.is_writing);
+        let affected = &mut marking(&mut self.keys, self.is_writing);
         let (world, memory) = (&self.world, &mut self.memory);
-        let affected = &mut |key| {
-            if is_writing {
-                keys.mark(key);
-            }
-        };
         self.feature
             .note_progress(progress, world, memory, self.now, affected);
     }
@@ -264,12 +268,8 @@ impl<F: Feature> Reconciler<F> {
 
     /// Takes in something that this process itself knows, and passes on the keys whose function reads it.
     pub fn update_world(&mut self, update: impl FnOnce(&mut F::World, &mut dyn FnMut(F::Key))) {
-        let (keys, is_writing) = (&mut self.keys, self.is_writing);
-        update(&mut self.world, &mut |key| {
-            if is_writing {
-                keys.mark(key);
-            }
-        });
+        let affected = &mut marking(&mut self.keys, self.is_writing);
+        update(&mut self.world, affected);
     }
 
     /// Has the feature pass on what others in this process answer by. Called after each event.
@@ -283,19 +283,12 @@ impl<F: Feature> Reconciler<F> {
     {
         for change in changes {
             self.feature.note_change(change, &mut self.world);
-            let (keys, is_writing) = (&mut self.keys, self.is_writing);
+            let affected = &mut marking(&mut self.keys, self.is_writing);
             let (world, memory) = (&self.world, &mut self.memory);
             self.feature
-                .take_in(change, world, memory, self.now, &mut |key| {
-                    if is_writing {
-                        keys.mark(key);
-                    }
-                });
-            // Everything runs when this process begins to write.
+                .take_in(change, world, memory, self.now, affected);
             if self.is_writing {
-                let keys = &mut self.keys;
-                self.feature
-                    .find_affected(change, &self.world, &mut |key| keys.mark(key));
+                self.feature.find_affected(change, world, affected);
             }
         }
     }
@@ -560,6 +553,15 @@ impl<F: Feature> Reconciler<F> {
         };
         self.sent.insert(id.clone(), sent);
         Some(write)
+    }
+}
+
+/// Marks the keys that it is given. Everything runs when this process begins to write, so that none is marked before.
+fn marking<K: Key>(keys: &mut KeyQueue<K>, is_writing: bool) -> impl FnMut(K) {
+    move |key| {
+        if is_writing {
+            keys.mark(key);
+        }
     }
 }
 

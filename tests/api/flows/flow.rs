@@ -142,10 +142,7 @@ impl Flow {
     async fn unmark(&mut self, marker: usize) -> Result<()> {
         if self.markers.remove(&marker) {
             let name = MARKER_NAMES[marker];
-            self.scene
-                .markers()
-                .delete(name, &DeleteParams::default())
-                .await?;
+            self.scene.delete_marker(name).await?;
         }
         Ok(())
     }

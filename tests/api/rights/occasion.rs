@@ -154,7 +154,7 @@ impl Occasions {
             Occasion::Verdict => {
                 let state = ["Succeeded", "Failed"][number % 2];
                 self.scene
-                    .report_verdict(POD, "m#Idle", state, &number.to_string())
+                    .report_verdict_with(POD, "m#Idle", state, &number.to_string())
                     .await?;
             }
             Occasion::NewMarker => self.marker(&format!("new-{number}")).await?,

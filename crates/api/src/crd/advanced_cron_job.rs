@@ -8,7 +8,6 @@ use serde_json::{Value, json};
 
 use super::{
     SchemaObject, add_rules, document_of, make_list_map, schema, schema_at, serve_versions,
-    set_keywords,
 };
 use crate::{limits, rules};
 
@@ -43,15 +42,11 @@ fn complete(schema: &mut SchemaObject) {
         *spec = super::any_object();
     }
     make_list_map(schema_at(schema, "status.conditions"), &["type"]);
-    set_keywords(
-        schema,
-        &[
-            ("spec.schedule", "maxLength", limits::SCHEDULE),
-            ("spec.schedule", "minLength", 1),
-            ("spec.timeZone", "maxLength", limits::LABEL),
-            ("spec.timeZone", "minLength", 1),
-        ],
-    );
+    for (field, most) in [("schedule", limits::SCHEDULE), ("timeZone", limits::LABEL)] {
+        let field = schema_at(schema, &format!("spec.{field}"));
+        field.insert("minLength".into(), json!(1));
+        field.insert("maxLength".into(), json!(most));
+    }
     for limit in ["successfulJobsHistoryLimit", "failedJobsHistoryLimit"] {
         // The API server ignores `format: int32`.
         schema_at(schema, &format!("spec.{limit}")).insert("maximum".into(), json!(i32::MAX));

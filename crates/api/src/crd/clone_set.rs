@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use super::broadcast_job::pod_template;
 use super::{
     SchemaObject, add_rules, any_object, bound_number, complete_selector, count_column,
-    document_of, make_list_map, object, schema, schema_at, serve_versions, set_keywords,
+    document_of, limit_sizes, make_list_map, object, schema, schema_at, serve_versions,
     set_selector_maxima,
 };
 use crate::clone_set::ROLLING_UPDATE;
@@ -101,10 +101,7 @@ fn complete(schema: &mut SchemaObject) {
         ] {
             bound_number(schema, &format!("{strategy}.{path}"), 0, most);
         }
-        for (path, keyword, value) in STRATEGY_MAXIMA {
-            let field = schema_at(schema, &format!("{strategy}.{path}"));
-            field.insert((*keyword).into(), json!(value));
-        }
+        limit_sizes(schema, &[(strategy, STRATEGY_MAXIMA)]);
         let scatter = format!("{strategy}.scatterStrategy");
         make_list_map(schema_at(schema, &scatter), &["key", "value"]);
     }
@@ -113,7 +110,7 @@ fn complete(schema: &mut SchemaObject) {
     schema_at(schema, "spec.scaleStrategy.podsToDelete")
         .insert("x-kubernetes-list-type".into(), "set".into());
     make_list_map(schema_at(schema, "status.conditions"), &["type"]);
-    set_keywords(schema, MAXIMA);
+    limit_sizes(schema, MAXIMA);
     // The hash of a revision is behind it in the name of a `ControllerRevision`, and five letters in that of a pod.
     let name = json!({"type": "string", "maxLength": limits::CLONE_SET_NAME});
     let metadata = json!({"type": "object", "properties": {"name": name}});
@@ -182,63 +179,36 @@ fn open(properties: Value, required: &[&str]) -> Value {
     Value::Object(open)
 }
 
-const MAXIMA: &[(&str, &str, usize)] = &[
+const MAXIMA: &[(&str, &[(&str, usize)])] = &[
+    ("spec", &[("volumeClaimTemplates", limits::CLAIM_TEMPLATES)]),
     (
-        "spec.volumeClaimTemplates",
-        "maxItems",
-        limits::CLAIM_TEMPLATES,
+        "spec.scaleStrategy",
+        &[
+            ("podsToDelete", limits::PODS_TO_DELETE),
+            ("podsToDelete[]", limits::SUBDOMAIN),
+        ],
     ),
     (
-        "spec.scaleStrategy.podsToDelete",
-        "maxItems",
-        limits::PODS_TO_DELETE,
-    ),
-    (
-        "spec.scaleStrategy.podsToDelete[]",
-        "maxLength",
-        limits::SUBDOMAIN,
-    ),
-    (
-        "spec.lifecycle.preDelete.labelsHandler",
-        "maxProperties",
-        limits::HOOK_MARKS,
-    ),
-    (
-        "spec.lifecycle.preDelete.finalizersHandler",
-        "maxItems",
-        limits::HOOK_MARKS,
-    ),
-    (
-        "spec.lifecycle.inPlaceUpdate.labelsHandler",
-        "maxProperties",
-        limits::HOOK_MARKS,
-    ),
-    (
-        "spec.lifecycle.inPlaceUpdate.finalizersHandler",
-        "maxItems",
-        limits::HOOK_MARKS,
-    ),
-    (
-        "spec.lifecycle.preNormal.labelsHandler",
-        "maxProperties",
-        limits::HOOK_MARKS,
-    ),
-    (
-        "spec.lifecycle.preNormal.finalizersHandler",
-        "maxItems",
-        limits::HOOK_MARKS,
+        "spec.lifecycle",
+        &[
+            ("preDelete.labelsHandler", limits::HOOK_MARKS),
+            ("preDelete.finalizersHandler", limits::HOOK_MARKS),
+            ("inPlaceUpdate.labelsHandler", limits::HOOK_MARKS),
+            ("inPlaceUpdate.finalizersHandler", limits::HOOK_MARKS),
+            ("preNormal.labelsHandler", limits::HOOK_MARKS),
+            ("preNormal.finalizersHandler", limits::HOOK_MARKS),
+        ],
     ),
 ];
 
-const STRATEGY_MAXIMA: &[(&str, &str, usize)] = &[
-    ("scatterStrategy", "maxItems", limits::TERMS),
-    ("scatterStrategy[].key", "maxLength", limits::QUALIFIED_NAME),
-    ("scatterStrategy[].value", "maxLength", limits::LABEL),
-    ("priorityStrategy.orderPriority", "maxItems", limits::TERMS),
+const STRATEGY_MAXIMA: &[(&str, usize)] = &[
+    ("scatterStrategy", limits::TERMS),
+    ("scatterStrategy[].key", limits::QUALIFIED_NAME),
+    ("scatterStrategy[].value", limits::LABEL),
+    ("priorityStrategy.orderPriority", limits::TERMS),
     (
         "priorityStrategy.orderPriority[].orderedKey",
-        "maxLength",
         limits::QUALIFIED_NAME,
     ),
-    ("priorityStrategy.weightPriority", "maxItems", limits::TERMS),
+    ("priorityStrategy.weightPriority", limits::TERMS),
 ];

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use super::{
     SchemaObject, add_rules, any_object, bound_name, bound_number, complete_selector, count_column,
-    document_of, make_list_map, object, schema, schema_at, serve_versions, set_keywords,
+    document_of, limit_sizes, make_list_map, object, schema, schema_at, serve_versions,
     set_selector_maxima,
 };
 use crate::{limits, rules};
@@ -59,7 +59,7 @@ fn complete(schema: &mut SchemaObject) {
     }
     let pattern = format!("^{}$", rules::LABEL_VALUE);
     schema_at(schema, rules::WEIGHT_VALUES).insert("pattern".into(), json!(pattern));
-    set_keywords(schema, MAXIMA);
+    limit_sizes(schema, MAXIMA);
     set_bounds(schema);
     let scatter = schema_at(schema, "spec.updateStrategy.scatterStrategy");
     // Keys of a list are unique without a rule, which would use up some of the budget for CEL.
@@ -67,7 +67,8 @@ fn complete(schema: &mut SchemaObject) {
     make_list_map(schema_at(schema, "status.conditions"), &["type"]);
     schema_at(schema, "spec").insert("required".into(), json!(["selector"]));
     for (path, value) in defaults() {
-        schema_at(schema, path).insert("default".into(), value);
+        let field = schema_at(schema, &format!("spec.{path}"));
+        field.insert("default".into(), value);
     }
     // A longer name is no value of a label, which a set's revisions have.
     bound_name(schema);
@@ -96,7 +97,7 @@ fn complete_containers(list: &mut SchemaObject) {
     let name = schema_at(container, "ports[].name");
     name.extend(port_name());
     name.insert("pattern".into(), json!(format!("^({PORT_NAME})?$")));
-    set_keywords(container, CONTAINER_MAXIMA);
+    limit_sizes(container, CONTAINER_MAXIMA);
 }
 
 /// The name of a port: words of letters and digits with single '-' between them; the first one with a letter is the one
@@ -220,136 +221,89 @@ fn set_bounds(schema: &mut SchemaObject) {
 
 /// The defaults that `OpenKruise`'s webhook writes into a set, whatever the set
 /// (`SetDefaultsSidecarSetV1beta1`, `apis/apps/defaults`).
-fn defaults() -> Vec<(&'static str, Value)> {
-    vec![
-        (
-            "spec.containers[].podInjectPolicy",
-            json!("BeforeAppContainer"),
-        ),
-        (
-            "spec.initContainers[].podInjectPolicy",
-            json!("AfterAppContainer"),
-        ),
-        ("spec.containers[].upgradeStrategy", json!({})),
-        ("spec.initContainers[].upgradeStrategy", json!({})),
-        (
-            "spec.containers[].upgradeStrategy.upgradeType",
-            json!("ColdUpgrade"),
-        ),
-        (
-            "spec.initContainers[].upgradeStrategy.upgradeType",
-            json!("ColdUpgrade"),
-        ),
-        ("spec.containers[].shareVolumePolicy", json!({})),
-        ("spec.initContainers[].shareVolumePolicy", json!({})),
-        (
-            "spec.containers[].shareVolumePolicy.type",
-            json!("disabled"),
-        ),
-        (
-            "spec.initContainers[].shareVolumePolicy.type",
-            json!("disabled"),
-        ),
-        (
-            "spec.containers[].resourcesPolicy.targetContainersNameRegex",
-            json!(".*"),
-        ),
-        (
-            "spec.initContainers[].resourcesPolicy.targetContainersNameRegex",
-            json!(".*"),
-        ),
-        ("spec.patchPodMetadata[].patchPolicy", json!("Retain")),
-        ("spec.injectionStrategy.revision.policy", json!("Always")),
-        ("spec.updateStrategy", json!({})),
-        ("spec.updateStrategy.type", json!("RollingUpdate")),
-        ("spec.updateStrategy.partition", json!(0)),
-        ("spec.updateStrategy.maxUnavailable", json!(1)),
-        ("spec.revisionHistoryLimit", json!(10)),
-    ]
+fn defaults() -> Vec<(String, Value)> {
+    let of_list = |list: &str, policy: &str| {
+        let fields = [
+            ("podInjectPolicy", json!(policy)),
+            ("upgradeStrategy", json!({})),
+            ("upgradeStrategy.upgradeType", json!("ColdUpgrade")),
+            ("shareVolumePolicy", json!({})),
+            ("shareVolumePolicy.type", json!("disabled")),
+            ("resourcesPolicy.targetContainersNameRegex", json!(".*")),
+        ];
+        fields.map(|(field, value)| (format!("{list}[].{field}"), value))
+    };
+    let of_set = [
+        ("patchPodMetadata[].patchPolicy", json!("Retain")),
+        ("injectionStrategy.revision.policy", json!("Always")),
+        ("updateStrategy", json!({})),
+        ("updateStrategy.type", json!("RollingUpdate")),
+        ("updateStrategy.partition", json!(0)),
+        ("updateStrategy.maxUnavailable", json!(1)),
+        ("revisionHistoryLimit", json!(10)),
+    ];
+    let of_set = of_set.map(|(field, value)| (field.to_owned(), value));
+    let of_containers = of_list("containers", "BeforeAppContainer").into_iter();
+    let of_containers = of_containers.chain(of_list("initContainers", "AfterAppContainer"));
+    of_containers.chain(of_set).collect()
 }
 
-const CONTAINER_MAXIMA: &[(&str, &str, usize)] = &[
-    ("name", "maxLength", limits::LABEL),
-    ("image", "maxLength", limits::IMAGE),
-    ("volumeMounts", "maxItems", limits::MOUNTS),
-    ("volumeMounts[].name", "maxLength", limits::LABEL),
-    ("volumeDevices", "maxItems", limits::MOUNTS),
-    ("volumeDevices[].name", "maxLength", limits::LABEL),
-    ("upgradeStrategy.upgradeType", "maxLength", limits::LABEL),
-    ("transferEnv", "maxItems", limits::TRANSFERS),
+const CONTAINER_MAXIMA: &[(&str, &[(&str, usize)])] = &[
     (
-        "resourcesPolicy.targetContainersMode",
-        "maxLength",
-        limits::LABEL,
+        "",
+        &[
+            ("name", limits::LABEL),
+            ("image", limits::IMAGE),
+            ("volumeMounts", limits::MOUNTS),
+            ("volumeMounts[].name", limits::LABEL),
+            ("volumeDevices", limits::MOUNTS),
+            ("volumeDevices[].name", limits::LABEL),
+            ("upgradeStrategy.upgradeType", limits::LABEL),
+            ("transferEnv", limits::TRANSFERS),
+            (
+                "transferEnv[].sourceContainerNameFrom.fieldRef.fieldPath",
+                limits::FIELD_PATH,
+            ),
+        ],
     ),
     (
-        "resourcesPolicy.targetContainersNameRegex",
-        "maxLength",
-        limits::TARGETS_REGEX,
-    ),
-    (
-        "resourcesPolicy.resourcesExpr.limits.cpu",
-        "maxLength",
-        limits::EXPRESSION,
-    ),
-    (
-        "resourcesPolicy.resourcesExpr.limits.memory",
-        "maxLength",
-        limits::EXPRESSION,
-    ),
-    (
-        "resourcesPolicy.resourcesExpr.requests.cpu",
-        "maxLength",
-        limits::EXPRESSION,
-    ),
-    (
-        "resourcesPolicy.resourcesExpr.requests.memory",
-        "maxLength",
-        limits::EXPRESSION,
-    ),
-    (
-        "transferEnv[].sourceContainerNameFrom.fieldRef.fieldPath",
-        "maxLength",
-        limits::FIELD_PATH,
+        "resourcesPolicy",
+        &[
+            ("targetContainersMode", limits::LABEL),
+            ("targetContainersNameRegex", limits::TARGETS_REGEX),
+            ("resourcesExpr.limits.cpu", limits::EXPRESSION),
+            ("resourcesExpr.limits.memory", limits::EXPRESSION),
+            ("resourcesExpr.requests.cpu", limits::EXPRESSION),
+            ("resourcesExpr.requests.memory", limits::EXPRESSION),
+        ],
     ),
 ];
 
-const MAXIMA: &[(&str, &str, usize)] = &[
-    ("spec.containers", "maxItems", limits::SIDECARS),
-    ("spec.initContainers", "maxItems", limits::SIDECARS),
-    ("spec.volumes", "maxItems", limits::VOLUMES),
-    ("spec.volumes[].name", "maxLength", limits::LABEL),
-    ("spec.patchPodMetadata", "maxItems", limits::PATCHES),
+const MAXIMA: &[(&str, &[(&str, usize)])] = &[
     (
-        "spec.patchPodMetadata[].annotations",
-        "maxProperties",
-        limits::PATCH_KEYS,
-    ),
-    ("spec.customVersion", "maxLength", limits::LABEL),
-    ("spec.namespace", "maxLength", limits::LABEL),
-    (
-        "spec.updateStrategy.scatterStrategy",
-        "maxItems",
-        limits::TERMS,
+        "spec",
+        &[
+            ("containers", limits::SIDECARS),
+            ("initContainers", limits::SIDECARS),
+            ("volumes", limits::VOLUMES),
+            ("volumes[].name", limits::LABEL),
+            ("patchPodMetadata", limits::PATCHES),
+            ("patchPodMetadata[].annotations", limits::PATCH_KEYS),
+            ("customVersion", limits::LABEL),
+            ("namespace", limits::LABEL),
+        ],
     ),
     (
-        "spec.updateStrategy.scatterStrategy[].key",
-        "maxLength",
-        limits::QUALIFIED_NAME,
-    ),
-    (
-        "spec.updateStrategy.priorityStrategy.orderPriority",
-        "maxItems",
-        limits::TERMS,
-    ),
-    (
-        "spec.updateStrategy.priorityStrategy.orderPriority[].orderedKey",
-        "maxLength",
-        limits::QUALIFIED_NAME,
-    ),
-    (
-        "spec.updateStrategy.priorityStrategy.weightPriority",
-        "maxItems",
-        limits::TERMS,
+        "spec.updateStrategy",
+        &[
+            ("scatterStrategy", limits::TERMS),
+            ("scatterStrategy[].key", limits::QUALIFIED_NAME),
+            ("priorityStrategy.orderPriority", limits::TERMS),
+            (
+                "priorityStrategy.orderPriority[].orderedKey",
+                limits::QUALIFIED_NAME,
+            ),
+            ("priorityStrategy.weightPriority", limits::TERMS),
+        ],
     ),
 ];

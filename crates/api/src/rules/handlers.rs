@@ -55,21 +55,8 @@ pub(super) fn handlers() -> Vec<CelRule> {
     rules
 }
 
-/// A path must be one that Go's `url.Parse` accepts, by which Kubernetes and OpenKruise validate it; core's module `url` has
-/// the same rules.
 pub(super) fn http() -> Vec<CelRule> {
-    const SCHEME: &str = "[A-Za-z][-A-Za-z0-9+.]*:";
-    const ESCAPE: &str = "%[0-9A-Fa-f]{2}";
-    const USER: &str = r"[-A-Za-z0-9._~!$&\x27()*+,;=:@%]*@";
-    const HOST: &str =
-        r#"([-A-Za-z0-9._~!$&\x27()*+,;=<>"]|[^\x00-\x7f]|%25|%[89A-Fa-f][0-9A-Fa-f])*"#;
-    const ADDRESS: &str = r"\[[0-9A-Fa-f:.]*\]";
-    let (path, headers) = (
-        "spec.probes[].probe.httpGet.path",
-        "spec.probes[].probe.httpGet.httpHeaders",
-    );
-    let host = format!("({USER})?({ADDRESS}|{HOST})(:[0-9]*)?");
-    vec![
+    let mut rules = vec![
         string_rule(
             "spec.probes[].probe.httpGet.scheme",
             one_of("self", &["", "HTTP", "HTTPS"]),
@@ -91,6 +78,47 @@ pub(super) fn http() -> Vec<CelRule> {
             one_of("self", &["", "Plaintext", "TLS"]),
             "must be one of Plaintext, TLS",
         ),
+        rule(
+            "spec.probes[].probe.httpGet.httpHeaders",
+            format!(
+                "self.map(h, size(bytes(h.name)) + size(bytes(h.value))).sum() <= {}",
+                limits::HEADERS_BYTES
+            ),
+            format!(
+                "all names and values must not be more than {} bytes",
+                limits::HEADERS_BYTES
+            ),
+        ),
+        string_rule(
+            "spec.probes[].probe.httpGet.httpHeaders[].name",
+            // Narrower than RFC 9110, as Kubernetes has it (`IsHTTPHeaderName`,
+            // `k8s.io/apimachinery/pkg/util/validation/validation.go`).
+            full_match("self", "[-A-Za-z0-9]+"),
+            "must be a name of an HTTP header: letters, digits and '-'",
+        ),
+        rule(
+            "spec.probes[].probe.httpGet.httpHeaders[].value",
+            // A line break would begin another header (RFC 9110, 5.5).
+            r"!self.matches(r'[\r\n]')",
+            "must not have a line break",
+        ),
+    ];
+    rules.extend(http_path());
+    rules
+}
+
+/// A path must be one that Go's `url.Parse` accepts, by which Kubernetes and OpenKruise validate it; core's module `url` has
+/// the same rules.
+fn http_path() -> Vec<CelRule> {
+    const SCHEME: &str = "[A-Za-z][-A-Za-z0-9+.]*:";
+    const ESCAPE: &str = "%[0-9A-Fa-f]{2}";
+    const USER: &str = r"[-A-Za-z0-9._~!$&\x27()*+,;=:@%]*@";
+    const HOST: &str =
+        r#"([-A-Za-z0-9._~!$&\x27()*+,;=<>"]|[^\x00-\x7f]|%25|%[89A-Fa-f][0-9A-Fa-f])*"#;
+    const ADDRESS: &str = r"\[[0-9A-Fa-f:.]*\]";
+    let path = "spec.probes[].probe.httpGet.path";
+    let host = format!("({USER})?({ADDRESS}|{HOST})(:[0-9]*)?");
+    vec![
         string_rule(
             path,
             r"!self.matches(r'[\x00-\x1f\x7f]')",
@@ -113,30 +141,6 @@ pub(super) fn http() -> Vec<CelRule> {
                 "!self.matches(r'^({SCHEME})?//') || self.matches(r'^({SCHEME})?//{host}([/?#]|$)')"
             ),
             "has no host after '//': begin with one '/'",
-        ),
-        rule(
-            headers,
-            format!(
-                "self.map(h, size(bytes(h.name)) + size(bytes(h.value))).sum() <= {}",
-                limits::HEADERS_BYTES
-            ),
-            format!(
-                "all names and values must not be more than {} bytes",
-                limits::HEADERS_BYTES
-            ),
-        ),
-        string_rule(
-            "spec.probes[].probe.httpGet.httpHeaders[].name",
-            // Narrower than RFC 9110, as Kubernetes has it (`IsHTTPHeaderName`,
-            // `k8s.io/apimachinery/pkg/util/validation/validation.go`).
-            full_match("self", "[-A-Za-z0-9]+"),
-            "must be a name of an HTTP header: letters, digits and '-'",
-        ),
-        rule(
-            "spec.probes[].probe.httpGet.httpHeaders[].value",
-            // A line break would begin another header (RFC 9110, 5.5).
-            r"!self.matches(r'[\r\n]')",
-            "must not have a line break",
         ),
     ]
 }

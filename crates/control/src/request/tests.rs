@@ -43,14 +43,12 @@ fn http(method: Method) -> HttpRequest<Vec<u8>> {
     request.body(Vec::new()).unwrap()
 }
 
-fn creation(steps: usize) -> Request<String> {
+fn creation() -> Request<String> {
     Request {
-        steps: RequestSteps {
-            kind: &POST,
-            requests: Ok(vec![http(Method::POST); steps]),
-            reply: Some(|body| serde_json::from_slice(body)),
-            read_back: Some(http(Method::GET)),
-        },
+        kind: &POST,
+        http: Ok(http(Method::POST)),
+        reply: Some(|body| serde_json::from_slice(body)),
+        read_back: Some(http(Method::GET)),
         measured: None,
         written: "written".to_owned(),
         refused: Box::new(Refusal::into_reason),
@@ -81,30 +79,14 @@ const MINUTE: Duration = Duration::from_mins(1);
 #[tokio::test(start_paused = true)]
 async fn what_is_in_the_way_of_a_creation_is_read_back_as_an_observation() {
     let answers = [EXISTS, (200, r#""theirs""#)];
-    let (disposition, observed, methods) = sent(&answers, creation(1), MINUTE).await;
+    let (disposition, observed, methods) = sent(&answers, creation(), MINUTE).await;
     assert!(matches!(disposition, Disposition::AlreadyExists { .. }));
     assert_eq!(observed.as_deref(), Some("theirs"));
     assert_eq!(methods, [Method::POST, Method::GET]);
     // Gone again: whatever is due is found by the next attempt.
-    let (disposition, observed, _) = sent(&[EXISTS, (404, "{}")], creation(1), MINUTE).await;
+    let (disposition, observed, _) = sent(&[EXISTS, (404, "{}")], creation(), MINUTE).await;
     assert!(matches!(disposition, Disposition::AlreadyExists { .. }));
     assert_eq!(observed, None);
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_step_is_sent_only_after_the_one_before_has_succeeded() {
-    let answers = [(200, r#""first""#), (500, "{}"), (200, r#""third""#)];
-    let (disposition, observed, methods) = sent(&answers, creation(3), MINUTE).await;
-    assert!(
-        matches!(disposition, Disposition::Retry { .. }),
-        "{disposition:?}"
-    );
-    assert_eq!(
-        observed.as_deref(),
-        Some("first"),
-        "it is seen all the same"
-    );
-    assert_eq!(methods.len(), 2);
 }
 
 /// A pod may have 8 MB, which nobody would read.
@@ -125,8 +107,8 @@ async fn of_a_reply_that_is_not_read_metadata_is_asked_for() {
             until: clock::monotonic() + MINUTE,
         };
         let (_sender, leadership) = watch::channel(leads);
-        let mut request = creation(1);
-        request.steps.reply = request.steps.reply.filter(|_| is_read);
+        let mut request = creation();
+        request.reply = request.reply.filter(|_| is_read);
         let outcome = send_request(&server, request, &leadership).await;
         assert_eq!(outcome.observed.is_some(), is_read);
         assert_eq!(*accepted.lock().unwrap(), expected);
@@ -136,17 +118,19 @@ async fn of_a_reply_that_is_not_read_metadata_is_asked_for() {
 #[tokio::test(start_paused = true)]
 async fn nothing_is_sent_when_the_lease_is_about_to_end() {
     let lasts = Duration::from_millis(100);
-    let (disposition, _, methods) = sent(&[], creation(1), lasts).await;
+    let (disposition, _, methods) = sent(&[], creation(), lasts).await;
     assert!(disposition.reason().unwrap().contains("not the leader"));
     assert!(methods.is_empty());
 }
 
 #[tokio::test(start_paused = true)]
-async fn all_steps_of_a_request_share_one_deadline() {
+async fn a_creation_and_what_is_read_back_share_one_deadline() {
     const SLOW: Duration = Duration::from_secs(6);
     let service = tower::service_fn(|_: HttpRequest<Body>| async {
         tokio::time::sleep(SLOW).await;
-        Ok::<_, Infallible>(http::Response::new(Body::from(b"{}".to_vec())))
+        let (code, body) = EXISTS;
+        let response = http::Response::builder().status(code);
+        response.body(Body::from(body.as_bytes().to_vec()))
     });
     let server = ApiServer::new(kube::Client::new(service, "default"));
     let leads = Leadership::Leads {
@@ -156,7 +140,11 @@ async fn all_steps_of_a_request_share_one_deadline() {
     };
     let (_sender, leadership) = watch::channel(leads);
     let start = clock::monotonic();
-    let outcome = send_request(&server, creation(3), &leadership).await;
-    assert!(matches!(outcome.disposition, Disposition::Retry { .. }));
+    let outcome = send_request(&server, creation(), &leadership).await;
+    assert!(matches!(
+        outcome.disposition,
+        Disposition::AlreadyExists { .. }
+    ));
+    assert_eq!(outcome.observed, None);
     assert_eq!(start.elapsed(), TIMEOUT);
 }

@@ -20,8 +20,8 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret};
 use leadsman_api::slim::Pod as SlimPod;
 use leadsman_control::{
-    Class, Control, ControlError, Effects, Kind, Observation, Observe, Reconciled, Request,
-    RequestSteps, Rules, WatchedKinds, rights_of_feature,
+    Class, Control, ControlError, Effects, Kind, Observation, Observe, Reconciled, Request, Rules,
+    WatchedKinds, rights_of_feature,
 };
 use leadsman_lease::Leadership;
 use leadsman_process::watch;
@@ -126,12 +126,10 @@ impl Rules for Greedy {
     fn due_request(&mut self, _: &usize, _now: Now) -> Option<Request<()>> {
         let post = http::Request::post("/api/v1/namespaces/shop/secrets");
         Some(Request {
-            steps: RequestSteps {
-                kind: &CREATE,
-                requests: Ok(vec![post.body(Vec::new()).ok()?]),
-                reply: None,
-                read_back: None,
-            },
+            kind: &CREATE,
+            http: Ok(post.body(Vec::new()).ok()?),
+            reply: None,
+            read_back: None,
             measured: None,
             written: (),
             refused: Box::new(|_| ()),

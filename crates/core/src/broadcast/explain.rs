@@ -1,15 +1,14 @@
 //! Why nodes have no pod of a job, for `kubectl leadsman explain`.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 use std::time::Duration;
 
 use leadsman_api::BroadcastJob;
 use leadsman_api::slim::{Node, Pod};
-use leadsman_reconcile::{ObjectName, Reconciler, Source};
+use leadsman_reconcile::{ObjectName, Reconciler};
 use serde::Serialize;
 
-use super::feature::World;
+use super::feature::JobWorld;
 use super::job::{Job, node_hash};
 use super::survey::Survey;
 use super::writes::BroadcastJobs;
@@ -36,18 +35,14 @@ pub struct JobExplanation {
 pub fn explain_job(job: BroadcastJob, pods: Vec<Pod>, nodes: Vec<Node>) -> JobExplanation {
     let name = ObjectName::of(&job.metadata);
     let mut observed = Reconciler::new(BroadcastJobs, || Duration::ZERO);
-    observed.observe_object(&Arc::new(job), Source::Reply);
-    for pod in pods {
-        observed.observe_object(&Arc::new(pod), Source::Reply);
-    }
-    for node in nodes {
-        observed.observe_object(&Arc::new(node), Source::Reply);
-    }
+    observed.observe_all([job]);
+    observed.observe_all(pods);
+    observed.observe_all(nodes);
     let job = observed.world().jobs.observed(&name);
     explain_in(job.expect("it was just observed"), observed.world())
 }
 
-fn explain_in(job: &Job, world: &World) -> JobExplanation {
+fn explain_in(job: &Job, world: &JobWorld) -> JobExplanation {
     let survey = Survey::take(job, &world.pods, &world.nodes, &*job.succeeded);
     let mut nodes_without_pod = BTreeMap::<_, Vec<_>>::new();
     let pods = world.pods.find_in(&job.name.namespace, &job.uid);

@@ -13,10 +13,10 @@ use leadsman_reconcile::{
 use serde_json::{Value, json};
 
 use super::job::{End, Job, OnFailure, UNFINISHED, node_hash, word_of_pods};
-use super::memory::Memory;
-use super::pod::{JobPod, PodPhase, new_pod};
+use super::memory::JobMemories;
+use super::pod::{JobPod, JobPodPhase, new_pod};
 use super::survey::{KnownNode, Survey, node_name};
-use super::verdict::{Verdict, notice, number, status};
+use super::verdict::{JobVerdict, notice, number, status};
 use super::writes::{
     BroadcastJobs, CREATE_POD, DELETE_JOB, DELETE_POD, PODS, RECORD, STATUS, STOP_POD, TELL,
 };
@@ -29,7 +29,7 @@ const REFUSED: usize = 10;
 
 /// What it knows of the cluster.
 #[derive(Default)]
-pub struct World {
+pub struct JobWorld {
     /// The jobs.
     pub jobs: Store<Job>,
     /// The pods.
@@ -65,10 +65,10 @@ impl Feature for BroadcastJobs {
     ];
 
     type Key = JobKey;
-    type World = World;
-    type Memory = Memory;
+    type World = JobWorld;
+    type Memory = JobMemories;
 
-    fn keys(&self, world: &World) -> Vec<JobKey> {
+    fn keys(&self, world: &JobWorld) -> Vec<JobKey> {
         let jobs = world.jobs.iter();
         jobs.map(|(name, _)| JobKey((**name).clone())).collect()
     }
@@ -76,8 +76,8 @@ impl Feature for BroadcastJobs {
     fn reconcile(
         &self,
         JobKey(name): &JobKey,
-        world: &World,
-        memory: &mut Memory,
+        world: &JobWorld,
+        memory: &mut JobMemories,
         plan: &mut Plan<'_, Self>,
     ) {
         // What this process has asked for counts only once it is there: what follows from an end must outlive this process.
@@ -164,11 +164,11 @@ fn delete_pod(job: &Job, pod: &JobPod, plan: &mut Plan<'_, BroadcastJobs>) {
 }
 
 /// A job that has ended: the rest of its pods is deleted if it has failed, and itself when its time is over.
-fn clean_up(job: &Job, end: End, world: &World, plan: &mut Plan<'_, BroadcastJobs>) {
+fn clean_up(job: &Job, end: End, world: &JobWorld, plan: &mut Plan<'_, BroadcastJobs>) {
     let mut active = 0;
     if end == End::Failed {
         let pods = world.pods.find_in(&job.name.namespace, &job.uid);
-        for pod in pods.filter(|pod| pod.phase == PodPhase::Active && !pod.is_going) {
+        for pod in pods.filter(|pod| pod.phase == JobPodPhase::Active && !pod.is_going) {
             active += 1;
             if active <= MOST {
                 delete_pod(job, pod, plan);
@@ -192,12 +192,17 @@ fn clean_up(job: &Job, end: End, world: &World, plan: &mut Plan<'_, BroadcastJob
 }
 
 /// A job that has not ended.
-fn carry_on(job: &Job, world: &World, memory: &mut Memory, plan: &mut Plan<'_, BroadcastJobs>) {
+fn carry_on(
+    job: &Job,
+    world: &JobWorld,
+    memory: &mut JobMemories,
+    plan: &mut Plan<'_, BroadcastJobs>,
+) {
     let now = plan.now().wall;
     let memory = memory.of(job);
     let survey = Survey::take(job, &world.pods, &world.nodes, memory.done(job));
     memory.record(job, &survey, plan);
-    let verdict = Verdict::of(job, &survey, now);
+    let verdict = JobVerdict::of(job, &survey, now);
     let told = notice(job, &survey, verdict);
     job.plan_status(&status(job, &survey, verdict, now), told, plan);
     if let Some(at) = job.deadline(now).filter(|at| *at > now) {
@@ -219,7 +224,7 @@ fn carry_on(job: &Job, world: &World, memory: &mut Memory, plan: &mut Plan<'_, B
             room -= 1;
         }
     }
-    if verdict == Verdict::Running {
+    if verdict == JobVerdict::Running {
         create_pods(job, &survey, room, world, plan);
     }
 }
@@ -279,7 +284,7 @@ fn create_pods(
     job: &Job,
     survey: &Survey<'_>,
     room: usize,
-    world: &World,
+    world: &JobWorld,
     plan: &mut Plan<'_, BroadcastJobs>,
 ) {
     let limit = job.limit(survey).unwrap_or_default();
@@ -337,7 +342,7 @@ fn create_pods(
 impl Watch<BroadcastJob> for BroadcastJobs {
     type Stored = Job;
 
-    fn store(world: &mut World) -> &mut Store<Job> {
+    fn store(world: &mut JobWorld) -> &mut Store<Job> {
         &mut world.jobs
     }
 
@@ -345,7 +350,7 @@ impl Watch<BroadcastJob> for BroadcastJobs {
         Arc::new(Job::read(job))
     }
 
-    fn find_affected(&self, change: &Change<Job>, _: &World, affected: &mut dyn FnMut(JobKey)) {
+    fn find_affected(&self, change: &Change<Job>, _: &JobWorld, affected: &mut dyn FnMut(JobKey)) {
         affected(JobKey((*change.name).clone()));
     }
 }
@@ -353,7 +358,7 @@ impl Watch<BroadcastJob> for BroadcastJobs {
 impl Watch<Pod> for BroadcastJobs {
     type Stored = JobPod;
 
-    fn store(world: &mut World) -> &mut Store<JobPod> {
+    fn store(world: &mut JobWorld) -> &mut Store<JobPod> {
         &mut world.pods
     }
 
@@ -364,7 +369,7 @@ impl Watch<Pod> for BroadcastJobs {
     fn find_affected(
         &self,
         change: &Change<JobPod>,
-        world: &World,
+        world: &JobWorld,
         affected: &mut dyn FnMut(JobKey),
     ) {
         for pod in change.before.iter().chain(&change.now) {
@@ -390,7 +395,7 @@ impl Watch<Pod> for BroadcastJobs {
 impl Watch<Node> for BroadcastJobs {
     type Stored = KnownNode;
 
-    fn store(world: &mut World) -> &mut Store<KnownNode> {
+    fn store(world: &mut JobWorld) -> &mut Store<KnownNode> {
         &mut world.nodes
     }
 
@@ -403,7 +408,7 @@ impl Watch<Node> for BroadcastJobs {
     fn find_affected(
         &self,
         change: &Change<KnownNode>,
-        world: &World,
+        world: &JobWorld,
         affected: &mut dyn FnMut(JobKey),
     ) {
         for job in world.jobs.find(UNFINISHED) {

@@ -22,7 +22,7 @@ const RECORDED_WITHIN: Duration = Duration::from_secs(10);
 
 /// What is remembered of all jobs that have not ended.
 #[derive(Debug, Default)]
-pub struct Memory(pub(super) BTreeMap<ObjectName, JobMemory>);
+pub struct JobMemories(pub(super) BTreeMap<ObjectName, JobMemory>);
 
 /// What is remembered of a job.
 #[derive(Debug, Default)]
@@ -40,7 +40,7 @@ pub(super) struct JobMemory {
     is_edited: bool,
 }
 
-impl Memory {
+impl JobMemories {
     /// What is remembered of a job; nothing of an earlier one of its name.
     pub(super) fn of(&mut self, job: &Job) -> &mut JobMemory {
         let memory = self.0.entry(job.name.clone()).or_default();

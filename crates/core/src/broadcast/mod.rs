@@ -26,9 +26,9 @@ mod verdict;
 mod writes;
 
 pub use explain::{JobExplanation, explain_job};
-pub use feature::{JobKey, World};
+pub use feature::{JobKey, JobWorld};
 pub use job::{ACKNOWLEDGED, End, Job, JobSpec, SUCCEEDED, node_hash};
-pub use memory::Memory;
+pub use memory::JobMemories;
 pub use pod::JobPod;
 pub use survey::KnownNode;
 pub use writes::BroadcastJobs;

@@ -22,7 +22,7 @@ pub struct JobPod {
     /// The node that it is bound to or for.
     pub(super) node: Option<String>,
     pub(super) is_bound: bool,
-    pub(super) phase: PodPhase,
+    pub(super) phase: JobPodPhase,
     pub(super) is_going: bool,
     /// Restarts of all its containers.
     pub(super) restarts: i64,
@@ -41,7 +41,7 @@ pub(super) struct PodOwner {
 
 /// How far a pod is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum PodPhase {
+pub(super) enum JobPodPhase {
     /// It runs, or waits to run.
     Active,
     Succeeded,
@@ -83,9 +83,9 @@ impl JobPod {
             node: node.cloned(),
             is_bound: pod.spec.node_name.is_some(),
             phase: match status.phase.as_deref() {
-                Some("Succeeded") => PodPhase::Succeeded,
-                Some("Failed") => PodPhase::Failed,
-                _ => PodPhase::Active,
+                Some("Succeeded") => JobPodPhase::Succeeded,
+                Some("Failed") => JobPodPhase::Failed,
+                _ => JobPodPhase::Active,
             },
             is_going: identity.deletion_timestamp.is_some(),
             restarts: containers.map(|one| i64::from(one.restart_count)).sum(),
@@ -103,7 +103,7 @@ impl JobPod {
             owner: None,
             node: None,
             is_bound: false,
-            phase: PodPhase::Active,
+            phase: JobPodPhase::Active,
             is_going: false,
             restarts: 0,
             is_stopped: false,

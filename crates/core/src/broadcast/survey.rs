@@ -7,7 +7,7 @@ use leadsman_api::slim::Node;
 use leadsman_reconcile::{ObjectName, ResourceVersion, Store, Stored};
 
 use super::job::{Job, node_hash};
-use super::pod::{JobPod, PodPhase};
+use super::pod::{JobPod, JobPodPhase};
 use crate::workload::node_fit::NodeFacts;
 
 /// A node.
@@ -142,15 +142,15 @@ impl<'a> Survey<'a> {
             match assumed {
                 Some(pod) => look_at(pod),
                 // One that succeeds while its deletion is under way has succeeded.
-                None if pod.phase == PodPhase::Succeeded => look_at(pod),
+                None if pod.phase == JobPodPhase::Succeeded => look_at(pod),
                 // A pod whose deletion was asked for runs until it is seen to be gone.
-                None => self.running += usize::from(pod.phase == PodPhase::Active),
+                None => self.running += usize::from(pod.phase == JobPodPhase::Active),
             }
         }
         let created = pods.find_created_in(namespace, &job.uid);
         created.for_each(|pod| look_at(pod));
         for (node, rank, pod) in counted {
-            self.running += usize::from(pod.phase == PodPhase::Active);
+            self.running += usize::from(pod.phase == JobPodPhase::Active);
             // A pod that is for no node yet stands for itself.
             let is_second = !node.is_empty() && standings.get(node) != Some(&rank);
             let hash = || pod.node_hash(&job.uid);
@@ -232,17 +232,17 @@ impl Standing {
     fn of(pod: &JobPod, job: &Job, node_is_gone: impl Fn() -> bool) -> Self {
         let is_over = job.spec.restarts_containers && pod.restarts > job.spec.restart_limit;
         match pod.phase {
-            PodPhase::Succeeded => Self::Succeeded,
+            JobPodPhase::Succeeded => Self::Succeeded,
             _ if pod.is_going => Self::Leaving,
             // The garbage collector has failed it, and is about to delete it.
-            PodPhase::Failed if node_is_gone() => Self::Leaving,
-            PodPhase::Failed => Self::Failed,
+            JobPodPhase::Failed if node_is_gone() => Self::Leaving,
+            JobPodPhase::Failed => Self::Failed,
             // One that no event has shown cannot be deleted yet.
-            PodPhase::Active if !pod.is_bound && !pod.uid.is_empty() && node_is_gone() => {
+            JobPodPhase::Active if !pod.is_bound && !pod.uid.is_empty() && node_is_gone() => {
                 Self::Orphaned
             }
-            PodPhase::Active if is_over => Self::OverLimit,
-            PodPhase::Active => Self::Active,
+            JobPodPhase::Active if is_over => Self::OverLimit,
+            JobPodPhase::Active => Self::Active,
         }
     }
 }

@@ -10,7 +10,7 @@ use super::survey::Survey;
 
 /// What becomes of a job that has not ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(super) enum JobVerdict {
     /// The nodes that lack a pod get one.
     Running,
     /// No pod is created: its spec says so.
@@ -25,7 +25,7 @@ pub(super) enum Verdict {
     DeadlineExceeded,
 }
 
-impl Verdict {
+impl JobVerdict {
     /// Decides. Nothing ends while the spec pauses the job, and a job whose pods have all ended is complete, however late that is
     /// seen.
     pub(super) fn of(job: &Job, survey: &Survey<'_>, now: Timestamp) -> Self {
@@ -86,26 +86,26 @@ impl Verdict {
 
 /// What is told once a status is written, if it says something new. The words are `OpenKruise`'s, but for the reason of a failed
 /// pod, which was a sentence.
-pub(super) fn notice(job: &Job, survey: &Survey<'_>, verdict: Verdict) -> Option<Notice> {
+pub(super) fn notice(job: &Job, survey: &Survey<'_>, verdict: JobVerdict) -> Option<Notice> {
     let was_paused = job.status.phase.as_deref() == Some("paused");
     let counted = |message: String| format!("{message}: {}", counts(survey));
     let end = || verdict.end(job, survey).map(|(_, message)| message);
     Some(match verdict {
-        Verdict::Running if was_paused => {
+        JobVerdict::Running if was_paused => {
             job.notice(false, "Continue", "continue to process job".to_owned())
         }
-        Verdict::PausedByFailure if !was_paused => job.notice(
+        JobVerdict::PausedByFailure if !was_paused => job.notice(
             true,
             "Paused",
             "job is paused, due to failed pod".to_owned(),
         ),
-        Verdict::Running | Verdict::Paused | Verdict::PausedByFailure => return None,
-        Verdict::Complete => {
+        JobVerdict::Running | JobVerdict::Paused | JobVerdict::PausedByFailure => return None,
+        JobVerdict::Complete => {
             let note = format!("Job {} is completed, {}", job.name, counts(survey));
             job.notice(false, "JobComplete", note)
         }
-        Verdict::PodFailed => job.notice(true, "PodFailed", counted(end()?)),
-        Verdict::DeadlineExceeded => job.notice(true, "DeadlineExceeded", counted(end()?)),
+        JobVerdict::PodFailed => job.notice(true, "PodFailed", counted(end()?)),
+        JobVerdict::DeadlineExceeded => job.notice(true, "DeadlineExceeded", counted(end()?)),
     })
 }
 
@@ -119,7 +119,7 @@ fn counts(survey: &Survey<'_>) -> String {
 pub(super) fn status(
     job: &Job,
     survey: &Survey<'_>,
-    verdict: Verdict,
+    verdict: JobVerdict,
     now: Timestamp,
 ) -> BroadcastJobStatus {
     let time = Time(whole_seconds(now));

@@ -12,8 +12,8 @@ use leadsman_reconcile::{
 use super::cron_job::{CronJob, Run};
 use super::reconcile::Look;
 use super::world::{
-    CREATE_BROADCAST_JOB, CREATE_JOB, Cron, DELETE_BROADCAST_JOB, DELETE_JOB, EVENT,
-    JUDGE_BROADCAST_JOB, JUDGE_JOB, Memory, RUNS, Remembered, STATUS, World,
+    CREATE_BROADCAST_JOB, CREATE_JOB, Cron, CronWorld, DELETE_BROADCAST_JOB, DELETE_JOB, EVENT,
+    JUDGE_BROADCAST_JOB, JUDGE_JOB, Memory, RUNS, Remembered, STATUS,
 };
 
 /// A cron job by name.
@@ -54,10 +54,10 @@ impl Feature for Cron {
     ];
 
     type Key = CronJobKey;
-    type World = World;
+    type World = CronWorld;
     type Memory = Memory;
 
-    fn keys(&self, world: &World) -> Vec<CronJobKey> {
+    fn keys(&self, world: &CronWorld) -> Vec<CronJobKey> {
         let jobs = world.cron_jobs.iter();
         jobs.map(|(name, _)| CronJobKey((**name).clone())).collect()
     }
@@ -65,7 +65,7 @@ impl Feature for Cron {
     fn reconcile(
         &self,
         CronJobKey(name): &CronJobKey,
-        world: &World,
+        world: &CronWorld,
         memory: &mut Memory,
         plan: &mut Plan<'_, Self>,
     ) {
@@ -89,7 +89,7 @@ impl Feature for Cron {
 impl Watch<AdvancedCronJob> for Cron {
     type Stored = CronJob;
 
-    fn store(world: &mut World) -> &mut Store<CronJob> {
+    fn store(world: &mut CronWorld) -> &mut Store<CronJob> {
         &mut world.cron_jobs
     }
 
@@ -100,13 +100,13 @@ impl Watch<AdvancedCronJob> for Cron {
     fn find_affected(
         &self,
         change: &Change<CronJob>,
-        _: &World,
+        _: &CronWorld,
         affected: &mut dyn FnMut(CronJobKey),
     ) {
         affected(CronJobKey((*change.name).clone()));
     }
 
-    fn note_fields_kept(world: &mut World, kept: bool) {
+    fn note_fields_kept(world: &mut CronWorld, kept: bool) {
         world.has_conditions = kept;
     }
 }
@@ -114,7 +114,7 @@ impl Watch<AdvancedCronJob> for Cron {
 impl Watch<Job> for Cron {
     type Stored = Run;
 
-    fn store(world: &mut World) -> &mut Store<Run> {
+    fn store(world: &mut CronWorld) -> &mut Store<Run> {
         &mut world.jobs
     }
 
@@ -125,7 +125,7 @@ impl Watch<Job> for Cron {
     fn find_affected(
         &self,
         change: &Change<Run>,
-        world: &World,
+        world: &CronWorld,
         affected: &mut dyn FnMut(CronJobKey),
     ) {
         find_owners(change, world, affected);
@@ -135,7 +135,7 @@ impl Watch<Job> for Cron {
 impl Watch<BroadcastJobRun> for Cron {
     type Stored = Run;
 
-    fn store(world: &mut World) -> &mut Store<Run> {
+    fn store(world: &mut CronWorld) -> &mut Store<Run> {
         &mut world.broadcast_jobs
     }
 
@@ -146,14 +146,14 @@ impl Watch<BroadcastJobRun> for Cron {
     fn find_affected(
         &self,
         change: &Change<Run>,
-        world: &World,
+        world: &CronWorld,
         affected: &mut dyn FnMut(CronJobKey),
     ) {
         find_owners(change, world, affected);
     }
 }
 
-fn find_owners(change: &Change<Run>, world: &World, affected: &mut dyn FnMut(CronJobKey)) {
+fn find_owners(change: &Change<Run>, world: &CronWorld, affected: &mut dyn FnMut(CronJobKey)) {
     let runs = change.before.iter().chain(&change.now);
     for owner in runs.filter_map(|run| run.owner.as_deref()) {
         for job in world.cron_jobs.find_in(&change.name.namespace, owner) {

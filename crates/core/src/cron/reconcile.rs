@@ -16,8 +16,8 @@ use super::cron_job::{CronJob, Run, RunKind, RunOutcome, Template};
 use super::schedule::Schedule;
 use super::schedule_error::ScheduleError;
 use super::world::{
-    CREATE_BROADCAST_JOB, CREATE_JOB, Cron, DELETE_BROADCAST_JOB, DELETE_JOB, JUDGE_BROADCAST_JOB,
-    JUDGE_JOB, Remembered, STATUS, World,
+    CREATE_BROADCAST_JOB, CREATE_JOB, Cron, CronWorld, DELETE_BROADCAST_JOB, DELETE_JOB,
+    JUDGE_BROADCAST_JOB, JUDGE_JOB, Remembered, STATUS,
 };
 
 /// The reason of the condition if the API server refuses what the template would make.
@@ -30,7 +30,7 @@ const AHEAD: SignedDuration = SignedDuration::from_mins(1);
 pub(super) struct Look<'a> {
     job: &'a Arc<CronJob>,
     name: ObjectName,
-    world: &'a World,
+    world: &'a CronWorld,
     now: Timestamp,
     /// Its runs that exist.
     runs: Vec<(RunKind, &'a Arc<Run>)>,
@@ -70,7 +70,7 @@ struct Due<'a> {
 impl<'a> Look<'a> {
     pub(super) fn new(
         job: &'a Arc<CronJob>,
-        world: &'a World,
+        world: &'a CronWorld,
         now: Timestamp,
         remembered: &mut Remembered,
     ) -> Self {

@@ -17,7 +17,7 @@ pub struct Cron {
 
 /// What is watched.
 #[derive(Default)]
-pub struct World {
+pub struct CronWorld {
     /// The cron jobs.
     pub cron_jobs: Store<CronJob>,
     /// The jobs of Kubernetes, of cron jobs or not.
@@ -28,7 +28,7 @@ pub struct World {
     pub has_conditions: bool,
 }
 
-impl World {
+impl CronWorld {
     /// The objects of a kind of runs.
     pub fn runs(&self, kind: RunKind) -> &Store<Run> {
         match kind {

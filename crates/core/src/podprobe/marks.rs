@@ -19,7 +19,7 @@ use leadsman_api::limits::EXCLUSIVE_ANNOTATION;
 pub(super) use self::exclusive::Membership;
 use self::finding::{Finding, PairsOf};
 pub use self::finding::{HeldVerdict, RefusedValue};
-pub(super) use self::write::{ComparedMark, compare_marks, condition_status, diff_marks};
+pub(super) use self::write::{ComparedMark, DueMarks, compare_marks, condition_status, diff_marks};
 use super::exclusive::{Ruling, Stance};
 use super::injected::{MARKERS, PROBES};
 use super::marker::{Marker, MarkerProbe};

@@ -11,7 +11,7 @@
 //! | `marks` | a pod's marks | manager |
 //! | `status`, `totals` | a marker's status, and the sums over those of all markers | manager |
 //! | `serverless`, `injected` | pods on virtual nodes: annotations for their provider, and the verdicts that it reports | manager, admission |
-//! | `index`, `event` | the feature: what is known, its keys and writes; and the same driven by hand | manager, `kubectl leadsman` |
+//! | `index`, `writes` | the feature: what is known, its keys and writes | manager, `kubectl leadsman` |
 //! | `exclusive` | who has a value that only one pod has | manager |
 //! | `explain` | why a pod is marked as it is, for people | `kubectl leadsman` |
 //! | `history` | the recent runs of a node's probes, as an agent answers whoever asks | agent, `kubectl leadsman` |
@@ -19,7 +19,6 @@
 //! | `samples` | valid and invalid markers, with what the parser and the CRD must say | tests |
 
 mod compatibility;
-pub mod event;
 pub mod exclusive;
 pub mod explain;
 pub mod history;
@@ -42,9 +41,10 @@ pub mod totals;
 mod url;
 pub mod verdict;
 pub mod wire;
+mod writes;
 
 pub use compatibility::Compatibility;
-pub use index::{Config, Index, Machines, PodProbes, ProbeWorld};
+pub use index::{Config, Machines, PodProbes, ProbeWorld};
 pub use marker::Marker;
 pub use probe::{
     CannotProbe, Handler, HandlerKind, HttpGet, Outcome, Probe, ProbeId, Scheme, State, VolumeFile,

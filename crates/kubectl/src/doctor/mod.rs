@@ -24,7 +24,7 @@ use std::process::ExitCode;
 use leadsman_manager::preflight::{self, CheckResult, Finding, InstallPart, PreflightScope};
 
 use self::facts::{InstallHealth, read_health};
-use self::report::{FindingGroup, Report};
+use self::report::{DoctorReport, FindingGroup};
 use crate::VerbError;
 use crate::connection::Connection;
 use crate::output::{Colors, OutputFormat};
@@ -57,7 +57,7 @@ pub(crate) async fn run(args: &Args) -> Result<ExitCode, VerbError> {
     })
 }
 
-async fn examine(reader: &Reader) -> Report {
+async fn examine(reader: &Reader) -> DoctorReport {
     let install = reader.read_install(reader.cluster_time().await).await;
     let scope = PreflightScope {
         namespace: install.config.agent_namespace.clone(),
@@ -70,7 +70,7 @@ async fn examine(reader: &Reader) -> Report {
         Ok(facts) => facts,
         Err(error) => {
             let nobody = vec![Finding::no_answer_finding(&error)];
-            return Report::from_groups(vec![(FindingGroup::Cluster, nobody)]);
+            return DoctorReport::from_groups(vec![(FindingGroup::Cluster, nobody)]);
         }
     };
     let health = read_health(reader, install).await;
@@ -84,7 +84,7 @@ async fn examine(reader: &Reader) -> Report {
     let cluster = preflight::evaluate(&facts, &scope);
     let of = |group| (group, of_group(&cluster, group));
     let markers = of_group(&cluster, FindingGroup::Markers);
-    Report::from_groups(vec![
+    DoctorReport::from_groups(vec![
         of(FindingGroup::Cluster),
         of(FindingGroup::OpenKruise),
         (FindingGroup::Manager, health.check_managers()),

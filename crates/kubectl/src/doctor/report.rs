@@ -30,7 +30,7 @@ impl FindingGroup {
 
 /// All that was checked.
 #[derive(Debug, Serialize)]
-pub(super) struct Report {
+pub(super) struct DoctorReport {
     /// Whether no problem was found. What could not be read is none.
     pub(super) healthy: bool,
     checks: Vec<CheckRow>,
@@ -50,7 +50,7 @@ struct CheckRow {
 const PROBLEM: &str = "problem";
 const UNREAD: &str = "unread";
 
-impl Report {
+impl DoctorReport {
     pub(super) fn from_groups(groups: Vec<(FindingGroup, Vec<Finding>)>) -> Self {
         let checks = groups.into_iter().flat_map(|(group, findings)| {
             findings.into_iter().map(move |finding| CheckRow {
@@ -79,7 +79,7 @@ impl Report {
     }
 }
 
-impl crate::report::Report for Report {
+impl crate::report::Report for DoctorReport {
     fn add_text(&self, text: &mut Text) {
         for group in self.checks.chunk_by(|one, next| one.group == next.group) {
             text.add_line(0, bold(format_args!("{:?}", group[0].group)));

@@ -356,7 +356,7 @@ fn text_and_json_say_the_same() {
         ),
         Finding::new("gate", CheckResult::Todo, "off").with_command("switch it on"),
     ];
-    let report = Report::from_groups(vec![
+    let report = DoctorReport::from_groups(vec![
         (FindingGroup::Cluster, Vec::new()),
         (FindingGroup::Manager, findings),
     ]);

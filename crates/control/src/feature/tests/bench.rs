@@ -17,7 +17,6 @@ use super::*;
 use crate::kind::{Kind, OptionalFields};
 use crate::places::Places;
 use crate::rules::{Observation, Observe};
-use crate::steps::RequestSteps;
 use leadsman_reconcile::{Class, RightScope, WriteVerb};
 
 /// What the server does with a request.
@@ -208,15 +207,13 @@ impl Rules for Script {
         let path = format!("/api/v1/namespaces/shop/pods/{name}/status");
         let name = name.clone();
         due.then(|| Request {
-            steps: RequestSteps {
-                kind: &PATCH,
-                requests: Ok(vec![HttpRequest::patch(path).body(Vec::new()).unwrap()]),
-                reply: Some(|body| {
-                    let pod: Pod = serde_json::from_slice(body)?;
-                    Ok(Event::Shown(pod.identity.name.unwrap_or_default()))
-                }),
-                read_back: None,
-            },
+            kind: &PATCH,
+            http: Ok(HttpRequest::patch(path).body(Vec::new()).unwrap()),
+            reply: Some(|body| {
+                let pod: Pod = serde_json::from_slice(body)?;
+                Ok(Event::Shown(pod.identity.name.unwrap_or_default()))
+            }),
+            read_back: None,
             measured: None,
             written: Event::Other,
             refused: Box::new(|refusal| Event::Refused(name, refusal.into_reason())),

@@ -9,9 +9,9 @@ use leadsman_reconcile::ObjectName;
 use serde_json::{Value, json};
 
 use super::super::job::node_hash;
-use super::super::pod::PodPhase;
+use super::super::pod::JobPodPhase;
 use super::super::writes::BroadcastJobs;
-use super::super::{ACKNOWLEDGED, SUCCEEDED, World};
+use super::super::{ACKNOWLEDGED, JobWorld, SUCCEEDED};
 pub(super) use crate::test_server::Answer;
 use crate::test_server::{TestServer, Tested, Watched};
 
@@ -49,7 +49,7 @@ impl Tested for BroadcastJobs {
     ];
     const POD: Kind = Kind::Pod;
 
-    fn limit_pods(world: &World) -> usize {
+    fn limit_pods(world: &JobWorld) -> usize {
         let job = world.jobs.observed(&job_name());
         job.and_then(|job| job.spec.parallelism)
             .map_or(0, |amount| amount.of(1_000_000))
@@ -98,7 +98,7 @@ impl Tested for BroadcastJobs {
         let job = world.jobs.observed(&job_name());
         if let Some(job) = job.filter(|job| job.end().is_none()) {
             let pods = world.pods.find_in(&job.name.namespace, &job.uid);
-            let done = pods.filter(|pod| pod.phase == PodPhase::Succeeded);
+            let done = pods.filter(|pod| pod.phase == JobPodPhase::Succeeded);
             let done = done.filter_map(|pod| pod.node.clone());
             let done = done.filter(|node| world.nodes.observed(&node_name(node)).is_some());
             let there = done.filter(|node| cluster.get(Kind::Node, node).is_some());

@@ -1,6 +1,6 @@
 //! Why a pod is marked as it is, and what is in the way of the marks that it lacks, for people.
 //!
-//! The objects are given to an [`Index`] like those of the manager, which is then asked what it knows. So the answer
+//! The objects are given to the feature like those of the manager, whose machines are then asked what they know. So the answer
 //! follows from the very rules that write: which markers match, which entries a pod has, which verdicts count, which
 //! mark differs from what is wanted. What is added here is words, and an order: the first cause is the one to look at
 //! first.
@@ -10,7 +10,7 @@
 //!
 //! | module | holds |
 //! |---|---|
-//! | here | the objects, as far as they could be read, in an index |
+//! | here | the objects, as far as they could be read, in the machines |
 //! | `explanation` | the answer |
 //! | `causes` | what is in the way, and the causes in one word each |
 //! | `unmatched` | why no marker matches |
@@ -36,17 +36,16 @@ mod waiting;
 mod words;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use leadsman_api::slim::{Node, Pod};
 use leadsman_api::{Guarded, NodePodProbe, PodProbeMarker};
+use leadsman_reconcile::{Reconciler, Watch};
 
-use super::event::{Event, WatchedKind};
-use super::index::{Config, Index, InspectedFit, InspectedMarker};
-use crate::cluster::{Now, ObjectName, ResourceVersion, Source};
+use super::index::{Config, InspectedFit, InspectedMarker, Machines, PodProbes};
+use crate::cluster::{Now, ObjectName, ResourceVersion};
 
 pub use self::explanation::CauseReason;
 pub use self::explanation::{
@@ -101,9 +100,8 @@ pub enum ManagerState {
 }
 
 /// The cluster as it was observed.
-#[derive(Debug)]
 pub struct ObservedCluster {
-    index: Index,
+    reconciler: Reconciler<PodProbes>,
     now: Now,
     gate: bool,
     pods: BTreeMap<ObjectName, Pod>,
@@ -138,7 +136,12 @@ impl ObservedCluster {
             .map(|why| why.0.clone())
             .collect();
         let mut cluster = Self {
-            index: Index::new(observed.config),
+            reconciler: Reconciler::with_memory(
+                PodProbes::new(|_, _| {}),
+                Machines::new(observed.config),
+                // Runs cost nothing, so that all keys run in one turn, and none rests.
+                || Duration::ZERO,
+            ),
             now,
             gate: observed.gate,
             pods: BTreeMap::new(),
@@ -149,10 +152,12 @@ impl ObservedCluster {
             agents: observed.agents.unwrap_or_default(),
             unread: unread.into_iter().collect(),
         };
+        cluster.reconciler.set_now(now);
         cluster.observe_markers(observed.markers);
         cluster.observe_pods(observed.pods, &observed.neighbours);
         cluster.observe_nodes(observed.nodes, observed.node_pod_probes.unwrap_or_default());
-        cluster.observe_event(Event::Synced);
+        cluster.reconciler.begin_term();
+        cluster.plan();
         cluster
     }
 
@@ -166,39 +171,54 @@ impl ObservedCluster {
         &self.unread
     }
 
-    fn observe_event(&mut self, event: Event) {
-        // Nothing is written, so nothing that is due is taken.
-        let _effects = self.index.observe(event, self.now);
+    fn machines(&self) -> &Machines {
+        self.reconciler.memory()
     }
 
-    fn observe_listed(&mut self, kind: WatchedKind, names: BTreeSet<ObjectName>) {
-        self.observe_event(Event::Listed(kind, names, ResourceVersion::UNKNOWN));
+    /// Plans all that follows from what was observed. Nothing is written, so nothing that is due is taken.
+    fn plan(&mut self) {
+        let now = self.now;
+        let is_past = |deadline: Duration| deadline <= now.monotonic;
+        self.reconciler.run_keys(now);
+        while self
+            .reconciler
+            .take_effects(now)
+            .deadline
+            .is_some_and(is_past)
+        {
+            self.reconciler.run_keys(now);
+        }
+    }
+
+    fn observe_listed<K>(&mut self, names: &BTreeSet<ObjectName>)
+    where
+        PodProbes: Watch<K>,
+    {
+        let (version, now) = (ResourceVersion::UNKNOWN, self.now);
+        self.reconciler
+            .observe_list::<K>(names, version, false, now);
     }
 
     fn observe_markers(&mut self, markers: Vec<Guarded<PodProbeMarker>>) {
         let mut names = BTreeSet::new();
         for marker in markers {
-            let event = match marker {
-                Guarded::Decoded(marker) => {
-                    names.insert(ObjectName::of(&marker.metadata));
-                    Event::Marker(Arc::new(*marker), LISTED)
-                }
+            match marker {
+                Guarded::Decoded(marker) => names.extend(self.reconciler.observe_all([*marker])),
                 Guarded::Undecodable { metadata, error } => {
                     let name = ObjectName::of(&metadata);
+                    self.reconciler.observe_undecodable::<PodProbeMarker>(&name);
                     names.insert(name.clone());
-                    self.undecodable.insert(name.clone(), error);
-                    Event::Undecodable(WatchedKind::Marker, name)
+                    self.undecodable.insert(name, error);
                 }
-            };
-            self.observe_event(event);
+            }
         }
-        self.observe_listed(WatchedKind::Marker, names);
+        self.observe_listed::<PodProbeMarker>(&names);
     }
 
     /// Whether a pod is selected by no marker that is known: then one in another namespace may have been meant for it.
     pub fn lacks_marker(&self) -> bool {
         let pods = self.pods.keys();
-        let mut known = pods.filter_map(|name| self.index.inspect_pod(name, self.now));
+        let mut known = pods.filter_map(|name| self.machines().inspect_pod(name, self.now));
         known.any(|pod| {
             let labels = &pod.pod.labels;
             let label = |key: &str| labels.get(key).map(|value| &**value);
@@ -219,18 +239,14 @@ impl ObservedCluster {
     pub fn observe_all_markers(&mut self, markers: Vec<Guarded<PodProbeMarker>>) {
         self.undecodable.clear();
         self.observe_markers(markers);
+        self.plan();
     }
 
     fn observe_pods(&mut self, pods: Vec<Pod>, neighbours: &[Pod]) {
-        let mut names = BTreeSet::new();
-        // With the agents' pods, by which the index judges whether an agent works.
-        let others = neighbours.iter().chain(&self.agents);
-        let others: Vec<_> = others.cloned().collect();
-        for pod in others.iter().chain(&pods) {
-            names.insert(ObjectName::of(&pod.identity));
-            self.observe_event(Event::Pod(Arc::new(pod.clone()), LISTED));
-        }
-        self.observe_listed(WatchedKind::Pod, names);
+        // With the agents' pods, by which the machines judge whether an agent works.
+        let all = neighbours.iter().chain(&self.agents).chain(&pods).cloned();
+        let names = self.reconciler.observe_all(all);
+        self.observe_listed::<Pod>(&names);
         let pods = pods.into_iter();
         self.pods = pods
             .map(|pod| (ObjectName::of(&pod.identity), pod))
@@ -250,28 +266,18 @@ impl ObservedCluster {
             });
             nodes.collect()
         });
-        let name_of = |meta: &ObjectMeta| ObjectName::of(meta);
-        let names = nodes.iter().map(|node| name_of(&node.identity)).collect();
-        for node in nodes {
-            self.observe_event(Event::Node(Arc::new(node), LISTED));
-        }
-        self.observe_listed(WatchedKind::Node, names);
-        let keeps_fields = keeps_fields(&objects);
-        self.observe_event(Event::FieldsKept(WatchedKind::NodePodProbe, keeps_fields));
-        let names = objects
-            .iter()
-            .map(|object| name_of(&object.metadata))
-            .collect();
-        for object in objects {
-            self.observe_event(Event::NodePodProbe(Arc::new(object), LISTED));
-        }
-        self.observe_listed(WatchedKind::NodePodProbe, names);
+        let names = self.reconciler.observe_all(nodes);
+        self.observe_listed::<Node>(&names);
+        self.reconciler
+            .note_fields_kept::<NodePodProbe>(keeps_fields(&objects));
+        let names = self.reconciler.observe_all(objects);
+        self.observe_listed::<NodePodProbe>(&names);
     }
 
     /// Explains a pod. None if it is not among those that were observed.
     pub fn explain_pod(&self, name: &ObjectName) -> Option<Explanation> {
         let wire = self.pods.get(name)?;
-        let inspected = self.index.inspect_pod(name, self.now)?;
+        let inspected = self.machines().inspect_pod(name, self.now)?;
         let context = PodContext {
             cluster: self,
             wire,
@@ -304,9 +310,6 @@ impl ObservedCluster {
         })
     }
 }
-
-/// Where all objects come from: their versions do not matter, since each is observed once.
-const LISTED: Source = Source::List(ResourceVersion::UNKNOWN);
 
 /// Whether the API server keeps our optional fields of entries: each entry that the manager writes has a revision.
 fn keeps_fields(objects: &[NodePodProbe]) -> bool {

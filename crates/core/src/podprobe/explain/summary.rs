@@ -82,7 +82,7 @@ pub struct FleetSummary {
 pub fn summarize_markers(observed: ObservedObjects, now: Timestamp) -> FleetSummary {
     let markers: Vec<_> = observed.markers.iter().map(summarize_marker).collect();
     let cluster = ObservedCluster::new(observed, now);
-    let newest = cluster.index.newest_results();
+    let newest = cluster.machines().newest_results();
     let markers = markers.into_iter().map(|(name, marker)| MarkerSummary {
         newest_result: newest.get(&name).copied().map(Time),
         ..marker
@@ -205,14 +205,14 @@ pub fn group_by_causes(explanations: &[Explanation]) -> Vec<PodGroup> {
 impl ObservedCluster {
     /// The nodes whose agents do not report, although probes of theirs are wanted.
     pub fn silent_nodes(&self) -> Vec<String> {
-        let silent = self.index.unreachable_agents().into_keys();
+        let silent = self.machines().unreachable_agents().into_keys();
         silent.map(|name| name.to_string()).collect()
     }
 
     /// The pods that lack a mark whose verdict is older than this: a manager writes it within seconds.
     pub fn late_pods(&self, patience: SignedDuration) -> Vec<&ObjectName> {
         let is_late = |name: &&ObjectName| {
-            let inspected = self.index.inspect_pod(name, self.now);
+            let inspected = self.machines().inspect_pod(name, self.now);
             inspected.is_some_and(|pod| {
                 let differing = pod.marks.iter().filter(|mark| mark.differs);
                 // A mark that no probe sets any more has no verdict by which it could be late.

@@ -322,7 +322,7 @@ impl ObservedCluster {
         ask: impl FnOnce(&PodContext<'_>) -> T,
     ) -> Option<T> {
         let wire = self.pods.get(name)?;
-        let inspected = self.index.inspect_pod(name, self.now)?;
+        let inspected = self.machines().inspect_pod(name, self.now)?;
         Some(ask(&PodContext {
             cluster: self,
             wire,

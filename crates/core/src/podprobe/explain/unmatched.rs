@@ -102,7 +102,7 @@ impl PodContext<'_> {
     /// That no marker selects the pod: the one that comes nearest, or one in another namespace.
     pub(super) fn no_marker_cause(&self) -> Cause {
         let name = &*self.inspected.pod.name;
-        let elsewhere = self.cluster.index.markers_elsewhere(name);
+        let elsewhere = self.cluster.machines().markers_elsewhere(name);
         // It selects the pod's labels, so it is nearer than any marker of the namespace, which does
         // not.
         if let Some(marker) = elsewhere.first() {

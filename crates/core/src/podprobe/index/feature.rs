@@ -16,7 +16,7 @@ use leadsman_reconcile::{
 use super::Machines;
 use super::context::{MarkerName, NodeName, PodName};
 use crate::cluster::{Now, ObjectName, ResourceVersion};
-use crate::podprobe::event::{self, WatchedKind};
+use crate::podprobe::writes;
 
 /// How long the objects of nodes wait for pods that wait. An edit of a marker affects pods of many nodes: each object is
 /// written once if it waits for all of them, and no namespace whose pods wait all the time may hold up its neighbours.
@@ -46,6 +46,19 @@ pub struct ProbeWorld {
     nodes: Store<Handed<Node>>,
     objects: Store<Handed<NodePodProbe>>,
     pub(super) dropped: DroppedFields,
+}
+
+/// A kind that the feature watches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) enum WatchedKind {
+    /// `PodProbeMarker`
+    Marker,
+    /// `Pod`
+    Pod,
+    /// `Node`
+    Node,
+    /// `NodePodProbe`
+    NodePodProbe,
 }
 
 /// Whether the API server drops our optional fields.
@@ -93,25 +106,6 @@ impl ProbeWorld {
 }
 
 impl<K> Handed<K> {
-    fn new(metadata: &ObjectMeta, object: Arc<K>) -> Arc<Self> {
-        Arc::new(Self {
-            name: Arc::new(ObjectName::of(metadata)),
-            uid: metadata.uid.clone().map(Arc::new),
-            version: ResourceVersion::parse(metadata.resource_version.as_deref()),
-            object: Mutex::new(Some(object)),
-        })
-    }
-
-    /// One whose uid the store need not know: nothing is assumed of it.
-    fn without_uid(metadata: &ObjectMeta, object: Arc<K>) -> Arc<Self> {
-        Arc::new(Self {
-            name: Arc::new(ObjectName::of(metadata)),
-            uid: None,
-            version: ResourceVersion::parse(metadata.resource_version.as_deref()),
-            object: Mutex::new(Some(object)),
-        })
-    }
-
     pub(super) fn take(&self) -> Option<Arc<K>> {
         let mut object = self.object.lock().unwrap_or_else(PoisonError::into_inner);
         object.take()
@@ -171,8 +165,8 @@ impl Key for PlanKey {
 
 impl Feature for PodProbes {
     const NAME: &'static str = "podprobe";
-    const WRITES: &'static [WriteKind] = event::WRITES;
-    const CLASSES: &'static [Class] = event::CLASSES;
+    const WRITES: &'static [WriteKind] = writes::WRITES;
+    const CLASSES: &'static [Class] = writes::CLASSES;
     /// What no pod wants yet would be removed from the object of its node.
     const RUNS_ALL_FIRST: bool = true;
 
@@ -214,176 +208,202 @@ impl Feature for PodProbes {
     }
 }
 
-impl Watch<PodProbeMarker> for PodProbes {
-    type Stored = Handed<PodProbeMarker>;
+/// A kind whose objects are handed to the machines.
+pub(super) trait ObservedKind: Send + Sync + Sized + 'static {
+    const KIND: WatchedKind;
+    /// Whether the store has to know an object's uid. It need not where nothing is assumed of it.
+    const KEEPS_UID: bool = true;
 
-    fn store(world: &mut ProbeWorld) -> &mut Store<Self::Stored> {
+    fn metadata(&self) -> &ObjectMeta;
+    fn store(world: &ProbeWorld) -> &Store<Handed<Self>>;
+    fn store_mut(world: &mut ProbeWorld) -> &mut Store<Handed<Self>>;
+
+    /// Hands an object to the machines.
+    fn observe(self: Arc<Self>, is_listed: bool, machines: &mut Machines);
+
+    /// What stands for an object that cannot be decoded.
+    fn of_undecodable(_metadata: &ObjectMeta) -> Option<Self> {
+        None
+    }
+
+    /// Has the machines know how far the watch has come.
+    fn note_progress(_progress: WatchAdvance, _machines: &mut Machines, _now: Now) {}
+
+    /// Whether our optional fields are dropped, of the kinds that have some.
+    fn dropped_fields(_world: &mut ProbeWorld) -> Option<&mut bool> {
+        None
+    }
+}
+
+fn handed<K: ObservedKind>(metadata: &ObjectMeta, object: Arc<K>) -> Arc<Handed<K>> {
+    let uid = metadata.uid.as_ref().filter(|_| K::KEEPS_UID);
+    Arc::new(Handed {
+        name: Arc::new(ObjectName::of(metadata)),
+        uid: uid.cloned().map(Arc::new),
+        version: ResourceVersion::parse(metadata.resource_version.as_deref()),
+        object: Mutex::new(Some(object)),
+    })
+}
+
+impl<K: ObservedKind> Watch<K> for PodProbes {
+    type Stored = Handed<K>;
+
+    fn store(world: &mut ProbeWorld) -> &mut Store<Handed<K>> {
+        K::store_mut(world)
+    }
+
+    fn read(&self, object: &Arc<K>) -> Arc<Handed<K>> {
+        handed(object.metadata(), object.clone())
+    }
+
+    fn read_undecodable(&self, metadata: &ObjectMeta) -> Option<Arc<Handed<K>>> {
+        let object = K::of_undecodable(metadata)?;
+        Some(handed(metadata, Arc::new(object)))
+    }
+
+    fn take_in(
+        &self,
+        change: &Change<Handed<K>>,
+        world: &ProbeWorld,
+        machines: &mut Machines,
+        now: Now,
+        affected: &mut dyn FnMut(PlanKey),
+    ) {
+        machines.take_in(change, world, now);
+        machines.pass_on(affected);
+    }
+
+    fn note_progress(
+        &self,
+        progress: WatchAdvance,
+        _: &ProbeWorld,
+        machines: &mut Machines,
+        now: Now,
+        affected: &mut dyn FnMut(PlanKey),
+    ) {
+        K::note_progress(progress, machines, now);
+        machines.pass_on(affected);
+    }
+
+    fn find_affected(&self, _: &Change<Handed<K>>, _: &ProbeWorld, _: &mut dyn FnMut(PlanKey)) {}
+
+    fn note_fields_kept(world: &mut ProbeWorld, kept: bool) {
+        if let Some(dropped) = K::dropped_fields(world) {
+            *dropped = !kept;
+        }
+    }
+}
+
+impl ObservedKind for PodProbeMarker {
+    const KIND: WatchedKind = WatchedKind::Marker;
+
+    fn metadata(&self) -> &ObjectMeta {
+        &self.metadata
+    }
+
+    fn store(world: &ProbeWorld) -> &Store<Handed<Self>> {
+        &world.markers
+    }
+
+    fn store_mut(world: &mut ProbeWorld) -> &mut Store<Handed<Self>> {
         &mut world.markers
     }
 
-    fn read(&self, marker: &Arc<PodProbeMarker>) -> Arc<Self::Stored> {
-        Handed::new(&marker.metadata, marker.clone())
+    fn observe(self: Arc<Self>, _: bool, machines: &mut Machines) {
+        machines.observe_marker(&self);
     }
 
-    fn take_in(
-        &self,
-        change: &Change<Self::Stored>,
-        world: &ProbeWorld,
-        machines: &mut Machines,
-        now: Now,
-        affected: &mut dyn FnMut(PlanKey),
-    ) {
-        let observe =
-            |machines: &mut Machines, marker: Arc<PodProbeMarker>| machines.observe_marker(&marker);
-        machines.take_in((WatchedKind::Marker, change, &world.markers), now, observe);
-        machines.pass_on(affected);
-    }
-
-    fn note_progress(
-        &self,
-        progress: WatchAdvance,
-        _: &ProbeWorld,
-        machines: &mut Machines,
-        now: Now,
-        affected: &mut dyn FnMut(PlanKey),
-    ) {
+    fn note_progress(progress: WatchAdvance, machines: &mut Machines, now: Now) {
         if let WatchAdvance::Listed(_) = progress {
             machines.note_markers_listed(now);
-            machines.pass_on(affected);
         }
     }
 
-    fn find_affected(&self, _: &Change<Self::Stored>, _: &ProbeWorld, _: &mut dyn FnMut(PlanKey)) {}
-
-    fn note_fields_kept(world: &mut ProbeWorld, kept: bool) {
-        world.dropped.of_markers = !kept;
+    fn dropped_fields(world: &mut ProbeWorld) -> Option<&mut bool> {
+        Some(&mut world.dropped.of_markers)
     }
 }
 
-impl Watch<Pod> for PodProbes {
-    type Stored = Handed<Pod>;
+impl ObservedKind for Pod {
+    const KIND: WatchedKind = WatchedKind::Pod;
+    const KEEPS_UID: bool = false;
 
-    fn store(world: &mut ProbeWorld) -> &mut Store<Self::Stored> {
+    fn metadata(&self) -> &ObjectMeta {
+        &self.identity
+    }
+
+    fn store(world: &ProbeWorld) -> &Store<Handed<Self>> {
+        &world.pods
+    }
+
+    fn store_mut(world: &mut ProbeWorld) -> &mut Store<Handed<Self>> {
         &mut world.pods
     }
 
-    fn read(&self, pod: &Arc<Pod>) -> Arc<Self::Stored> {
-        Handed::without_uid(&pod.identity, pod.clone())
+    fn observe(self: Arc<Self>, _: bool, machines: &mut Machines) {
+        machines.observe_pod(&self);
     }
 
-    fn take_in(
-        &self,
-        change: &Change<Self::Stored>,
-        world: &ProbeWorld,
-        machines: &mut Machines,
-        now: Now,
-        affected: &mut dyn FnMut(PlanKey),
-    ) {
-        let observe = |machines: &mut Machines, pod: Arc<Pod>| machines.observe_pod(&pod);
-        machines.take_in((WatchedKind::Pod, change, &world.pods), now, observe);
-        machines.pass_on(affected);
-    }
-
-    fn note_progress(
-        &self,
-        progress: WatchAdvance,
-        _: &ProbeWorld,
-        machines: &mut Machines,
-        now: Now,
-        affected: &mut dyn FnMut(PlanKey),
-    ) {
+    fn note_progress(progress: WatchAdvance, machines: &mut Machines, now: Now) {
         machines.note_pods_shown(progress, now);
-        machines.pass_on(affected);
     }
-
-    fn find_affected(&self, _: &Change<Self::Stored>, _: &ProbeWorld, _: &mut dyn FnMut(PlanKey)) {}
 }
 
-impl Watch<Node> for PodProbes {
-    type Stored = Handed<Node>;
+impl ObservedKind for Node {
+    const KIND: WatchedKind = WatchedKind::Node;
 
-    fn store(world: &mut ProbeWorld) -> &mut Store<Self::Stored> {
+    fn metadata(&self) -> &ObjectMeta {
+        &self.identity
+    }
+
+    fn store(world: &ProbeWorld) -> &Store<Handed<Self>> {
+        &world.nodes
+    }
+
+    fn store_mut(world: &mut ProbeWorld) -> &mut Store<Handed<Self>> {
         &mut world.nodes
     }
 
-    fn read(&self, node: &Arc<Node>) -> Arc<Self::Stored> {
-        Handed::new(&node.identity, node.clone())
+    fn observe(self: Arc<Self>, _: bool, machines: &mut Machines) {
+        machines.observe_node(&self);
     }
-
-    fn take_in(
-        &self,
-        change: &Change<Self::Stored>,
-        world: &ProbeWorld,
-        machines: &mut Machines,
-        now: Now,
-        affected: &mut dyn FnMut(PlanKey),
-    ) {
-        let observe = |machines: &mut Machines, node: Arc<Node>| machines.observe_node(&node);
-        machines.take_in((WatchedKind::Node, change, &world.nodes), now, observe);
-        machines.pass_on(affected);
-    }
-
-    fn find_affected(&self, _: &Change<Self::Stored>, _: &ProbeWorld, _: &mut dyn FnMut(PlanKey)) {}
 }
 
-impl Watch<NodePodProbe> for PodProbes {
-    type Stored = Handed<NodePodProbe>;
+impl ObservedKind for NodePodProbe {
+    const KIND: WatchedKind = WatchedKind::NodePodProbe;
 
-    fn store(world: &mut ProbeWorld) -> &mut Store<Self::Stored> {
+    fn metadata(&self) -> &ObjectMeta {
+        &self.metadata
+    }
+
+    fn store(world: &ProbeWorld) -> &Store<Handed<Self>> {
+        &world.objects
+    }
+
+    fn store_mut(world: &mut ProbeWorld) -> &mut Store<Handed<Self>> {
         &mut world.objects
     }
 
-    fn read(&self, object: &Arc<NodePodProbe>) -> Arc<Self::Stored> {
-        Handed::new(&object.metadata, object.clone())
+    fn observe(self: Arc<Self>, is_listed: bool, machines: &mut Machines) {
+        machines.observe_object(Arc::unwrap_or_clone(self), is_listed);
     }
 
     /// The spec is ours: an object that cannot be read is replaced, under the version that it has now.
-    fn read_undecodable(&self, metadata: &ObjectMeta) -> Option<Arc<Self::Stored>> {
-        let empty = NodePodProbe {
+    fn of_undecodable(metadata: &ObjectMeta) -> Option<Self> {
+        Some(Self {
             metadata: metadata.clone(),
             spec: NodePodProbeSpec::default(),
             status: None,
-        };
-        Some(Handed::new(metadata, Arc::new(empty)))
+        })
     }
 
-    fn take_in(
-        &self,
-        change: &Change<Self::Stored>,
-        world: &ProbeWorld,
-        machines: &mut Machines,
-        now: Now,
-        affected: &mut dyn FnMut(PlanKey),
-    ) {
-        let is_listed = change.is_listed;
-        let observe = |machines: &mut Machines, object: Arc<NodePodProbe>| {
-            machines.observe_object(Arc::unwrap_or_clone(object), is_listed);
-        };
-        machines.take_in(
-            (WatchedKind::NodePodProbe, change, &world.objects),
-            now,
-            observe,
-        );
-        machines.pass_on(affected);
-    }
-
-    fn note_progress(
-        &self,
-        progress: WatchAdvance,
-        _: &ProbeWorld,
-        machines: &mut Machines,
-        now: Now,
-        affected: &mut dyn FnMut(PlanKey),
-    ) {
+    fn note_progress(progress: WatchAdvance, machines: &mut Machines, now: Now) {
         if let WatchAdvance::Relisted(_) = progress {
             machines.preserve_unseen(now);
-            machines.pass_on(affected);
         }
     }
 
-    fn find_affected(&self, _: &Change<Self::Stored>, _: &ProbeWorld, _: &mut dyn FnMut(PlanKey)) {}
-
-    fn note_fields_kept(world: &mut ProbeWorld, kept: bool) {
-        world.dropped.of_objects = !kept;
+    fn dropped_fields(world: &mut ProbeWorld) -> Option<&mut bool> {
+        Some(&mut world.dropped.of_objects)
     }
 }

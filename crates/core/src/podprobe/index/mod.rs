@@ -18,7 +18,6 @@
 //! | module | holds |
 //! |---|---|
 //! | `feature` | the machines as a feature of the kernel |
-//! | `driver` | the feature driven by hand, for those who ask offline what it knows |
 //! | `pod_plan` | the plan of one pod from what the machines say; the only place that reads verdicts |
 //! | `situation` | why a probe has no verdict |
 //! | `observe` | what is observed on its way into the machines |
@@ -32,7 +31,6 @@
 //! has its turn.
 
 mod context;
-mod driver;
 mod feature;
 mod groups;
 mod inspect;
@@ -54,8 +52,7 @@ use leadsman_api::DEFAULT_NAMESPACE;
 use leadsman_reconcile::Plan;
 
 use self::context::{Affected, Contributions, IndexContext, PodName, pod_key};
-pub use self::driver::Index;
-use self::feature::DroppedFields;
+use self::feature::{DroppedFields, WatchedKind};
 pub use self::feature::{Handed, PlanKey, PodProbes, ProbeWorld};
 use self::groups::{GroupName, Groups};
 pub use self::inspect::{InspectedFit, InspectedMark, InspectedMarker, InspectedPod};
@@ -69,7 +66,6 @@ use self::pods::{Planned, PodPlan, Pods};
 use self::undecodable::Undecodable;
 use self::unseen::UnseenPods;
 use super::compatibility::Compatibility;
-use super::event::WatchedKind;
 use super::marker::{MARKERS_PER_NAMESPACE, MARKERS_PER_POD, Marker};
 use super::marks;
 use super::pod::IndexedPod;

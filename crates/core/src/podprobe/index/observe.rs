@@ -4,29 +4,28 @@ use std::sync::Arc;
 
 use leadsman_api::slim;
 use leadsman_api::{AGENT_LABELS, NodePodProbe, PodProbeMarker};
-use leadsman_reconcile::{Change, Store, WatchAdvance};
+use leadsman_reconcile::{Change, WatchAdvance};
 
 use super::Machines;
 use super::context::{Contributions, PodName};
-use super::feature::Handed;
+use super::feature::{Handed, ObservedKind, ProbeWorld, WatchedKind};
 use super::markers::MarkerChange;
 use super::pod_plan::PlannedEntries;
 use crate::cluster::{Now, ObjectName};
-use crate::podprobe::event::WatchedKind;
 use crate::podprobe::exclusive;
 use crate::podprobe::marker::MARKERS_PER_POD;
 use crate::podprobe::pod::IndexedPod;
 
 impl Machines {
-    /// Takes in the change of an object, which is passed on to `observe` unless it is gone.
-    pub(super) fn take_in<K: Send + Sync + 'static>(
+    /// Takes in the change of an object, also that it is gone.
+    pub(super) fn take_in<K: ObservedKind>(
         &mut self,
-        (kind, change, store): (WatchedKind, &Change<Handed<K>>, &Store<Handed<K>>),
+        change: &Change<Handed<K>>,
+        world: &ProbeWorld,
         now: Now,
-        observe: impl FnOnce(&mut Self, Arc<K>),
     ) {
         self.cx.now = now;
-        let name = &*change.name;
+        let (kind, name) = (K::KIND, &*change.name);
         if let Some(object) = &change.now {
             self.forget_undecodable(kind, name);
             if change.before.is_none() {
@@ -34,9 +33,9 @@ impl Machines {
                 self.cx.interners.objects.share(change.name.clone());
             }
             if let Some(object) = object.take() {
-                observe(self, object);
+                object.observe(change.is_listed, self);
             }
-        } else if store.undecodable().contains(name) {
+        } else if K::store(world).undecodable().contains(name) {
             self.preserve_undecodable(kind, name);
         } else {
             self.forget_undecodable(kind, name);

@@ -17,9 +17,9 @@ use super::context::{
 };
 use super::pod_plan::PlannedExclusive;
 use crate::cluster::{CompactTime, Now, ObjectName, Selector};
-use crate::podprobe::event::{APPLY_MARKS, PodMarks, REMOVE_MARKS, purpose_of};
-use crate::podprobe::marks::{self, ComparedMark, Mark, Wants};
+use crate::podprobe::marks::{self, ComparedMark, DueMarks, Mark, Wants};
 use crate::podprobe::pod::IndexedPod;
+use crate::podprobe::writes::{APPLY_MARKS, REMOVE_MARKS, purpose_of};
 
 /// All pods.
 #[derive(Debug, Default)]
@@ -339,7 +339,7 @@ impl Pods {
 
 impl PodRecord {
     /// The marks that are to be written now, without those that rest.
-    fn diff(&self, plan: &PodPlan, rests: &MarkRests, now: Now) -> Option<PodMarks> {
+    fn diff(&self, plan: &PodPlan, rests: &MarkRests, now: Now) -> Option<DueMarks> {
         let is_held = |mark: &Mark| rests.held.contains(mark);
         let is_fenced = plan.exclusive.is_fenced;
         if self.at_rest || !plan.may_write {
@@ -399,7 +399,7 @@ fn rest_of(name: &ObjectName, part: WritePart, writes: &Plan<'_, PodProbes>) -> 
 
 /// Wants marks written. Returns why the API server refuses that, if it does.
 fn want_marks(
-    (name, due): (&PodName, PodMarks),
+    (name, due): (&PodName, DueMarks),
     (compared, rests): (&[ComparedMark], &MarkRests),
     since: Option<Timestamp>,
     writes: &mut Plan<'_, PodProbes>,

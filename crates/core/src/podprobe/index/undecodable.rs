@@ -6,8 +6,8 @@
 
 use std::collections::BTreeSet;
 
+use super::feature::WatchedKind;
 use crate::cluster::ObjectName;
-use crate::podprobe::event::WatchedKind;
 use crate::podprobe::plan::{Entry, PodEntries};
 use crate::podprobe::pod::IndexedPod;
 

@@ -14,7 +14,6 @@ use serde_json::{Map, Value, json};
 
 use super::{Mark, Want, Wants};
 use crate::cluster::{SortedMap, whole_seconds};
-use crate::podprobe::event::PodMarks;
 use crate::podprobe::pod::{CoOwner, IndexedCondition, IndexedPod, SharedPairs};
 use crate::podprobe::probe::State;
 use crate::podprobe::verdict::Verdict;
@@ -166,7 +165,7 @@ pub(in crate::podprobe) fn diff_marks(
     is_held: impl Fn(&Mark) -> bool,
     is_fenced: bool,
     now: Timestamp,
-) -> Option<PodMarks> {
+) -> Option<DueMarks> {
     let [labels, annotations] = pairs_of(pod, wants);
     let labels = labels.diff_pairs(|key| is_held(&Mark::Label(key.clone())));
     let annotations = annotations.diff_pairs(|key| is_held(&Mark::Annotation(key.clone())));
@@ -179,9 +178,7 @@ pub(in crate::podprobe) fn diff_marks(
     }
     let apply = apply && !(is_fenced && remove);
     let version = pod.version.number().filter(|_| is_fenced);
-    Some(PodMarks {
-        pod: (*pod.name).clone(),
-        uid: pod.uid.to_string(),
+    Some(DueMarks {
         remove: remove
             .then(|| removal_patch(pod, &labels.remove, &annotations.remove, &conditions.remove)),
         apply: apply.then(|| {
@@ -435,7 +432,16 @@ fn apply_body(
     body
 }
 
-impl PodMarks {
+/// The bodies of the requests that give a pod its marks.
+#[derive(Clone, Debug, PartialEq)]
+pub(in crate::podprobe) struct DueMarks {
+    /// A strategic merge patch that removes marks that others co-own.
+    pub(in crate::podprobe) remove: Option<Value>,
+    /// A forced server-side apply of all our marks.
+    pub(in crate::podprobe) apply: Option<Value>,
+}
+
+impl DueMarks {
     /// Whether the patch removes a mark.
     pub(in crate::podprobe) fn removes(&self, mark: &Mark) -> bool {
         let Some(patch) = &self.remove else {

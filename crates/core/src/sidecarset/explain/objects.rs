@@ -1,6 +1,5 @@
 //! The objects that an explanation follows from, as they were read.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -10,11 +9,11 @@ use leadsman_api::slim::Pod;
 use leadsman_api::slim::config_map::ConfigMap;
 use leadsman_api::slim::revision::ControllerRevision;
 use leadsman_api::{Guarded, SidecarSet as SidecarSetWire, SidecarSetStatus};
-use leadsman_reconcile::{Reconciler, Watch};
+use leadsman_reconcile::Reconciler;
 use serde::Serialize;
 
 use super::{InvalidSet, KnownSet, KnownSets, Labels};
-use crate::cluster::{Now, ResourceVersion, Source};
+use crate::cluster::Now;
 use crate::sidecarset::metadata::{CONFIGURATION, WHITELIST, Whitelist};
 use crate::sidecarset::reconcile::{Config, Inspection, READY, SidecarSets};
 use crate::sidecarset::revision::SetRevision;
@@ -38,9 +37,6 @@ pub struct SetObjects {
 
 /// The label by which the API server names each namespace (KEP-2161).
 const NAME_LABEL: &str = "kubernetes.io/metadata.name";
-
-/// Where all objects come from: their versions do not matter, since each is observed once.
-const LISTED: Source = Source::List(ResourceVersion::UNKNOWN);
 
 impl SetObjects {
     /// The parsed sets, and what is wrong with the list of annotations.
@@ -86,27 +82,27 @@ impl SetObjects {
     pub fn observe(&self, pods: Vec<Pod>, now: Timestamp) -> ObservedSets {
         let feature = SidecarSets::new(self.config.clone(), ());
         // Nothing is written, so nothing runs that would take time.
-        let mut observed = ObservedSets {
-            reconciler: Reconciler::new(feature, || Duration::ZERO),
+        let mut reconciler = Reconciler::new(feature, || Duration::ZERO);
+        reconciler.observe_all(self.namespaces.iter().cloned());
+        let own = |meta: &ObjectMeta| meta.namespace.as_ref() == Some(&self.config.namespace);
+        let revisions = self.revisions.iter().filter(|it| own(&it.identity));
+        reconciler.observe_all(revisions.cloned());
+        let configuration = self.configuration.iter();
+        let is_known = |map: &&ConfigMap| own(&map.identity);
+        reconciler.observe_all(configuration.filter(is_known).cloned());
+        reconciler.observe_all(self.sets.iter().filter_map(|set| match set {
+            Guarded::Decoded(set) => Some((**set).clone()),
+            Guarded::Undecodable { .. } => None,
+        }));
+        reconciler.observe_all(pods);
+        ObservedSets {
+            reconciler,
             config: self.config.clone(),
             now: Now {
                 monotonic: Duration::ZERO,
                 wall: now,
             },
-        };
-        observed.observe_all(self.namespaces.iter().cloned());
-        let own = |meta: &ObjectMeta| meta.namespace.as_ref() == Some(&self.config.namespace);
-        let revisions = self.revisions.iter().filter(|it| own(&it.identity));
-        observed.observe_all(revisions.cloned());
-        let configuration = self.configuration.iter();
-        let is_known = |map: &&ConfigMap| own(&map.identity);
-        observed.observe_all(configuration.filter(is_known).cloned());
-        observed.observe_all(self.sets.iter().filter_map(|set| match set {
-            Guarded::Decoded(set) => Some((**set).clone()),
-            Guarded::Undecodable { .. } => None,
-        }));
-        observed.observe_all(pods);
-        observed
+        }
     }
 }
 
@@ -118,15 +114,6 @@ pub struct ObservedSets {
 }
 
 impl ObservedSets {
-    fn observe_all<K>(&mut self, objects: impl IntoIterator<Item = K>)
-    where
-        SidecarSets: Watch<K>,
-    {
-        for object in objects {
-            self.reconciler.observe_object(&Arc::new(object), LISTED);
-        }
-    }
-
     /// What follows from them.
     pub fn inspect(&self) -> Inspection<'_> {
         Inspection::new(&self.config, self.reconciler.world(), self.now)

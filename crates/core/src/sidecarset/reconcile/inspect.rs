@@ -4,18 +4,18 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use jiff::Timestamp;
 use leadsman_reconcile::Now;
 
+use super::in_force::InForceMemory;
 use super::member::{Hold, Lack, lack};
-use super::reason::Reason;
-use super::review::{Resting, ReviewedPod, SetReview, SetView};
+use super::review::{Resting, ReviewedPod, SetReview};
 use super::world::SetWorld;
-use super::{Config, SetMemory, SetName, SidecarSets};
-use crate::cluster::{Invalid, ObjectName, PodName};
+use super::{Config, SetName, SidecarSets};
+use crate::cluster::{Invalid, ObjectName};
 use crate::sidecarset::pod::PodState;
 use crate::sidecarset::rollout::{is_down, is_pending};
 use crate::sidecarset::set::SidecarSet;
-use crate::sidecarset::status::Counts;
 
 /// All sets with their pods, as they are now.
 pub struct Inspection<'a> {
@@ -24,10 +24,10 @@ pub struct Inspection<'a> {
 }
 
 struct InspectedReview {
-    memory: SetMemory,
+    /// Since when the set is in force.
+    since: Option<Timestamp>,
     review: Option<SetReview>,
     turns: Vec<Turn>,
-    problem: (Reason, String),
 }
 
 /// A set that a pod was injected by, or that selects it.
@@ -95,21 +95,6 @@ pub struct Holder<'a> {
     pub is_next: bool,
 }
 
-/// A set and its pods.
-#[derive(Clone, Debug, PartialEq)]
-pub struct InspectedPods<'a> {
-    /// What its condition says.
-    pub reason: Reason,
-    /// The message of that.
-    pub message: &'a str,
-    /// What its status counts.
-    pub counts: Counts,
-    /// The revision of the set as it is now.
-    pub newest: &'a str,
-    /// The pods that it selects and that lack it.
-    pub lacking: &'a BTreeMap<PodName, Lack>,
-}
-
 impl<'a> Inspection<'a> {
     /// Looks at all sets of a world.
     pub fn new(config: &Config, world: &'a SetWorld, now: Now) -> Self {
@@ -131,8 +116,8 @@ impl<'a> Inspection<'a> {
             return Vec::new();
         };
         let lacks = self.sets.iter().filter_map(|(set, inspected)| {
-            let selection = inspected.memory.selection.as_ref()?;
-            Some((set, lack(&selection.set, selection.since, pod, self.world)?))
+            let active = self.world.known.get(set)?.active_set()?;
+            Some((set, lack(active, inspected.since?, pod, self.world)?))
         });
         let lacks: BTreeMap<_, _> = lacks.collect();
         let injected = pod.injected.iter().filter(|set| !lacks.contains_key(*set));
@@ -192,49 +177,20 @@ impl<'a> Inspection<'a> {
         });
         holders.collect()
     }
-
-    /// A set and its pods; None if there is no set of this name.
-    pub fn inspect_set(&self, name: &str) -> Option<InspectedPods<'_>> {
-        let inspected = self.sets.get(name)?;
-        let review = inspected.review.as_ref();
-        let (reason, message) = &inspected.problem;
-        Some(InspectedPods {
-            reason: *reason,
-            message,
-            counts: review.map(|review| review.counts).unwrap_or_default(),
-            newest: self.world.known.get(name)?.history.newest_name(),
-            lacking: &inspected.memory.lacking,
-        })
-    }
 }
 
 impl InspectedReview {
     fn new(feature: &SidecarSets, name: &str, world: &SetWorld, now: Now) -> Option<Self> {
         let (stored, known) = world.set(name)?;
         let set = known.active_set();
-        let mut memory = SetMemory::default();
-        feature.update_in_force((stored, known), world, &mut memory.in_force, now);
-        SidecarSets::find_lacking(set, world, &mut memory);
-        let review = set.map(|set| {
-            let review = feature.review(set, world, &Resting::default(), now);
-            feature.note_drift(set, &review, world, &mut memory);
-            review
-        });
-        let view = SetView {
-            name,
-            stored,
-            known,
-            world,
-            memory: &memory,
-            review: review.as_ref(),
-        };
-        let problem = feature.first_problem(view, None);
+        let mut memory = InForceMemory::default();
+        feature.update_in_force((stored, known), world, &mut memory, now);
+        let review = set.map(|set| feature.review(set, world, &Resting::default(), now));
         let turns = review.as_ref().map(turns).unwrap_or_default();
         Some(Self {
-            memory,
+            since: memory.in_force.map(|in_force| in_force.since.0),
             review,
             turns,
-            problem,
         })
     }
 }

@@ -5,7 +5,7 @@ use std::sync::{Arc, PoisonError};
 use jiff::Timestamp;
 
 use super::SidecarSets;
-use super::world::{Member, SetWorld, StoredNamespace, StoredPod};
+use super::world::{SetMember, SetWorld, StoredNamespace, StoredPod};
 use crate::sidecarset::annotations::{
     HASH, HashEntries, HashEntry, InPlaceState, MISSING_VARIABLES, missing_variables,
 };
@@ -47,7 +47,7 @@ impl SidecarSets {
         pod: &StoredPod,
         world: &SetWorld,
         now: Timestamp,
-    ) -> Arc<Member> {
+    ) -> Arc<SetMember> {
         self.member_in(set, pod, world.namespace(&pod.name().namespace), now)
     }
 
@@ -58,7 +58,7 @@ impl SidecarSets {
         pod: &StoredPod,
         namespace: Option<&Arc<StoredNamespace>>,
         now: Timestamp,
-    ) -> Arc<Member> {
+    ) -> Arc<SetMember> {
         // Nothing is left half done in it by a panic.
         let known = pod.members.0.lock();
         let mut known = known.unwrap_or_else(PoisonError::into_inner);
@@ -83,7 +83,7 @@ impl SidecarSets {
         stored: &StoredPod,
         namespace: Option<&Arc<StoredNamespace>>,
         now: Timestamp,
-    ) -> Member {
+    ) -> SetMember {
         let pod = &*stored.pod;
         let label = namespace.map(|namespace| |key: &str| namespace.label(key));
         let state = PodState::read(set, pod, label, now);
@@ -99,7 +99,7 @@ impl SidecarSets {
             times.into_iter().flatten().min()
         });
         let candidate = state.filter(|state| state.is_candidate());
-        Member {
+        SetMember {
             until,
             place: candidate.map(|_| UpgradePlace::new(set, pod).into()),
             labels: set.update.scattered_labels(pod),
@@ -119,7 +119,7 @@ impl SidecarSets {
     pub(super) fn hold(
         &self,
         pod: &StoredPod,
-        (set, member, state): (&SidecarSet, &Member, PodState),
+        (set, member, state): (&SidecarSet, &SetMember, PodState),
         world: &SetWorld,
         now: Timestamp,
     ) -> Option<Hold> {
@@ -153,7 +153,12 @@ impl SidecarSets {
     /// entry of hashes says so: a time of the pod and one of a revision tell nothing within a second. `OpenKruise` and former
     /// versions recorded nothing there. Such a pod counts as pinned unless an upgrade gave it the revision: an image that
     /// stays until the pin ends does less harm than one that is replaced though it was pinned.
-    fn hold_as_pinned(&self, set: &SidecarSet, member: &Member, world: &SetWorld) -> Option<Hold> {
+    fn hold_as_pinned(
+        &self,
+        set: &SidecarSet,
+        member: &SetMember,
+        world: &SetWorld,
+    ) -> Option<Hold> {
         let history = &world.known.get(&set.name)?.history;
         let pinned = &history.pinned.as_ref()?.revision.name;
         let present = history.newest_name();

@@ -45,9 +45,7 @@ use std::sync::Arc;
 use leadsman_reconcile::{Class, Feature, Key, Plan, WriteKind};
 
 use self::in_force::InForceMemory;
-pub use self::inspect::{
-    InspectedMembership, InspectedPods, InspectedSet, Inspection, SetByName, Turn,
-};
+pub use self::inspect::{InspectedMembership, InspectedSet, Inspection, SetByName, Turn};
 pub use self::member::{Hold, Lack};
 pub use self::publish::{Publisher, REASONS, SetTotals};
 pub use self::reason::{READY, Reason, ReasonFacts};

@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use leadsman_reconcile::{Now, Purpose};
 
 use super::member::{Hold, lack, state_after_upgrade};
-use super::world::{KnownSet, Member, SetWorld, StoredPod, StoredSet};
+use super::world::{KnownSet, SetMember, SetWorld, StoredPod, StoredSet};
 use super::{SetMemory, SidecarSets};
 use crate::cluster::ObjectName;
 use crate::sidecarset::pod::{PodState, PodVersion};
@@ -23,7 +23,7 @@ pub(super) type Resting = HashMap<(ObjectName, Purpose), (Arc<str>, Duration)>;
 /// A pod of a set.
 pub(super) struct ReviewedPod {
     pub(super) pod: Arc<StoredPod>,
-    pub(super) member: Arc<Member>,
+    pub(super) member: Arc<SetMember>,
     /// As it is observed; the status counts this.
     pub(super) state: PodState,
     /// As it is if the write that is under way has been carried out; budgets count this.
@@ -154,7 +154,7 @@ impl SidecarSets {
 
     fn review_pod(
         &self,
-        (set, pod, member, state): (&Arc<SidecarSet>, &Arc<StoredPod>, Arc<Member>, PodState),
+        (set, pod, member, state): (&Arc<SidecarSet>, &Arc<StoredPod>, Arc<SetMember>, PodState),
         world: &SetWorld,
         resting: &Resting,
         now: Now,

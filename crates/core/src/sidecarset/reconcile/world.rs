@@ -130,7 +130,7 @@ pub(super) struct ObservedCondition {
 
 /// What a pod is to a set that it was injected by, from both of them and the labels of the namespace.
 #[derive(Debug)]
-pub(super) struct Member {
+pub(super) struct SetMember {
     pub(super) set: Arc<SidecarSet>,
     pub(super) namespace: Option<Arc<StoredNamespace>>,
     /// When it is something else, if nothing shows that before.
@@ -155,7 +155,7 @@ pub(super) struct Member {
 
 /// What a pod is to its sets. A copy of the pod knows nothing yet.
 #[derive(Debug, Default)]
-pub(super) struct KnownMembers(pub(super) Mutex<Vec<Arc<Member>>>);
+pub(super) struct KnownMembers(pub(super) Mutex<Vec<Arc<SetMember>>>);
 
 impl Clone for KnownMembers {
     fn clone(&self) -> Self {
@@ -288,7 +288,7 @@ impl KnownSet {
     }
 }
 
-impl Member {
+impl SetMember {
     pub(super) fn is_of(
         &self,
         set: &Arc<SidecarSet>,

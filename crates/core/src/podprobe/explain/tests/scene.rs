@@ -1,12 +1,8 @@
 //! A cluster in which one pod is marked as it should be, and the ways in which a test spoils it.
 
-use std::sync::Arc;
-use std::time::Duration;
-
 use serde_json::{Value, json};
 
 use super::*;
-use crate::podprobe::event::{Write, WriteTarget};
 
 pub(super) const NOW: &str = "2026-01-01T01:00:00Z";
 
@@ -152,27 +148,21 @@ impl Scene {
 
     /// The object of the node, as the manager writes it, with the agent's reports.
     fn object(&self) -> Option<NodePodProbe> {
-        let mut index = Index::new(self.config.clone());
-        let now = Now {
-            monotonic: Duration::ZERO,
-            wall: now(),
+        let planned = ObservedObjects {
+            config: self.config.clone(),
+            gate: self.gate,
+            markers: self.markers.iter().map(decode).collect(),
+            pods: vec![decode(self.planned.as_ref().unwrap_or(&self.pod))],
+            neighbours: Vec::new(),
+            nodes: Ok(self.node.iter().map(decode).collect()),
+            node_pod_probes: Ok(Vec::new()),
+            agents: Ok(Vec::new()),
+            manager: Ok(ManagerState::Absent),
         };
-        for marker in &self.markers {
-            if let Guarded::Decoded(marker) = decode(marker) {
-                index.observe(Event::Marker(Arc::new(*marker), LISTED), now);
-            }
-        }
-        let pod = self.planned.as_ref().unwrap_or(&self.pod);
-        index.observe(Event::Pod(Arc::new(decode(pod)), LISTED), now);
-        if let Some(node) = &self.node {
-            index.observe(Event::Node(Arc::new(decode(node)), LISTED), now);
-        }
-        index.observe(Event::Synced, now);
-        let target = WriteTarget::NodePodProbe("n1".to_owned());
-        let Some(Write::CreateNodePodProbe(object)) = index.due(&target, now) else {
-            return None;
-        };
-        let mut object = serde_json::to_value(*object).unwrap();
+        let cluster = ObservedCluster::new(planned, now());
+        let mut wanted = cluster.reconciler.wanted();
+        let object = wanted.find(|write| write.kind().resource == "nodepodprobes")?;
+        let mut object = object.body().into_owned();
         let revision = object["spec"]["podProbes"][0]["probes"][0]["revision"].clone();
         let mut states = self.states.clone();
         for state in &mut states {

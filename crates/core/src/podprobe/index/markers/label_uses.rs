@@ -35,7 +35,7 @@ pub(super) struct LabelUses {
 /// The markers of one namespace.
 #[derive(Debug, Default)]
 pub(super) struct NamespaceUses {
-    by_marker: HashMap<MarkerName, Member>,
+    by_marker: HashMap<MarkerName, MarkerLabels>,
     by_key: HashMap<Arc<str>, KeyUse>,
     /// Those that set a label which is read and read one which is set, from the oldest to the youngest.
     possible_members: BTreeSet<(Timestamp, MarkerName)>,
@@ -56,7 +56,7 @@ struct KeyUse {
 
 /// A marker, with how many of its keys others use too.
 #[derive(Debug)]
-struct Member {
+struct MarkerLabels {
     labels: LabelUse,
     /// How many of the keys that it sets are read by some marker.
     sets_read: usize,
@@ -151,7 +151,7 @@ impl NamespaceUses {
             reads_set += usize::from(!key.setters.is_empty());
         }
         let changes_others = self.count_in_others(&labels, 1);
-        let member = Member {
+        let member = MarkerLabels {
             labels,
             sets_read,
             reads_set,
@@ -193,7 +193,8 @@ impl NamespaceUses {
     /// Returns whether others may be in a loop by that, or may not any more.
     fn count_in_others(&mut self, labels: &LabelUse, by: isize) -> bool {
         let mut changes_others = false;
-        let mut count = |others: &BTreeSet<MarkerName>, counter: fn(&mut Member) -> &mut usize| {
+        let mut count = |others: &BTreeSet<MarkerName>,
+                         counter: fn(&mut MarkerLabels) -> &mut usize| {
             for other in others {
                 let Some(member) = self.by_marker.get_mut(other) else {
                     continue;
@@ -245,7 +246,7 @@ impl NamespaceUses {
         let stopped = self.stopped.iter();
         stopped.filter(|name| {
             let member = self.by_marker.get(*name);
-            !member.is_some_and(Member::may_be_in_loop)
+            !member.is_some_and(MarkerLabels::may_be_in_loop)
         })
     }
 
@@ -327,7 +328,7 @@ impl NamespaceUses {
     }
 }
 
-impl Member {
+impl MarkerLabels {
     fn may_be_in_loop(&self) -> bool {
         self.sets_read > 0 && self.reads_set > 0
     }

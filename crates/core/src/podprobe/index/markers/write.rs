@@ -6,10 +6,10 @@ use leadsman_reconcile::{Assumption, Plan, Purpose};
 use serde_json::json;
 
 use super::{MarkerPhase, MarkerReflection, MarkerState, Markers};
-use crate::podprobe::event::{MARKER_FINALIZERS, MARKER_STATUS};
 use crate::podprobe::index::PodProbes;
 use crate::podprobe::index::context::MarkerName;
 use crate::podprobe::status::{self, READY, StatusInputs};
+use crate::podprobe::writes::{MARKER_FINALIZERS, MARKER_STATUS};
 
 impl Markers {
     /// Wants a marker's status and finalizers written where they differ from what is wanted.

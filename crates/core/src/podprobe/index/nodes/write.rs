@@ -7,11 +7,11 @@ use leadsman_reconcile::{Fate, ObjectName, Plan, Purpose, Refusal, Rest};
 use serde_json::json;
 
 use super::{NodeState, Nodes};
-use crate::podprobe::event::{
-    CREATE_NODE_POD_PROBE, DELETE_NODE_POD_PROBE, REPLACE_NODE_POD_PROBE,
-};
 use crate::podprobe::index::PodProbes;
 use crate::podprobe::index::context::{IndexContext, NodeName, is_contested};
+use crate::podprobe::writes::{
+    CREATE_NODE_POD_PROBE, DELETE_NODE_POD_PROBE, REPLACE_NODE_POD_PROBE,
+};
 
 impl Nodes {
     /// What a write of a node's object is to achieve.

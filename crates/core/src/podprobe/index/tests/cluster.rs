@@ -11,9 +11,9 @@ use leadsman_api::{NodePodProbe, PodProbeMarker, slim};
 use serde_json::json;
 
 use self::write::drop_extensions;
+use super::driver::{Event, WatchedKind, Write};
 use super::pod::SimPod;
 use crate::cluster::{ObjectName, ResourceVersion, Source};
-use crate::podprobe::event::{Event, WatchedKind, Write};
 
 pub(super) fn name(namespace: &str, name: &str) -> ObjectName {
     ObjectName {

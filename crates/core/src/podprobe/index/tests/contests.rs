@@ -6,11 +6,11 @@ use jiff::SignedDuration;
 use rstest::rstest;
 
 use super::cluster::{Admission, name};
+use super::driver::{Event, WatchedKind, WriteTarget};
 use super::pod::SimPod;
 use super::scene::{exec, idle, p0, probe};
 use super::world::{Fate, World};
 use crate::cluster::{Refusal, Source};
-use crate::podprobe::event::{Event, WatchedKind, WriteTarget};
 
 /// Somebody takes label `role` away until it is put back a minute later only.
 fn fought_over(world: &mut World) {

@@ -5,11 +5,11 @@ use leadsman_api::PodProbeMarker;
 use serde_json::{Value, json};
 
 use super::cluster::name;
+use super::driver::WatchedKind;
 use super::pod::SimPod;
 use super::proof::marker;
 use super::scene::{app_x, exec, p0, plain};
 use super::world::World;
-use crate::podprobe::event::WatchedKind;
 use crate::podprobe::index::markers::comparisons;
 
 /// A probe that sets this label.

@@ -6,13 +6,13 @@ use std::sync::Arc;
 use jiff::SignedDuration;
 
 use super::cluster::{at, name};
+use super::driver::{Event, Index, WatchedKind, WriteTarget};
 use super::pod::{Owner, SimPod, mark};
 use super::proof::marker;
 use super::scene::{app_x, exec, idle, p0, probe};
 use super::world::World;
 use crate::cluster::Source;
-use crate::podprobe::event::{Event, WatchedKind, WriteTarget};
-use crate::podprobe::index::{Config, Index};
+use crate::podprobe::index::Config;
 
 #[test]
 fn nothing_is_due_before_all_is_listed() {

@@ -13,12 +13,12 @@ use rstest::rstest;
 use serde_json::{Value, json};
 
 use super::cluster::{Cluster, name};
+use super::driver::{WatchedKind, WriteTarget};
 use super::pod::{Owner, SimPod, mark};
 use super::proof::marker;
 use super::scene::{app_x, exec};
 use super::world::{Fate, World};
 use crate::cluster::ObjectName;
-use crate::podprobe::event::{WatchedKind, WriteTarget};
 use crate::podprobe::exclusive::Records;
 use crate::podprobe::index::Config;
 

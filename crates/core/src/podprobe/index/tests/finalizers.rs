@@ -4,12 +4,12 @@ use jiff::SignedDuration;
 use leadsman_api::PodProbeMarker;
 
 use super::cluster::{Reply, name};
+use super::driver::{Event, WatchedKind, Write, WriteTarget};
 use super::pod::{Owner, SimPod, mark};
 use super::proof::marker;
 use super::scene::{app_x, idle, p0};
 use super::world::World;
 use crate::podprobe::Compatibility;
-use crate::podprobe::event::{Event, WatchedKind, Write, WriteTarget};
 use crate::podprobe::index::{Config, FINALIZER};
 
 const OTHER: &str = "example.com/other";

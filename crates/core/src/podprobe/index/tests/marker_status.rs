@@ -4,11 +4,11 @@ use rstest::rstest;
 use serde_json::{Value, json};
 
 use super::cluster::{Reply, name};
+use super::driver::{Event, WatchedKind, WriteTarget};
 use super::pod::SimPod;
 use super::proof::marker;
 use super::scene::{app_x, exec, idle, probe};
 use super::world::World;
-use crate::podprobe::event::{Event, WatchedKind, WriteTarget};
 
 // PPM-13, PRB-4, DEF-16
 #[rstest]

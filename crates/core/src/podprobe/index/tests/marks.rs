@@ -7,12 +7,11 @@ use rstest::rstest;
 use serde_json::{Value, json};
 
 use super::cluster::name;
+use super::driver::{Event, Index, WatchedKind, WriteTarget};
 use super::pod::{Owner, SimPod, mark};
 use super::proof::marker;
 use super::scene::{app_x, exec, idle, p0, plain, probe};
 use super::world::World;
-use crate::podprobe::event::{Event, WatchedKind, WriteTarget};
-use crate::podprobe::index::Index;
 
 // PPM-6, PPM-7, PPM-8, DEF-8
 #[rstest]

@@ -4,11 +4,11 @@ use rstest::rstest;
 use serde_json::{Value, json};
 
 use super::cluster::name;
+use super::driver::{WatchedKind, WriteTarget};
 use super::pod::{Owner, SimPod, mark};
 use super::proof::marker;
 use super::scene::{app_x, exec, idle, p0, plain, probe};
 use super::world::World;
-use crate::podprobe::event::{WatchedKind, WriteTarget};
 use crate::podprobe::index::InspectedFit;
 use crate::podprobe::marker::MARKERS_PER_POD;
 use crate::podprobe::status::Pending;

@@ -4,6 +4,7 @@
 mod cluster;
 mod contests;
 mod cycles;
+mod driver;
 mod events;
 mod exclusive;
 mod finalizers;

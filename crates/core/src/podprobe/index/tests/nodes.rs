@@ -5,10 +5,10 @@ use rstest::rstest;
 use serde_json::{Value, json};
 
 use super::cluster::name;
+use super::driver::{Event, WatchedKind, WriteTarget};
 use super::pod::SimPod;
 use super::scene::{exec, idle, p0, probe};
 use super::world::World;
-use crate::podprobe::event::{Event, WatchedKind, WriteTarget};
 use crate::podprobe::index::Config;
 
 // PPM-2, DEF-6

@@ -13,10 +13,10 @@ use serde_json::{Value, json};
 
 use self::step::{Flaw, Report, ReportedId, Step, any_steps};
 use super::cluster::name;
+use super::driver::{WatchedKind, WriteTarget};
 use super::model::Model;
 use super::world::{World, any_run_cost};
 use crate::cluster::ObjectName;
-use crate::podprobe::event::{WatchedKind, WriteTarget};
 use crate::podprobe::index::{Config, FINALIZER};
 
 pub(super) const KINDS: [WatchedKind; 4] = [

@@ -3,10 +3,10 @@
 use jiff::SignedDuration;
 
 use super::cluster::name;
+use super::driver::{Event, WriteTarget};
 use super::scene::{idle, p0};
 use super::world::World;
 use crate::cluster::Refusal;
-use crate::podprobe::event::{Event, WriteTarget};
 
 // PPM-8, PPM-13
 #[test]

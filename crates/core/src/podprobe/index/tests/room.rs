@@ -1,11 +1,11 @@
 //! A node whose object is full: who is in, who is refused, and what one namespace leaves for others.
 
 use super::cluster::name;
+use super::driver::{WatchedKind, Write, WriteTarget};
 use super::pod::SimPod;
 use super::scene::{exec, idle, probe};
 use super::world::World;
 use crate::cluster::Refusal;
-use crate::podprobe::event::{WatchedKind, Write, WriteTarget};
 use crate::podprobe::index::Config;
 
 /// A node of 1,050 bytes, of which a pod with one entry takes about 295.

@@ -7,11 +7,11 @@ use leadsman_api::node_pod_probe::{ContainerProbe, ContainerProbeState, PodProbe
 use serde_json::{Value, json};
 
 use super::cluster::name;
+use super::driver::{PodMarks, Write, WriteTarget};
 use super::pod::{Marks, SimPod};
 use super::proof::marker;
 use super::world::World;
 use crate::cluster::ObjectName;
-use crate::podprobe::event::{PodMarks, Write, WriteTarget};
 use crate::podprobe::index::Config;
 
 /// Pods labelled `app=x`.

@@ -4,11 +4,11 @@ use rstest::rstest;
 use serde_json::{Value, json};
 
 use super::cluster::name;
+use super::driver::{Event, Index, WatchedKind, WriteTarget};
 use super::pod::{Mark, Owner, SimPod, mark};
 use super::scene::{exec, idle, p0, plain, probe};
 use super::world::World;
-use crate::podprobe::event::{Event, WatchedKind, WriteTarget};
-use crate::podprobe::index::{Config, FINALIZER, Index};
+use crate::podprobe::index::{Config, FINALIZER};
 use crate::podprobe::serverless::{MARKERS, PROBES};
 
 /// Virtual node `n0`, pod `a/p0` on it, and a marker `a/way` with these probes.

@@ -7,12 +7,12 @@ use rstest::rstest;
 use serde_json::{Value, json};
 
 use super::cluster::name;
+use super::driver::{WatchedKind, WriteTarget};
 use super::pod::SimPod;
 use super::proof::marker;
 use super::scene::{app_x, exec, idle, probe};
 use super::world::World;
 use crate::cluster::ObjectName;
-use crate::podprobe::event::{WatchedKind, WriteTarget};
 use crate::podprobe::index::Config;
 
 const KINDS: [WatchedKind; 4] = [

@@ -1,11 +1,11 @@
 //! Markers beyond those of which a pod has probes, and beyond those that are acted on in a namespace.
 
 use super::cluster::name;
+use super::driver::WatchedKind;
 use super::pod::{Owner, SimPod, mark};
 use super::proof::marker;
 use super::scene::{app_x, exec, p0, probe};
 use super::world::World;
-use crate::podprobe::event::WatchedKind;
 use crate::podprobe::index::{Config, InspectedFit};
 use crate::podprobe::marker::{MARKERS_PER_NAMESPACE, MARKERS_PER_POD};
 use crate::podprobe::status::Trouble;

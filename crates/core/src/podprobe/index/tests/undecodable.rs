@@ -3,12 +3,12 @@
 use serde_json::json;
 
 use super::cluster::name;
+use super::driver::WatchedKind;
 use super::pod::{Owner, SimPod, mark};
 use super::proof::marker;
 use super::scene::{app_x, exec, idle, p0, plain, probe};
 use super::world::World;
 use crate::cluster::ObjectName;
-use crate::podprobe::event::WatchedKind;
 
 const KINDS: [WatchedKind; 4] = [
     WatchedKind::NodePodProbe,

@@ -5,11 +5,11 @@ use rstest::rstest;
 use serde_json::json;
 
 use super::cluster::name;
+use super::driver::{WatchedKind, WriteTarget};
 use super::pod::{Owner, SimPod, mark};
 use super::proof::marker;
 use super::scene::{app_x, exec, idle, p0, probe};
 use super::world::World;
-use crate::podprobe::event::{WatchedKind, WriteTarget};
 use crate::podprobe::index::Config;
 
 /// The container is replaced by another one, which the kubelet reports running since now.

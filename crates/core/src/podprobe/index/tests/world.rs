@@ -9,9 +9,9 @@ use jiff::{SignedDuration, Timestamp};
 use proptest::prelude::*;
 
 use super::cluster::{Cluster, Reply, at};
+use super::driver::{Event, Index, WatchedKind, Write, WriteTarget};
 use crate::cluster::{Effects, Now, ObjectName, Refusal, ResourceVersion, Source};
-use crate::podprobe::event::{Event, WatchedKind, Write, WriteTarget};
-use crate::podprobe::index::{Config, Index};
+use crate::podprobe::index::Config;
 
 /// A write without a reply counts as failed after this time, which is shorter than a deletion is remembered.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);

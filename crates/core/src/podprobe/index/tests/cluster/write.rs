@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::{Admission, Cluster, name};
 use crate::cluster::{ObjectName, Source};
-use crate::podprobe::event::{Event, PodMarks, WatchedKind, Write};
+use crate::podprobe::index::tests::driver::{Event, PodMarks, WatchedKind, Write};
 
 /// What a schema without our optional fields does.
 pub(super) fn drop_extensions(object: &mut NodePodProbe) {

@@ -16,7 +16,7 @@ use super::super::scene::app_x;
 use super::super::world::{Fate, World, any_run_cost};
 use super::{KINDS, node_of, pod_name, records_of, role};
 use crate::cluster::ObjectName;
-use crate::podprobe::event::{WatchedKind, WriteTarget};
+use crate::podprobe::index::tests::driver::{WatchedKind, WriteTarget};
 
 /// One thing that happens to the database.
 #[derive(Clone, Debug)]

@@ -14,7 +14,7 @@ use super::super::world::World;
 use super::step::{Report, Step};
 use super::{any_marker, marker_name, node_name, pick, pod_name};
 use crate::cluster::ObjectName;
-use crate::podprobe::event::WatchedKind;
+use crate::podprobe::index::tests::driver::WatchedKind;
 
 impl Step {
     pub(super) fn take(self, world: &mut World) {

@@ -6,7 +6,7 @@ use super::super::cluster::Admission;
 use super::super::pod::{OTHERS, Owner};
 use super::super::world::Fate;
 use super::KINDS;
-use crate::podprobe::event::WatchedKind;
+use crate::podprobe::index::tests::driver::WatchedKind;
 
 /// What is wrong with a marker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,7 +1,5 @@
 //! Writes as HTTP requests. Only here it is decided which path, verb and kind of patch a write is.
 
-use std::borrow::Cow;
-
 use http::request::Request as HttpRequest;
 use kube::api::{DeleteParams, GetParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::core::Request as Builder;
@@ -12,50 +10,17 @@ use serde_json::Value;
 use crate::request::DecodeReply;
 use crate::rules::Rules;
 
-/// The HTTP requests of a write, and what is read of their replies.
-pub struct RequestSteps<E> {
-    /// The kind of its last step.
-    pub kind: &'static WriteKind,
-    /// The steps, each of which is sent after the one before has succeeded. A failure to build them counts as a
-    /// refusal.
-    pub requests: Result<Vec<HttpRequest<Vec<u8>>>, BuildError>,
-    /// How to read the object in the reply to the last step, if there is one. (The reply to a deletion has none: the
-    /// watch shows when the object is gone, in order with later events.)
-    pub reply: Option<DecodeReply<E>>,
-    /// The request that reads an object of the name that exists already, for a creation.
-    pub read_back: Option<HttpRequest<Vec<u8>>>,
-}
-
-impl<E> RequestSteps<E> {
-    /// The steps that write an object, each by its kind and body. None if there are none.
-    pub fn of_writes<R: Rules<Event = E>>(
-        name: &ObjectName,
-        writes: &[(&'static WriteKind, Cow<'_, Value>)],
-    ) -> Option<Self> {
-        let (kind, _) = writes.last()?;
-        // Neither shows an object that exists.
-        let shows_none = matches!(kind.verb, WriteVerb::Delete | WriteVerb::DryRun);
-        // Under which the manager's writes stand in managedFields.
-        let manager = format!("leadsman-{}", R::NAME);
-        let requests = writes.iter();
-        let requests = requests.map(|(kind, body)| build_step(&manager, kind, name, body));
-        let is_read_back = is_read_back::<R>(kind);
-        Some(Self {
-            kind,
-            requests: requests.collect(),
-            reply: decode_reply::<R>(kind).filter(|_| !shows_none),
-            read_back: is_read_back.then(|| build_read(kind, name)).flatten(),
-        })
-    }
-}
-
 /// Whether a creation reads the object that is in its way. A name that the API server makes meets nothing.
 pub(crate) fn is_read_back<R: Rules>(kind: &WriteKind) -> bool {
-    kind.verb == WriteVerb::Create && decode_reply::<R>(kind).is_some()
+    kind.verb == WriteVerb::Create && find_decoder::<R>(kind).is_some()
 }
 
-/// How to read the object in the reply to a write: as an object of the watched kind of that resource, if there is one.
-fn decode_reply<R: Rules>(written: &WriteKind) -> Option<DecodeReply<R::Event>> {
+/// How to read the object in the reply to a write: as an object of the watched kind of that resource, if there is one. The replies
+/// to deletions and dry runs show none that exists.
+pub(crate) fn find_decoder<R: Rules>(written: &WriteKind) -> Option<DecodeReply<R::Event>> {
+    if matches!(written.verb, WriteVerb::Delete | WriteVerb::DryRun) {
+        return None;
+    }
     let plural = split_resource(written).0;
     let kind = R::KINDS.iter().find(|kind| {
         let resource = kind.resource();
@@ -64,7 +29,8 @@ fn decode_reply<R: Rules>(written: &WriteKind) -> Option<DecodeReply<R::Event>> 
     Some(kind.decode_reply)
 }
 
-fn build_step(
+/// The request of a write. `manager` is the field manager under which it stands in managedFields.
+pub(crate) fn encode_write(
     manager: &str,
     kind: &WriteKind,
     object: &ObjectName,
@@ -112,8 +78,8 @@ fn build_step(
     }
 }
 
-/// Reads the object that a creation meets.
-fn build_read(kind: &WriteKind, object: &ObjectName) -> Option<HttpRequest<Vec<u8>>> {
+/// The request that reads the object which is in the way of a creation.
+pub(crate) fn encode_read(kind: &WriteKind, object: &ObjectName) -> Option<HttpRequest<Vec<u8>>> {
     let path = collection_path(kind, split_resource(kind).0, &object.namespace);
     Builder::new(path)
         .get(&object.name, &GetParams::default())
@@ -173,7 +139,7 @@ mod tests {
             name: "a".to_owned(),
         };
         let body = json!({"preconditions": {"uid": "u"}});
-        let request = build_step("leadsman-lamps", &kind, &name, &body).unwrap();
+        let request = encode_write("leadsman-lamps", &kind, &name, &body).unwrap();
         let media = request.headers().get(CONTENT_TYPE).unwrap();
         let media = media.to_str().unwrap().to_owned();
         let path = request.uri().to_string().replace("?&", "?");
