@@ -268,7 +268,7 @@ fn report_in_service(name: &str, pod: &Value) -> ApiRequest {
     let conditions = body["status"]["conditions"].as_array_mut();
     let all = conditions.into_iter().flatten();
     let all: Vec<_> = all
-        .map(|one| one.take())
+        .map(Value::take)
         .chain(gates.into_iter().flatten().cloned())
         .collect();
     body["status"]["conditions"] = all.into();
