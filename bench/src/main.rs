@@ -94,7 +94,8 @@ enum What {
     Schedules,
     /// A `BroadcastJob` on 500 and 5,000 nodes
     Broadcast,
-    /// A `CloneSet` of 5,000 pods that grows and is updated, 100 sets of 50 and 200 pods, and one of 10 beside one of 5,000
+    /// A `CloneSet` of 5,000 pods that grows and is updated, 100 sets of 50 and 200 pods, one of 10 beside one of 5,000, and one of
+    /// 20,000
     Clonesets,
     /// Manager and agent starting again, with nothing to do and with something
     Restart,

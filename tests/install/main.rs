@@ -47,6 +47,7 @@ fn cases() -> Vec<Case<Release>> {
         // After the case of an uninstall: the CRD of SidecarSets stays.
         case!(alone sidecarset::a_gate_of_sets_switched_off_in_a_roll_out_leaves_pods_alone_until_it_is_on),
         case!(alone nodes::a_pod_moves_from_a_node_that_dies_and_is_marked_there),
+        case!(alone nodes::a_set_replaces_the_pods_of_a_node_that_dies_once_and_rests_when_it_is_back),
         case!(alone agents::mounts_of_other_pods_do_not_pile_up_in_an_agent),
         case!(alone clocks::clocks_a_minute_apart_move_no_mark_and_no_lease),
         case!(alone failures::a_missing_runtime_socket_stops_the_roll_out_until_it_is_there),

@@ -16,7 +16,7 @@ use super::restart::{leads, repaired_once_leading};
 use super::roll_out::floor::{PodPatches, PodStep, PodSteps};
 use super::roll_out::{KUBELETS, PERCENT_DOWN, start_kubelets};
 use super::stage::{Contender, Run, Stage, Who, owner, play_with};
-use super::world::filled;
+use super::world::{container_id, filled};
 use super::{PATIENCE, QUIET, add_requests, most_statuses};
 use crate::figures;
 use crate::progress::wait;
@@ -30,9 +30,10 @@ const OTHERS: &str = "others";
 /// The path of the pods of the first one.
 const PODS_HERE: &str = "/api/v1/namespaces/clones/pods";
 const CONTAINER: &str = "server";
-/// The pods of a large set, and of one that the cost of an event is compared with.
+/// The pods of a large set, and of a small and a huge one, between which the cost of an event is compared.
 const MANY: usize = 5_000;
 const FEW: usize = 500;
+const MOST: usize = 20_000;
 /// Changes of pods that change nothing that is wanted.
 const EVENTS: usize = 5_000;
 /// Sets, and the pods of each while a manager starts, and while its memory is measured.
@@ -56,9 +57,13 @@ names! {
 pub(crate) fn measure(scale: f64) -> Result<Report> {
     let page = include_str!("../../pages/clonesets.md");
     let mut report = Report::new("clonesets", scale, page);
-    play_with(GATES, async |stage| {
+    let mut events = play_with(GATES, async |stage| {
         one_set(stage, scale, &mut report).await
     })?;
+    events.push(play_with(GATES, async |stage| {
+        huge_set(stage, scale).await
+    })?);
+    add_events(&mut report, &events);
     play_with(GATES, async |stage| {
         many_sets(stage, scale, &mut report).await
     })?;
@@ -137,6 +142,54 @@ impl Clones<'_> {
         Ok(pods)
     }
 
+    /// Makes the set and its pods, in service, while no manager runs but for the first of them: with one, and with kubelets, it
+    /// takes three times as long.
+    async fn make_at_rest(&self) -> Result<()> {
+        let (stage, name) = (self.stage, self.name.clone());
+        let first = Self {
+            pods: 1,
+            name,
+            ..*self
+        };
+        let manager = stage.start(Who::Manager, None).await?;
+        first.create().send(&stage.client).await?;
+        let mut pods = ObjectWatch::<DynamicObject>::begin(&stage.client, PODS_HERE, PAGE).await?;
+        let is_normal = |pod: &DynamicObject| {
+            let state = pod.labels().get("lifecycle.apps.kruise.io/state");
+            ensure!(state.is_some_and(|it| it == "Normal"), "it is {state:?}");
+            Ok(())
+        };
+        let made = pods
+            .wait_until("the first pod", 1, PATIENCE, is_normal)
+            .await;
+        made.with_context(|| manager.last_lines())?;
+        manager.end().await?;
+        let listed = self.list_pods().await?;
+        let name = listed.first().context("there is a pod")?.name_any();
+        let request = http::Request::get(pod_path(&name)).body(Vec::new())?;
+        let pod: Value = stage.client.request(request).await?;
+        let others = (1..self.pods).map(|number| self.like(&pod, &format!("{number:05}")));
+        let (mut creations, mut statuses): (Vec<_>, Vec<_>) = others.unzip();
+        statuses.push(report_in_service(&name, &pod));
+        creations.push(self.edit("ReCreate", 1));
+        let what = format!("making {} pods", self.pods);
+        make_all(&stage.client, &what, creations).await?;
+        make_all(&stage.client, "reporting them in service", statuses).await?;
+        Ok(())
+    }
+
+    /// Another pod like the one that the manager has made, and its status.
+    fn like(&self, pod: &Value, id: &str) -> (ApiRequest, ApiRequest) {
+        let name = format!("{}-{id}", self.name);
+        let mut labels = pod["metadata"]["labels"].clone();
+        labels["apps.kruise.io/cloneset-instance-id"] = json!(id);
+        let metadata = json!({"name": name, "labels": labels, "annotations": pod["metadata"]["annotations"],
+            "ownerReferences": pod["metadata"]["ownerReferences"]});
+        let body = json!({"metadata": metadata, "spec": pod["spec"]});
+        let create = ApiRequest::new(CREATE, PODS_HERE, "leadsman-cloneset", &body);
+        (create, report_in_service(&name, pod))
+    }
+
     /// The manager's CPU for a change of a pod that changes nothing that is wanted.
     async fn cpu_an_event(&self, manager: &Contender, scale: f64) -> Result<Duration> {
         let pods = self.list_pods().await?;
@@ -207,6 +260,22 @@ impl Clones<'_> {
     }
 }
 
+/// The status of a pod of which all gates are open, as a kubelet reports it.
+fn report_in_service(name: &str, pod: &Value) -> ApiRequest {
+    let values = [("$ip", "10.0.0.1"), ("$container", &*container_id(name))];
+    let mut body = filled(include_str!("objects/running.json"), &values);
+    let gates = pod["status"]["conditions"].as_array();
+    let conditions = body["status"]["conditions"].as_array_mut();
+    let all = conditions.into_iter().flatten();
+    let all: Vec<_> = all
+        .map(Value::take)
+        .chain(gates.into_iter().flatten().cloned())
+        .collect();
+    body["status"]["conditions"] = all.into();
+    let path = format!("{}/status", pod_path(name));
+    ApiRequest::new(STRATEGIC, &path, "kubelet", &body)
+}
+
 fn condition(type_: &str, status: &str) -> Value {
     let at = whole_seconds(clock::now()).to_string();
     json!({"type": type_, "status": status, "lastTransitionTime": at})
@@ -246,7 +315,8 @@ async fn set_up(stage: &Stage) -> Result<(FakeKubelet, Contender)> {
     Ok((kubelets, manager))
 }
 
-async fn one_set(stage: &Stage, scale: f64, report: &mut Report) -> Result<()> {
+/// Returns the manager's CPU for an event of a pod, with the pods of the set.
+async fn one_set(stage: &Stage, scale: f64, report: &mut Report) -> Result<Vec<(usize, Duration)>> {
     let (_kubelets, manager) = set_up(stage).await?;
     let [few, many] = [("few", FEW), ("many", MANY)].map(|(name, pods)| Clones {
         stage,
@@ -282,14 +352,42 @@ async fn one_set(stage: &Stage, scale: f64, report: &mut Report) -> Result<()> {
     let add = report.section(format!("{pods} pods replaced"));
     add_change(add, &replaced, (pods, most_replaced));
     add.add(&figures::CLONES_REPLACED, replaced.ready);
-    for (set, cpu) in [(&few, event_of_few), (&many, event)] {
-        let add = report.section(format!("a set of {} pods", set.pods));
-        add.add(&figures::CPU_A_POD_EVENT, cpu);
+    Ok(vec![(few.pods, event_of_few), (pods, event)])
+}
+
+/// The same of one more set, whose pods are there and in service when the manager starts.
+async fn huge_set(stage: &Stage, scale: f64) -> Result<(usize, Duration)> {
+    stage.make_namespace(NAMESPACE).await?;
+    let set = Clones {
+        stage,
+        namespace: NAMESPACE,
+        name: "most".to_owned(),
+        pods: share_of(MOST, scale).max(BESIDE),
+    };
+    set.make_at_rest().await?;
+    let manager = stage.start(Who::Manager, None).await?;
+    let complete = set.wait_until_complete().await;
+    complete.with_context(|| manager.last_lines())?;
+    wait("the manager's first look", QUIET).await;
+    let event = set.cpu_an_event(&manager, scale).await?;
+    manager.end().await?;
+    Ok((set.pods, event))
+}
+
+/// Adds what an event of a pod costs in sets of these sizes, and each against the one before.
+fn add_events(report: &mut Report, events: &[(usize, Duration)]) {
+    for (pods, cpu) in events {
+        let add = report.section(format!("a set of {pods} pods"));
+        add.add(&figures::CPU_A_POD_EVENT, *cpu);
     }
-    let growth = event.as_secs_f64() / event_of_few.as_secs_f64();
-    let add = report.section(format!("{pods} pods against {}", few.pods));
-    add.add(&figures::POD_EVENT_GROWTH, growth);
-    Ok(())
+    for pair in events.windows(2) {
+        let [(fewer, before), (pods, cpu)] = pair else {
+            continue;
+        };
+        let growth = cpu.as_secs_f64() / before.as_secs_f64();
+        let add = report.section(format!("{pods} pods against {fewer}"));
+        add.add(&figures::POD_EVENT_GROWTH, growth);
+    }
 }
 
 /// An update in place by a floor: after how long the last kubelet had reported.

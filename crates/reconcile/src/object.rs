@@ -21,6 +21,14 @@ impl ObjectName {
             name: meta.name.clone().unwrap_or_default(),
         }
     }
+
+    /// Another name in the same namespace.
+    pub fn beside(&self, name: impl Into<String>) -> Self {
+        Self {
+            namespace: self.namespace.clone(),
+            name: name.into(),
+        }
+    }
 }
 
 impl fmt::Display for ObjectName {

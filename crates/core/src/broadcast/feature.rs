@@ -375,10 +375,7 @@ impl Watch<Pod> for BroadcastJobs {
         for pod in change.before.iter().chain(&change.now) {
             let namespace = &pod.name.namespace;
             if let Some(owner) = &pod.owner {
-                affected(JobKey(ObjectName {
-                    namespace: namespace.clone(),
-                    name: owner.job.clone(),
-                }));
+                affected(JobKey(pod.name.beside(&owner.job)));
                 continue;
             }
             // It may have had the name of a job's pod.

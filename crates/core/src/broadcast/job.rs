@@ -122,10 +122,7 @@ impl Job {
 
     /// The name of its pod on a node. It is the same whoever creates it, so that no node gets two.
     pub(super) fn pod_name(&self, hash: &str) -> ObjectName {
-        ObjectName {
-            namespace: self.name.namespace.clone(),
-            name: format!("{}-{hash}", self.pod_prefix()),
-        }
+        self.name.beside(format!("{}-{hash}", self.pod_prefix()))
     }
 
     /// The part of its pods' names before the node. The whole name is a DNS label, since it becomes the pod's host name.

@@ -53,18 +53,14 @@ impl SetClaim {
 
     /// The set whose pod's it is.
     pub(super) fn set(&self) -> Option<ObjectName> {
-        self.owner.as_ref().map(|(_, set)| ObjectName {
-            namespace: self.name.namespace.clone(),
-            name: set.clone(),
-        })
+        let owner = self.owner.as_ref();
+        owner.map(|(_, set)| self.name.beside(set))
     }
 
     /// The pod whose it is, if there is one of this name.
     pub(super) fn pod(&self) -> Option<ObjectName> {
-        let mut name = self.set()?;
-        name.name.push('-');
-        name.name.push_str(&self.id);
-        Some(name)
+        let (_, set) = self.owner.as_ref()?;
+        Some(self.name.beside(format!("{set}-{}", self.id)))
     }
 }
 
@@ -151,10 +147,7 @@ impl ClaimTemplate {
 
     /// The name of a pod's claim.
     pub(super) fn claim_name(&self, pod: &ObjectName) -> ObjectName {
-        ObjectName {
-            namespace: pod.namespace.clone(),
-            name: format!("{}-{}", self.name, pod.name),
-        }
+        pod.beside(format!("{}-{}", self.name, pod.name))
     }
 
     /// The claim of a pod of this name, with the reference to its owner.

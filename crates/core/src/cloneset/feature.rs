@@ -18,7 +18,7 @@ use super::actions::{RETRY, plan_actions};
 use super::brake::Memory;
 use super::claim::SetClaim;
 use super::claims::Claims;
-use super::history::{Revisions, SetHistory, revision_name};
+use super::history::{Revisions, SetHistory};
 use super::pod::{ClonePod, PodChange};
 use super::progress::progressing;
 use super::round::Round;
@@ -248,7 +248,7 @@ fn create_revision(
     plan: &mut Plan<'_, CloneSets>,
     problems: &mut Problems,
 ) {
-    let name = revision_name(set, &revisions.newest.name);
+    let name = set.name.beside(&*revisions.newest.name);
     if let Some(Fate::Refused(refusal)) = plan.fate(&CREATE_REVISION, &name) {
         let message = refusal.clone().into_reason();
         problems.add(Problem::refused(FAILED_UPDATE, message));
@@ -266,7 +266,7 @@ fn keep_revisions(
     plan: &mut Plan<'_, CloneSets>,
 ) {
     if let Some((revision, patch)) = revisions.patch() {
-        let name = revision_name(set, &revisions.newest.name);
+        let name = set.name.beside(&*revisions.newest.name);
         debug_assert_eq!(patch["metadata"]["uid"], *revision.uid);
         plan.patch(&PATCH_REVISION, name, &patch);
     }
@@ -330,12 +330,9 @@ impl Watch<Pod> for CloneSets {
 
 /// The set whose pod or revision it is, or whose are named so: a name that becomes free may be one that it waits for. Most pods
 /// of a cluster are of no set.
-fn set_named_in(ObjectName { namespace, name }: &ObjectName, world: &World) -> Option<SetKey> {
-    let (set, _) = name.rsplit_once('-')?;
-    let name = ObjectName {
-        namespace: namespace.clone(),
-        name: set.to_owned(),
-    };
+fn set_named_in(child: &ObjectName, world: &World) -> Option<SetKey> {
+    let (set, _) = child.name.rsplit_once('-')?;
+    let name = child.beside(set);
     let is_known = world.sets.observed(&name).is_some();
     is_known.then_some(SetKey(name))
 }

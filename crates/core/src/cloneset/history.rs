@@ -275,11 +275,3 @@ fn is_ours(set: &PodSet, revision: &SetHistory) -> bool {
     let label = |key: &str| revision.labels.get(key).map(String::as_str);
     set.spec.selector.matches(label)
 }
-
-/// The name of a revision of a set.
-pub(super) fn revision_name(set: &PodSet, name: &str) -> ObjectName {
-    ObjectName {
-        namespace: set.name.namespace.clone(),
-        name: name.to_owned(),
-    }
-}

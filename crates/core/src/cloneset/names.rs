@@ -33,10 +33,7 @@ pub(super) fn free_names<'a>(
     // Each run begins with the first number, so most names that are looked at have a pod of the set.
     let taken = pods.find_in(&set.name.namespace, &set.uid);
     let taken: HashSet<_> = taken.map(|pod| &*pod.name.name).collect();
-    let mut next = ObjectName {
-        namespace: set.name.namespace.clone(),
-        name: format!("{}-", set.name.name),
-    };
+    let mut next = set.name.beside(format!("{}-", set.name.name));
     let begin = next.name.len();
     let names = (0_u32..).filter_map(move |number| {
         let number = number.to_string();
@@ -57,10 +54,7 @@ pub(super) fn free_names<'a>(
 
 /// Pods that may be the set's and cannot be looked at.
 pub(super) fn count_undecodable(set: &PodSet, pods: &Store<ClonePod>) -> usize {
-    let first = ObjectName {
-        namespace: set.name.namespace.clone(),
-        name: format!("{}-", set.name.name),
-    };
+    let first = set.name.beside(format!("{}-", set.name.name));
     let from_first = pods.undecodable().range(&first..);
     let named = from_first
         .take_while(|name| name.namespace == first.namespace && name.name.starts_with(&first.name));

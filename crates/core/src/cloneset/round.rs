@@ -274,13 +274,8 @@ impl<'a> Round<'a> {
         allowance: usize,
         actions: &mut Vec<Action<'a>>,
     ) -> bool {
-        let Scene { set, refused, .. } = scene;
-        let is_refused = |member: &&Member<'_>| {
-            let kinds = [&DELETE_POD, &MARK_POD];
-            kinds
-                .iter()
-                .any(|kind| refused(kind, &member.pod.name, None))
-        };
+        let set = scene.set;
+        let is_refused = |member: &&Member<'_>| scene.refuses(member.pod, &[DELETE_POD, MARK_POD]);
         let mut available = self.difference.delete_available;
         let shown = || self.members.iter().filter(|one| one.is_shown);
         let mut gone: Vec<&Member<'_>> = Vec::new();
@@ -352,12 +347,7 @@ impl<'a> Round<'a> {
         ways: &Ways,
         actions: &mut Vec<Action<'a>>,
     ) -> BTreeSet<&'a ObjectName> {
-        let Scene {
-            set,
-            revisions,
-            refused,
-            ..
-        } = scene;
+        let Scene { set, revisions, .. } = scene;
         let mut staying = BTreeSet::new();
         let mut steps = Steps::new(scene, ways);
         let target = hash_in(&revisions.newest.name);
@@ -373,12 +363,8 @@ impl<'a> Round<'a> {
         } else {
             Vec::new()
         };
-        let is_refused = |member: &&Member<'_>| {
-            let kinds = [&DELETE_POD, &MARK_POD, &UPDATE_POD];
-            kinds
-                .iter()
-                .any(|kind| refused(kind, &member.pod.name, None))
-        };
+        let is_refused =
+            |member: &&Member<'_>| scene.refuses(member.pod, &[DELETE_POD, MARK_POD, UPDATE_POD]);
         let (last, fresh): (Vec<_>, Vec<_>) = sorted.into_iter().partition(is_refused);
         let (mut resting, mut chosen) = (Vec::new(), HashSet::new());
         let most = self.difference.update_unavailable;

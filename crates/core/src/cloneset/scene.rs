@@ -45,6 +45,14 @@ pub(super) struct Scene<'a, 'r> {
     pub(super) now: Timestamp,
 }
 
+impl Scene<'_, '_> {
+    /// Whether the API server has refused one of these writes of a pod.
+    pub(super) fn refuses(&self, pod: &ClonePod, kinds: &[WriteKind]) -> bool {
+        let mut kinds = kinds.iter();
+        kinds.any(|kind| (self.refused)(kind, &pod.name, None))
+    }
+}
+
 impl<'a> Action<'a> {
     /// The pod, if it is there.
     pub(super) fn pod(&self) -> Option<&'a ObjectName> {

@@ -25,8 +25,13 @@ enum RolloutProgress {
 
 use RolloutProgress::{Done, Stuck, Waits};
 
-/// Reasons of conditions with which a set does nothing more before it is edited.
-const FINAL: [&str; 3] = ["Invalid", "NotInPlace", "ProgressDeadlineExceeded"];
+/// Reasons of conditions with which a roll-out does not end before somebody acts. Their messages say what to do.
+const FINAL: [&str; 4] = [
+    "Invalid",
+    "NotInPlace",
+    "TooManyDeletions",
+    "ProgressDeadlineExceeded",
+];
 
 /// Says how far it is, in the order in which `kubectl rollout status` looks (`DeploymentStatusViewer`,
 /// `k8s.io/kubectl/pkg/polymorphichelpers/rollout_status.go`).
@@ -195,6 +200,7 @@ mod tests {
         };
         let stuck = Stuck("cloneset \"web\" is not rolled out: no".to_owned());
         assert_eq!(of("FailedUpdate", "NotInPlace"), stuck);
+        assert_eq!(of("FailedScale", "TooManyDeletions"), stuck);
         let Waits(line) = of("FailedScale", "Refused") else {
             panic!("a quota may be raised");
         };
