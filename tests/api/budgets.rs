@@ -11,7 +11,7 @@ use kube::api::{Patch, PatchParams, PostParams};
 use leadsman_testkit::audit::Request;
 use leadsman_testkit::leadsman;
 use leadsman_tests::budget::{self, Row, agent, manager};
-use leadsman_tests::{Scene, wait_for_object};
+use leadsman_tests::wait_for_object;
 use serde_json::{Value, json};
 
 use crate::Installation;

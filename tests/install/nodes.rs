@@ -132,8 +132,11 @@ fn is_active(pod: &Pod) -> bool {
     pod.metadata.deletion_timestamp.is_none() && !matches!(phase, Some("Failed" | "Succeeded"))
 }
 
-/// The pods that do not terminate, by the node on which they are, each as its name, uid and restarts.
-fn placed(pods: &[Pod]) -> BTreeMap<&str, BTreeSet<(String, Option<String>, i32)>> {
+/// A pod's name, uid and restarts.
+type PodState = (String, Option<String>, i32);
+
+/// The pods that do not terminate, by the node on which they are.
+fn placed(pods: &[Pod]) -> BTreeMap<&str, BTreeSet<PodState>> {
     let mut placed: BTreeMap<_, BTreeSet<_>> = BTreeMap::new();
     for pod in pods.iter().filter(|pod| is_active(pod)) {
         let node = pod.spec.as_ref().and_then(|it| it.node_name.as_deref());

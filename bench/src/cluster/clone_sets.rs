@@ -155,8 +155,8 @@ impl Clones<'_> {
         first.create().send(&stage.client).await?;
         let mut pods = ObjectWatch::<DynamicObject>::begin(&stage.client, PODS_HERE, PAGE).await?;
         let is_normal = |pod: &DynamicObject| {
-            let state = pod.labels().get("lifecycle.apps.kruise.io/state");
-            ensure!(state.is_some_and(|it| it == "Normal"), "it is {state:?}");
+            let found = pod.labels().get("lifecycle.apps.kruise.io/state");
+            ensure!(found.is_some_and(|it| it == "Normal"), "it is {found:?}");
             Ok(())
         };
         let made = pods

@@ -75,7 +75,7 @@ impl Objects {
         PodProbes: Watch<K>,
     {
         let (object, source) = (Arc::new(object), self.source);
-        Box::new(move |reconciler| reconciler.observe_object(&object, source))
+        Box::new(move |reconciler| reconciler.observe_object(object, source))
     }
 
     /// A pod that bears what its verdicts say, under a new version; of its workload or of none.

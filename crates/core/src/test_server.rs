@@ -75,7 +75,7 @@ impl<F: Feature> Watched<F> {
             object: |reconciler, object, source| {
                 // A template is kept as text.
                 let object: K = serde_json::from_str(&object.to_string()).unwrap();
-                reconciler.observe_object(&Arc::new(object), source);
+                reconciler.observe_object(Arc::new(object), source);
             },
             deletion: |reconciler, name, version, now| {
                 reconciler.observe_deletion::<K>(name, version, now);

@@ -173,7 +173,7 @@ fn observe<K>(reconciler: &mut Reconciler<PodProbes>, object: K, source: Source)
 where
     PodProbes: Watch<K>,
 {
-    reconciler.observe_object(&Arc::new(object), source);
+    reconciler.observe_object(Arc::new(object), source);
     reconciler.publish();
     run(reconciler)
 }

@@ -107,7 +107,7 @@ fn settled(is_injected: bool) -> Reconciler<SidecarSets> {
     let feature = SidecarSets::new(Config::default(), ());
     let mut reconciler = Reconciler::new(feature, || Duration::ZERO);
     let list = ResourceVersion::from(5);
-    reconciler.observe_object(&Arc::new(wire()), Source::List(list));
+    reconciler.observe_object(Arc::new(wire()), Source::List(list));
     for number in 0..PODS {
         let pod = Arc::new(pod(number, 2, is_injected));
         reconciler.observe_object(&pod, Source::List(list));

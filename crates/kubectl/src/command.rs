@@ -10,7 +10,6 @@ use crate::{
 
 /// A verb, with the help of it and its flags.
 #[derive(Debug, Subcommand)]
-#[expect(clippy::doc_markdown, reason = "help is plain text")]
 pub enum Command {
     /// Say why pods have their marks and sidecars, or lack them, why nodes lack the pod of a job, and what to do
     ///

@@ -23,6 +23,7 @@ impl ObjectName {
     }
 
     /// Another name in the same namespace.
+    #[must_use]
     pub fn beside(&self, name: impl Into<String>) -> Self {
         Self {
             namespace: self.namespace.clone(),

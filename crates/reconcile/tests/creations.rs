@@ -324,7 +324,7 @@ impl Sea {
         map.metadata.namespace = Some(hand.name.namespace.clone());
         map.metadata.uid = Some(hand.uid.clone());
         map.metadata.resource_version = hand.version.number().map(|number| number.to_string());
-        self.crew.observe_object(&Arc::new(map), source);
+        self.crew.observe_object(Arc::new(map), source);
     }
 
     fn list(&mut self, is_beside: bool) {

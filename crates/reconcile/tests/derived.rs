@@ -302,7 +302,7 @@ fn nothing_is_sent_before_each_key_has_run_and_the_last_ones_run_once() {
     assert_eq!(all.len(), 3, "{all:?}");
     let count = id(0, named("shop", "count"));
     // The first round is over, whatever comes next.
-    lamps.observe_object(&lamp("l9", 9, &json!({}), &json!({})), Source::Watch);
+    lamps.observe_object(lamp("l9", 9, &json!({}), &json!({})), Source::Watch);
     let light = id(1, named("shop", "l1"));
     assert!(lamps.take_due(&light, at(0)).is_some());
     lamps.run_keys(at(1));
@@ -334,7 +334,7 @@ fn parts_of_an_object_that_is_gone_were_undone_by_nobody() {
 #[test]
 fn what_is_kept_of_changes_outlives_the_term_if_the_feature_says_so() {
     let mut lamps = Reconciler::new(Lamps, || Duration::ZERO);
-    lamps.observe_object(&lamp("a", 1, &json!({}), &json!({})), Source::Watch);
+    lamps.observe_object(lamp("a", 1, &json!({}), &json!({})), Source::Watch);
     lamps.begin_term();
     lamps.begin_term();
     assert_eq!(lamps.memory().by_namespace["shop"], 1);
@@ -346,10 +346,10 @@ fn the_progress_of_a_watch_is_known_also_by_what_shows_nothing_new() {
     let mut lamps = Reconciler::new(Lamps, || Duration::ZERO);
     let version = ResourceVersion::from;
     lamps.observe_list::<ConfigMap>(&[].into(), version(1), false, at(0));
-    lamps.observe_object(&lamp("a", 2, &json!({}), &json!({})), Source::Watch);
-    lamps.observe_object(&lamp("a", 3, &json!({}), &json!({})), Source::Watch);
+    lamps.observe_object(lamp("a", 2, &json!({}), &json!({})), Source::Watch);
+    lamps.observe_object(lamp("a", 3, &json!({}), &json!({})), Source::Watch);
     // It says nothing of how far the watch has come.
-    lamps.observe_object(&lamp("a", 9, &json!({}), &json!({})), Source::Reply);
+    lamps.observe_object(lamp("a", 9, &json!({}), &json!({})), Source::Reply);
     lamps.observe_deletion::<ConfigMap>(&named("shop", "b"), version(4), at(0));
     lamps.observe_list::<ConfigMap>(&[].into(), version(5), true, at(0));
     let expected = [
@@ -398,12 +398,12 @@ fn a_write_waits_while_another_kind_of_its_object_is_under_way() {
     let mut lamps = Reconciler::new(Lamps, || Duration::ZERO);
     lamps.begin_term();
     let red = json!({"colour": "red"});
-    lamps.observe_object(&lamp("a", 1, &red, &json!({})), Source::Watch);
+    lamps.observe_object(lamp("a", 1, &red, &json!({})), Source::Watch);
     lamps.run_keys(at(0));
     let [light, dim] = [1, 2].map(|kind| id(kind, named("shop", "a")));
     assert!(lamps.take_due(&light, at(0)).is_some());
     let none = json!({"dim": "yes"});
-    lamps.observe_object(&lamp("a", 2, &none, &json!({})), Source::Watch);
+    lamps.observe_object(lamp("a", 2, &none, &json!({})), Source::Watch);
     lamps.run_keys(at(0));
     assert!(lamps.take_due(&dim, at(0)).is_none());
     lamps.note_failed(&light, true);
@@ -416,25 +416,25 @@ fn a_write_waits_while_another_kind_of_its_object_is_under_way() {
 fn a_part_that_is_undone_rests_alone_and_not_for_another_value() {
     let mut lamps = Reconciler::new(Lamps, || Duration::ZERO);
     let wants = json!({"colour": "red", "on": "yes"});
-    lamps.observe_object(&lamp("a", 1, &wants, &json!({})), Source::Watch);
+    lamps.observe_object(lamp("a", 1, &wants, &json!({})), Source::Watch);
     lamps.begin_term();
     assert_eq!(send(&mut lamps, at(0)), ["colour", "on"]);
     // Somebody takes the colour away each time.
     let on = json!({"on": "yes"});
-    lamps.observe_object(&lamp("a", 2, &wants, &on), Source::Watch);
+    lamps.observe_object(lamp("a", 2, &wants, &on), Source::Watch);
     assert_eq!(send(&mut lamps, at(0)), ["colour"]);
     assert!(send(&mut lamps, at(0)).is_empty());
     let wants_off = json!({"colour": "red", "on": "no"});
-    lamps.observe_object(&lamp("a", 3, &wants_off, &on), Source::Watch);
+    lamps.observe_object(lamp("a", 3, &wants_off, &on), Source::Watch);
     assert_eq!(send(&mut lamps, at(0)), ["on"]);
     let off = json!({"on": "no"});
-    lamps.observe_object(&lamp("a", 4, &wants_off, &off), Source::Watch);
+    lamps.observe_object(lamp("a", 4, &wants_off, &off), Source::Watch);
     assert!(send(&mut lamps, at(0)).is_empty());
     assert_eq!(send(&mut lamps, at(1)), ["colour"]);
     // The colour that is wanted for a moment is there already: what was taken away is another one.
     let blue = json!({"colour": "blue", "on": "no"});
-    lamps.observe_object(&lamp("a", 5, &blue, &blue), Source::Watch);
+    lamps.observe_object(lamp("a", 5, &blue, &blue), Source::Watch);
     assert!(send(&mut lamps, at(1)).is_empty());
-    lamps.observe_object(&lamp("a", 6, &wants_off, &off), Source::Watch);
+    lamps.observe_object(lamp("a", 6, &wants_off, &off), Source::Watch);
     assert_eq!(send(&mut lamps, at(1)), ["colour"]);
 }

@@ -33,7 +33,7 @@ fn uncoloured() -> (Reconciler<CopyLabels>, WriteId) {
         ..Pod::default()
     };
     pod.metadata.annotations = Some([(COLOUR_FROM.to_owned(), "paint".to_owned())].into());
-    reconciler.observe_object(&Arc::new(pod), Source::Watch);
+    reconciler.observe_object(Arc::new(pod), Source::Watch);
     let now = Now::default();
     reconciler.run_keys(now);
     assert!(
@@ -45,7 +45,7 @@ fn uncoloured() -> (Reconciler<CopyLabels>, WriteId) {
         ..ConfigMap::default()
     };
     map.metadata.labels = Some([(COLOUR.to_owned(), "red".to_owned())].into());
-    reconciler.observe_object(&Arc::new(map), Source::Watch);
+    reconciler.observe_object(Arc::new(map), Source::Watch);
     reconciler.run_keys(now);
     let due = reconciler.take_effects(now).dirty.remove(0);
     (reconciler, due)

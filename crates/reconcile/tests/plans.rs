@@ -212,7 +212,7 @@ impl Tower {
         map.metadata.resource_version = Some(self.version.to_string());
         let owned = |(key, value): &(&str, &str)| ((*key).to_owned(), (*value).to_owned());
         map.data = Some(data.iter().map(owned).collect());
-        self.bells.observe_object(&Arc::new(map), Source::Watch);
+        self.bells.observe_object(Arc::new(map), Source::Watch);
     }
 
     fn pass(&mut self, seconds: u64) {

@@ -219,9 +219,9 @@ fn the_memory_of_one_term_is_not_that_of_the_next() {
 #[test]
 fn changes_are_published_also_while_this_process_does_not_write() {
     let (mut reconciler, shown) = tally();
-    reconciler.observe_object(&item("a", &json!({"colour": "red"}), "1"), Source::Watch);
+    reconciler.observe_object(item("a", &json!({"colour": "red"}), "1"), Source::Watch);
     // It shows nothing new.
-    reconciler.observe_object(&item("a", &json!({"colour": "red"}), "2"), Source::Watch);
+    reconciler.observe_object(item("a", &json!({"colour": "red"}), "2"), Source::Watch);
     reconciler.publish();
     assert_eq!(*shown.lock().expect("no thread has panicked"), 1);
     assert!(reconciler.take_effects(at(0)).deadline.is_none());
@@ -230,7 +230,7 @@ fn changes_are_published_also_while_this_process_does_not_write() {
 #[test]
 fn what_this_process_itself_knows_makes_keys_run_once_it_writes() {
     let (mut reconciler, _) = tally();
-    reconciler.observe_object(&item("a", &json!({"colour": "red"}), "1"), Source::Watch);
+    reconciler.observe_object(item("a", &json!({"colour": "red"}), "1"), Source::Watch);
     let unwant = |colour: &'static str| {
         move |world: &mut Items, mark: &mut dyn FnMut(TallyKey)| {
             world.unwanted = Some(colour.to_owned());
@@ -256,12 +256,9 @@ fn an_object_that_no_list_shows_is_known_from_a_reply_that_is_older_than_the_lis
     let (mut reconciler, _) = tally();
     let listed = ResourceVersion::from(9);
     reconciler.observe_list::<ConfigMap>(&[].into(), listed, false, at(0));
-    reconciler.observe_object(
-        &item("shown", &json!({"colour": "red"}), "3"),
-        Source::Reply,
-    );
-    reconciler.observe_object(&item("hidden", &json!({}), "3"), Source::Reply);
-    reconciler.observe_object(&item("late", &json!({}), "3"), Source::Watch);
+    reconciler.observe_object(item("shown", &json!({"colour": "red"}), "3"), Source::Reply);
+    reconciler.observe_object(item("hidden", &json!({}), "3"), Source::Reply);
+    reconciler.observe_object(item("late", &json!({}), "3"), Source::Watch);
     let known: Vec<_> = reconciler
         .world()
         .store

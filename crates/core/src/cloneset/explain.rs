@@ -52,16 +52,16 @@ pub fn explain_set(
 ) -> SetExplanation {
     let name = ObjectName::of(&set.metadata);
     let mut observed = Reconciler::new(CloneSets::default(), || Duration::ZERO);
-    observed.observe_object(&Arc::new(set), Source::Reply);
+    observed.observe_object(Arc::new(set), Source::Reply);
     for pod in pods {
-        observed.observe_object(&Arc::new(pod), Source::Reply);
+        observed.observe_object(Arc::new(pod), Source::Reply);
     }
     for revision in revisions {
-        observed.observe_object(&Arc::new(revision), Source::Reply);
+        observed.observe_object(Arc::new(revision), Source::Reply);
     }
     let knows_claims = claims.is_some();
     for claim in claims.into_iter().flatten() {
-        observed.observe_object(&Arc::new(claim), Source::Reply);
+        observed.observe_object(Arc::new(claim), Source::Reply);
     }
     let set = observed.world().sets.observed(&name);
     let set = set.expect("it was just observed");

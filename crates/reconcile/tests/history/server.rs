@@ -258,13 +258,13 @@ impl Play {
                 metadata,
                 ..Pod::default()
             };
-            self.reconciler.observe_object(&Arc::new(pod), source);
+            self.reconciler.observe_object(Arc::new(pod), source);
         } else {
             let map = ConfigMap {
                 metadata,
                 ..ConfigMap::default()
             };
-            self.reconciler.observe_object(&Arc::new(map), source);
+            self.reconciler.observe_object(Arc::new(map), source);
         }
     }
 

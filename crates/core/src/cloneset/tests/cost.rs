@@ -49,12 +49,11 @@ impl Many {
             pods: pods.collect(),
             now: cluster.time(),
         };
-        many.reconciler
-            .observe_object(&Arc::new(set), Source::Reply);
+        many.reconciler.observe_object(Arc::new(set), Source::Reply);
         for name in cluster.names(Kind::Revision) {
             let revision: ControllerRevision = read(cluster.get(Kind::Revision, &name).unwrap());
             many.reconciler
-                .observe_object(&Arc::new(revision), Source::Reply);
+                .observe_object(Arc::new(revision), Source::Reply);
         }
         for place in 0..many.pods.len() {
             many.observe(place, 1);
@@ -69,8 +68,7 @@ impl Many {
         metadata["resourceVersion"] = json!((1_000_000 + version).to_string());
         metadata["labels"]["version"] = json!(version.to_string());
         let pod: Pod = read(&self.pods[place]);
-        self.reconciler
-            .observe_object(&Arc::new(pod), Source::Reply);
+        self.reconciler.observe_object(Arc::new(pod), Source::Reply);
     }
 
     /// The CPU time of the run after an event of a pod, at best.

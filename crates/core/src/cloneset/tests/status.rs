@@ -1,5 +1,6 @@
 //! What is said of a set, and when.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use leadsman_api::slim::Pod;
@@ -61,10 +62,8 @@ fn pods_that_no_set_waits_for_make_nothing_run() {
     let now = cluster.time();
     let mut runs_after = |name: &str| {
         let pod = json!({"metadata": {"name": name, "namespace": "ns", "uid": "1"}});
-        let pod: Pod = serde_json::from_value(pod).unwrap();
-        cluster
-            .reconciler
-            .observe_object(&pod.into(), Source::Watch);
+        let pod: Arc<Pod> = serde_json::from_value(pod).unwrap();
+        cluster.reconciler.observe_object(pod, Source::Watch);
         let deadline = cluster.reconciler.take_effects(now).deadline;
         let runs = deadline.is_some_and(|deadline| deadline <= now.monotonic);
         cluster.reconciler.run_keys(now);

@@ -275,7 +275,7 @@ impl Play {
             match event {
                 Event::CronJob(job) => process
                     .reconciler
-                    .observe_object(&Arc::new(*job), Source::Watch),
+                    .observe_object(Arc::new(*job), Source::Watch),
                 Event::Run(kind, body) => process.show_run(kind, body, Source::Watch),
                 Event::RunGone(kind, name, version) => {
                     let (name, version) = (object_name(&name), ResourceVersion::from(version));
@@ -314,7 +314,7 @@ impl Play {
         }
         process
             .reconciler
-            .observe_object(&Arc::new(self.cron_job.clone()), source);
+            .observe_object(Arc::new(self.cron_job.clone()), source);
         let names = [object_name(self.cron_job.metadata.name.as_deref().unwrap())].into();
         process
             .reconciler
@@ -565,7 +565,7 @@ impl Process {
     fn show_run(&mut self, kind: RunKind, body: Value, source: Source) {
         let run: run::Run = serde_json::from_value(body).unwrap();
         match kind {
-            RunKind::Job => self.reconciler.observe_object(&Arc::new(Job(run)), source),
+            RunKind::Job => self.reconciler.observe_object(Arc::new(Job(run)), source),
             RunKind::BroadcastJob => {
                 let run = Arc::new(BroadcastJobRun(run));
                 self.reconciler.observe_object(&run, source);
