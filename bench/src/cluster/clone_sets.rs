@@ -143,7 +143,7 @@ impl Clones<'_> {
     }
 
     /// Makes the set and its pods, in service, while no manager runs but for the first of them: with one, and with kubelets, it
-    /// takes three times as long.
+    /// takes four times as long.
     async fn make_at_rest(&self) -> Result<()> {
         let (stage, name) = (self.stage, self.name.clone());
         let first = Self {
