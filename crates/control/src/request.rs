@@ -28,7 +28,7 @@ const METADATA_ONLY: HeaderValue = HeaderValue::from_static(
 pub struct Request<E> {
     /// The kind of the write.
     pub kind: &'static WriteKind,
-    /// What is sent. A failure to build it counts as a refusal.
+    /// The request itself. A failure to build it counts as a refusal.
     pub http: Result<HttpRequest<Vec<u8>>, BuildError>,
     /// How to read the object in the reply, if there is one. (The reply to a deletion has none: the watch shows when the object
     /// is gone, in order with later events.)
