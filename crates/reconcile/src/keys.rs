@@ -10,13 +10,12 @@ use crate::timers::Timers;
 
 /// A key runs again after so many times as long as its run took, so that no object takes more than a hundredth of the thread.
 ///
-/// It does after a part of that if several writes are due after the run: an answer makes the key dirty, and what a dirty key has
-/// planned is not sent before its next run, so a large object would send what fits into the requests in flight once a rest.
+/// Writes that are sent meanwhile share that: an answer makes the key dirty, and what a dirty key has planned is not sent before
+/// its next run, so a large object would send what fits into the requests in flight once a rest. Writes that cannot be sent, since
+/// the API server is the slower one, make no rest shorter.
 const REST: u32 = 100;
 /// The least of it: no object takes more than a half of the thread, whatever it has to write, but for runs beyond [`LONGEST`].
 const LEAST: u32 = 2;
-/// More writes than these make no rest shorter.
-pub(crate) const MOST_DUE: usize = (REST / LEAST) as usize;
 /// The longest rest.
 const LONGEST: Duration = Duration::from_millis(200);
 /// A rest that is shorter is not worth a timer.
@@ -37,12 +36,34 @@ pub(crate) struct KeyQueue<K> {
     first: BTreeSet<K>,
     /// How many of these run after none.
     first_ready: usize,
-    /// The keys that rest, and whether they have to run afterwards.
-    resting: BTreeMap<K, bool>,
+    /// The keys that rest.
+    resting: BTreeMap<K, Rest>,
     /// How many keys of a namespace have to run after their rest, of those that run after none.
     late: BTreeMap<Box<str>, usize>,
     rests: Timers<K>,
     now: Duration,
+}
+
+/// The rest of a key after a run.
+#[derive(Debug)]
+struct Rest {
+    /// The end of the run, and how long that took.
+    since: Duration,
+    took: Duration,
+    /// Writes that were sent since.
+    sent: u32,
+    /// The time that its timer is set for.
+    until: Option<Duration>,
+    /// Whether it has to run afterwards.
+    is_marked: bool,
+}
+
+impl Rest {
+    /// When it ends, if there is one.
+    fn end(&self) -> Option<Duration> {
+        let rest = rest_after(self.took, self.sent)?;
+        Some(self.since.saturating_add(rest))
+    }
 }
 
 impl<K> Default for KeyQueue<K> {
@@ -67,8 +88,8 @@ impl<K: Key> KeyQueue<K> {
     /// Has a key run: as soon as its namespace has its turn, but not before its rest is over, nor before the keys that it runs
     /// after.
     pub(crate) fn mark(&mut self, key: K) {
-        if let Some(has_to_run) = self.resting.get_mut(&key) {
-            if !std::mem::replace(has_to_run, true) && runs_after_none(&key) {
+        if let Some(rest) = self.resting.get_mut(&key) {
+            if !std::mem::replace(&mut rest.is_marked, true) && runs_after_none(&key) {
                 *self.late.entry(key.namespace().into()).or_default() += 1;
             }
             return;
@@ -98,7 +119,7 @@ impl<K: Key> KeyQueue<K> {
         let is_in = |keys: Option<&BTreeSet<K>>| keys.is_some_and(|keys| keys.contains(key));
         let is_ready = is_in(self.ready.get(name).map(|line| &line.known));
         let is_queued = is_ready || is_in(self.free.get(name)) || is_in(self.blocked.get(name));
-        let rests = self.resting.get(key).copied().unwrap_or_default();
+        let rests = self.resting.get(key).is_some_and(|rest| rest.is_marked);
         rests || is_queued || self.after_all.contains_key(key)
     }
 
@@ -124,7 +145,7 @@ impl<K: Key> KeyQueue<K> {
     pub(crate) fn take_next(&mut self, now: Duration) -> Option<K> {
         self.now = now;
         while let Some(key) = self.rests.pop_due(now) {
-            if self.resting.remove(&key) == Some(true) {
+            if self.resting.remove(&key).is_some_and(|rest| rest.is_marked) {
                 self.end_late(&key);
                 self.mark(key);
             }
@@ -213,15 +234,34 @@ impl<K: Key> KeyQueue<K> {
         }
     }
 
-    /// Lets a key rest after a run that took so long, and after which so many writes are due.
-    pub(crate) fn rest(&mut self, key: &K, took: Duration, due: usize, now: Duration) {
-        if let Some(rest) = rest_after(took, due) {
-            // One that has marked itself has run once more meanwhile.
-            if self.resting.insert(key.clone(), false) == Some(true) {
+    /// Lets a key rest after a run that took so long.
+    pub(crate) fn rest(&mut self, key: &K, took: Duration, now: Duration) {
+        let mut rest = Rest {
+            since: now,
+            took,
+            sent: 0,
+            until: None,
+            is_marked: false,
+        };
+        let Some(end) = rest.end() else { return };
+        // One that has marked itself has run once more meanwhile.
+        if let Some(before) = self.resting.remove(key) {
+            rest.until = before.until;
+            if before.is_marked {
                 self.end_late(key);
                 self.unblock(key.namespace());
             }
-            self.rests.set(now.saturating_add(rest), key.clone());
+        }
+        self.rests.reset(&mut rest.until, Some(end), || key.clone());
+        self.resting.insert(key.clone(), rest);
+    }
+
+    /// A write of a key was sent.
+    pub(crate) fn note_sent(&mut self, key: &K) {
+        if let Some(rest) = self.resting.get_mut(key) {
+            rest.sent = rest.sent.saturating_add(1);
+            let end = rest.end();
+            self.rests.reset(&mut rest.until, end, || key.clone());
         }
     }
 
@@ -286,13 +326,12 @@ fn runs_after_none(key: &impl Key) -> bool {
     key.runs_after() == Precedence::None
 }
 
-/// How long a key rests, if it does.
-fn rest_after(took: Duration, due: usize) -> Option<Duration> {
+/// How long a key rests that has sent so many writes since, if it does.
+fn rest_after(took: Duration, sent: u32) -> Option<Duration> {
     if took.saturating_mul(REST) < SHORTEST {
         return None;
     }
-    let due = u32::try_from(due).unwrap_or(REST).max(1);
-    let rest = took.saturating_mul((REST / due).max(LEAST));
+    let rest = took.saturating_mul((REST / sent.max(1)).max(LEAST));
     Some(rest.clamp(SHORTEST, LONGEST))
 }
 
@@ -410,7 +449,7 @@ mod tests {
         let (begin, end) = (Duration::ZERO, Duration::from_millis(500));
         let mut queue = marked(&[Pod("calm", 1)]);
         let pod = queue.take_next(begin).expect("it is marked");
-        queue.rest(&pod, Duration::from_millis(1), 0, begin);
+        queue.rest(&pod, Duration::from_millis(1), begin);
         queue.mark(Marker("calm"));
         queue.mark(Node);
         queue.mark(pod.clone());
@@ -427,17 +466,35 @@ mod tests {
         let mut queue = marked(&[Pod("calm", 1)]);
         let pod = queue.take_next(now).expect("it is marked");
         queue.mark(pod.clone());
-        queue.rest(&pod, Duration::from_millis(1), 0, now);
+        queue.rest(&pod, Duration::from_millis(1), now);
         queue.mark(pod.clone());
         queue.mark(Marker("calm"));
         assert_eq!(queue.take_next(now), Some(pod.clone()));
-        queue.rest(&pod, Duration::from_millis(1), 0, now);
+        queue.rest(&pod, Duration::from_millis(1), now);
         assert_eq!(take_all(&mut queue, now), [Marker("calm")]);
     }
 
     #[test]
-    fn a_key_with_much_to_write_rests_less() {
-        let rest = |micros: u64, due| rest_after(Duration::from_micros(micros), due);
+    fn a_key_rests_less_with_each_write_that_it_sends() {
+        let mut queue = marked(&[Pod("calm", 1)]);
+        let pod = queue.take_next(Duration::ZERO).expect("it is marked");
+        queue.note_sent(&pod);
+        queue.rest(&pod, Duration::from_millis(1), Duration::ZERO);
+        queue.mark(pod.clone());
+        for (sent, millis) in [(0, 100), (1, 100), (2, 50), (10, 10)] {
+            let known = queue.resting.get(&pod).map_or(sent, |rest| rest.sent);
+            (known..sent).for_each(|_| queue.note_sent(&pod));
+            let end = Duration::from_millis(millis);
+            assert_eq!(queue.deadline(Duration::ZERO), Some(end), "{sent} writes");
+        }
+        assert_eq!(queue.take_next(Duration::from_millis(9)), None);
+        assert_eq!(take_all(&mut queue, Duration::from_millis(10)), [pod]);
+        assert_eq!(queue.deadline(Duration::ZERO), None);
+    }
+
+    #[test]
+    fn a_rest_is_a_hundred_times_the_run_shared_by_the_writes() {
+        let rest = |micros: u64, sent| rest_after(Duration::from_micros(micros), sent);
         let millis = |millis| Some(Duration::from_millis(millis));
         assert_eq!(rest(49, 0), None);
         assert_eq!(rest(50, 0), millis(5));
@@ -446,7 +503,7 @@ mod tests {
         assert_eq!(rest(1_000, 10), millis(10));
         assert_eq!(rest(9_000, 1), millis(200));
         assert_eq!(rest(9_000, 60), millis(18));
-        assert_eq!(rest(9_000, usize::MAX), millis(18));
+        assert_eq!(rest(9_000, u32::MAX), millis(18));
         assert_eq!(rest(1_000, 60), millis(5));
         assert_eq!(rest(900_000, 60), millis(200));
     }

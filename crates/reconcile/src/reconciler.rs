@@ -12,7 +12,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use crate::effects::Effects;
 use crate::feature::{Feature, Key, Watch, WatchAdvance, WriteVerb};
-use crate::keys::{KeyQueue, MOST_DUE};
+use crate::keys::KeyQueue;
 use crate::notices::{Notice, Notices};
 use crate::object::{ObjectName, ResourceVersion, Source};
 use crate::plan::{Plan, Write, WriteId};
@@ -309,26 +309,12 @@ impl<F: Feature> Reconciler<F> {
             self.run_key(&key, now);
             let after = (self.clock)();
             let took = after.saturating_sub(before);
-            let due = self.count_due(&key, now);
-            self.keys.rest(&key, took, due, now.monotonic);
+            self.keys.rest(&key, took, now.monotonic);
             before = after;
             if after.saturating_sub(begun) >= TURN {
                 break;
             }
         }
-    }
-
-    /// How many of the writes that a key has planned may be sent now, up to so many that more make no difference.
-    fn count_due(&self, key: &F::Key, now: Now) -> usize {
-        let planned = self.planned.get(key).into_iter().flatten();
-        let is_due = |id: &&WriteId| {
-            let mut wishes = self.wanted.get(*id).into_iter().flatten();
-            let write = wishes.find(|(by, _)| by == key).map(|(_, write)| write);
-            let sent_at =
-                write.and_then(|write| self.histories.sends_at(id, write.purpose, now.monotonic));
-            sent_at.is_some_and(|at| at <= now.monotonic)
-        };
-        planned.filter(is_due).take(MOST_DUE).count()
     }
 
     fn handle_timer(&mut self, timer: Timer<F::Key>, now: Now) {
@@ -541,6 +527,7 @@ impl<F: Feature> Reconciler<F> {
             }
         }
         self.histories.begin(id, write.purpose, write.parts.clone());
+        self.keys.note_sent(&key);
         if let Some(effect) = &write.effect {
             let until = (effect.begin)(&mut self.world, now);
             self.timers

@@ -1,5 +1,7 @@
-//! The pages of `docs/reference/`: what programs say of themselves.
+//! What is written and not by hand: the pages of `docs/reference/`, what programs say of themselves, and the picture of the demo's
+//! terminal.
 
+use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -10,6 +12,9 @@ use crate::cargo::{self, Executable};
 
 const FIELDS: &str = "docs/reference/fields.md";
 const COMMANDS: &str = "docs/reference/commands.md";
+/// The commands of the demo with what they print, which a case of the node suite types and compares.
+const TOUR: &str = "demo/tour.md";
+const TERMINAL: &str = "docs/terminal.svg";
 
 const COMMANDS_BEGIN: &str = "\
 # Commands and flags
@@ -38,7 +43,7 @@ pub(super) fn findings() -> Result<Vec<String>> {
         if fs::read_to_string(&path).ok() != Some(text) {
             let path = path.strip_prefix(cargo::root()).unwrap_or(&path);
             findings.push(format!(
-                "{} is not what the program says; run `cargo xtask docs` and commit what it wrote",
+                "{} is not what would be written; run `cargo xtask docs` and commit what it wrote",
                 path.display()
             ));
         }
@@ -46,7 +51,7 @@ pub(super) fn findings() -> Result<Vec<String>> {
     Ok(findings)
 }
 
-fn pages() -> Result<[(PathBuf, String); 2]> {
+fn pages() -> Result<[(PathBuf, String); 3]> {
     // With the selection of `manifests`, so that one build serves both.
     let programs = [
         "leadsman",
@@ -57,7 +62,9 @@ fn pages() -> Result<[(PathBuf, String); 2]> {
     let built = cargo::build(&programs.map(|name| ["--bin", name]).concat())?;
     let fields = printed(&cargo::program(&built, "crds")?, &["--fields"])?;
     let root = cargo::root();
+    let tour = fs::read_to_string(root.join(TOUR)).context(TOUR)?;
     Ok([
+        (root.join(TERMINAL), terminal(&tour)),
         (root.join(FIELDS), fields),
         (root.join(COMMANDS), commands(&built)?),
     ])
@@ -84,6 +91,52 @@ fn commands(built: &[Executable]) -> Result<String> {
         }
     }
     Ok(page)
+}
+
+/// A picture of a terminal in which the commands of a page were typed: those of its console blocks, one after the other.
+fn terminal(page: &str) -> String {
+    let mut lines = Vec::new();
+    let mut is_typed = false;
+    for line in page.lines() {
+        match line {
+            "```console" => is_typed = true,
+            "```" => is_typed = false,
+            _ if !is_typed => {}
+            _ => {
+                if line.starts_with("$ ") && !lines.is_empty() {
+                    lines.push("");
+                }
+                lines.push(line);
+            }
+        }
+    }
+    // Shapes of a letter of this size.
+    let columns = lines.iter().map(|line| line.chars().count()).max();
+    let (width, height) = (columns.unwrap_or_default() * 8 + 32, lines.len() * 19 + 32);
+    let mut picture = format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" width=\"{width}\" role=\"img\" \
+         aria-label=\"The demo's commands in a terminal, with what they print\">\n\
+         <style>text {{ font: 13px monospace; fill: #d8dee9; white-space: pre }} .typed {{ fill: #ffffff; font-weight: bold }}</style>\n\
+         <rect width=\"100%\" height=\"100%\" rx=\"8\" fill=\"#1f2933\"/>\n"
+    );
+    for (place, line) in lines.iter().enumerate() {
+        let (y, columns) = (place * 19 + 29, line.chars().count() * 8);
+        let class = if line.starts_with("$ ") {
+            " class=\"typed\""
+        } else {
+            ""
+        };
+        let shown = line
+            .replace('&', "&amp;")
+            .replace('<', "&lt;")
+            .replace('>', "&gt;");
+        // The width of letters differs by font: columns of tables are to stand below one another.
+        let _ = writeln!(
+            picture,
+            "<text x=\"16\" y=\"{y}\" textLength=\"{columns}\" xml:space=\"preserve\"{class}>{shown}</text>"
+        );
+    }
+    picture + "</svg>\n"
 }
 
 fn section(title: &str, help: &str) -> String {
@@ -124,6 +177,26 @@ fn printed(program: &Path, arguments: &[&str]) -> Result<String> {
 
 #[cfg(test)]
 mod tests {
+    #[test]
+    fn a_terminal_shows_what_is_typed_and_printed_and_nothing_else() {
+        let page = "Text.\n\n```console\n$ a <b\nout & in\n```\n\nMore.\n\n```console\n$ c\n```\n";
+        let picture = super::terminal(page);
+        let lines: Vec<_> = picture
+            .lines()
+            .filter(|line| line.starts_with("<text"))
+            .collect();
+        assert_eq!(lines.len(), 4, "{picture}");
+        assert!(
+            lines[0].ends_with("class=\"typed\">$ a &lt;b</text>"),
+            "{picture}"
+        );
+        assert!(
+            lines[1].ends_with("xml:space=\"preserve\">out &amp; in</text>"),
+            "{picture}"
+        );
+        assert!(lines[3].contains("y=\"86\""), "{picture}");
+    }
+
     #[test]
     fn verbs_are_found_in_a_help() {
         let help = "Usage: x\n\nCommands:\n  run   Runs\n          it\n  stop  Stops\n  help  Helps\n\nOptions:\n  -h\n";

@@ -2,7 +2,8 @@
 //!
 //! The pages are the repository's own Markdown files, as they are read there. mdBook wants all of them in one folder, so they
 //! are copied into one, in the layout of the repository: a link that works in the one place works in the other.
-//! `docs/SUMMARY.md` says which pages there are, and in which order. Those of `docs/reference/` are written here.
+//! `docs/SUMMARY.md` says which pages there are, and in which order. Those of `docs/reference/` and the picture of the terminal are written
+//! here.
 
 mod generated;
 mod html;

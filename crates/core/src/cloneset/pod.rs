@@ -35,6 +35,8 @@ pub struct ClonePod {
     pub(super) owner: Option<String>,
     /// Facts that are read of any pod that is updated in place.
     pub(super) observed: Arc<ObservedPod>,
+    /// What its labels say, which each run asks of each pod of a set.
+    labels: OwnLabels,
     pub(super) node: Option<String>,
     pub(super) finalizers: Vec<String>,
     /// Whether the gate is open, and since when it is as it is. None if nobody has said so.
@@ -43,6 +45,24 @@ pub struct ClonePod {
     pub(super) service: Option<Service>,
     /// Whether it was normal before it was held.
     pub(super) was_normal: bool,
+}
+
+/// What the labels say that are the set's own.
+#[derive(Clone, Debug, PartialEq)]
+struct OwnLabels {
+    state: State,
+    revision: Option<Arc<str>>,
+    is_specified: bool,
+}
+
+impl OwnLabels {
+    fn read(pod: &ObservedPod) -> Self {
+        Self {
+            state: State::read(pod.label(LIFECYCLE_LABEL)),
+            revision: pod.labels.get(REVISION_LABEL).cloned(),
+            is_specified: pod.label(SPECIFIED_DELETE_LABEL).is_some(),
+        }
+    }
 }
 
 impl ClonePod {
@@ -82,6 +102,7 @@ impl ClonePod {
             }),
             service: Service::read(pod),
             was_normal: !observed.annotation(WAS_NORMAL).is_empty(),
+            labels: OwnLabels::read(&observed),
             observed: Arc::new(observed),
         }
     }
@@ -93,17 +114,17 @@ impl ClonePod {
     }
 
     pub(super) fn state(&self) -> State {
-        State::read(self.observed.label(LIFECYCLE_LABEL))
+        self.labels.state
     }
 
     /// The hash in its revision's name.
     pub(super) fn revision_hash(&self) -> &str {
-        hash_in(self.observed.label(REVISION_LABEL).unwrap_or_default())
+        hash_in(self.labels.revision.as_deref().unwrap_or_default())
     }
 
     /// Whether somebody wants it deleted, by its label.
     pub(super) fn is_specified(&self) -> bool {
-        self.observed.label(SPECIFIED_DELETE_LABEL).is_some()
+        self.labels.is_specified
     }
 
     /// Whether its gate is closed.
@@ -288,6 +309,7 @@ impl PodChange {
                 one.image = image.as_str().into();
             }
         }
+        pod.labels = OwnLabels::read(&observed);
         pod.observed = Arc::new(observed);
         let missing = self.finalizers.iter();
         let missing: Vec<_> = missing
