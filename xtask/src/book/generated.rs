@@ -110,7 +110,7 @@ fn terminal(page: &str) -> String {
             }
         }
     }
-    // Shapes of a letter of this size.
+    // Pixels of a letter of this size.
     let columns = lines.iter().map(|line| line.chars().count()).max();
     let (width, height) = (columns.unwrap_or_default() * 8 + 32, lines.len() * 19 + 32);
     let mut picture = format!(
@@ -119,21 +119,25 @@ fn terminal(page: &str) -> String {
          <style>text {{ font: 13px monospace; fill: #d8dee9; white-space: pre }} .typed {{ fill: #ffffff; font-weight: bold }}</style>\n\
          <rect width=\"100%\" height=\"100%\" rx=\"8\" fill=\"#1f2933\"/>\n"
     );
-    for (place, line) in lines.iter().enumerate() {
+    let shown = lines
+        .iter()
+        .enumerate()
+        .filter(|(_, line)| !line.is_empty());
+    for (place, line) in shown {
         let (y, columns) = (place * 19 + 29, line.chars().count() * 8);
         let class = if line.starts_with("$ ") {
             " class=\"typed\""
         } else {
             ""
         };
-        let shown = line
+        let text = line
             .replace('&', "&amp;")
             .replace('<', "&lt;")
             .replace('>', "&gt;");
         // The width of letters differs by font: columns of tables are to stand below one another.
         let _ = writeln!(
             picture,
-            "<text x=\"16\" y=\"{y}\" textLength=\"{columns}\" xml:space=\"preserve\"{class}>{shown}</text>"
+            "<text x=\"16\" y=\"{y}\" textLength=\"{columns}\" xml:space=\"preserve\"{class}>{text}</text>"
         );
     }
     picture + "</svg>\n"
@@ -185,7 +189,7 @@ mod tests {
             .lines()
             .filter(|line| line.starts_with("<text"))
             .collect();
-        assert_eq!(lines.len(), 4, "{picture}");
+        assert_eq!(lines.len(), 3, "{picture}");
         assert!(
             lines[0].ends_with("class=\"typed\">$ a &lt;b</text>"),
             "{picture}"
@@ -194,7 +198,7 @@ mod tests {
             lines[1].ends_with("xml:space=\"preserve\">out &amp; in</text>"),
             "{picture}"
         );
-        assert!(lines[3].contains("y=\"86\""), "{picture}");
+        assert!(lines[2].contains("y=\"86\""), "{picture}");
     }
 
     #[test]
