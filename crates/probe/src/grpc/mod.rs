@@ -223,7 +223,7 @@ async fn send(
         message: Vec::new(),
         too_long: false,
     };
-    // What has the content type is gRPC to its clients, whatever the status of HTTP (`operateHeaders`,
+    // Clients of gRPC go by the content type, whatever the status of HTTP (`operateHeaders`,
     // `internal/transport/http2_client.go` of grpc-go).
     if reply.status.is_none() && (reply.is_grpc || head.status == StatusCode::OK) {
         read_body(body, &mut reply).await?;

@@ -144,7 +144,7 @@ async fn over_http2<S: AsyncRead + AsyncWrite + Unpin>(
 }
 
 /// Whether the server has said that the request was not processed and may be sent again (RFC 9113, 8.7). Go's client sends it
-/// again in the same cases, PROTOCOL_ERROR included (`canRetryError`, `golang.org/x/net/http2/transport.go`, golang/go#47635).
+/// again in the same cases, `PROTOCOL_ERROR` included (`canRetryError`, `golang.org/x/net/http2/transport.go`, golang/go#47635).
 fn is_unprocessed(error: &h2::Error) -> bool {
     match error.reason() {
         Some(Reason::NO_ERROR) => error.is_remote() && error.is_go_away(),

@@ -330,8 +330,8 @@ async fn a_request_that_is_refused_three_times_fails() {
     };
     let begin = format!("GET from {address}: ");
     assert!(message.starts_with(&begin), "{message}");
-    let served = tokio::time::timeout(AMPLE, server).await;
-    assert_eq!(served.expect("three connections").unwrap().len(), 3);
+    let connections = tokio::time::timeout(AMPLE, server).await;
+    assert_eq!(connections.expect("three are made").unwrap().len(), 3);
 }
 
 // PRB-29
