@@ -1,7 +1,7 @@
 //! The connection of an HTTP exchange, of which a call of gRPC is one, plain or TLS, over any stream.
 //!
-//! A server certificate is not verified, nor a signature made with it, as with the kubelet (`InsecureSkipVerify` in
-//! `pkg/probe/http/http.go`). HTTP/2 and HTTP/1.1 are offered over TLS, in this order, as the kubelet's client does
+//! A server certificate is not verified, as with the kubelet (`InsecureSkipVerify` in `pkg/probe/http/http.go`), nor a
+//! signature made with it, which Go verifies all the same. HTTP/2 and HTTP/1.1 are offered over TLS, in this order, as the kubelet's client does
 //! (`SetTransportDefaults` in `k8s.io/apimachinery/pkg/util/net/http.go`); the server chooses. For a request that asks for an
 //! upgrade nothing is offered: HTTP/2 has no upgrade (RFC 9113, section 8.6).
 

@@ -176,6 +176,8 @@ fn grpc_timeout(timeout: Duration) -> String {
 /// The reply to a call.
 struct GrpcReply {
     http_status: StatusCode,
+    /// Whether the content type is gRPC's.
+    is_grpc: bool,
     /// The status from headers or trailers.
     status: Option<GrpcStatus>,
     message: Vec<u8>,
@@ -215,15 +217,27 @@ async fn send(
     let (head, body) = Response::into_parts(response.await?);
     let mut reply = GrpcReply {
         http_status: head.status,
+        is_grpc: head.headers.get(CONTENT_TYPE).is_some_and(is_of_grpc),
         // Most errors are a reply of headers alone (`Trailers-Only` in "gRPC over HTTP2").
         status: GrpcStatus::read(&head.headers),
         message: Vec::new(),
         too_long: false,
     };
-    if reply.status.is_none() && head.status == StatusCode::OK {
+    // Clients of gRPC go by the content type, whatever the status of HTTP (`operateHeaders`,
+    // `internal/transport/http2_client.go` of grpc-go).
+    if reply.status.is_none() && (reply.is_grpc || head.status == StatusCode::OK) {
         read_body(body, &mut reply).await?;
     }
     Ok(reply)
+}
+
+/// Whether a content type is `application/grpc`, with a subtype or parameters at most (`ContentSubtype`,
+/// `internal/grpcutil/method.go` of grpc-go).
+fn is_of_grpc(content_type: &HeaderValue) -> bool {
+    match content_type.as_bytes().strip_prefix(b"application/grpc") {
+        Some(rest) => matches!(rest.first(), None | Some(b'+' | b';')),
+        None => false,
+    }
 }
 
 /// Reads message and trailers; of a message that is too long only the start.
@@ -251,6 +265,9 @@ impl GrpcReply {
             }
             None => "the answer has no grpc-status".to_owned(),
             Some(GrpcStatus { code, message }) => match code {
+                Code::Ok if !self.is_grpc => {
+                    "the answer's content type is not application/grpc".to_owned()
+                }
                 Code::Ok => match health::serving_status(&self.message) {
                     Ok(status) => return Ok(status),
                     Err(malformed) => malformed.to_string(),

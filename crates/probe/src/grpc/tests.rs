@@ -200,7 +200,10 @@ async fn a_serving_status_and_its_outcome(#[case] reply: Reply, #[case] expected
 #[case::garbage(Reply::message(&[0, 0, 0, 0, 1, 8], &[("grpc-status", "0")]), "malformed health check response")]
 #[case::no_status(Reply::message(&[0, 0, 0, 0, 2, 8, 1], &[]), "the answer has no grpc-status")]
 #[case::not_grpc(Reply::head(404, &[("content-type", "text/plain")]), "HTTP status 404 in place of gRPC")]
-#[case::not_grpc_body(Reply { http_status: 502, ..Reply::status(1) }, "HTTP status 502 in place of gRPC")]
+#[case::not_grpc_body(Reply { http_status: 502, head: HeaderMap::new(), ..Reply::status(1) }, "HTTP status 502 in place of gRPC")]
+#[case::no_content_type(Reply { head: HeaderMap::new(), ..Reply::status(1) }, "the answer's content type is not application/grpc")]
+#[case::json(Reply { head: map(&[("content-type", "application/json")]), ..Reply::status(1) }, "the answer's content type is not application/grpc")]
+#[case::nearly_grpc(Reply { head: map(&[("content-type", "application/grpcweb")]), ..Reply::status(1) }, "the answer's content type is not application/grpc")]
 #[tokio::test]
 async fn a_call_that_fails_says_why(#[case] reply: Reply, #[case] message: &str) {
     let (outcome, _, _, address) = probe_health(Some(reply), "x", AMPLE).await;

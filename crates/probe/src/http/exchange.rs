@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::pin::pin;
 
 use futures::future::{Either, select};
-use h2::RecvStream;
+use h2::{Reason, RecvStream};
 use http::Request;
 use http_body_util::{BodyExt, Empty};
 use hyper::body::{Bytes, Incoming};
@@ -118,23 +118,39 @@ async fn over_http2<S: AsyncRead + AsyncWrite + Unpin>(
     // The request is built only now: the handshake of TLS decides in which version it is sent.
     let request = request::for_http2(request, url.scheme).map_err(EarlyEnd::Failed)?;
     let address = progress.address;
-    let broken =
-        |error: h2::Error| EarlyEnd::Failed(format!("GET from {address}: {}", http2_error(&error)));
+    let message = |error: &h2::Error| format!("GET from {address}: {}", http2_error(error));
     let handshake = h2::client::Builder::new()
         // Responses that a server pushes are no answer to a probe (RFC 9113, 8.4).
         .enable_push(false)
         .max_header_list_size(MAX_HEAD)
         .handshake::<_, Bytes>(connection)
         .await;
-    let (sender, connection) = handshake.map_err(broken)?;
+    let (sender, connection) = handshake.map_err(|error| EarlyEnd::Failed(message(&error)))?;
     let work = pin!(async {
         let sent = async { sender.ready().await?.send_request(request, true)?.0.await };
-        let response = sent.await.map_err(broken)?;
-        progress.phase = HttpPhase::Reading;
-        judge(response.map(Body::Http2), url, ip, progress).await
+        match sent.await {
+            Ok(response) => {
+                progress.phase = HttpPhase::Reading;
+                judge(response.map(Body::Http2), url, ip, progress).await
+            }
+            Err(error) if is_unprocessed(&error) => Ok(AfterResponse::AskAgain(message(&error))),
+            Err(error) => Err(EarlyEnd::Failed(message(&error))),
+        }
     });
     match select(connection, work).await {
         Either::Left((_, work)) => work.await,
         Either::Right((next, _)) => next,
+    }
+}
+
+/// Whether the server has said that the request was not processed and may be sent again (RFC 9113, 8.7). Go's client sends it
+/// again in the same cases, `PROTOCOL_ERROR` included (`canRetryError`, `golang.org/x/net/http2/transport.go`, golang/go#47635).
+fn is_unprocessed(error: &h2::Error) -> bool {
+    match error.reason() {
+        Some(Reason::NO_ERROR) => error.is_remote() && error.is_go_away(),
+        Some(Reason::REFUSED_STREAM | Reason::PROTOCOL_ERROR) => {
+            error.is_remote() && error.is_reset()
+        }
+        _ => false,
     }
 }

@@ -4,7 +4,8 @@
 //! without TLS HTTP/2 where the probe asks for it (KEP-5999). A
 //! status from 200 to 399 succeeds. A redirect is followed if it names the host that it came from (`RedirectChecker`), which
 //! is the pod's address whatever the `Host` header says; a name is never resolved. At most 10 KiB of a body is read, and none
-//! of a failed response's is shown. A body that ends early is requested again, twice, and is a failure then.
+//! of a failed response's is shown. A body that ends early is requested again, twice, and is a failure then,
+//! as is a request that a server of HTTP/2 has not processed.
 //!
 //! | module | holds |
 //! |---|---|
@@ -39,7 +40,8 @@ use url::{HttpUrl, Redirect};
 const MAX_REQUESTS: usize = 10;
 
 /// How often a response whose body ends early is requested: the kubelet repeats a probe whose body could not be read, and no
-/// other (`maxProbeRetries`, `pkg/kubelet/prober/prober.go`). All attempts share the probe's timeout.
+/// other (`maxProbeRetries`, `pkg/kubelet/prober/prober.go`). Its client of HTTP/2 repeats what a server has not processed, as
+/// often as there is time for. All attempts share the probe's timeout.
 const MAX_ATTEMPTS: usize = 3;
 
 /// Requests of all attempts together: each may cost a handshake of TLS, and a server may redirect nine times and then break
@@ -122,8 +124,8 @@ enum AfterResponse {
     Follow { to: HttpUrl, same_scheme: bool },
     /// The run is over.
     Finished(Outcome),
-    /// The body ended early, for this reason.
-    BodyBroken(String),
+    /// The body ended early, or the server did not process the request, for this reason.
+    AskAgain(String),
 }
 
 /// The attempts of a run, up to the response that counts. Its connection is still to be closed.
@@ -138,13 +140,13 @@ async fn attempt<D: Dial>(
     for _ in 0..MAX_ATTEMPTS {
         match follow(get, ip, dialer, progress).await? {
             Ok(judged) => return Ok(judged),
-            Err(ended_early) => message = ended_early,
+            Err(reason) => message = reason,
         }
     }
     Err(EarlyEnd::Failed(message))
 }
 
-/// The requests of an attempt, up to the response that counts; or why its body ended early.
+/// The requests of an attempt, up to the response that counts; or why another attempt is due.
 async fn follow<D: Dial>(
     get: &HttpGet,
     ip: IpAddr,
@@ -169,7 +171,7 @@ async fn follow<D: Dial>(
         progress.phase = HttpPhase::Requesting;
         match exchange_request(&mut connection, request, &url, ip, progress).await? {
             AfterResponse::Finished(outcome) => return Ok(Ok((outcome, connection))),
-            AfterResponse::BodyBroken(message) => return Ok(Err(message)),
+            AfterResponse::AskAgain(message) => return Ok(Err(message)),
             AfterResponse::Follow { to, same_scheme } => {
                 // A connection of its own for each request, as the kubelet's transport has (`DisableKeepAlives`,
                 // `pkg/probe/http/http.go`).
@@ -222,10 +224,18 @@ async fn judge(
             let message = format!("GET from {}: malformed Location", progress.address);
             return Err(EarlyEnd::Failed(message));
         }
+        // A failure to the kubelet as well: there its transport verifies the certificate, by the node's authorities and for the
+        // pod's address (`h2cTransport`, `pkg/probe/http/http.go`).
+        Some(Redirect::ToTls) => {
+            let address = progress.address;
+            let message =
+                format!("GET from {address}: redirect to https, and HTTP2 is without TLS");
+            return Err(EarlyEnd::Failed(message));
+        }
     };
     let body = match read(response.into_body()).await {
         Ok(body) => body,
-        Err(error) => return Ok(AfterResponse::BodyBroken(progress.broken_message(&*error))),
+        Err(error) => return Ok(AfterResponse::AskAgain(progress.broken_message(&*error))),
     };
     let message = match remark {
         None => body,

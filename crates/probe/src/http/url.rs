@@ -25,6 +25,8 @@ pub(super) enum Redirect {
     SameHost { to: HttpUrl, same_scheme: bool },
     /// Another host, or a URL without one.
     OtherHost(String),
+    /// TLS, from a probe that speaks HTTP/2 without.
+    ToTls,
     /// No URL reference.
     Malformed,
 }
@@ -76,6 +78,9 @@ impl HttpUrl {
             None if reference.scheme.is_some() => return Redirect::OtherHost(location),
             None => (self.port, self.merge_path(reference.path)),
         };
+        if (self.scheme, scheme) == (Scheme::H2c, Scheme::Https) {
+            return Redirect::ToTls;
+        }
         Redirect::SameHost {
             to: Self {
                 scheme,

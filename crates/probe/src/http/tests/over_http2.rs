@@ -273,3 +273,81 @@ async fn a_server_of_http1_fails_a_probe_of_http2() {
     assert!(message.starts_with(&begin), "{message}");
     server.await.unwrap();
 }
+
+/// Refuses the one request of a connection.
+async fn refuse_one(stream: TcpStream, reason: h2::Reason) {
+    let mut connection = server::handshake(stream).await.unwrap();
+    let (_, mut response) = connection.accept().await.unwrap().unwrap();
+    response.send_reset(reason);
+    while let Some(Ok(_)) = connection.accept().await {}
+}
+
+/// Ends a connection whose request it has not processed.
+async fn go_away(mut stream: TcpStream) {
+    // Settings, and GOAWAY with no last stream and no error (RFC 9113, 6.8).
+    let settings = [0, 0, 0, 4, 0, 0, 0, 0, 0];
+    let go_away = [0, 0, 8, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    let sent = [&settings[..], &go_away].concat();
+    stream.write_all(&sent).await.unwrap();
+    read_to_end(&mut stream).await;
+}
+
+// PRB-29
+#[rstest]
+#[case::refused(Some(h2::Reason::REFUSED_STREAM), true)]
+#[case::protocol_error(Some(h2::Reason::PROTOCOL_ERROR), true)]
+#[case::gone_away(None, true)]
+#[case::another_error(Some(h2::Reason::INTERNAL_ERROR), false)]
+#[tokio::test]
+async fn a_request_that_was_not_processed_is_sent_again(
+    #[case] reason: Option<h2::Reason>,
+    #[case] again: bool,
+) {
+    let (listener, address) = listen_on_any_port("127.0.0.1").await;
+    let server = tokio::spawn(async move {
+        let (stream, _) = listener.accept().await.unwrap();
+        match reason {
+            Some(reason) => refuse_one(stream, reason).await,
+            None => go_away(stream).await,
+        }
+        let (stream, _) = listener.accept().await.unwrap();
+        serve_one_over(stream, respond(200, &[], b"ok")).await;
+    });
+    let outcome = probe_loopback(get(Scheme::H2c, address, "/", &[]), address, AMPLE).await;
+    assert_eq!(outcome == succeeded("ok"), again, "{outcome:?}");
+    server.abort();
+}
+
+// PRB-29
+#[tokio::test]
+async fn a_request_that_is_refused_three_times_fails() {
+    let (listener, address) = listen_on_any_port("127.0.0.1").await;
+    let refuse = |stream| refuse_one(stream, h2::Reason::REFUSED_STREAM);
+    let server = serve_scripts(listener, vec![refuse; MAX_ATTEMPTS]);
+    let outcome = probe_loopback(get(Scheme::H2c, address, "/", &[]), address, AMPLE).await;
+    let Outcome::Failed(message) = outcome else {
+        panic!("{outcome:?}");
+    };
+    let begin = format!("GET from {address}: ");
+    assert!(message.starts_with(&begin), "{message}");
+    let connections = tokio::time::timeout(AMPLE, server).await;
+    assert_eq!(connections.expect("three are made").unwrap().len(), 3);
+}
+
+// PRB-29
+#[tokio::test]
+async fn a_redirect_to_tls_fails_a_probe_of_http2() {
+    let (listener, address) = listen_on_any_port("127.0.0.1").await;
+    let location = format!("https://{address}/");
+    let server = serve_scripts(
+        listener,
+        vec![async move |stream| {
+            let response = respond(302, &[("location", &location)], b"");
+            serve_one_over(stream, response).await
+        }],
+    );
+    let outcome = probe_loopback(get(Scheme::H2c, address, "/", &[]), address, AMPLE).await;
+    let message = format!("GET from {address}: redirect to https, and HTTP2 is without TLS");
+    assert_eq!(outcome, failed(&message));
+    assert_eq!(server.await.unwrap().len(), 1);
+}
