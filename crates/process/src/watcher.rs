@@ -56,6 +56,8 @@ pub(crate) const TIMEOUT_SECONDS: std::ops::Range<u32> = 200..290;
 /// (`defaultBookmarkFrequency` in `apiserver/pkg/storage/cacher/cacher.go`), unless the connection is dead, or the watch
 /// is from a version that it has not reached (`process` in `cache_watcher.go` there passes over what is not later).
 pub const LONGEST_SILENCE: Duration = Duration::from_secs(100);
+/// Where the API server did not say whether it has come as far, it is asked again after the watch has been silent for so long.
+const SILENCE_UNANSWERED: Duration = Duration::from_secs(10);
 /// A request in flight while others are answered again after an outage may hang on a dead connection. It is given up
 /// once it is this old: the header of a watch, and a page of a list.
 const STALLED_HEADER: Duration = Duration::from_secs(1);
@@ -69,6 +71,7 @@ const _: () = assert!(
     "silence is a sign only after the next bookmark was due"
 );
 const _: () = assert!(STALLED_HEADER.as_secs() < HEADER_DEADLINE.as_secs());
+const _: () = assert!(SILENCE_UNANSWERED.as_secs() < LONGEST_SILENCE.as_secs());
 
 /// Lists and watches the target. The stream never ends; dropping it ends the request in flight. `read_object` reads what the
 /// watch delivers, as `K` is deserialized from a list. `random` spreads retries and the ends of watches.
@@ -118,6 +121,7 @@ where
         expired: 0,
         paging: Paging::default(),
         delay: None,
+        silence: Duration::ZERO,
     };
     unfold(watch, async |mut watch| {
         Some((watch.next_event().await, watch))
@@ -139,6 +143,9 @@ struct Watch<K> {
     paging: Paging,
     /// The delay until the next attempt.
     delay: Option<Duration>,
+    /// For how long the watches before the one that is established have shown nothing: since the last line, list or answer to
+    /// whether the API server has gone back. Watches may end before they have been silent for long, each time.
+    silence: Duration,
 }
 
 enum WatchState<K> {
@@ -238,6 +245,7 @@ where
         let token = match then {
             AfterPage::Watch { version } => {
                 self.metrics.count_list();
+                self.silence = Duration::ZERO;
                 self.state = WatchState::Listed {
                     version: version.clone(),
                 };
@@ -297,6 +305,10 @@ where
         let read = target.read_page::<IgnoredAny>(&self.server, None, &mut paging);
         let page = unless_stalled(read, &mut self.recoveries, STALLED_PAGE).await;
         let stored = page.and_then(|page| page).ok().map(|page| page.version);
+        self.silence = match stored {
+            Some(_) => Duration::ZERO,
+            None => LONGEST_SILENCE - SILENCE_UNANSWERED,
+        };
         let number = |text: &str| text.parse::<u64>().ok();
         let has_gone_back = stored
             .as_deref()
@@ -345,8 +357,12 @@ where
         mut stream: EstablishedWatch,
     ) -> Option<WatchEvent<K>> {
         let received = self.receive_line(&mut stream).await;
+        self.silence += clock::monotonic() - stream.last_heard();
         match received {
-            Received::Line(line) => return self.decode_line(version, stream, &line),
+            Received::Line(line) => {
+                self.silence = Duration::ZERO;
+                return self.decode_line(version, stream, &line);
+            }
             Received::Silent => {
                 self.reset_failures();
                 self.state = WatchState::Silent { version };
@@ -381,6 +397,7 @@ where
 
     async fn receive_line(&mut self, stream: &mut EstablishedWatch) -> Received {
         let heard = stream.last_heard();
+        let silent_at = heard + LONGEST_SILENCE.saturating_sub(self.silence);
         loop {
             tokio::select! {
                 // A line that is there shows that the watch is alive, however late it is read. Nothing starves: whatever is
@@ -394,7 +411,7 @@ where
                 lost = self.recoveries.wait_for_recovery() => if heard <= lost {
                     return Received::Stalled;
                 },
-                () = tokio::time::sleep_until(heard + LONGEST_SILENCE) => return Received::Silent,
+                () = tokio::time::sleep_until(silent_at) => return Received::Silent,
             }
         }
     }

@@ -84,6 +84,9 @@ impl Invariants {
         self.tell(change);
         match resource {
             "podprobemarkers" => {
+                if let Some(marker) = &change.after {
+                    self.holders.note_marker(marker);
+                }
                 self.note_claims(change.after.as_deref());
                 self.check_contest(change);
             }

@@ -258,7 +258,7 @@ pub(crate) enum Action {
     Restore { versions: u64 },
     /// Many objects that are not ours change, so that a restore to before is seen by the versions.
     SkipVersions,
-    /// etcd is restored as it was before that, and nobody is restarted.
+    /// etcd is restored as it was before that, and nobody is restarted; not while any process hears of changes late.
     RestoreSkipped,
     /// Another client writes itself into the Lease.
     TakeLease,

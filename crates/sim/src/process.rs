@@ -158,6 +158,12 @@ impl Hosts {
             .unwrap_or_default()
     }
 
+    /// Whether events of any kind are late for any process.
+    pub(crate) fn is_any_late(&self) -> bool {
+        let mut hosts = self.by_id.values();
+        hosts.any(|host| !host.faults.late_kinds().is_empty())
+    }
+
     /// Whether a process runs.
     pub(crate) fn is_alive(&self, user: &str) -> bool {
         let host = self.by_user(user);

@@ -323,9 +323,6 @@ async fn a_silent_watch_goes_on_where_the_api_server_has_not_gone_back() {
         page(&["a"], "more", "4000"),
         // Versions that cannot be compared.
         page(&["a"], "more", "x"),
-        Answer::Reply(500, json!({"code": 500})),
-        Answer::Refuse,
-        Answer::Hang,
     ];
     for answer in answers {
         let (api, mut events) =
@@ -338,6 +335,64 @@ async fn a_silent_watch_goes_on_where_the_api_server_has_not_gone_back() {
         let asked = api.asked();
         assert_eq!(asked[2], "100: list of 1", "{asked:?}");
         assert!(asked[3].ends_with(": watch from 10"), "{asked:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn whether_the_api_server_has_gone_back_is_asked_again_soon_where_it_was_not_answered() {
+    let silent = || Answer::Stream(vec![], End::Silent);
+    let unanswered = [
+        Answer::Reply(500, json!({"code": 500})),
+        Answer::Refuse,
+        Answer::Hang,
+    ];
+    for answer in unanswered {
+        let (api, mut events) = scripted_watch(vec![
+            page(&[], "", "30"),
+            silent(),
+            answer,
+            silent(),
+            page(&[], "", "12"),
+            page(&[], "", "12"),
+            silent(),
+        ]);
+        let lines = api.until(&mut events, 150).await;
+        let asked = api.asked();
+        // The watch goes on meanwhile, and has not failed.
+        assert!(lines[4].ends_with(": following"), "{lines:?}");
+        assert_eq!(asked[2], "100: list of 1", "{asked:?}");
+        assert!(asked[3].ends_with(": watch from 30"), "{asked:?}");
+        assert!(asked[6].ends_with(": watch from 12"), "{asked:?}");
+    }
+}
+
+/// A proxy that ends watches often, or outages of others, would otherwise put off for ever that a restore is noticed.
+#[tokio::test(start_paused = true)]
+async fn a_watch_that_was_begun_again_is_silent_since_the_last_line() {
+    let silent = || Answer::Stream(vec![], End::Silent);
+    let ends = |end| Answer::Stream(vec![(60, String::new())], end);
+    for first in [ends(End::Ended), ends(End::Broken), silent()] {
+        let (api, mut events) = scripted_watch(vec![
+            page(&[], "", "30"),
+            first,
+            silent(),
+            page(&[], "", "12"),
+            page(&[], "", "12"),
+            Answer::Stream(vec![(30, changed("a", "13"))], End::Ended),
+            silent(),
+        ]);
+        api.until(&mut events, 50).await;
+        api.record(&timed_out(Duration::ZERO));
+        api.until(&mut events, 59).await;
+        api.record(&Disposition::Done);
+        api.until(&mut events, 220).await;
+        let asked = api.asked();
+        assert!(asked[2].ends_with(": watch from 30"), "{asked:?}");
+        let second = |ask: &String| ask.split_once(':').unwrap().0.parse::<u64>().unwrap();
+        assert!((100..=102).contains(&second(&asked[3])), "{asked:?}");
+        assert!(asked[3].ends_with(": list of 1"), "{asked:?}");
+        // A line begins the silence anew.
+        assert_eq!(asked.len(), 7, "{asked:?}");
     }
 }
 

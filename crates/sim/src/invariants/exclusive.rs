@@ -1,6 +1,7 @@
 //! A value that only one pod has is given to no pod while another one has it, and no version is lower than one before.
+//! Only one pod of those of one marker and probe has it: what two markers give, two pods may have (PPM-23).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use leadsman_api::limits::EXCLUSIVE_ANNOTATION;
@@ -13,15 +14,36 @@ use crate::resources::TENANT;
 use crate::story::Story;
 use crate::tenants::PRIMARY;
 
-/// The pods as they are stored, by name.
+/// Who has which exclusive values.
 #[derive(Default)]
-pub(super) struct Holders(BTreeMap<String, Arc<Value>>);
+pub(super) struct Holders {
+    /// The pods as they are stored, by name.
+    pods: BTreeMap<String, Arc<Value>>,
+    /// The labels that a probe of a marker has ever set exclusively, with the name of its records.
+    given_by: BTreeSet<(String, String)>,
+}
 
 impl Holders {
+    /// Takes in a marker.
+    pub(super) fn note_marker(&mut self, marker: &Value) {
+        let probes = marker["spec"]["probes"].as_array();
+        for probe in probes.into_iter().flatten() {
+            let policies = probe["markerPolicy"].as_array().into_iter().flatten();
+            let labels = policies.filter_map(|policy| policy["exclusive"]["label"].as_str());
+            let entry = format!(
+                "{}#{}",
+                text(marker, "name"),
+                probe["name"].as_str().unwrap_or_default()
+            );
+            self.given_by
+                .extend(labels.map(|label| (label.to_owned(), entry.clone())));
+        }
+    }
+
     pub(super) fn note_restore(&mut self, server: &ApiServer) {
         let pods = server.objects("pods").into_iter();
         let pods = pods.filter(|pod| text(pod, "namespace") == TENANT);
-        self.0 = pods
+        self.pods = pods
             .map(|pod| (text(&pod, "name").to_owned(), pod))
             .collect();
     }
@@ -29,7 +51,7 @@ impl Holders {
     /// Takes in a change of a pod; judged is only what a manager has written.
     pub(super) fn observe_pod(&mut self, change: &Change, is_judged: bool, story: &Story) {
         let Some(after) = &change.after else {
-            self.0.remove(&change.name);
+            self.pods.remove(&change.name);
             return;
         };
         if text(after, "namespace") != TENANT {
@@ -39,7 +61,7 @@ impl Holders {
             self.check_given(change.before.as_deref(), after, story);
             check_versions(change.before.as_deref(), after, story);
         }
-        self.0.insert(change.name.clone(), Arc::clone(after));
+        self.pods.insert(change.name.clone(), Arc::clone(after));
     }
 
     fn check_given(&self, before: Option<&Value>, after: &Value, story: &Story) {
@@ -49,11 +71,11 @@ impl Holders {
             *value == PRIMARY && was != Some(value)
         });
         for (key, _) in given {
-            let own = holding(after);
-            let others = self.0.iter().filter(|(name, pod)| {
+            let own = self.holding(after, key);
+            let others = self.pods.iter().filter(|(name, pod)| {
                 *name != text(after, "name")
                     && pod["metadata"]["labels"][key] == PRIMARY
-                    && holding(pod).iter().any(|entry| own.contains(entry))
+                    && !own.is_disjoint(&self.holding(pod, key))
             });
             for (other, _) in others {
                 let name = text(after, "name");
@@ -70,6 +92,16 @@ impl Holders {
                 );
             }
         }
+    }
+
+    /// The probes that give the label and whose values a pod has, by its own record.
+    fn holding(&self, pod: &Value, label: &str) -> BTreeSet<String> {
+        let records = records(pod).into_iter();
+        let held = records.filter(|(_, record)| record["holds"] == true);
+        held.map(|(entry, _)| (label.to_owned(), entry))
+            .filter(|given| self.given_by.contains(given))
+            .map(|(_, entry)| entry)
+            .collect()
     }
 }
 
@@ -93,9 +125,63 @@ fn records(pod: &Value) -> Map<String, Value> {
     read.unwrap_or_default()
 }
 
-/// The probes whose values a pod has, by its own record.
-fn holding(pod: &Value) -> Vec<String> {
-    let records = records(pod).into_iter();
-    let holding = records.filter(|(_, record)| record["holds"] == true);
-    holding.map(|(entry, _)| entry).collect()
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::tenants::label_key;
+
+    fn marker(name: &str, label: usize) -> Value {
+        let exclusive = json!({"label": label_key(label), "value": PRIMARY});
+        let probe =
+            json!({"name": "p0", "markerPolicy": [{"state": "Succeeded", "exclusive": exclusive}]});
+        json!({"metadata": {"name": name}, "spec": {"probes": [probe]}})
+    }
+
+    /// A pod that has the value of these markers by its record, and the labels of these numbers.
+    fn pod(name: &str, markers: &[&str], labels: &[usize]) -> Value {
+        let records = markers.iter().map(|marker| {
+            let entry = format!("{marker}#p0");
+            (entry, json!({"holds": true, "version": 1}))
+        });
+        let records: Map<_, _> = records.collect();
+        let labels = labels
+            .iter()
+            .map(|label| (label_key(*label), json!(PRIMARY)));
+        let labels: Map<_, _> = labels.collect();
+        let annotations = json!({EXCLUSIVE_ANNOTATION: Value::from(records).to_string()});
+        let metadata = json!({"namespace": TENANT, "name": name, "labels": labels, "annotations": annotations});
+        json!({"metadata": metadata})
+    }
+
+    #[test]
+    fn two_pods_have_a_value_only_by_two_markers() {
+        // The markers by whose records each of two pods has label 1 in the end, and whether that is a violation.
+        let table: [(&[&str], &[&str], bool); 5] = [
+            (&["m1"], &["m1"], true),
+            (&["m1"], &["m2"], false),
+            // Both have announced that they have the value of m0, which gives another label.
+            (&["m0", "m1"], &["m0", "m2"], false),
+            (&["m1"], &[], true),
+            (&["m1"], &["m0"], true),
+        ];
+        for (first, second, is_violation) in table {
+            let mut holders = Holders::default();
+            for (name, label) in [("m0", 0), ("m1", 1), ("m2", 1)] {
+                holders.note_marker(&marker(name, label));
+            }
+            let has = Arc::new(pod("a", first, &[1]));
+            holders.pods.insert("a".to_owned(), has);
+            let (before, after) = (pod("b", second, &[]), pod("b", second, &[1]));
+            let story = Story::begin();
+            holders.check_given(Some(&before), &after, &story);
+            let (_, violations) = story.end();
+            assert_eq!(
+                !violations.is_empty(),
+                is_violation,
+                "{first:?} {second:?}: {violations:?}"
+            );
+        }
+    }
 }
