@@ -56,7 +56,7 @@ pub(crate) const TIMEOUT_SECONDS: std::ops::Range<u32> = 200..290;
 /// (`defaultBookmarkFrequency` in `apiserver/pkg/storage/cacher/cacher.go`), unless the connection is dead, or the watch
 /// is from a version that it has not reached (`process` in `cache_watcher.go` there passes over what is not later).
 pub const LONGEST_SILENCE: Duration = Duration::from_secs(100);
-/// Where the API server did not say whether it has come as far, it is asked again after the watch has been silent for so long.
+/// Silence of a watch after which the API server is asked again, where it did not say whether it has come as far.
 const SILENCE_UNANSWERED: Duration = Duration::from_secs(10);
 /// A request in flight while others are answered again after an outage may hang on a dead connection. It is given up
 /// once it is this old: the header of a watch, and a page of a list.
@@ -143,7 +143,7 @@ struct Watch<K> {
     paging: Paging,
     /// The delay until the next attempt.
     delay: Option<Duration>,
-    /// For how long the watches before the one that is established have shown nothing: since the last line, list or answer to
+    /// Time for which the watches before the one that is established have shown nothing: since the last line, list or answer to
     /// whether the API server has gone back. Watches may end before they have been silent for long, each time.
     silence: Duration,
 }
@@ -307,7 +307,7 @@ where
         let stored = page.and_then(|page| page).ok().map(|page| page.version);
         self.silence = match stored {
             Some(_) => Duration::ZERO,
-            None => LONGEST_SILENCE - SILENCE_UNANSWERED,
+            None => LONGEST_SILENCE.saturating_sub(SILENCE_UNANSWERED),
         };
         let number = |text: &str| text.parse::<u64>().ok();
         let has_gone_back = stored

@@ -522,8 +522,9 @@ mod tests {
             queue.mark(pod.clone());
             (0..answered).for_each(|_| queue.note_sent(&pod));
             let end = queue.deadline(now).expect("it rests");
-            rests.push((end - now).as_millis());
-            answered = (end - now).as_millis().div_euclid(5);
+            let rest = end.saturating_sub(now).as_millis();
+            rests.push(rest);
+            answered = rest / 5;
             now = end;
         }
         let (low, high) = (rests[6..].iter().min(), rests[6..].iter().max());

@@ -35,7 +35,7 @@ pub struct ClonePod {
     pub(super) owner: Option<String>,
     /// Facts that are read of any pod that is updated in place.
     pub(super) observed: Arc<ObservedPod>,
-    /// What its labels say, which each run asks of each pod of a set.
+    /// Labels of its own, which each run asks for of each pod of a set.
     labels: OwnLabels,
     pub(super) node: Option<String>,
     pub(super) finalizers: Vec<String>,
@@ -47,7 +47,7 @@ pub struct ClonePod {
     pub(super) was_normal: bool,
 }
 
-/// What the labels say that are the set's own.
+/// The labels of a pod that are the set's own.
 #[derive(Clone, Debug, PartialEq)]
 struct OwnLabels {
     state: State,
