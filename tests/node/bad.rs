@@ -241,8 +241,9 @@ pub(crate) async fn servers_that_hang_in_one_namespace_delay_nobody(
             conditions.any(|c| c.type_ == "t.io/up" && c.status != "True")
         })
         .await?;
-    // Where the machine is busy with something else, they take longer alone too.
-    let bound = Duration::from_secs(3).max(2 * alone[2]);
+    // Of servers that hang each run takes ten minutes, so a neighbour that waits for any of them waits longer by far. Where the machine
+    // is busy with something else, flips take longer alone too, though it may be less busy then.
+    let bound = Duration::from_secs(6).max(3 * alone[2]);
     ensure!(flips[2] < bound, "flips took {flips:?}, alone {alone:?}");
     Ok(())
 }
