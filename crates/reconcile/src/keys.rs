@@ -38,7 +38,7 @@ pub(crate) struct KeyQueue<K> {
     /// How many of these run after none.
     first_ready: usize,
     /// The keys that rest.
-    resting: BTreeMap<K, Rest>,
+    resting: BTreeMap<K, KeyRest>,
     /// The writes on average in the rests before, of keys that have sent any.
     sent_before: BTreeMap<K, u32>,
     /// How many keys of a namespace have to run after their rest, of those that run after none.
@@ -49,7 +49,7 @@ pub(crate) struct KeyQueue<K> {
 
 /// The rest of a key after a run.
 #[derive(Debug)]
-struct Rest {
+struct KeyRest {
     /// The end of the run, and how long that took.
     since: Duration,
     took: Duration,
@@ -62,7 +62,7 @@ struct Rest {
     is_marked: bool,
 }
 
-impl Rest {
+impl KeyRest {
     /// The writes that share it.
     fn average(&self) -> u32 {
         self.sent.saturating_add(self.before).div_ceil(2)
@@ -252,7 +252,7 @@ impl<K: Key> KeyQueue<K> {
 
     /// Lets a key rest after a run that took so long.
     pub(crate) fn rest(&mut self, key: &K, took: Duration, now: Duration) {
-        let mut rest = Rest {
+        let mut rest = KeyRest {
             since: now,
             took,
             sent: 0,
