@@ -30,6 +30,8 @@ const OTHERS: &str = "others";
 /// The path of the pods of the first one.
 const PODS_HERE: &str = "/api/v1/namespaces/clones/pods";
 const CONTAINER: &str = "server";
+/// The readiness gates of a pod.
+const SERVICE_GATES: [&str; 2] = ["InPlaceUpdateReady", "KruisePodReady"];
 /// The pods of a large set, and of a small and a huge one, between which the cost of an event is compared.
 const MANY: usize = 5_000;
 const FEW: usize = 500;
@@ -154,13 +156,21 @@ impl Clones<'_> {
         let manager = stage.start(Who::Manager, None).await?;
         first.create().send(&stage.client).await?;
         let mut pods = ObjectWatch::<DynamicObject>::begin(&stage.client, PODS_HERE, PAGE).await?;
-        let is_normal = |pod: &DynamicObject| {
-            let found = pod.labels().get("lifecycle.apps.kruise.io/state");
-            ensure!(found.is_some_and(|it| it == "Normal"), "it is {found:?}");
+        // The others are made like it: with gates that are open, or the manager would open those of all.
+        let is_in_service = |pod: &DynamicObject| {
+            let conditions = pod.data["status"]["conditions"].as_array();
+            let is_open = |gate: &str| {
+                let mut conditions = conditions.into_iter().flatten();
+                conditions.any(|one| one["type"] == gate && one["status"] == "True")
+            };
+            ensure!(
+                SERVICE_GATES.into_iter().all(is_open),
+                "it has {conditions:?}"
+            );
             Ok(())
         };
         let made = pods
-            .wait_until("the first pod", 1, PATIENCE, is_normal)
+            .wait_until("the first pod", 1, PATIENCE, is_in_service)
             .await;
         made.with_context(|| manager.last_lines())?;
         manager.end().await?;
@@ -210,9 +220,10 @@ impl Clones<'_> {
     fn floor_of_growth(&self) -> [Vec<ApiRequest>; 2] {
         let mut pod = self.template(1);
         pod["metadata"]["ownerReferences"] = owner("CloneSet");
-        let gates = ["InPlaceUpdateReady", "KruisePodReady"];
-        pod["spec"]["readinessGates"] = gates.map(|gate| json!({"conditionType": gate})).into();
-        let conditions = gates.map(|gate| condition(gate, "True"));
+        pod["spec"]["readinessGates"] = SERVICE_GATES
+            .map(|gate| json!({"conditionType": gate}))
+            .into();
+        let conditions = SERVICE_GATES.map(|gate| condition(gate, "True"));
         let open = json!({"status": {"conditions": conditions}});
         let requests = (0..self.pods).map(|number| {
             let name = format!("floor-{number}");

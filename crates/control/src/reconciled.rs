@@ -1,8 +1,7 @@
 //! A feature on the kernel (`leadsman-reconcile`), as the control loop runs it: observations into its reconciler, planned
 //! writes out as requests.
 
-use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::sync::Arc;
 
 use leadsman_process::clock;
 use leadsman_process::metrics::LatencyHistogram;
@@ -10,7 +9,6 @@ use leadsman_reconcile::{
     Class, Effects, Feature, Now, ReasonGauge, Reconciler, Refusal, Source, Watch, WriteId,
     WriteKind,
 };
-use tokio::time::Instant;
 
 use crate::encode;
 use crate::kind::Kind;
@@ -55,7 +53,7 @@ impl<F: Feature> ReconcilerEvent<F> {
 impl<W: WatchedKinds> Reconciled<W> {
     /// A feature that has observed nothing yet.
     pub fn new(feature: W::Feature) -> Self {
-        Self(Reconciler::new(feature, elapsed), None)
+        Self(Reconciler::new(feature, clock::cpu_time), None)
     }
 
     /// The same with a memory that is not empty to begin with, and with the histogram of how late its writes are.
@@ -65,17 +63,10 @@ impl<W: WatchedKinds> Reconciled<W> {
         latency: LatencyHistogram,
     ) -> Self {
         Self(
-            Reconciler::with_memory(feature, memory, elapsed),
+            Reconciler::with_memory(feature, memory, clock::cpu_time),
             Some(latency),
         )
     }
-}
-
-/// The time since the first call, which measures what a run costs.
-fn elapsed() -> Duration {
-    static START: OnceLock<Instant> = OnceLock::new();
-    let now = clock::monotonic();
-    now.saturating_duration_since(*START.get_or_init(|| now))
 }
 
 impl<W: WatchedKinds> Rules for Reconciled<W> {

@@ -10,10 +10,8 @@ use crate::timers::Timers;
 
 /// A key runs again after so many times as long as its run took, so that no object takes more than a hundredth of the thread.
 ///
-/// Writes that are sent meanwhile share that: an answer makes the key dirty, and what a dirty key has planned is not sent before
-/// its next run, so a large object would send what fits into the requests in flight once a rest. Writes that cannot be sent, since
-/// the API server is the slower one, make no rest shorter. What was sent in the rests before counts as well: after a long rest many
-/// requests are free, after a short one few, so that long and short ones would alternate for ever.
+/// Writes that are sent meanwhile share that: a large object would have sent all that was planned, and wait. Writes that cannot be
+/// sent, since the API server is the slower one, make no rest shorter.
 const REST: u32 = 100;
 /// The least of it: no object takes more than a half of the thread, whatever it has to write, but for runs beyond [`LONGEST`].
 const LEAST: u32 = 2;
@@ -39,8 +37,6 @@ pub(crate) struct KeyQueue<K> {
     first_ready: usize,
     /// The keys that rest.
     resting: BTreeMap<K, KeyRest>,
-    /// The writes on average in the rests before, of keys that have sent any.
-    sent_before: BTreeMap<K, u32>,
     /// How many keys of a namespace have to run after their rest, of those that run after none.
     late: BTreeMap<Box<str>, usize>,
     rests: Timers<K>,
@@ -53,9 +49,8 @@ struct KeyRest {
     /// The end of the run, and how long that took.
     since: Duration,
     took: Duration,
-    /// Writes that were sent since, and in the rests before on average, of which each counts half as much as the next one.
+    /// Writes that were sent since, which share it.
     sent: u32,
-    before: u32,
     /// The time that its timer is set for.
     until: Option<Duration>,
     /// Whether it has to run afterwards.
@@ -63,14 +58,9 @@ struct KeyRest {
 }
 
 impl KeyRest {
-    /// The writes that share it.
-    fn average(&self) -> u32 {
-        self.sent.saturating_add(self.before).div_ceil(2)
-    }
-
     /// When it ends, if there is one.
     fn end(&self) -> Option<Duration> {
-        let rest = rest_after(self.took, self.average())?;
+        let rest = rest_after(self.took, self.sent)?;
         Some(self.since.saturating_add(rest))
     }
 }
@@ -86,7 +76,6 @@ impl<K> Default for KeyQueue<K> {
             first: BTreeSet::new(),
             first_ready: 0,
             resting: BTreeMap::new(),
-            sent_before: BTreeMap::new(),
             late: BTreeMap::new(),
             rests: Timers::default(),
             now: Duration::ZERO,
@@ -125,12 +114,17 @@ impl<K: Key> KeyQueue<K> {
 
     /// Whether a key has to run, now or after its rest.
     pub(crate) fn is_marked(&self, key: &K) -> bool {
+        let is_late = self.resting.get(key).is_some_and(|rest| rest.is_marked);
+        is_late || self.is_queued(key)
+    }
+
+    /// Whether a key has to run now.
+    pub(crate) fn is_queued(&self, key: &K) -> bool {
         let name = key.namespace();
         let is_in = |keys: Option<&BTreeSet<K>>| keys.is_some_and(|keys| keys.contains(key));
         let is_ready = is_in(self.ready.get(name).map(|line| &line.known));
         let is_queued = is_ready || is_in(self.free.get(name)) || is_in(self.blocked.get(name));
-        let rests = self.resting.get(key).is_some_and(|rest| rest.is_marked);
-        rests || is_queued || self.after_all.contains_key(key)
+        is_queued || self.after_all.contains_key(key)
     }
 
     /// Has nothing written before each of the keys that are marked has run, but for those that run after others of their namespace:
@@ -158,9 +152,6 @@ impl<K: Key> KeyQueue<K> {
             let Some(rest) = self.resting.remove(&key) else {
                 continue;
             };
-            let sent = Some(rest.average()).filter(|sent| *sent > 0);
-            self.sent_before
-                .extend(sent.map(|sent| (key.clone(), sent)));
             if rest.is_marked {
                 self.end_late(&key);
                 self.mark(key);
@@ -256,7 +247,6 @@ impl<K: Key> KeyQueue<K> {
             since: now,
             took,
             sent: 0,
-            before: self.sent_before.remove(key).unwrap_or_default(),
             until: None,
             is_marked: false,
         };
@@ -264,7 +254,6 @@ impl<K: Key> KeyQueue<K> {
         // One that has marked itself has run once more meanwhile.
         if let Some(before) = self.resting.remove(key) {
             rest.until = before.until;
-            rest.before = before.average();
             if before.is_marked {
                 self.end_late(key);
                 self.unblock(key.namespace());
@@ -499,7 +488,7 @@ mod tests {
         queue.note_sent(&pod);
         queue.rest(&pod, Duration::from_millis(1), Duration::ZERO);
         queue.mark(pod.clone());
-        for (sent, millis) in [(0, 100), (2, 100), (4, 50), (20, 10)] {
+        for (sent, millis) in [(0, 100), (1, 100), (2, 50), (10, 10)] {
             let known = queue.resting.get(&pod).map_or(sent, |rest| rest.sent);
             (known..sent).for_each(|_| queue.note_sent(&pod));
             let end = Duration::from_millis(millis);
@@ -508,31 +497,6 @@ mod tests {
         assert_eq!(queue.take_next(Duration::from_millis(9)), None);
         assert_eq!(take_all(&mut queue, Duration::from_millis(10)), [pod]);
         assert_eq!(queue.deadline(Duration::ZERO), None);
-    }
-
-    /// An API server answers a write each five milliseconds. The rests of a key that always has more to write come to be alike.
-    #[test]
-    fn rests_between_writes_do_not_swing() {
-        let mut queue = marked(&[Pod("calm", 1)]);
-        let (mut now, mut rests) = (Duration::ZERO, Vec::new());
-        let mut answered = 29;
-        for _ in 0..12 {
-            let pod = queue.take_next(now).expect("its rest is over");
-            queue.rest(&pod, Duration::from_millis(8), now);
-            queue.mark(pod.clone());
-            (0..answered).for_each(|_| queue.note_sent(&pod));
-            let end = queue.deadline(now).expect("it rests");
-            let rest = end.saturating_sub(now).as_millis();
-            rests.push(rest);
-            answered = rest / 5;
-            now = end;
-        }
-        let (low, high) = (rests[6..].iter().min(), rests[6..].iter().max());
-        assert!(
-            low.zip(high)
-                .is_some_and(|(low, high)| *high <= low + low / 3),
-            "{rests:?}"
-        );
     }
 
     #[test]

@@ -73,7 +73,7 @@ enum Timer<K> {
 }
 
 impl<F: Feature> Reconciler<F> {
-    /// A feature that has observed nothing yet. `clock` is a monotonic clock, which measures what runs cost.
+    /// A feature that has observed nothing yet. `clock` is that of the CPU time of the thread, which measures what runs cost.
     pub fn new(feature: F, clock: fn() -> Duration) -> Self {
         Self::with_memory(feature, F::Memory::default(), clock)
     }
@@ -490,8 +490,13 @@ impl<F: Feature> Reconciler<F> {
         let mut later: Option<Duration> = None;
         let mut due = None;
         for (key, write) in wishes {
-            if self.keys.is_marked(key) {
-                // What it plans is out of date; the next run says what is due.
+            // What it plans is out of date; the next run says what is due. Events of a rest might as well have come late, so that the
+            // rest holds up no writes but those that nothing takes back.
+            let is_void = match write.kind().verb {
+                WriteVerb::Delete => self.keys.is_marked(key),
+                _ => self.keys.is_queued(key),
+            };
+            if is_void {
                 continue;
             }
             if is_dry_run::<F>(id)

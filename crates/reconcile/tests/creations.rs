@@ -1,6 +1,7 @@
 //! A creation has one place among what there is, whatever becomes of its request and of its object; and of the writes of an
 //! object that change it, one is under way.
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
@@ -222,12 +223,42 @@ struct Sea {
     under_way: Vec<Sent>,
     late: Vec<Sent>,
     most: usize,
+    /// How many requests may be under way.
+    places: usize,
+}
+
+thread_local! {
+    static CPU_TIME: Cell<Duration> = const { Cell::new(Duration::ZERO) };
+}
+
+/// Whether runs cost so much that a key rests after each.
+#[derive(Clone, Copy, Debug)]
+enum Runs {
+    Cheap,
+    Costly,
+}
+
+impl Runs {
+    fn clock(self) -> fn() -> Duration {
+        match self {
+            Self::Cheap => || Duration::ZERO,
+            Self::Costly => || {
+                CPU_TIME.set(CPU_TIME.get() + Duration::from_millis(1));
+                CPU_TIME.get()
+            },
+        }
+    }
 }
 
 impl Sea {
     fn new(number: usize) -> Self {
+        Self::with(number, Runs::Cheap, usize::MAX)
+    }
+
+    fn with(number: usize, runs: Runs, places: usize) -> Self {
         let mut sea = Self {
-            crew: Reconciler::new(Crew, || Duration::ZERO),
+            crew: Reconciler::new(Crew, runs.clock()),
+            places,
             now: Duration::ZERO,
             version: 1,
             hands: BTreeMap::new(),
@@ -444,7 +475,9 @@ impl Sea {
 
     fn send(&mut self) {
         let now = self.time();
-        for id in std::mem::take(&mut self.dirty) {
+        while self.under_way.len() < self.places
+            && let Some(id) = self.dirty.pop_first()
+        {
             if let Some(write) = self.crew.take_due(&id, now) {
                 let body = write.body();
                 let uid = body
@@ -463,6 +496,7 @@ impl Sea {
                 self.step(&Step::Answer(0, Answer::Done));
             }
             self.step(&Step::Watch(usize::MAX));
+            self.step(&Step::Wait(1));
         }
     }
 
@@ -499,8 +533,12 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 3_000, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn there_are_never_more_than_are_wanted(steps in prop::collection::vec(step(), 1..80)) {
-        let mut sea = Sea::new(2);
+    fn there_are_never_more_than_are_wanted(
+        steps in prop::collection::vec(step(), 1..80),
+        runs in prop_oneof![Just(Runs::Cheap), Just(Runs::Costly)],
+        places in 1..4_usize,
+    ) {
+        let mut sea = Sea::with(2, runs, places);
         for step in &steps {
             sea.step(step);
         }
@@ -595,4 +633,22 @@ fn one_write_of_an_object_that_changes_it_is_under_way() {
     sea.most = 3;
     sea.settle();
     assert_eq!(sea.hands.keys().collect::<Vec<_>>(), ["h1", "h2"]);
+}
+
+#[test]
+fn a_rest_holds_up_no_writes_but_deletions() {
+    let mut sea = Sea::with(3, Runs::Costly, 1);
+    assert_eq!(sea.labels(), [("enrol", "h0")]);
+    // What was answered is not sent again, though the key has not run since.
+    sea.step(&Step::Answer(0, Answer::Done));
+    assert_eq!(sea.labels(), [("enrol", "h1")]);
+    sea.settle();
+    assert_eq!(sea.hands.len(), 3);
+    sea.resize(1);
+    sea.step(&Step::Wait(1));
+    assert_eq!(sea.labels(), [("dismiss", "h0")]);
+    sea.step(&Step::Answer(0, Answer::Done));
+    assert_eq!(sea.labels(), []);
+    sea.step(&Step::Wait(1));
+    assert_eq!(sea.labels(), [("dismiss", "h1")]);
 }

@@ -1,13 +1,19 @@
 //! The time of day in a simulation, which runs on one thread under `tokio::time::pause`. It follows tokio's clock, so that
-//! one run of a seed reads the same times as another one.
+//! one run of a seed reads the same times as another one. What work costs is drawn from the thread's own generator of numbers.
 
 use std::cell::Cell;
 use std::marker::PhantomData;
+use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 use tokio::time::Instant;
 
+/// The most that is done between two looks at the CPU time, one in [`CHEAP`] of which finds any.
+const WORK: Duration = Duration::from_millis(8);
+const CHEAP: u32 = 4;
+
 thread_local! {
+    static CPU_TIME: Cell<Duration> = const { Cell::new(Duration::ZERO) };
     static TIME_OF_DAY: Cell<Option<TimeOfDay>> = const { Cell::new(None) };
 }
 
@@ -29,6 +35,7 @@ pub struct SimulatedTime {
 /// Makes [`now`](super::now) `base` on this thread from here on, plus what passes by tokio's clock.
 pub fn simulate_time_of_day(base: Timestamp) -> SimulatedTime {
     let since = super::monotonic();
+    CPU_TIME.set(Duration::ZERO);
     TIME_OF_DAY.set(Some(TimeOfDay { base, since }));
     SimulatedTime {
         _not_send: PhantomData,
@@ -48,6 +55,17 @@ pub fn jump_time_of_day(by: SignedDuration) {
 pub(super) fn time_of_day() -> Option<Timestamp> {
     let time = TIME_OF_DAY.get()?;
     Some(time.base + (super::monotonic() - time.since))
+}
+
+pub(super) fn cpu_time() -> Option<Duration> {
+    TIME_OF_DAY.get()?;
+    let work = if fastrand::u32(..CHEAP) == 0 {
+        WORK.mul_f64(fastrand::f64())
+    } else {
+        Duration::ZERO
+    };
+    CPU_TIME.set(CPU_TIME.get() + work);
+    Some(CPU_TIME.get())
 }
 
 impl Drop for SimulatedTime {

@@ -77,6 +77,7 @@ impl<F: Feature> Reconciler<F> {
         self.keys.mark(sent.key.clone());
         let Some(effect) = &sent.write.effect else {
             self.sent.remove(id);
+            self.forget_wishes(id);
             return;
         };
         let store = (effect.store)(&mut self.world);
@@ -95,7 +96,18 @@ impl<F: Feature> Reconciler<F> {
         if is_over {
             self.sent.remove(id);
         }
+        self.forget_wishes(id);
         self.wake_others(id);
+    }
+
+    /// Forgets what was planned of an identity before its answer, and may be done. The keys run again.
+    fn forget_wishes(&mut self, id: &WriteId) {
+        if let Some(wishes) = self.wanted.get_mut(id) {
+            wishes.retain(|(key, _)| !self.keys.is_marked(key));
+            if wishes.is_empty() {
+                self.wanted.remove(id);
+            }
+        }
     }
 
     /// Another write of the object may have waited for one that has ended.
