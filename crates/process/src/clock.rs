@@ -1,7 +1,7 @@
 //! The only access to the clocks. Everywhere else time is an argument.
 //!
-//! With the feature `sim`, a thread can have a time of day of its own, and work that costs what chance says
-//! ([`simulate_time_of_day`]).
+//! With the feature `sim`, a thread can have a time of day of its own ([`simulate_time_of_day`]), and work that costs what
+//! chance says ([`simulate_costs`]).
 
 use std::future::pending;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use tokio::time::Instant;
 mod sim;
 
 #[cfg(feature = "sim")]
-pub use sim::{SimulatedTime, jump_time_of_day, simulate_time_of_day};
+pub use sim::{SimulatedTime, jump_time_of_day, simulate_costs, simulate_time_of_day};
 
 /// The time of day. It may jump; use it for what is shown or compared with times on the wire.
 #[expect(

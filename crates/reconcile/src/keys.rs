@@ -55,6 +55,8 @@ struct KeyRest {
     until: Option<Duration>,
     /// Whether it has to run afterwards.
     is_marked: bool,
+    /// Whether its plan is void until then.
+    is_void: bool,
 }
 
 impl KeyRest {
@@ -85,8 +87,16 @@ impl<K> Default for KeyQueue<K> {
 
 impl<K: Key> KeyQueue<K> {
     /// Has a key run: as soon as its namespace has its turn, but not before its rest is over, nor before the keys that it runs
-    /// after.
+    /// after. What it has planned is void until then.
     pub(crate) fn mark(&mut self, key: K) {
+        if let Some(rest) = self.resting.get_mut(&key) {
+            rest.is_void = true;
+        }
+        self.mark_by_event(key);
+    }
+
+    /// The same for an event or an answer. They might as well have come late, so that what a key that rests has planned stands.
+    pub(crate) fn mark_by_event(&mut self, key: K) {
         if let Some(rest) = self.resting.get_mut(&key) {
             if !std::mem::replace(&mut rest.is_marked, true) && runs_after_none(&key) {
                 *self.late.entry(key.namespace().into()).or_default() += 1;
@@ -116,6 +126,18 @@ impl<K: Key> KeyQueue<K> {
     pub(crate) fn is_marked(&self, key: &K) -> bool {
         let is_late = self.resting.get(key).is_some_and(|rest| rest.is_marked);
         is_late || self.is_queued(key)
+    }
+
+    /// Whether what a key has planned is void, so that it is not sent before the next run. Of a key that rests, events hold up no
+    /// writes but deletions, which nothing takes back. Once one of these has had its turn, the others wait too: their answers mark the
+    /// key again and again, and a deletion would find it so each time.
+    pub(crate) fn voids(&mut self, key: &K, is_deletion: bool) -> bool {
+        let rest = self.resting.get_mut(key).filter(|rest| rest.is_marked);
+        let is_void = rest.is_some_and(|rest| {
+            rest.is_void |= is_deletion;
+            rest.is_void
+        });
+        is_void || self.is_queued(key)
     }
 
     /// Whether a key has to run now.
@@ -249,6 +271,7 @@ impl<K: Key> KeyQueue<K> {
             sent: 0,
             until: None,
             is_marked: false,
+            is_void: false,
         };
         let Some(end) = rest.end() else { return };
         // One that has marked itself has run once more meanwhile.
@@ -497,6 +520,33 @@ mod tests {
         assert_eq!(queue.take_next(Duration::from_millis(9)), None);
         assert_eq!(take_all(&mut queue, Duration::from_millis(10)), [pod]);
         assert_eq!(queue.deadline(Duration::ZERO), None);
+    }
+
+    #[test]
+    fn once_a_deletion_has_had_its_turn_in_a_rest_all_waits_for_the_next_run() {
+        let mut queue = marked(&[Pod("calm", 1)]);
+        let (took, mut now) = (Duration::from_millis(1), Duration::ZERO);
+        for _ in 0..2 {
+            let pod = queue.take_next(now).expect("it is marked");
+            queue.rest(&pod, took, now);
+            assert!(!queue.voids(&pod, true), "nothing has changed since");
+            queue.mark_by_event(pod.clone());
+            let turns = [false, true, false].map(|is_deletion| queue.voids(&pod, is_deletion));
+            assert_eq!(turns, [false, true, true]);
+            now += took * REST;
+        }
+    }
+
+    /// Such as by another key's run: that of a node which has no room for the pod.
+    #[test]
+    fn what_a_key_has_planned_is_void_once_it_is_marked_by_no_event() {
+        let mut queue = marked(&[Pod("calm", 1)]);
+        let pod = queue.take_next(Duration::ZERO).expect("it is marked");
+        queue.rest(&pod, Duration::from_millis(1), Duration::ZERO);
+        queue.mark_by_event(pod.clone());
+        assert!(!queue.voids(&pod, false));
+        queue.mark(pod.clone());
+        assert!(queue.voids(&pod, false));
     }
 
     #[test]

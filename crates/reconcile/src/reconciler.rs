@@ -283,12 +283,18 @@ impl<F: Feature> Reconciler<F> {
     {
         for change in changes {
             self.feature.note_change(change, &mut self.world);
-            let affected = &mut marking(&mut self.keys, self.is_writing);
+            let (keys, is_writing) = (&mut self.keys, self.is_writing);
+            let mut affected = |key| {
+                if is_writing {
+                    keys.mark_by_event(key);
+                }
+            };
             let (world, memory) = (&self.world, &mut self.memory);
             self.feature
-                .take_in(change, world, memory, self.now, affected);
+                .take_in(change, world, memory, self.now, &mut affected);
             if self.is_writing {
-                self.feature.find_affected(change, world, affected);
+                self.feature.find_affected(change, world, &mut affected);
+                self.forget_wishes_of(&change.name);
             }
         }
     }
@@ -490,13 +496,9 @@ impl<F: Feature> Reconciler<F> {
         let mut later: Option<Duration> = None;
         let mut due = None;
         for (key, write) in wishes {
-            // What it plans is out of date; the next run says what is due. Events of a rest might as well have come late, so that the
-            // rest holds up no writes but those that nothing takes back.
-            let is_void = match write.kind().verb {
-                WriteVerb::Delete => self.keys.is_marked(key),
-                _ => self.keys.is_queued(key),
-            };
-            if is_void {
+            let is_deletion = write.kind().verb == WriteVerb::Delete;
+            if self.keys.voids(key, is_deletion) {
+                // The next run says what is due.
                 continue;
             }
             if is_dry_run::<F>(id)

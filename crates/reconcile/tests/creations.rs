@@ -652,3 +652,16 @@ fn a_rest_holds_up_no_writes_but_deletions() {
     sea.step(&Step::Wait(1));
     assert_eq!(sea.labels(), [("dismiss", "h1")]);
 }
+
+#[test]
+fn in_a_rest_no_write_is_sent_to_an_object_that_has_changed_since_its_plan() {
+    let mut sea = Sea::with(2, Runs::Costly, 1);
+    sea.step(&Step::Answer(0, Answer::Done));
+    sea.step(&Step::Answer(0, Answer::Done));
+    sea.step(&Step::Wait(1));
+    assert_eq!(sea.labels(), [("swear", "h0")]);
+    sea.change("h1", |hand| hand.has_sworn = true);
+    sea.watch(usize::MAX);
+    sea.step(&Step::Answer(0, Answer::Done));
+    assert_eq!(sea.labels(), []);
+}

@@ -63,6 +63,8 @@ pub fn run(plan: &Plan) -> SeedOutcome {
     runtime.block_on(async {
         let epoch: Timestamp = "2026-01-01T00:00:00Z".parse().expect("it is a time");
         let _time = clock::simulate_time_of_day(epoch);
+        // Another one than that of the plan's own events.
+        clock::simulate_costs(Rng::with_seed(!plan.seed));
         Simulation::new(plan, epoch).await.play().await
     })
 }

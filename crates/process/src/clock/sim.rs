@@ -1,10 +1,11 @@
 //! The time of day in a simulation, which runs on one thread under `tokio::time::pause`. It follows tokio's clock, so that
-//! one run of a seed reads the same times as another one. What work costs is drawn from the thread's own generator of numbers.
+//! one run of a seed reads the same times as another one. What work costs is drawn as well ([`simulate_costs`]).
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::marker::PhantomData;
 use std::time::Duration;
 
+use fastrand::Rng;
 use jiff::{SignedDuration, Timestamp};
 use tokio::time::Instant;
 
@@ -13,7 +14,7 @@ const WORK: Duration = Duration::from_millis(8);
 const CHEAP: u32 = 4;
 
 thread_local! {
-    static CPU_TIME: Cell<Duration> = const { Cell::new(Duration::ZERO) };
+    static COSTS: RefCell<Option<Costs>> = const { RefCell::new(None) };
     static TIME_OF_DAY: Cell<Option<TimeOfDay>> = const { Cell::new(None) };
 }
 
@@ -22,6 +23,12 @@ struct TimeOfDay {
     /// The time of day at `since`, jumps included.
     base: Timestamp,
     since: Instant,
+}
+
+/// CPU time that work has used, and the numbers by which the next is drawn.
+struct Costs {
+    cpu_time: Duration,
+    random: Rng,
 }
 
 /// The simulation of the time of day on this thread, which ends when this is dropped.
@@ -35,11 +42,16 @@ pub struct SimulatedTime {
 /// Makes [`now`](super::now) `base` on this thread from here on, plus what passes by tokio's clock.
 pub fn simulate_time_of_day(base: Timestamp) -> SimulatedTime {
     let since = super::monotonic();
-    CPU_TIME.set(Duration::ZERO);
     TIME_OF_DAY.set(Some(TimeOfDay { base, since }));
     SimulatedTime {
         _not_send: PhantomData,
     }
+}
+
+/// Makes work on this thread cost what is drawn, until the simulation ends. Without this it costs nothing.
+pub fn simulate_costs(random: Rng) {
+    let cpu_time = Duration::ZERO;
+    COSTS.set(Some(Costs { cpu_time, random }));
 }
 
 /// Sets the simulated time of day forward or back. The monotonic clock goes on as it was.
@@ -59,18 +71,21 @@ pub(super) fn time_of_day() -> Option<Timestamp> {
 
 pub(super) fn cpu_time() -> Option<Duration> {
     TIME_OF_DAY.get()?;
-    let work = if fastrand::u32(..CHEAP) == 0 {
-        WORK.mul_f64(fastrand::f64())
-    } else {
-        Duration::ZERO
-    };
-    CPU_TIME.set(CPU_TIME.get() + work);
-    Some(CPU_TIME.get())
+    COSTS.with_borrow_mut(|costs| {
+        let Some(Costs { cpu_time, random }) = costs else {
+            return Some(Duration::ZERO);
+        };
+        if random.u32(..CHEAP) == 0 {
+            *cpu_time += WORK.mul_f64(random.f64());
+        }
+        Some(*cpu_time)
+    })
 }
 
 impl Drop for SimulatedTime {
     fn drop(&mut self) {
         TIME_OF_DAY.set(None);
+        COSTS.set(None);
     }
 }
 

@@ -1,7 +1,10 @@
 //! What became of the writes that were sent.
 
+use std::sync::Arc;
+
 use super::{Reconciler, Timer};
 use crate::feature::Feature;
+use crate::object::ObjectName;
 use crate::plan::WriteId;
 use crate::refusal::Refusal;
 use crate::time::Now;
@@ -74,7 +77,7 @@ impl<F: Feature> Reconciler<F> {
             return;
         };
         sent.is_under_way = false;
-        self.keys.mark(sent.key.clone());
+        self.keys.mark_by_event(sent.key.clone());
         let Some(effect) = &sent.write.effect else {
             self.sent.remove(id);
             self.forget_wishes(id);
@@ -92,7 +95,7 @@ impl<F: Feature> Reconciler<F> {
         }
         let is_over = !store.is_open(&id.name);
         let (feature, world, keys) = (&self.feature, &mut self.world, &mut self.keys);
-        (effect.find_affected)(feature, world, &id.name, &mut |key| keys.mark(key));
+        (effect.find_affected)(feature, world, &id.name, &mut |key| keys.mark_by_event(key));
         if is_over {
             self.sent.remove(id);
         }
@@ -100,13 +103,27 @@ impl<F: Feature> Reconciler<F> {
         self.wake_others(id);
     }
 
-    /// Forgets what was planned of an identity before its answer, and may be done. The keys run again.
+    /// Forgets what was planned of an identity before its answer, or before its object was another: it may be done. The keys run again.
+    /// Those that have to run now keep it until then, and send nothing ([`Reconciler::run_waiting`] goes by it).
     fn forget_wishes(&mut self, id: &WriteId) {
-        if let Some(wishes) = self.wanted.get_mut(id) {
-            wishes.retain(|(key, _)| !self.keys.is_marked(key));
-            if wishes.is_empty() {
-                self.wanted.remove(id);
-            }
+        let Some(wishes) = self.wanted.get_mut(id) else {
+            return;
+        };
+        let keys = &self.keys;
+        wishes.retain(|(key, _)| !keys.is_marked(key) || keys.is_queued(key));
+        if wishes.is_empty() {
+            self.wanted.remove(id);
+        }
+    }
+
+    /// The same of all identities of an object.
+    pub(super) fn forget_wishes_of(&mut self, name: &Arc<ObjectName>) {
+        if self.wanted.is_empty() {
+            return;
+        }
+        for kind in 0..F::WRITES.len() {
+            let name = name.clone();
+            self.forget_wishes(&WriteId { kind, name });
         }
     }
 
