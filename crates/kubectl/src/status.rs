@@ -477,7 +477,7 @@ mod tests {
     async fn shown_of_sets(words: &[&str]) -> String {
         let mut stuck = set("stuck", &json!({}));
         stuck["status"] = json!({"observedGeneration": 1, "matchedPods": 3, "updatedPods": 2, "readyPods": 2, "updatedReadyPods": 1,
-            "conditions": [{"type": "Ready", "status": "False", "reason": "NotUpgraded", "message": "1 pod is not upgraded",
+            "conditions": [{"type": "Ready", "status": "False", "reason": "NotInjected", "message": "1 pod is not injected",
                 "lastTransitionTime": "2026-01-01T00:00:00Z"}]});
         let sets = [stuck, set("other", &json!({"namespace": "elsewhere"}))];
         let server = FakeServer::new([
@@ -504,14 +504,14 @@ mod tests {
     async fn sets_are_shown_also_where_there_is_no_marker() {
         let expected = "\
 SIDECARSET   PODS   UPDATED   READY   STATE
-stuck        3      2         2       NotUpgraded
+stuck        3      2         2       NotInjected
 
-SidecarSet stuck: 1 pod is not upgraded
+SidecarSet stuck: 1 pod is not injected
 ";
         assert_eq!(shown_of_sets(&[]).await, expected);
         let all = shown_of_sets(&["-A", "-o", "wide"]).await;
         assert!(
-            all.contains("NotUpgraded   1               1 of 2       60m\n"),
+            all.contains("NotInjected   1               1 of 2       60m\n"),
             "{all}"
         );
         assert!(
