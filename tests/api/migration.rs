@@ -155,11 +155,10 @@ pub(crate) async fn openkruise_goes_on_with_what_is_there(
     })
     .await?;
     wait_for_object(&scene.markers(), "m", "both pods counted", |marker| {
-        let matched = marker
-            .status
-            .as_ref()
-            .and_then(|status| status.matched_pods);
-        ensure!(matched == Some(2), "{:?}", marker.status);
+        let status = marker.status.clone().unwrap_or_default();
+        // A generation is observed once the nodes' objects are of it, which may be a status later.
+        let counted = (status.observed_generation, status.matched_pods);
+        ensure!(counted == (1, Some(2)), "{status:?}");
         Ok(())
     })
     .await?;

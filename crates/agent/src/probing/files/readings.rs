@@ -109,9 +109,10 @@ impl Readings {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.permits.clear();
         let namespace = &self.probe.pod.namespace;
         let mut namespaces = self.readings.lock_namespaces();
+        // Under the lock: who has got a permit finds the namespace without this reading.
+        self.permits.clear();
         if let Some(of_namespace) = namespaces.get_mut(namespace) {
             of_namespace.probes.remove(&self.probe);
             if of_namespace.probes.is_empty() {
