@@ -13,7 +13,7 @@ use leadsman_process::serve::BindAddress;
 use leadsman_process::watch;
 use leadsman_process::{ApiServer, Process, RandomSource, ReadinessCheck};
 use tokio::net::TcpListener;
-use tokio::sync::oneshot;
+use tokio::sync::{RwLock, oneshot};
 use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 
@@ -37,6 +37,8 @@ pub struct Admission {
     /// Resolves when the server has ended. None if nothing is served.
     ended: Option<oneshot::Receiver<()>>,
     loops: JoinSet<()>,
+    /// Held shared by each write of a leader while it is under way.
+    writes: Arc<RwLock<()>>,
 }
 
 /// Why webhooks cannot be served.
@@ -151,6 +153,7 @@ impl Admission {
             bundle: publisher.subscribe_to_bundle(),
             mounted: args.webhook_cert_dir.is_some(),
             leadership: leadership.clone(),
+            writes: Arc::default(),
         };
         let of_kind = |kind| webhooks.iter().filter(move |webhook| webhook.kind == kind);
         let mutating = of_kind(ReviewKind::Mutating).map(source).collect();
@@ -196,7 +199,12 @@ impl Admission {
             connections: CONNECTIONS,
         };
         let ended = Some(listener.spawn_server(server)?);
-        Ok(Self { ended, loops })
+        let writes = parts.writes;
+        Ok(Self {
+            ended,
+            loops,
+            writes,
+        })
     }
 
     fn without_server(
@@ -209,7 +217,7 @@ impl Admission {
         if !webhooks.is_empty() {
             tracing::warn!("--webhook-bind-address=0: no admission webhook is served");
         }
-        let mut loops = JoinSet::new();
+        let (mut loops, writes) = (JoinSet::new(), Arc::<RwLock<()>>::default());
         if webhooks
             .iter()
             .any(|webhook| webhook.kind == ReviewKind::Validating)
@@ -222,6 +230,7 @@ impl Admission {
                 bundle: watch::Sender::new(CaBundle::Unknown).subscribe(),
                 mounted: false,
                 leadership: leadership.clone(),
+                writes: writes.clone(),
             };
             // A configuration that is to have no webhook is deleted.
             loops.spawn(
@@ -233,11 +242,14 @@ impl Admission {
         let server = process.server.clone();
         loops.spawn(delete_leftover::<MutatingWebhookConfiguration>(
             server,
-            leadership,
+            (leadership, writes.clone()),
             process.random.fork_rng(),
         ));
-        let ended = None;
-        Self { ended, loops }
+        Self {
+            ended: None,
+            loops,
+            writes,
+        }
     }
 
     /// Resolves when the server or a loop ends unexpectedly, and never otherwise.
@@ -253,6 +265,8 @@ impl Admission {
     /// Stops all writes; calls are still answered. A write under way is dropped: the next leader repairs a late apply,
     /// and a late write of the Secret carries a resourceVersion.
     pub async fn stop_writing(&mut self) {
+        // A request that is given up may be carried out later.
+        let _no_write_begins = self.writes.write().await;
         self.loops.shutdown().await;
     }
 
@@ -309,6 +323,7 @@ struct LoopParts {
     bundle: watch::Receiver<CaBundle>,
     mounted: bool,
     leadership: watch::Receiver<Leadership>,
+    writes: Arc<RwLock<()>>,
 }
 
 impl LoopParts {
@@ -325,6 +340,7 @@ impl LoopParts {
             bundle: self.bundle.clone(),
             mounted: self.mounted,
             leadership: self.leadership.clone(),
+            writes: self.writes.clone(),
             in_force: watch::Sender::new(None),
             absent_since: watch::Sender::new(None),
             check,
@@ -395,6 +411,7 @@ mod tests {
         let mut admission = Admission {
             ended: Some(ended),
             loops: JoinSet::new(),
+            writes: Arc::default(),
         };
         assert!(admission.wait_for_failure().now_or_never().is_none());
         ending.send(()).unwrap();
@@ -405,7 +422,11 @@ mod tests {
         let (ended, mut loops) = (Some(ended), JoinSet::new());
         drop(ending);
         loops.spawn(async {});
-        let mut admission = Admission { ended, loops };
+        let mut admission = Admission {
+            ended,
+            loops,
+            writes: Arc::default(),
+        };
         assert!(matches!(
             admission.wait_for_failure().await,
             AdmissionError::Server

@@ -392,7 +392,7 @@ impl<'a, F: Feature> Plan<'a, F> {
         kind: &WriteKind,
     ) -> impl Iterator<Item = (&ObjectName, Rest<'_>)> {
         let rests = self.histories.rests_of(Self::place(kind));
-        rests.filter(|(_, rest)| rest.fate != Fate::Undone(1))
+        rests.filter(|(_, rest)| !matches!(rest.fate, Fate::Undone(..=1)))
     }
 
     /// The objects of a namespace of which a write of a kind was refused: [`Plan::fate`] says so of each.

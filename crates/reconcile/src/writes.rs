@@ -90,11 +90,13 @@ struct Refused {
     until: Duration,
 }
 
-/// The write that was carried out last, and how often in a row.
+/// The write that was sent last without being refused, and how often in a row.
 #[derive(Clone, Copy, Debug)]
 struct Done {
     purpose: Purpose,
     times: u32,
+    /// How often it was carried out: not where its object was gone, which nobody has undone.
+    carried_out: u32,
     at: Duration,
 }
 
@@ -185,33 +187,41 @@ impl Histories {
 
     /// Records that the write under way was carried out. Returns when that may be forgotten.
     pub(crate) fn end_done(&mut self, id: &WriteId, now: Duration) -> Option<Duration> {
-        let forget_at = self.note_done(id, now);
+        let forget_at = self.note_done(id, true, now);
         self.index_refused(id);
         forget_at
     }
 
-    /// Records that the object of the write under way is gone or was replaced: it rests as a whole then, since nobody has undone its
-    /// parts. Returns when that may be forgotten.
+    /// Records that the object of the write under way is gone or was replaced: it rests as a whole then, since nobody has undone
+    /// it or its parts. Returns when that may be forgotten.
     pub(crate) fn end_gone(&mut self, id: &WriteId, now: Duration) -> Option<Duration> {
         if let Some(history) = self.of_mut(id) {
             history.parts_under_way = Box::default();
         }
-        self.end_done(id, now)
+        let forget_at = self.note_done(id, false, now);
+        self.index_refused(id);
+        forget_at
     }
 
-    fn note_done(&mut self, id: &WriteId, now: Duration) -> Option<Duration> {
+    fn note_done(
+        &mut self,
+        id: &WriteId,
+        is_carried_out: bool,
+        now: Duration,
+    ) -> Option<Duration> {
         let history = self.of_mut(id)?;
         let purpose = history.under_way.take()?;
         let parts = std::mem::take(&mut history.parts_under_way);
         if parts.is_empty() {
-            history.done = Some(Done::after(history.done, purpose, now));
+            let done = Done::after(history.done, purpose, is_carried_out, now);
+            history.done = Some(done);
         }
         for WritePart { part, purpose } in parts {
             let place = history.parts.iter().position(|(known, _)| *known == part);
             let before = place.map(|place| history.parts.swap_remove(place).1);
             history
                 .parts
-                .push((part, Done::after(before, purpose, now)));
+                .push((part, Done::after(before, purpose, is_carried_out, now)));
         }
         history.refused.retain(|refused| refused.purpose != purpose);
         Some(now.saturating_add(QUIET))
@@ -362,8 +372,8 @@ impl Histories {
 
     pub(crate) fn fate(&self, kind: usize, name: &ObjectName) -> Option<Fate<'_>> {
         let history = self.get(kind, name)?;
-        let undone = history.done.filter(|done| done.times > 1);
-        let undone = undone.map(|done| Fate::Undone(done.times));
+        let undone = history.done.filter(|done| done.carried_out > 1);
+        let undone = undone.map(|done| Fate::Undone(done.carried_out));
         let refused = history.refused.last();
         refused
             .map(|refused| Fate::Refused(&refused.refusal))
@@ -380,7 +390,7 @@ impl History {
         });
         let done = self.done.iter().map(|done| Rest {
             purpose: done.purpose,
-            fate: Fate::Undone(done.times),
+            fate: Fate::Undone(done.carried_out),
             until: done.next(),
         });
         refused.chain(done)
@@ -389,11 +399,13 @@ impl History {
 
 impl Done {
     /// One more write of a purpose, after the one before.
-    fn after(before: Option<Self>, purpose: Purpose, now: Duration) -> Self {
+    fn after(before: Option<Self>, purpose: Purpose, is_carried_out: bool, now: Duration) -> Self {
         let before = before.filter(|done| done.purpose == purpose && !done.is_quiet(now));
+        let carried_out = before.map_or(0, |done| done.carried_out);
         Self {
             purpose,
             times: before.map_or(1, |done| done.times.saturating_add(1)),
+            carried_out: carried_out.saturating_add(is_carried_out.into()),
             at: now,
         }
     }

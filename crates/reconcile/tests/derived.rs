@@ -312,7 +312,7 @@ fn nothing_is_sent_before_each_key_has_run_and_the_last_ones_run_once() {
 }
 
 #[test]
-fn parts_of_an_object_that_is_gone_were_undone_by_nobody() {
+fn what_was_written_of_an_object_that_is_gone_was_undone_by_nobody() {
     let mut lamps = Reconciler::new(Lamps, || Duration::ZERO);
     lamps.begin_term();
     let red = lamp("l1", 1, &json!({"colour": "red"}), &json!({}));

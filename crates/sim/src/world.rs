@@ -27,8 +27,9 @@ use crate::webhooks::Webhooks;
 /// How often everybody but leadsman acts.
 const TICK: Duration = Duration::from_millis(100);
 /// How long all may take to be right after the last fault: a Lease and its retries, the thresholds of probes, kubelets that
-/// are late, marks that are fought over, and what waits for the next retry.
-const PATIENCE: Duration = Duration::from_secs(90);
+/// are late, marks that are fought over, what waits for the next retry, and two minutes after a takeover where a node's object
+/// has entries of a pod that went meanwhile, and nothing that changes shows how far the watch of pods has come.
+const PATIENCE: Duration = Duration::from_secs(150);
 /// How long a process that was not restarted may take to find that etcd was restored: a watch is silent for so long
 /// ([`leadsman_process::watcher::LONGEST_SILENCE`]), and the list may have to be asked for again.
 const SUSPICION: Duration = Duration::from_secs(130);

@@ -1,5 +1,6 @@
 //! Deletes the configuration that an earlier process has left, where no webhook of this one is in it.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use kube::api::GetParams;
@@ -9,6 +10,7 @@ use leadsman_lease::Leadership;
 use leadsman_process::reply::{Disposition, RetryCause, Verb, not_leading};
 use leadsman_process::watch;
 use leadsman_process::{ApiServer, clock};
+use tokio::sync::RwLock;
 
 use super::repair::{DEADLINE, delete_request};
 use super::{CONFIGURATION, WebhookConfiguration, is_ours};
@@ -21,7 +23,7 @@ const WITHOUT_RIGHT: Duration = Duration::from_hours(1);
 /// process may have led between two terms.
 pub(crate) async fn delete_leftover<C: WebhookConfiguration>(
     server: ApiServer,
-    mut leadership: watch::Receiver<Leadership>,
+    (mut leadership, writes): (watch::Receiver<Leadership>, Arc<RwLock<()>>),
     mut random: fastrand::Rng,
 ) {
     let (mut pace, mut done) = (Pace::default(), None);
@@ -31,7 +33,9 @@ pub(crate) async fn delete_leftover<C: WebhookConfiguration>(
         let Ok(term) = leads.await.map(|leadership| leadership.term_number()) else {
             return;
         };
+        let under_way = writes.read().await;
         let disposition = read_and_delete::<C>(&server, &leadership).await;
+        drop(under_way);
         let now = clock::monotonic();
         pace.record_write(&disposition, now, random.f64());
         let reason = || describe_failure("get or delete", &C::describe_object(), &disposition);
@@ -108,7 +112,7 @@ async fn send_as_leader(
 #[cfg(test)]
 mod tests {
     use std::convert::Infallible;
-    use std::sync::{Arc, Mutex};
+    use std::sync::Mutex;
 
     use http::Method;
     use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
@@ -149,7 +153,7 @@ mod tests {
         lead(1);
         tokio::spawn(delete_leftover::<MutatingWebhookConfiguration>(
             server,
-            leadership.subscribe(),
+            (leadership.subscribe(), Arc::default()),
             fastrand::Rng::with_seed(7),
         ));
         sleep(Duration::from_mins(1)).await;

@@ -16,6 +16,7 @@ use leadsman_process::watch;
 use leadsman_process::watcher::{ObjectEvent, ObjectState, watch_object};
 use leadsman_process::{ApiServer, ReadinessCheck, clock};
 use serde_json::Value;
+use tokio::sync::RwLock;
 use tokio::time::Instant;
 
 use super::{
@@ -82,6 +83,8 @@ pub(crate) struct ConfigurationLoop<C> {
     /// Whether somebody else issues the certificates, who may also write the CA into the configuration.
     pub(crate) mounted: bool,
     pub(crate) leadership: watch::Receiver<Leadership>,
+    /// Held shared while a write is under way; the end of the process waits for it.
+    pub(crate) writes: Arc<RwLock<()>>,
     pub(crate) in_force: watch::Sender<Option<BundleInForce>>,
     /// The time at which the configuration was first seen absent. `None` while it exists or an
     /// apply is in flight, which may have succeeded.
@@ -221,6 +224,8 @@ impl<C: WebhookConfiguration> ConfigurationLoop<C> {
             // its reply comes.
             self.absent_since.send_replace(None);
         }
+        let writes = self.writes.clone();
+        let _under_way = writes.read().await;
         match (step, desired) {
             // The owner is part of what is applied, so it is read first; the next step applies.
             (ConfigurationStep::Apply, _) if self.state.owner == OwningRole::Unknown => {

@@ -49,6 +49,7 @@ fn leader_with(
         bundle: watch::Sender::new(CaBundle::Pem(b"CA".to_vec())).subscribe(),
         mounted: false,
         leadership: leadership.subscribe(),
+        writes: Arc::default(),
         in_force: watch::Sender::new(None),
         absent_since: watch::Sender::new(None),
         check: Some(Readiness::default().add_check("webhook configuration", "not read")),

@@ -142,12 +142,6 @@ impl Groups {
         (ruling, record)
     }
 
-    /// Whether a pod may have the value of a group, as far as it was known when it was planned last.
-    pub(super) fn may_have(&self, name: &GroupName, pod: &PodName) -> bool {
-        let member = self.by_name.get(name).and_then(|group| group.member(pod));
-        member.is_some_and(Member::may_have)
-    }
-
     /// Whether no other pod may have the value of a group.
     pub(super) fn may_give(&self, name: &GroupName, pod: &PodName) -> bool {
         let group = self.by_name.get(name);

@@ -101,8 +101,8 @@ pub(super) struct PlannedMarks {
 /// What a plan of a pod has to do with exclusive values.
 #[derive(Debug, Default)]
 pub(in crate::podprobe::index) struct PlannedExclusive {
-    /// Whether the pod may have one, or is about to get one: its marks are written for the version of the pod that was
-    /// planned, and no other.
+    /// Whether it has to do with any: its marks are written for the version of the pod that was planned, and no other. What an
+    /// apply repeats of a record, or leaves out, would put an older one back.
     pub(super) is_fenced: bool,
     /// Whether one is taken from a pod that has ended, of which nothing else is written.
     pub(super) takes_from_ended: bool,
@@ -297,8 +297,6 @@ impl Observations<'_> {
         });
         let memberships: Vec<_> = memberships.collect();
         desired.settle_exclusive(self.pod, &memberships, self.keeps_unclaimed);
-        let is_about_to_have =
-            |ruling: &Ruling| matches!(ruling, Ruling::Has | Ruling::Announced | Ruling::Awaits(_));
         // The label is given by the marker that sets it, whatever records there are of others.
         let gives = all.iter().filter(|one| one.place.is_some());
         let gives = gives.filter(|one| {
@@ -307,8 +305,7 @@ impl Observations<'_> {
             gives && !one.exclusive.is_shown_by(self.pod)
         });
         let planned = PlannedExclusive {
-            is_fenced: all.iter().any(|one| groups.may_have(&one.group, pod))
-                || decided.iter().any(|(ruling, _)| is_about_to_have(ruling)),
+            is_fenced: !all.is_empty(),
             takes_from_ended: !self.pod.active
                 && decided
                     .iter()
