@@ -80,8 +80,10 @@ impl StateVersion {
     /// Writes the versions without the zeros at the end, which say nothing.
     pub(crate) fn to_text(self) -> String {
         let last = self.0.iter().rposition(|version| *version > 0);
-        let texts = self.0[..=last.unwrap_or_default()].iter();
-        let texts: Vec<_> = texts.map(ToString::to_string).collect();
+        let texts: Vec<_> = self.0[..=last.unwrap_or_default()]
+            .iter()
+            .map(ToString::to_string)
+            .collect();
         texts.join(".")
     }
 

@@ -234,8 +234,11 @@ fn validity_of_der(der: &CertificateDer<'_>) -> Result<(Timestamp, Timestamp), C
 /// certificate in it that expires last. `None` means that the bundle has no certificate.
 pub fn bundle_validity(pem: &[u8]) -> Result<Option<(Timestamp, Timestamp)>, BundleError> {
     let chain = read_chain("the CA bundle", pem).map_err(BundleError)?;
-    let all = chain.iter().map(validity_of_der);
-    let all: Vec<_> = all.collect::<Result<_, _>>().map_err(BundleError)?;
+    let all: Vec<_> = chain
+        .iter()
+        .map(validity_of_der)
+        .collect::<Result<_, _>>()
+        .map_err(BundleError)?;
     Ok(all.into_iter().max_by_key(|(_, not_after)| *not_after))
 }
 

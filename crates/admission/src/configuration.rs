@@ -135,10 +135,10 @@ pub(crate) fn desired_configuration<C: WebhookConfiguration>(
     address: &Address,
     bundle: &CaBundle,
 ) -> Option<Value> {
-    let entries = webhooks
+    let entries: Vec<_> = webhooks
         .iter()
-        .flat_map(|webhook| webhook_entries::<C>(webhook, address, bundle));
-    let entries: Vec<_> = entries.collect();
+        .flat_map(|webhook| webhook_entries::<C>(webhook, address, bundle))
+        .collect();
     let barriers = webhooks.iter().filter_map(|webhook| {
         let key = Barrier::annotation_key(webhook.name);
         Some((key, webhook.barrier?.to_text().into()))

@@ -72,8 +72,9 @@ impl InProcessCaller {
         if serving.certificate.borrow().is_none() {
             return Err(CallError::NoCertificate);
         }
-        let request = Request::post(path).body(Full::from(body));
-        let request = request.map_err(CallError::Path)?;
+        let request = Request::post(path)
+            .body(Full::from(body))
+            .map_err(CallError::Path)?;
         let _answering = serving.calls.token();
         let answer = async {
             let response = serving.endpoints.respond_counted(request, || {}).await;
@@ -98,8 +99,11 @@ impl InProcessCaller {
         now: Timestamp,
     ) -> Result<(), CallError> {
         let serving = self.connect()?;
-        let certificate = serving.certificate.borrow().clone();
-        let certificate = certificate.ok_or(CallError::NoCertificate)?;
+        let certificate = serving
+            .certificate
+            .borrow()
+            .clone()
+            .ok_or(CallError::NoCertificate)?;
         check_server(&certificate, name, bundle, now).map_err(CallError::Untrusted)
     }
 

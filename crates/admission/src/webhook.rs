@@ -506,8 +506,8 @@ fn invalid_status(causes: &[RefusalCause], (kind, name): (&ObjectKind, &str)) ->
         "" => kind.clone(),
         group => format!("{kind}.{group}"),
     };
-    let texts = causes.iter();
-    let texts: Vec<_> = texts
+    let texts: Vec<_> = causes
+        .iter()
         .map(|cause| format!("{}: {}", cause.field, cause.message))
         .collect();
     let texts = match &texts[..] {

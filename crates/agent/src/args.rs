@@ -109,8 +109,9 @@ impl Args {
 
     fn allowed_handlers(&self) -> impl Iterator<Item = HandlerKind> {
         let allowed = &self.handlers;
-        let all = HandlerKind::ALL.into_iter();
-        let all = all.filter(|kind| allowed.iter().any(|name| name == kind.field_name()));
+        let all = HandlerKind::ALL
+            .into_iter()
+            .filter(|kind| allowed.iter().any(|name| name == kind.field_name()));
         all.filter(|kind| *kind != HandlerKind::File || self.file_probes.is_some())
     }
 }

@@ -190,8 +190,10 @@ impl Probing {
             // Due probes come on each turn, before other events: events cannot keep due probes
             // waiting, nor can many due probes keep events.
             self.tick_if_due();
-            let wake_at = self.node.next_tick_at().map(|at| self.context.start + at);
-            let wake_at = wake_at.unwrap_or_else(|| clock::monotonic() + IDLE);
+            let wake_at = self
+                .node
+                .next_tick_at()
+                .map_or_else(|| clock::monotonic() + IDLE, |at| self.context.start + at);
             // A timer is re-registered only when its time has changed, which most events do not do.
             if alarm.deadline() != wake_at || alarm.is_elapsed() {
                 alarm.as_mut().reset(wake_at);

@@ -138,8 +138,9 @@ impl Review<'_> {
             body: self.to_body(object),
             timeout,
         };
-        let answer = tokio::time::timeout(timeout, admission.call(call)).await;
-        let answer = answer.unwrap_or_else(|_| Err("context deadline exceeded".to_owned()));
+        let answer = tokio::time::timeout(timeout, admission.call(call))
+            .await
+            .unwrap_or_else(|_| Err("context deadline exceeded".to_owned()));
         match answer.and_then(|(code, body)| read_answer(code, &body)) {
             Ok(response) => accept_response(name, &response, object)?,
             Err(_) if is_ignored => {}
@@ -211,8 +212,11 @@ impl Review<'_> {
         webhook: &Value,
         object: &Value,
     ) -> Result<bool, String> {
-        let conditions = webhook["matchConditions"].as_array().into_iter().flatten();
-        let mut conditions = conditions.peekable();
+        let mut conditions = webhook["matchConditions"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .peekable();
         if conditions.peek().is_none() {
             return Ok(true);
         }

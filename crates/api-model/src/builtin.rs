@@ -221,8 +221,9 @@ fn normalize_pod(pod: &mut Value) {
             items.into_iter().flatten().for_each(normalize_container);
         }
     }
-    let conditions = pod.pointer_mut("/status/conditions");
-    let conditions = conditions.and_then(Value::as_array_mut);
+    let conditions = pod
+        .pointer_mut("/status/conditions")
+        .and_then(Value::as_array_mut);
     for condition in conditions.into_iter().flatten() {
         if let Value::Object(condition) = condition {
             // Times without `omitempty` that works: Go writes a zero one as null.

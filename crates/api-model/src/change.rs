@@ -191,8 +191,9 @@ pub(crate) fn decode(resource: &Resource, object: &mut Value) {
         resource.schema.prune(object);
         resource.schema.fill_in(object);
     } else {
-        let raw = resource.raw_fields.iter();
-        let raw: Vec<_> = raw
+        let raw: Vec<_> = resource
+            .raw_fields
+            .iter()
             .filter_map(|field| Some((*field, object.get_mut(field)?.take())))
             .collect();
         drop_empty(object);
@@ -212,8 +213,10 @@ pub(crate) fn decode(resource: &Resource, object: &mut Value) {
 
 fn without_managers(object: &Value) -> (Value, Managers) {
     let mut object = object.clone();
-    let managed = object.get_mut("metadata").and_then(Value::as_object_mut);
-    let managed = managed.and_then(|metadata| metadata.remove("managedFields"));
+    let managed = object
+        .get_mut("metadata")
+        .and_then(Value::as_object_mut)
+        .and_then(|metadata| metadata.remove("managedFields"));
     let managers = Managers::read(managed.as_ref());
     (object, managers)
 }

@@ -91,11 +91,10 @@ impl Store {
             let references = object.value["metadata"]["ownerReferences"].as_array();
             references.into_iter().flatten().any(is_of)
         };
-        let dependents = self
+        let dependents: Vec<_> = self
             .objects
             .iter()
-            .filter(|(_, object)| is_dependent(object));
-        let dependents: Vec<_> = dependents
+            .filter(|(_, object)| is_dependent(object))
             .map(|(key, object)| (key.clone(), Arc::clone(object)))
             .collect();
         if has_finalizer(&owner.value, ORPHAN) {
@@ -128,11 +127,12 @@ impl Store {
     }
 
     fn empty_namespace(&mut self, key: &Key, namespace: &Arc<Object>, by: Author<'_>) {
-        let inside = self
+        let inside: Vec<_> = self
             .objects
             .keys()
-            .filter(|inside| inside.namespace == key.name);
-        let inside: Vec<_> = inside.cloned().collect();
+            .filter(|inside| inside.namespace == key.name)
+            .cloned()
+            .collect();
         if inside.is_empty() {
             let mut emptied = (*namespace.value).clone();
             emptied["spec"] = json!({});

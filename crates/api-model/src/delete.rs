@@ -54,8 +54,13 @@ impl Connection {
             resource,
             name: &call.name,
         };
-        let old = self.server.store().objects.get(&key).cloned();
-        let old = old.ok_or_else(|| named.not_found())?;
+        let old = self
+            .server
+            .store()
+            .objects
+            .get(&key)
+            .cloned()
+            .ok_or_else(|| named.not_found())?;
         self.validate(
             resource,
             call,
@@ -79,8 +84,9 @@ impl Connection {
             return Ok(Answer::of_read(success(resource, &old.value)));
         }
         let before = store.version;
-        let deleted = store.delete(&key, &options, self.author(call));
-        let deleted = deleted.ok_or_else(|| named.not_found())?;
+        let deleted = store
+            .delete(&key, &options, self.author(call))
+            .ok_or_else(|| named.not_found())?;
         let changed = Some(store.version).filter(|version| *version > before);
         drop(store);
         self.server.wake_watches(Some(kind));
@@ -201,11 +207,10 @@ fn mark_as_deleting(object: &mut Value, now: Timestamp, grace: i64, resource: &R
 
 /// The finalizers by which the garbage collection knows what to do first (`deletionFinalizersForGarbageCollection`).
 fn finalizers_with_policy(object: &Value, options: &DeleteOptions) -> Vec<String> {
-    let finalizers = object["metadata"]["finalizers"]
+    let finalizers: Vec<_> = object["metadata"]["finalizers"]
         .as_array()
         .into_iter()
-        .flatten();
-    let finalizers: Vec<_> = finalizers
+        .flatten()
         .filter_map(Value::as_str)
         .map(str::to_owned)
         .collect();

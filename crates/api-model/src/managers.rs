@@ -54,22 +54,25 @@ const UNOWNED: [&str; 10] = [
 
 impl Managers {
     pub(crate) fn read(managed: Option<&Value>) -> Self {
-        let entries = managed.and_then(Value::as_array).into_iter().flatten();
-        let entries = entries.map(|entry| {
-            let text = |key: &str| entry.get(key).and_then(Value::as_str).map(str::to_owned);
-            let by = Manager {
-                name: text("manager").unwrap_or_default(),
-                is_apply: text("operation").as_deref() == Some("Apply"),
-                api_version: text("apiVersion").unwrap_or_default(),
-                subresource: text("subresource"),
-            };
-            let set = entry.get("fieldsV1").map(FieldSet::from_fields);
-            let owned = Owned {
-                set: set.unwrap_or_default(),
-                time: entry.get("time").cloned(),
-            };
-            (by, owned)
-        });
+        let entries = managed
+            .and_then(Value::as_array)
+            .into_iter()
+            .flatten()
+            .map(|entry| {
+                let text = |key: &str| entry.get(key).and_then(Value::as_str).map(str::to_owned);
+                let by = Manager {
+                    name: text("manager").unwrap_or_default(),
+                    is_apply: text("operation").as_deref() == Some("Apply"),
+                    api_version: text("apiVersion").unwrap_or_default(),
+                    subresource: text("subresource"),
+                };
+                let set = entry.get("fieldsV1").map(FieldSet::from_fields);
+                let owned = Owned {
+                    set: set.unwrap_or_default(),
+                    time: entry.get("time").cloned(),
+                };
+                (by, owned)
+            });
         Self(entries.collect())
     }
 
@@ -84,7 +87,7 @@ impl Managers {
                 .map(str::to_owned);
             (!manager.is_apply, time, (*manager).clone())
         });
-        let entries = entries.into_iter().map(|(manager, owned)| {
+        let entries: Vec<Value> = entries.into_iter().map(|(manager, owned)| {
             let operation = if manager.is_apply { "Apply" } else { "Update" };
             let mut entry = json!({
                 "manager": manager.name, "operation": operation, "apiVersion": manager.api_version,
@@ -97,8 +100,7 @@ impl Managers {
                 entry["subresource"] = json!(subresource);
             }
             entry
-        });
-        let entries: Vec<Value> = entries.collect();
+        }).collect();
         (!entries.is_empty()).then_some(Value::Array(entries))
     }
 
@@ -156,8 +158,8 @@ impl Managers {
         force: bool,
         by: &Ownership<'_>,
     ) -> Result<Value, Failure> {
-        let merged = merge_values(Some(live), Some(config), by.schema);
-        let merged = merged.unwrap_or_else(|| live.clone());
+        let merged =
+            merge_values(Some(live), Some(config), by.schema).unwrap_or_else(|| live.clone());
         // An applier is the same whatever version it applies.
         let others = std::mem::take(&mut self.0).into_iter();
         let (last, kept): (Vec<_>, Vec<_>) = others.partition(|(manager, _)| {

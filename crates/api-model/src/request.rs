@@ -178,8 +178,10 @@ fn read_query(query: &str) -> BTreeMap<String, String> {
         let text = text.replace('+', " ");
         percent_decode_str(&text).decode_utf8_lossy().into_owned()
     };
-    let pairs = query.split('&').filter(|pair| !pair.is_empty());
-    let pairs = pairs.map(|pair| pair.split_once('=').unwrap_or((pair, "")));
+    let pairs = query
+        .split('&')
+        .filter(|pair| !pair.is_empty())
+        .map(|pair| pair.split_once('=').unwrap_or((pair, "")));
     pairs
         .map(|(key, value)| (decode(key), decode(value)))
         .collect()

@@ -189,8 +189,7 @@ impl Resource {
             Generation::OfField(field) => old.get(field) != new.get(field),
             Generation::OfContent => {
                 let content = |value: &Value| {
-                    let all = value.as_object().into_iter().flatten();
-                    let all = all.filter(|(key, _)| {
+                    let all = value.as_object().into_iter().flatten().filter(|(key, _)| {
                         *key != "metadata" && !(self.has_status && *key == "status")
                     });
                     all.map(|(key, value)| (key.clone(), value.clone()))

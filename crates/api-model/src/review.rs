@@ -104,8 +104,8 @@ impl Connection {
             name: namespace.to_owned(),
         });
         let found = key.and_then(|key| store.objects.get(&key));
-        let labels = found.and_then(|found| found.value.pointer("/metadata/labels"));
-        let mut labels = labels
+        let mut labels = found
+            .and_then(|found| found.value.pointer("/metadata/labels"))
             .and_then(Value::as_object)
             .cloned()
             .unwrap_or_default();

@@ -99,8 +99,10 @@ impl Schema {
         let fields = properties.into_iter().flatten();
         let keys = openapi
             .get("x-kubernetes-list-map-keys")
-            .and_then(Value::as_array);
-        let keys = keys.into_iter().flatten().filter_map(Value::as_str);
+            .and_then(Value::as_array)
+            .into_iter()
+            .flatten()
+            .filter_map(Value::as_str);
         Self {
             fields: fields
                 .map(|(name, schema)| (name.clone(), Self::read_openapi(schema)))

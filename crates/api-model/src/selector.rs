@@ -43,10 +43,9 @@ impl ObjectSelection {
             call.parameter("fieldSelector"),
         );
         let selection = Self::parse(labels, fields)?;
-        let known = FIELDS
+        let known: Vec<&str> = FIELDS
             .iter()
-            .filter(|(plural, _)| plural.is_empty() || *plural == call.plural);
-        let known: Vec<&str> = known
+            .filter(|(plural, _)| plural.is_empty() || *plural == call.plural)
             .flat_map(|(_, fields)| fields.iter().copied())
             .collect();
         match selection
@@ -119,26 +118,36 @@ pub(crate) fn selects(selector: Option<&Value>, labels: Option<&Map<String, Valu
     let Some(selector) = selector else {
         return true;
     };
-    let pairs = selector.get("matchLabels").and_then(Value::as_object);
-    let pairs = pairs.into_iter().flatten().map(|(key, value)| {
-        let value = value.as_str().unwrap_or_default().to_owned();
-        Requirement::In(key.clone(), vec![value])
-    });
-    let expressions = selector.get("matchExpressions").and_then(Value::as_array);
-    let expressions = expressions.into_iter().flatten().map(|expression| {
-        let key = expression["key"].as_str().unwrap_or_default().to_owned();
-        let values = expression["values"].as_array().into_iter().flatten();
-        let values = values
-            .filter_map(Value::as_str)
-            .map(str::to_owned)
-            .collect();
-        match expression["operator"].as_str() {
-            Some("In") => Requirement::In(key, values),
-            Some("NotIn") => Requirement::NotIn(key, values),
-            Some("Exists") => Requirement::Exists(key),
-            _ => Requirement::Absent(key),
-        }
-    });
+    let pairs = selector
+        .get("matchLabels")
+        .and_then(Value::as_object)
+        .into_iter()
+        .flatten()
+        .map(|(key, value)| {
+            let value = value.as_str().unwrap_or_default().to_owned();
+            Requirement::In(key.clone(), vec![value])
+        });
+    let expressions = selector
+        .get("matchExpressions")
+        .and_then(Value::as_array)
+        .into_iter()
+        .flatten()
+        .map(|expression| {
+            let key = expression["key"].as_str().unwrap_or_default().to_owned();
+            let values = expression["values"]
+                .as_array()
+                .into_iter()
+                .flatten()
+                .filter_map(Value::as_str)
+                .map(str::to_owned)
+                .collect();
+            match expression["operator"].as_str() {
+                Some("In") => Requirement::In(key, values),
+                Some("NotIn") => Requirement::NotIn(key, values),
+                Some("Exists") => Requirement::Exists(key),
+                _ => Requirement::Absent(key),
+            }
+        });
     pairs
         .chain(expressions)
         .all(|requirement| requirement.matches(labels))
@@ -186,8 +195,10 @@ fn parse_requirement(term: &str) -> Result<Requirement, Failure> {
     let unreadable = || Failure::bad_request(format!("unable to parse requirement: {term}"));
     let listed = |separator: &str| {
         let (key, values) = term.split_once(separator)?;
-        let values = values.trim().strip_prefix('(')?.strip_suffix(')')?;
         let values = values
+            .trim()
+            .strip_prefix('(')?
+            .strip_suffix(')')?
             .split(',')
             .map(|value| value.trim().to_owned())
             .collect();

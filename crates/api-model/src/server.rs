@@ -122,8 +122,7 @@ impl ApiServer {
         let is_named: Vec<_> = resources
             .map(|resource| resource.plural == name || resource.full_name() == name)
             .collect();
-        let objects = store.objects.iter();
-        let objects = objects.filter(|(key, _)| is_named[key.kind]);
+        let objects = store.objects.iter().filter(|(key, _)| is_named[key.kind]);
         objects
             .map(|(_, object)| Arc::clone(&object.value))
             .collect()

@@ -45,8 +45,9 @@ pub(crate) fn encode(value: &Value) -> Bytes {
 
 /// The resourceVersion in an object; 0 if there is none.
 pub(crate) fn version_of(value: &Value) -> u64 {
-    let version = value.pointer("/metadata/resourceVersion");
-    let version = version.and_then(Value::as_str);
+    let version = value
+        .pointer("/metadata/resourceVersion")
+        .and_then(Value::as_str);
     version
         .and_then(|version| version.parse().ok())
         .unwrap_or_default()

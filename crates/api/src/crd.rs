@@ -67,8 +67,9 @@ pub fn render() -> Vec<(String, String)> {
         ),
     ];
     let files = documents.map(|(folder, document)| {
-        let plural = document["spec"]["names"]["plural"].as_str();
-        let plural = plural.expect("a CRD has a plural");
+        let plural = document["spec"]["names"]["plural"]
+            .as_str()
+            .expect("a CRD has a plural");
         let yaml = serde_norway::to_string(&document).expect("JSON is YAML");
         (format!("{folder}{}_{plural}.yaml", crate::GROUP), yaml)
     });
@@ -122,8 +123,7 @@ fn count_column(name: &str, field: &str, description: &str) -> Value {
 fn bound_name(schema: &mut SchemaObject) {
     let name = json!({"type": "string", "maxLength": limits::LABEL, "pattern": "^[^.]*$"});
     let metadata = json!({"type": "object", "properties": {"name": name}});
-    let properties = schema.get_mut("properties");
-    let properties = properties.and_then(Value::as_object_mut);
+    let properties = schema.get_mut("properties").and_then(Value::as_object_mut);
     properties
         .expect("an object has properties")
         .insert("metadata".into(), metadata);
@@ -149,8 +149,9 @@ fn add_rules(schema: &mut SchemaObject, rules: Vec<CelRule>) {
         let object = schema_at(schema, &rule.path);
         let rules = object
             .entry("x-kubernetes-validations")
-            .or_insert_with(|| json!([]));
-        let rules = rules.as_array_mut().expect("only this loop fills it");
+            .or_insert_with(|| json!([]))
+            .as_array_mut()
+            .expect("only this loop fills it");
         rules.push(rule.to_json());
     }
 }
@@ -210,9 +211,10 @@ fn document_of(crd: &CustomResourceDefinition) -> Value {
 }
 
 fn schema(document: &mut Value) -> &mut SchemaObject {
-    let root = document.pointer_mut("/spec/versions/0/schema/openAPIV3Schema");
-    let root = root.and_then(Value::as_object_mut);
-    let root = root.expect("a CRD has a schema");
+    let root = document
+        .pointer_mut("/spec/versions/0/schema/openAPIV3Schema")
+        .and_then(Value::as_object_mut)
+        .expect("a CRD has a schema");
     // The name of a Rust type, which says nothing to who reads the CRD.
     root.remove("title");
     root

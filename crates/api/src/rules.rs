@@ -449,8 +449,8 @@ fn unreserved_key(subject: &str) -> String {
         .iter()
         .map(|key| format!("'{key}': 0"))
         .collect();
-    let prefixes = limits::RESERVED_PREFIXES.iter();
-    let prefixes: Vec<_> = prefixes
+    let prefixes: Vec<_> = limits::RESERVED_PREFIXES
+        .iter()
         .map(|prefix| format!("{subject}.startsWith('{prefix}')"))
         .collect();
     format!(

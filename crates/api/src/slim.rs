@@ -396,20 +396,27 @@ impl PodWire {
     /// The bytes of what is kept of a pod however many there are: whoever creates a pod decides about them. A status is its
     /// kubelet's.
     fn kept_bytes(&self) -> usize {
-        let labels = self.metadata.labels.iter();
-        let labels = labels.map(|(key, value)| key.len() + value.len());
+        let labels = self
+            .metadata
+            .labels
+            .iter()
+            .map(|(key, value)| key.len() + value.len());
         // The values of annotations have a bound of their own (`TotalAnnotationSizeLimitB`,
         // `k8s.io/apimachinery/pkg/api/validation/objectmeta.go`).
         let annotations = self.metadata.annotations.iter().map(|(key, _)| key.len());
         let containers = [&self.spec.containers, &self.spec.init_containers];
         let containers = || containers.into_iter().flatten();
         let names = containers().map(|one| one.name.len() + one.image.len());
-        let ports = containers().flat_map(|one| &one.ports);
-        let ports = ports.map(|port| port.name.as_ref().map_or(0, String::len));
+        let ports = containers()
+            .flat_map(|one| &one.ports)
+            .map(|port| port.name.as_ref().map_or(0, String::len));
         // The keys that say which marks are ours are kept too, and a client may write any
         // managedFields. Ours are of applies on the status.
-        let owners = self.metadata.managed_fields.iter();
-        let owners = owners.filter(|one| one.operation == "Apply" && one.subresource == "status");
+        let owners = self
+            .metadata
+            .managed_fields
+            .iter()
+            .filter(|one| one.operation == "Apply" && one.subresource == "status");
         let owned = owners.flat_map(|one| {
             let owned = [
                 &one.owned.labels,
@@ -419,8 +426,11 @@ impl PodWire {
             owned.into_iter().flatten().map(String::len)
         });
         let pinned = self.spec.pinned_node.iter().map(String::len);
-        let gates = self.spec.readiness_gates.iter();
-        let gates = gates.map(|gate| gate.condition_type.len());
+        let gates = self
+            .spec
+            .readiness_gates
+            .iter()
+            .map(|gate| gate.condition_type.len());
         let finalizers = self.metadata.finalizers.iter().map(String::len);
         let texts = labels
             .chain(annotations)

@@ -74,8 +74,9 @@ impl ControlMetrics {
     pub(crate) fn reason_gauges(&self, gauge: ReasonGauge) -> Vec<Gauge> {
         let family = Family::<Labels<1>, Gauge>::default();
         let reasons = gauge.reasons.iter();
-        let gauges = reasons.map(|reason| family.get_or_create_owned(&[("reason", *reason)]));
-        let gauges = gauges.collect();
+        let gauges = reasons
+            .map(|reason| family.get_or_create_owned(&[("reason", *reason)]))
+            .collect();
         let register = |registry: &mut Registry| registry.register(gauge.name, gauge.help, family);
         self.registry.register(register);
         gauges

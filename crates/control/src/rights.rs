@@ -55,12 +55,11 @@ pub fn rights_of_feature<R: Rules>() -> FeatureRights {
     let kinds = R::KINDS.iter().flat_map(rights_of_kind);
     let right =
         |kind: &WriteKind, verb| (kind.scope, Right::new(kind.group, kind.resource, "", verb));
-    let writes = R::WRITES.iter();
-    let writes = writes.map(|kind| right(kind, kind.verb.right()));
+    let writes = R::WRITES.iter().map(|kind| right(kind, kind.verb.right()));
     let reads = R::WRITES
         .iter()
-        .filter(|kind| encode::is_read_back::<R>(kind));
-    let reads = reads.map(|kind| right(kind, "get"));
+        .filter(|kind| encode::is_read_back::<R>(kind))
+        .map(|kind| right(kind, "get"));
     let mut rights = FeatureRights::default();
     for (scope, right) in kinds.chain(writes).chain(reads) {
         let known = match scope {

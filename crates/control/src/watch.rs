@@ -78,21 +78,25 @@ impl WatchesByType {
         subscriber: Box<dyn Subscribe<K>>,
     ) {
         let key = (TypeId::of::<K>(), selection);
-        let place = self.0.iter().position(|(known, _)| *known == key);
-        let place = place.unwrap_or_else(|| {
-            let watch = KindWatch::<K> {
-                selection,
-                page,
-                is_reviewed_by,
-                is_optional,
-                fan_out: FanOut::default(),
-            };
-            self.0.push((key, Box::new(watch)));
-            self.0.len() - 1
-        });
+        let place = self
+            .0
+            .iter()
+            .position(|(known, _)| *known == key)
+            .unwrap_or_else(|| {
+                let watch = KindWatch::<K> {
+                    selection,
+                    page,
+                    is_reviewed_by,
+                    is_optional,
+                    fan_out: FanOut::default(),
+                };
+                self.0.push((key, Box::new(watch)));
+                self.0.len() - 1
+            });
         let watch: &mut dyn Any = self.0[place].1.as_mut();
-        let watch = watch.downcast_mut::<KindWatch<K>>();
-        let watch = watch.expect("a watch is filed under its type");
+        let watch = watch
+            .downcast_mut::<KindWatch<K>>()
+            .expect("a watch is filed under its type");
         // A page is decoded in one piece for all subscribers, so the one that allows the least memory decides.
         watch.page = watch.page.min(page);
         watch.is_reviewed_by |= is_reviewed_by;

@@ -188,11 +188,11 @@ fn flag_values(words: &[String], long: &str) -> Vec<String> {
         }
         let joined = word
             .strip_prefix(long)
-            .and_then(|rest| rest.strip_prefix('='));
-        let joined = joined.or_else(|| {
-            let rest = word.strip_prefix(short?)?;
-            Some(rest.strip_prefix('=').unwrap_or(rest))
-        });
+            .and_then(|rest| rest.strip_prefix('='))
+            .or_else(|| {
+                let rest = word.strip_prefix(short?)?;
+                Some(rest.strip_prefix('=').unwrap_or(rest))
+            });
         joined.map(str::to_owned)
     });
     places.filter(|value| !value.is_empty()).collect()

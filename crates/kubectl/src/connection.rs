@@ -64,8 +64,10 @@ pub(crate) struct Connected {
 impl Connection {
     /// A reader of the cluster, and the namespace that is meant by default. No request is sent.
     pub(crate) async fn connect_reader(&self) -> Result<(Reader, String), VerbError> {
-        let connected = self.connect_client().await;
-        let connected = connected.map_err(|error| VerbError::Connection(Box::new(error)))?;
+        let connected = self
+            .connect_client()
+            .await
+            .map_err(|error| VerbError::Connection(Box::new(error)))?;
         let reader = Reader::new(connected.server);
         Ok((reader, connected.namespace))
     }

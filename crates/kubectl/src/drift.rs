@@ -126,9 +126,10 @@ impl Reader {
 
     /// A pod, with all that is in it.
     pub(crate) async fn read_pod_object(&self, name: &ObjectName) -> Result<PodObject, Unread> {
-        let pod = self.get_object::<Value>(PODS, Some(&name.namespace), &name.name);
-        let pod = pod.await?;
-        let pod = pod.ok_or_else(|| Unread(format!("pod {name} was deleted")))?;
+        let pod = self
+            .get_object::<Value>(PODS, Some(&name.namespace), &name.name)
+            .await?
+            .ok_or_else(|| Unread(format!("pod {name} was deleted")))?;
         PodObject::read(pod)
             .map_err(|error| Unread(format!("pod {name} cannot be decoded: {error}")))
     }

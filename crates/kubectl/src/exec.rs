@@ -130,10 +130,14 @@ fn end_of_status(status: Status) -> ExecEnd {
     if status.status.as_deref() == Some("Success") {
         return ExecEnd::Exited(0);
     }
-    let causes = status.details.and_then(|details| details.causes);
-    let mut causes = causes.unwrap_or_default().into_iter();
-    let code = causes.find(|cause| cause.reason.as_deref() == Some("ExitCode"));
-    let code = code.and_then(|cause| cause.message?.parse().ok());
+    let mut causes = status
+        .details
+        .and_then(|details| details.causes)
+        .unwrap_or_default()
+        .into_iter();
+    let code = causes
+        .find(|cause| cause.reason.as_deref() == Some("ExitCode"))
+        .and_then(|cause| cause.message?.parse().ok());
     match (code, status.message) {
         (Some(code), _) => ExecEnd::Exited(code),
         (None, Some(message)) => ExecEnd::NotStarted(message),
@@ -155,9 +159,11 @@ pub(crate) fn explain_failure(
     Unread(match error {
         kube::Error::Api(status) if status.code == 403 && status.message.contains("User \"") => {
             // Which verb it is depends on the cluster's version, so it is taken from the message.
-            let verb = status.message.split_once(" cannot ");
-            let verb = verb.and_then(|(_, rest)| rest.split_whitespace().next());
-            let verb = verb.unwrap_or("create");
+            let verb = status
+                .message
+                .split_once(" cannot ")
+                .and_then(|(_, rest)| rest.split_whitespace().next())
+                .unwrap_or("create");
             format!("missing right: {verb} {resource} in namespace {namespace}")
         }
         kube::Error::Api(status) => {

@@ -163,8 +163,10 @@ async fn explain_many_pods(
     set: Option<&str>,
     now: Timestamp,
 ) -> Result<ManyPods, VerbError> {
-    let names = pods.iter().map(|pod| ObjectName::of(&pod.identity));
-    let names: Vec<_> = names.collect();
+    let names: Vec<_> = pods
+        .iter()
+        .map(|pod| ObjectName::of(&pod.identity))
+        .collect();
     let mut explained = Vec::new();
     if set.is_none() && !pods.is_empty() {
         (explained, _) = explain_pods(reader, pods, now).await?;
@@ -240,8 +242,10 @@ pub(crate) async fn explain_pods(
         .iter()
         .filter_map(|pod| pod.identity.namespace.clone())
         .collect();
-    let one_namespace = namespaces.first().filter(|_| namespaces.len() == 1);
-    let one_namespace = one_namespace.map(String::as_str);
+    let one_namespace = namespaces
+        .first()
+        .filter(|_| namespaces.len() == 1)
+        .map(String::as_str);
     let mut observed = observe_pods(reader, pods, one_namespace, now).await?;
     observed.neighbours = read_neighbours(reader, &observed, &namespaces).await;
     let agents = Agents::new(&observed.config.agent_namespace, &observed.agents);
@@ -336,8 +340,10 @@ async fn read_neighbours(
             ..ListSelection::of(Some(namespace), 150)
         };
         let pods = reader.list_objects::<Pod>(PODS, &selection).await;
-        let named = pods.unwrap_or_default().into_iter();
-        let named = named.map(|pod| (ObjectName::of(&pod.identity), pod));
+        let named = pods
+            .unwrap_or_default()
+            .into_iter()
+            .map(|pod| (ObjectName::of(&pod.identity), pod));
         neighbours.extend(named.filter(|(name, _)| !known.contains(name)));
     }
     neighbours.into_values().collect()

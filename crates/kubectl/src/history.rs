@@ -173,8 +173,8 @@ impl<'a> ChangeWatch<'a> {
 
     /// Prints each change until whoever asked has seen enough.
     async fn watch_events(mut self, reader: Reader) -> Result<(), VerbError> {
-        let target = ListTarget::in_namespace::<Event>(&self.history.namespace);
-        let target = target.with_field_selector(events_field_selector(&self.history.name));
+        let target = ListTarget::in_namespace::<Event>(&self.history.namespace)
+            .with_field_selector(events_field_selector(&self.history.name));
         let events = list_and_watch::<Event>(
             reader.server.clone(),
             target,
@@ -234,11 +234,13 @@ async fn read_events(
         fields: Some(events_field_selector(&explained.name)),
         ..ListSelection::of(Some(&explained.namespace), 500)
     };
-    let events = reader.list_objects::<Event>(EVENTS, &selection).await;
-    let events = events.unwrap_or_else(|why| {
-        explained.unread.push(why.0);
-        Vec::new()
-    });
+    let events = reader
+        .list_objects::<Event>(EVENTS, &selection)
+        .await
+        .unwrap_or_else(|why| {
+            explained.unread.push(why.0);
+            Vec::new()
+        });
     let mut transitions: Vec<_> = events
         .iter()
         .filter_map(|event| transition_of_event(event, uids))
@@ -344,8 +346,10 @@ impl Report for PodHistory {
             text.add_table(2, &transitions_table(text, &self.transitions));
         }
         for probe in self.probes.iter().filter(|probe| !probe.runs.is_empty()) {
-            let in_a_row = probe.in_a_row.map(|in_a_row| format!(": {in_a_row}"));
-            let in_a_row = in_a_row.unwrap_or_default();
+            let in_a_row = probe
+                .in_a_row
+                .map(|in_a_row| format!(": {in_a_row}"))
+                .unwrap_or_default();
             text.add_heading(format_args!("Runs of {}{in_a_row}", probe.probe));
             text.add_table(2, &text.runs_table(&probe.runs, text.is_wide));
         }

@@ -164,15 +164,18 @@ fn read_settings(pods: &[Pod], holder: &str) -> Result<Leadsman, Unread> {
         .find(|pod| pod.metadata.name.as_deref() == Some(pod_of_holder(holder)));
     let unread = |why: &str| Unread(format!("{why}: its flags are taken for the defaults"));
     // All pods of a Deployment have the same flags, unless it is being rolled out.
-    let pod = leader.or_else(|| pods.first());
-    let pod = pod.ok_or_else(|| unread("no pod of a manager was found"))?;
+    let pod = leader
+        .or_else(|| pods.first())
+        .ok_or_else(|| unread("no pod of a manager was found"))?;
     let mut containers = pod.spec.iter().flat_map(|spec| &spec.containers);
     // A service mesh may have added containers.
-    let container = containers.find(|one| one.args.as_deref().is_some_and(is_manager));
-    let container = container.ok_or_else(|| unread("no manager runs in its pod"))?;
+    let container = containers
+        .find(|one| one.args.as_deref().is_some_and(is_manager))
+        .ok_or_else(|| unread("no manager runs in its pod"))?;
     let words = command_line_words(container);
-    let parsed = manager_command().try_get_matches_from(words);
-    let parsed = parsed.and_then(|matches| Leadsman::from_arg_matches(&matches));
+    let parsed = manager_command()
+        .try_get_matches_from(words)
+        .and_then(|matches| Leadsman::from_arg_matches(&matches));
     parsed.map_err(|error| {
         let text = error.to_string();
         let first = text.lines().next().unwrap_or_default();

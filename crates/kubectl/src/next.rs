@@ -109,8 +109,12 @@ pub(crate) async fn run(args: &Args) -> Result<(), VerbError> {
         }
         (None, Some(file), _) => read_jobs(&documents::read_file(file)?)?,
         (None, None, name) => {
-            let name = name.as_deref().unwrap_or_default();
-            let name = name.rsplit('/').next().unwrap_or_default();
+            let name = name
+                .as_deref()
+                .unwrap_or_default()
+                .rsplit('/')
+                .next()
+                .unwrap_or_default();
             let (reader, namespace) = args.connection.connect_reader().await?;
             now = reader.cluster_time().await;
             let job = reader.require(
@@ -169,8 +173,10 @@ fn find_hindrances(install: &Install, is_zone_known: bool) -> Vec<String> {
 
 fn read_jobs(text: &str) -> Result<Vec<AdvancedCronJob>, VerbError> {
     let objects = documents::parse_objects(text)?.into_iter();
-    let jobs = objects.filter(|object| object["kind"] == "AdvancedCronJob");
-    let jobs: Vec<_> = jobs.map(parse_job).collect::<Result<_, _>>()?;
+    let jobs: Vec<_> = objects
+        .filter(|object| object["kind"] == "AdvancedCronJob")
+        .map(parse_job)
+        .collect::<Result<_, _>>()?;
     if jobs.is_empty() {
         return Err(VerbError::Usage(
             "the file has no AdvancedCronJob".to_owned(),
@@ -339,8 +345,10 @@ status: {lastScheduleTime: '2027-03-26T01:30:00Z', active: [{name: report-177448
 ";
 
     fn reports(text: &str, since: &str) -> Schedules {
-        let jobs = read_jobs(text).unwrap().into_iter();
-        let jobs = jobs.map(|job| CronJob::read(&Arc::new(job), &TimeZone::UTC));
+        let jobs = read_jobs(text)
+            .unwrap()
+            .into_iter()
+            .map(|job| CronJob::read(&Arc::new(job), &TimeZone::UTC));
         let since = since.parse().unwrap();
         Schedules(
             jobs.map(|job| ScheduleReport::of(&job, &TimeZone::UTC, since, 2))

@@ -143,9 +143,10 @@ pub(crate) fn objects(
 ) -> Option<Result<String, VerbError>> {
     match (format, objects) {
         (OutputFormat::Yaml, objects) => {
-            let documents = objects.iter();
-            let documents = documents.map(|object| format_structured(format, object));
-            let documents = documents.collect::<Option<Result<Vec<_>, _>>>()?;
+            let documents = objects
+                .iter()
+                .map(|object| format_structured(format, object))
+                .collect::<Option<Result<Vec<_>, _>>>()?;
             Some(documents.map(|documents| documents.join("---\n")))
         }
         (_, [object]) => format_structured(format, object),

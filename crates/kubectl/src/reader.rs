@@ -100,8 +100,9 @@ impl Reader {
     pub(crate) async fn cluster_time(&self) -> Timestamp {
         if !self.clock.is_known() {
             // Whatever is answered, it has a date.
-            let version = http::Request::get("/version").body(Vec::new());
-            let version = version.expect("a path is a request");
+            let version = http::Request::get("/version")
+                .body(Vec::new())
+                .expect("a path is a request");
             self.send_request(Verb::Get, version).await;
         }
         if let Some(difference_remark) = self.clock.difference_remark() {

@@ -183,8 +183,8 @@ fn parse_answer(output: &ExecOutput) -> Result<NodeHistory, String> {
         .take(head.probes)
         .filter(|line| !line.is_empty())
         .map(serde_json::from_slice)
-        .collect::<Result<Vec<ProbeHistory>, _>>();
-    let probes = probes.map_err(|error| undecodable(&error))?;
+        .collect::<Result<Vec<ProbeHistory>, _>>()
+        .map_err(|error| undecodable(&error))?;
     if probes.len() < head.probes {
         let (count, expected) = (probes.len(), head.probes);
         return Err(format!(

@@ -144,8 +144,7 @@ impl Text {
 
     /// What a probe has printed, on one line of a table.
     pub(crate) fn one_line(&self, output: &str) -> String {
-        let text = output.trim_end();
-        let text = text.replace('\n', "\\n").replace('\t', "\\t");
+        let text = output.trim_end().replace('\n', "\\n").replace('\t', "\\t");
         if self.is_wide {
             text
         } else {

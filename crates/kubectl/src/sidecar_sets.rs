@@ -73,8 +73,10 @@ impl Reader {
             fields: needs.set.map(|name| format!("metadata.name={name}")),
             ..ListSelection::of(None, 100)
         };
-        let sets = self.list_objects(SIDECAR_SETS, &selection).await;
-        let sets = sets.map_err(VerbError::Unread)?;
+        let sets = self
+            .list_objects(SIDECAR_SETS, &selection)
+            .await
+            .map_err(VerbError::Unread)?;
         let mut found = FoundSetObjects::from_wire(sets);
         found.add_objects(instead)?;
         found.read_needed(self, needs, now).await;
@@ -166,8 +168,9 @@ impl FoundSetObjects {
     async fn read_namespaces(&mut self, reader: &Reader, wanted: &WantedNamespaces<'_>) {
         let found = match wanted {
             WantedNamespaces::These(names) => {
-                let gets = names.iter();
-                let gets = gets.map(|name| reader.get_object::<Namespace>(NAMESPACES, None, name));
+                let gets = names
+                    .iter()
+                    .map(|name| reader.get_object::<Namespace>(NAMESPACES, None, name));
                 let found = join_all(gets).await.into_iter();
                 found.map(|found| found.map(Vec::from_iter)).collect()
             }

@@ -301,8 +301,11 @@ fn explain_set(text: &mut Text, explained: &SetExplanation) {
         causes if resolve(causes) => waiting("injected"),
         _ => bad("injected"),
     };
-    let revision = explained.revision.as_deref().filter(|_| explained.injected);
-    let revision = revision.map_or_else(String::new, |it| format!(", revision {it}"));
+    let revision = explained
+        .revision
+        .as_deref()
+        .filter(|_| explained.injected)
+        .map_or_else(String::new, |it| format!(", revision {it}"));
     line!(text, 2 => "{}  {state}{revision}", explained.set);
     for cause in causes {
         add_cause(text, &format!("{}: {}", cause.reason, cause.message), cause);

@@ -137,8 +137,10 @@ async fn read_sets(
         Ok(Namespaces::Named(own)) => namespace.is_some_and(|name| *name != *own),
         _ => false,
     };
-    let sets = sets.await?.into_iter().flatten();
     let mut sets: Vec<_> = sets
+        .await?
+        .into_iter()
+        .flatten()
         .filter(|set| !is_elsewhere(set))
         .map(|set| summarize_set(&set))
         .collect();

@@ -72,8 +72,7 @@ pub(crate) struct TargetState {
 
 impl TargetState {
     fn new(kind: &'static str, name: &str, selector: &str, status: &Value) -> Self {
-        let conditions = status["conditions"].as_array();
-        let mut conditions = conditions.into_iter().flatten();
+        let mut conditions = status["conditions"].as_array().into_iter().flatten();
         let ready = conditions.find(|one| one["type"] == "Ready");
         let text = |field: &str| ready.and_then(|it| it[field].as_str()).unwrap_or_default();
         let reason = ready.map_or("Unobserved", |_| text("reason"));
@@ -148,8 +147,8 @@ impl<'a> PodsOf<'a> {
                 let spec = workload.spec;
                 // By the selector, as `kubectl logs` finds the pods of a workload (`SelectorsForObject`,
                 // `k8s.io/kubectl/pkg/polymorphichelpers/helpers.go`): owner references would cost a list of ReplicaSets too.
-                let labels = format_selector(&spec.selector);
-                let labels = labels.map_err(|error| VerbError::Usage(error.to_string()))?;
+                let labels = format_selector(&spec.selector)
+                    .map_err(|error| VerbError::Usage(error.to_string()))?;
                 if matches!(resource, MARKERS | SIDECAR_SETS) {
                     state = Some(TargetState::new(kind, name, &labels, &workload.status));
                 }
@@ -188,8 +187,10 @@ impl PodSelection<'_> {
         {
             return Err(error);
         }
-        let place = namespace.map(|name| format!("in namespace {name}"));
-        let place = place.unwrap_or_else(|| "in any namespace".to_owned());
+        let place = namespace.map_or_else(
+            || "in any namespace".to_owned(),
+            |name| format!("in namespace {name}"),
+        );
         Err(VerbError::NoPods { of, place })
     }
 }

@@ -35,8 +35,11 @@ impl Text {
 
     /// Several pods, grouped by what is in the way.
     pub(crate) fn add_groups(&mut self, groups: &[PodGroup], pods: &[Explanation]) {
-        let well = groups.iter().filter(|group| group.causes.is_empty());
-        let well: usize = well.map(|group| group.pods.len()).sum();
+        let well: usize = groups
+            .iter()
+            .filter(|group| group.causes.is_empty())
+            .map(|group| group.pods.len())
+            .sum();
         let all = count_pods(pods.len());
         // Pods that no marker matches are not "marked as they should be".
         if well == pods.len() && pods.iter().all(has_no_marker) {
@@ -149,8 +152,8 @@ impl Text {
     fn add_verdict(&mut self, shown: &ShownVerdict) {
         let age = |time: &Option<Time>| time.as_ref().map(|time| self.format_age(time.0));
         let since = age(&shown.since).map(|age| format!(" for {age}"));
-        let probed = age(&shown.last_probe_time);
-        let probed = probed.map(|age| format!(", last reported run {age} ago"));
+        let probed =
+            age(&shown.last_probe_time).map(|age| format!(", last reported run {age} ago"));
         let by = match shown.source {
             VerdictSource::Report => "",
             VerdictSource::Condition => ", by the pod's condition",
@@ -191,8 +194,11 @@ impl Text {
     fn format_owner(&self, owner: &Owner) -> String {
         let (manager, operation, below) = (&owner.manager, &owner.operation, &owner.subresource);
         let slash = if below.is_empty() { "" } else { "/" };
-        let when = owner.time.as_ref().map(|time| self.format_age(time.0));
-        let when = when.map_or_else(String::new, |age| format!(", {age} ago"));
+        let when = owner
+            .time
+            .as_ref()
+            .map(|time| self.format_age(time.0))
+            .map_or_else(String::new, |age| format!(", {age} ago"));
         format!("{manager} ({operation}{slash}{below}{when})")
     }
 }

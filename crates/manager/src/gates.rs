@@ -193,8 +193,10 @@ pub fn openkruise_acts_on_markers(text: &str) -> bool {
 /// The settings of a list, trimmed and without empty ones: name and value, or an error with the text if there is no
 /// `=`.
 fn split_settings(text: &str) -> impl Iterator<Item = Result<(&str, &str), &str>> {
-    let settings = text.split(',').map(str::trim);
-    let settings = settings.filter(|setting| !setting.is_empty());
+    let settings = text
+        .split(',')
+        .map(str::trim)
+        .filter(|setting| !setting.is_empty());
     settings.map(|setting| {
         let (name, value) = setting.split_once('=').ok_or(setting)?;
         Ok((name.trim(), value.trim()))

@@ -180,8 +180,9 @@ impl ListTarget {
             continue_token: token,
             ..ListParams::default()
         };
-        let request = Request::new(&self.path).list(&params);
-        let request = request.map_err(|error| unreadable_body(&error))?;
+        let request = Request::new(&self.path)
+            .list(&params)
+            .map_err(|error| unreadable_body(&error))?;
         let (began, deadline) = (clock::monotonic(), paging.deadline());
         let reply = server
             .send_request(Verb::ListOrWatch, request, deadline)

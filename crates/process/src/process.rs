@@ -155,8 +155,11 @@ where
 {
     // First: a signal during the start is not lost, and ends the process as any other does.
     let mut signals = Signals::catch_signals().map_err(RunError::Start)?;
-    let client = args.client.build_client(component).await;
-    let client = client.map_err(|error| RunError::Client(Box::new(error)))?;
+    let client = args
+        .client
+        .build_client(component)
+        .await
+        .map_err(|error| RunError::Client(Box::new(error)))?;
     let random = RandomSource::from_entropy();
     let process = Process::new(ApiServer::new(client), random, &read_host_name());
     process

@@ -125,8 +125,10 @@ impl Readiness {
     /// Sets a check. Returns whether that changed anything.
     fn set_check(&self, name: &str, state: &CheckState) -> bool {
         let mut checks = self.lock_checks();
-        let registered = checks.by_name.get_mut(name);
-        let registered = registered.filter(|known| known.state != *state);
+        let registered = checks
+            .by_name
+            .get_mut(name)
+            .filter(|known| known.state != *state);
         registered
             .map(|known| known.state = state.clone())
             .is_some()

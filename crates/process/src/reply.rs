@@ -277,8 +277,8 @@ fn judge_failure(
 
 /// The disposition of a request whose connection failed.
 pub fn no_reply(error: &(dyn Error + 'static)) -> Disposition {
-    let causes = successors(Some(error), |cause| (*cause).source());
-    let mut causes = causes.filter_map(|cause| cause.downcast_ref::<legacy::Error>());
+    let mut causes = successors(Some(error), |cause| (*cause).source())
+        .filter_map(|cause| cause.downcast_ref::<legacy::Error>());
     // A connection that an earlier request has opened may have carried this one, whatever its error is.
     let cause = if causes.any(legacy::Error::is_connect) {
         RetryCause::NotSent
@@ -325,8 +325,11 @@ fn reply_message(code: StatusCode, status: Option<&Status>, body: &[u8]) -> Stri
     match status {
         Some(status) if !status.message.is_empty() => status.message.clone(),
         _ => {
-            let text = String::from_utf8_lossy(body);
-            let text: String = text.trim().chars().take(LONGEST_REASON).collect();
+            let text: String = String::from_utf8_lossy(body)
+                .trim()
+                .chars()
+                .take(LONGEST_REASON)
+                .collect();
             format!("{code} {text}").trim_end().to_owned()
         }
     }

@@ -334,8 +334,9 @@ where
             timeout: Some(self.random.u32(TIMEOUT_SECONDS)),
             ..WatchParams::default()
         };
-        let request = Request::new(&self.target.path).watch(&params, version);
-        let request = request.map_err(|error| unreadable_body(&error))?;
+        let request = Request::new(&self.target.path)
+            .watch(&params, version)
+            .map_err(|error| unreadable_body(&error))?;
         let started = async {
             let started = LineStream::start_lines(&self.server, request);
             let started = tokio::time::timeout(HEADER_DEADLINE, started).await;

@@ -181,8 +181,10 @@ impl<K: Key> KeyQueue<K> {
         }
         let late =
             (self.first_ready == 0).then(|| self.take_late(now).or_else(|| self.take_free()));
-        let next = late.flatten().or_else(|| self.take_ready());
-        let next = next.or_else(|| self.take_last())?;
+        let next = late
+            .flatten()
+            .or_else(|| self.take_ready())
+            .or_else(|| self.take_last())?;
         self.note_run(&next);
         Some(next)
     }

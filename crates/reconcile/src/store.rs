@@ -175,8 +175,9 @@ impl<K: Stored> Store<K> {
         word: &'a str,
     ) -> impl Iterator<Item = &'a Arc<K>> {
         let asked = of_namespace(&self.asked, namespace);
-        let created = asked.filter(|(name, _)| !self.objects.contains_key(*name));
-        let created = created.filter_map(|(_, asked)| asked.assumed.as_ref());
+        let created = asked
+            .filter(|(name, _)| !self.objects.contains_key(*name))
+            .filter_map(|(_, asked)| asked.assumed.as_ref());
         created.filter(move |object| has_word(&***object, word))
     }
 
@@ -191,8 +192,7 @@ impl<K: Stored> Store<K> {
     ) -> impl Iterator<Item = &'a Arc<K>> {
         let asked = of_namespace(&self.asked, namespace);
         let asked = asked.filter_map(|(_, asked)| asked.creation());
-        let late = of_namespace(&self.late, namespace);
-        let late = late.filter(|(name, _)| {
+        let late = of_namespace(&self.late, namespace).filter(|(name, _)| {
             let asked = self.asked.get(*name).and_then(Asked::creation);
             asked.is_none()
         });

@@ -203,12 +203,7 @@ impl Histories {
         forget_at
     }
 
-    fn note_done(
-        &mut self,
-        id: &WriteId,
-        is_carried_out: bool,
-        now: Duration,
-    ) -> Option<Duration> {
+    fn note_done(&mut self, id: &WriteId, is_carried_out: bool, now: Duration) -> Option<Duration> {
         let history = self.of_mut(id)?;
         let purpose = history.under_way.take()?;
         let parts = std::mem::take(&mut history.parts_under_way);
@@ -271,14 +266,15 @@ impl Histories {
             namespace: namespace.to_owned(),
             name: String::new(),
         });
-        let refused = self.refused.range(
-            WriteId {
-                kind,
-                name: name.clone(),
-            }..,
-        );
-        let refused = refused.map(|id| (id.kind, &*id.name));
-        let refused = refused
+        let refused = self
+            .refused
+            .range(
+                WriteId {
+                    kind,
+                    name: name.clone(),
+                }..,
+            )
+            .map(|id| (id.kind, &*id.name))
             .take_while(move |(of, object)| *of == kind && object.namespace == name.namespace);
         refused.map(|(_, object)| object)
     }
@@ -372,8 +368,10 @@ impl Histories {
 
     pub(crate) fn fate(&self, kind: usize, name: &ObjectName) -> Option<Fate<'_>> {
         let history = self.get(kind, name)?;
-        let undone = history.done.filter(|done| done.carried_out > 1);
-        let undone = undone.map(|done| Fate::Undone(done.carried_out));
+        let undone = history
+            .done
+            .filter(|done| done.carried_out > 1)
+            .map(|done| Fate::Undone(done.carried_out));
         let refused = history.refused.last();
         refused
             .map(|refused| Fate::Refused(&refused.refusal))

@@ -237,8 +237,10 @@ impl Invariants {
     /// A marker says that it is fought over only if somebody does.
     fn check_contest(&self, change: &Change) {
         let after = change.after.as_ref();
-        let conditions = after.and_then(|marker| marker["status"]["conditions"].as_array());
-        let mut conditions = conditions.into_iter().flatten();
+        let mut conditions = after
+            .and_then(|marker| marker["status"]["conditions"].as_array())
+            .into_iter()
+            .flatten();
         if !self.has_meddlers && conditions.any(|one| one["reason"] == "Contested") {
             let name = &change.name;
             self.story
@@ -357,11 +359,14 @@ fn holder_of(lease: Option<&Value>) -> String {
 
 /// The verdicts in the status of a `NodePodProbe`.
 fn verdicts(object: &Value) -> String {
-    let pods = object["status"]["podProbeStatuses"].as_array();
-    let pods = pods.into_iter().flatten().flat_map(|pod| {
-        let states = pod["probeStates"].as_array().into_iter().flatten();
-        states.map(move |state| (&pod["name"], &state["name"], &state["state"]))
-    });
+    let pods = object["status"]["podProbeStatuses"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .flat_map(|pod| {
+            let states = pod["probeStates"].as_array().into_iter().flatten();
+            states.map(move |state| (&pod["name"], &state["name"], &state["state"]))
+        });
     let text = |value: &Value| value.as_str().unwrap_or("?").to_owned();
     let verdicts =
         pods.map(|(pod, name, state)| format!(" {}/{}={}", text(pod), text(name), text(state)));

@@ -176,8 +176,11 @@ impl Kubelet {
         let now = self.ground.now();
         let condition = |kind: &str, is_true: bool| {
             let status = if is_true { "True" } else { "False" };
-            let known = pod["status"]["conditions"].as_array().into_iter().flatten();
-            let mut known = known.filter(|one| one["type"] == kind && one["status"] == status);
+            let mut known = pod["status"]["conditions"]
+                .as_array()
+                .into_iter()
+                .flatten()
+                .filter(|one| one["type"] == kind && one["status"] == status);
             let since = known
                 .next()
                 .map_or_else(|| json!(at(now)), |one| one["lastTransitionTime"].clone());

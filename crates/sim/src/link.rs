@@ -151,8 +151,10 @@ impl Link for FaultyLink {
                 WatchEnd::Expired => EventFate::Expire,
             };
         }
-        let began = lock(&self.watches).get(resource).copied();
-        let began = began.unwrap_or_default();
+        let began = lock(&self.watches)
+            .get(resource)
+            .copied()
+            .unwrap_or_default();
         let Some(by) = self.faults.event_delay(self.incarnation, resource, began) else {
             return EventFate::Hang;
         };

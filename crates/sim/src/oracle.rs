@@ -34,8 +34,12 @@ pub(crate) struct Oracle<'a> {
 impl<'a> Oracle<'a> {
     /// Reads all objects.
     pub(crate) fn look(server: &ApiServer, ground: &'a Ground, nodes: &[bool]) -> Self {
-        let nodes = nodes.iter().enumerate().filter(|(_, is_there)| **is_there);
-        let nodes = nodes.map(|(node, _)| node_name(node)).collect();
+        let nodes = nodes
+            .iter()
+            .enumerate()
+            .filter(|(_, is_there)| **is_there)
+            .map(|(node, _)| node_name(node))
+            .collect();
         Self::read(|plural| server.objects(plural), ground, nodes)
     }
 

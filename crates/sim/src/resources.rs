@@ -23,8 +23,9 @@ pub(crate) const NODE_POD_PROBES: &str = "/apis/apps.kruise.io/v1alpha1/nodepodp
 pub(crate) const NODE_PATH: &str = "/api/v1/nodes";
 
 fn crds(has_sets: bool) -> Vec<Value> {
-    let texts = leadsman_api::PODPROBE_CRDS.into_iter();
-    let texts = texts.chain(has_sets.then_some(leadsman_api::SIDECAR_SET_CRD));
+    let texts = leadsman_api::PODPROBE_CRDS
+        .into_iter()
+        .chain(has_sets.then_some(leadsman_api::SIDECAR_SET_CRD));
     let crds = texts.map(|text| {
         let mut crd: Value = serde_norway::from_str(text).expect("the CRDs are YAML");
         // The model serves the version that is stored, and leadsman asks for the newest; both versions have the same fields.

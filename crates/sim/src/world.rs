@@ -57,8 +57,8 @@ pub fn run(plan: &Plan) -> SeedOutcome {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
         .start_paused(true)
-        .build();
-    let runtime = runtime.expect("a runtime without I/O needs nothing of the system");
+        .build()
+        .expect("a runtime without I/O needs nothing of the system");
     // Who still asks the thread's own generator gets the same numbers each time.
     fastrand::seed(plan.seed);
     runtime.block_on(async {

@@ -111,8 +111,9 @@ impl Kept {
             |(certificate, _): &(Certificate, Pem)| certificate.check_names(names).is_ok();
         let (current, pem) = usable(Pem::read_entries(data, ["tls.crt", "tls.key"]))?;
         // A successor that cannot be used is ignored: another one is issued.
-        let next = usable(Pem::read_entries(data, ["next.crt", "next.key"])).ok();
-        let next = next.filter(is_named);
+        let next = usable(Pem::read_entries(data, ["next.crt", "next.key"]))
+            .ok()
+            .filter(is_named);
         Ok(Self {
             misnamed: current.check_names(names).err().map(Arc::new),
             current,
@@ -176,8 +177,9 @@ impl Pem {
 fn split_certificates(pem: &[u8]) -> Vec<&[u8]> {
     const BEGIN: &[u8] = b"-----BEGIN CERTIFICATE-----";
     let places = pem.windows(BEGIN.len()).enumerate();
-    let begins = places.filter_map(|(place, text)| (text == BEGIN).then_some(place));
-    let begins: Vec<_> = begins.collect();
+    let begins: Vec<_> = places
+        .filter_map(|(place, text)| (text == BEGIN).then_some(place))
+        .collect();
     let ends = begins.iter().copied().skip(1).chain([pem.len()]);
     begins
         .iter()
@@ -272,8 +274,10 @@ pub(crate) fn renewed_data(
     if let Some(next) = next {
         data.extend([("next.crt", next.chain), ("next.key", next.key)]);
     }
-    let data = data.into_iter();
-    let data = data.map(|(key, value)| (key.to_owned(), value)).collect();
+    let data = data
+        .into_iter()
+        .map(|(key, value)| (key.to_owned(), value))
+        .collect();
     debug_assert!(
         matches!(Stored::read_secret(&data, names), Stored::Usable(_)),
         "{renewal:?} makes a Secret that cannot be served"

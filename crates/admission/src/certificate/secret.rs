@@ -156,9 +156,8 @@ impl SecretLoop {
         };
         // Both limits run on the monotonic clock: a wall clock that is set must not shorten the spread.
         let now = clock::monotonic();
-        let left = in_force.map(|spread| SPREAD.saturating_sub(spread));
-        let left = left
-            .unwrap_or(Duration::MAX)
+        let left = in_force
+            .map_or(Duration::MAX, |spread| SPREAD.saturating_sub(spread))
             // A configuration that has the bundle may never exist, and then nobody confirms it.
             .min(LONGEST_WAIT.saturating_sub(now - since));
         if !left.is_zero() {

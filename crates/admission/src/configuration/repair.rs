@@ -133,8 +133,11 @@ impl<C: WebhookConfiguration> ConfigurationLoop<C> {
             // The first step comes before the first event: leadership and calls may be known
             // already.
             let wake = self.take_step().await;
-            let own_states = self.webhooks.iter().map(WebhookSource::wait_for_own_state);
-            let mut own_states: FuturesUnordered<_> = own_states.collect();
+            let mut own_states: FuturesUnordered<_> = self
+                .webhooks
+                .iter()
+                .map(WebhookSource::wait_for_own_state)
+                .collect();
             tokio::select! {
                 // Each of them leads to a step, which also sees what time it is. The events come after what this process
                 // itself changes: others may write the configuration without a pause.

@@ -60,8 +60,9 @@ impl EventSpamFilter {
             // The quietest pod loses least: one that is forgotten begins with a full bucket again.
             let quietest = self.pods.iter();
             // The name decides among equals, since the map is hashed.
-            let quietest = quietest.max_by_key(|(pod, bucket)| (bucket.left, *pod));
-            let quietest = quietest.map(|(pod, _)| pod.clone());
+            let quietest = quietest
+                .max_by_key(|(pod, bucket)| (bucket.left, *pod))
+                .map(|(pod, _)| pod.clone());
             quietest.map(|pod| self.pods.remove(&pod));
         }
     }

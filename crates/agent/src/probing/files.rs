@@ -122,8 +122,7 @@ impl FolderWatches {
             deprecated,
             reason = "what replaces it is unsafe, since not every type answers with one descriptor that is its own; this does"
         )]
-        let queue = queue.and_then(|queue| AsyncFd::new(WatchQueue(queue)));
-        let queue = queue.inspect_err(|error| {
+        let queue = queue.and_then(|queue| AsyncFd::new(WatchQueue(queue))).inspect_err(|error| {
             tracing::warn!(
                 %error,
                 "inotify cannot be used, files are looked at each period; raise fs.inotify.max_user_instances"
@@ -156,8 +155,7 @@ impl FolderWatches {
                 return;
             };
             // The file system is asked here, and may hang: without the lock, for which the main loop waits.
-            let added = add(queue);
-            let added = added.inspect_err(|error| {
+            let added = add(queue).inspect_err(|error| {
                 tracing::debug!(%probe, %error, "a file is not watched, but looked at each period");
             });
             let mut watched = self.lock_watched();
@@ -217,8 +215,10 @@ impl WatchedFolders {
     fn take_place(&mut self, probe: &Arc<ProbeKey>) -> Option<u64> {
         if !self.probes.contains_key(probe) {
             let namespace = &probe.pod.namespace;
-            let same = self.probes.keys();
-            let same = same.filter(|known| known.pod.namespace == *namespace);
+            let same = self
+                .probes
+                .keys()
+                .filter(|known| known.pod.namespace == *namespace);
             if self.probes.len() >= WATCHES || same.count() >= WATCHES_PER_NAMESPACE {
                 return None;
             }

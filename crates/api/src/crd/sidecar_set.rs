@@ -241,10 +241,11 @@ fn defaults() -> Vec<(String, Value)> {
         ("updateStrategy.partition", json!(0)),
         ("updateStrategy.maxUnavailable", json!(1)),
         ("revisionHistoryLimit", json!(10)),
-    ];
-    let of_set = of_set.map(|(field, value)| (field.to_owned(), value));
-    let of_containers = of_list("containers", "BeforeAppContainer").into_iter();
-    let of_containers = of_containers.chain(of_list("initContainers", "AfterAppContainer"));
+    ]
+    .map(|(field, value)| (field.to_owned(), value));
+    let of_containers = of_list("containers", "BeforeAppContainer")
+        .into_iter()
+        .chain(of_list("initContainers", "AfterAppContainer"));
     of_containers.chain(of_set).collect()
 }
 

@@ -62,8 +62,10 @@ impl JobPod {
             return Self::named(name, version);
         };
         let status = &pod.status;
-        let containers = status.container_statuses.iter();
-        let containers = containers.chain(&status.init_container_statuses);
+        let containers = status
+            .container_statuses
+            .iter()
+            .chain(&status.init_container_statuses);
         let mut conditions = status.conditions.iter();
         let unscheduled =
             conditions.find(|one| one.type_ == "PodScheduled" && one.status == "False");
@@ -125,9 +127,12 @@ impl JobPod {
 
     /// Its node as [`node_hash`] has it. A pod that `OpenKruise` has created has another name.
     pub(super) fn node_hash(&self, job_uid: &str) -> Option<Cow<'_, str>> {
-        let named = self.name.name.rsplit_once('-');
-        let named = named.filter(|(_, hash)| hash.len() == HASH);
-        let named = named.map(|(_, hash)| Cow::Borrowed(hash));
+        let named = self
+            .name
+            .name
+            .rsplit_once('-')
+            .filter(|(_, hash)| hash.len() == HASH)
+            .map(|(_, hash)| Cow::Borrowed(hash));
         named.or_else(|| Some(Cow::Owned(node_hash(job_uid, self.node.as_deref()?))))
     }
 }
@@ -177,8 +182,10 @@ pub(super) fn new_pod(job: &Job, name: &ObjectName, node: &str) -> Value {
     let template = job.spec.template.read().unwrap_or_default();
     let metadata = object::inner(&template, "metadata");
     let part = |field: &str| metadata.and_then(|metadata| metadata.get(field));
-    let labels = part("labels").and_then(Value::as_object);
-    let mut labels = labels.cloned().unwrap_or_default();
+    let mut labels = part("labels")
+        .and_then(Value::as_object)
+        .cloned()
+        .unwrap_or_default();
     labels.insert(JOB_NAME_LABEL.to_owned(), json!(job.name.name));
     labels.insert(JOB_UID_LABEL.to_owned(), json!(job.uid));
     let mut spec = object::inner(&template, "spec")

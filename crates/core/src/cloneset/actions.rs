@@ -35,11 +35,14 @@ pub(super) fn plan_actions(
     problems: &mut Problems,
 ) {
     let now = plan.now().monotonic;
-    let coming = round.actions.iter().filter_map(|action| match action {
-        Action::CreateClaim(pod, _) | Action::Create(pod, _) => Some(pod),
-        _ => None,
-    });
-    let coming = coming.filter(|_| !set.spec.claims.is_empty());
+    let coming = round
+        .actions
+        .iter()
+        .filter_map(|action| match action {
+            Action::CreateClaim(pod, _) | Action::Create(pod, _) => Some(pod),
+            _ => None,
+        })
+        .filter(|_| !set.spec.claims.is_empty());
     if memory.claims(set).begin(coming) {
         // No pod comes for them, and what becomes of them is decided by whether claims are reused.
         plan.wake_at(now);
@@ -131,8 +134,10 @@ fn create_pod(
     let minute = minute_of_retry(&CREATE_POD, name, plan);
     let revision_name = leadsman_reconcile::Stored::name(revision).name;
     let purpose = Purpose::of((set.generation, &revision_name, minute));
-    let claims = templates_of(set, revision, &revisions.newest.name);
-    let claims: Vec<_> = claims.into_iter().cloned().collect();
+    let claims: Vec<_> = templates_of(set, revision, &revisions.newest.name)
+        .into_iter()
+        .cloned()
+        .collect();
     let parts: (
         PodSet,
         ObjectName,

@@ -173,8 +173,7 @@ impl ClaimTemplate {
 /// The volumes that containers of a pod mount and the pod itself does not have.
 pub(super) fn has_missing_volume(pod: &JsonObject, name: &str) -> bool {
     let is_named = |one: &JsonObject| object::text(one, "name") == Some(name);
-    let containers = ["containers", "initContainers"];
-    let mut containers = containers
+    let mut containers = ["containers", "initContainers"]
         .into_iter()
         .flat_map(|list| object::items(pod, list));
     let mut is_mounted = containers.any(|container| {

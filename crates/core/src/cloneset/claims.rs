@@ -209,8 +209,10 @@ pub(super) fn templates_of<'s>(
     }
     let template = revision.data.template();
     let pod = read_template(&template).spec.cloned().unwrap_or_default();
-    let earlier = revision.claims.iter();
-    let earlier = earlier.filter(|one| present.iter().all(|other| other.name != one.name));
+    let earlier = revision
+        .claims
+        .iter()
+        .filter(|one| present.iter().all(|other| other.name != one.name));
     templates.extend(earlier.filter(|one| has_missing_volume(&pod, &one.name)));
     templates
 }

@@ -63,8 +63,11 @@ pub fn explain_set(
     for claim in claims.into_iter().flatten() {
         observed.observe_object(Arc::new(claim), Source::Reply);
     }
-    let set = observed.world().sets.observed(&name);
-    let set = set.expect("it was just observed");
+    let set = observed
+        .world()
+        .sets
+        .observed(&name)
+        .expect("it was just observed");
     explain_in(set, observed.world(), knows_claims, now)
 }
 
@@ -159,20 +162,23 @@ fn of_missing(set: &PodSet, round: &Round<'_>, knows_claims: bool) -> String {
         }
     }
     let claimed = claimed.len();
-    let others = round.difference.missing.min(MOST);
-    let others = others.saturating_sub(created + claimed);
-    let parts = [
+    let others = round
+        .difference
+        .missing
+        .min(MOST)
+        .saturating_sub(created + claimed);
+    let parts: Vec<_> = [
         (created, "about to be created"),
         (claimed, "created after their claims"),
         (
             others,
             "created once a pod or a claim of their name, which terminates, is gone",
         ),
-    ];
-    let parts = parts.iter().filter(|(count, _)| *count > 0);
-    let parts: Vec<_> = parts
-        .map(|(count, what)| format!("{count} {what}"))
-        .collect();
+    ]
+    .iter()
+    .filter(|(count, _)| *count > 0)
+    .map(|(count, what)| format!("{count} {what}"))
+    .collect();
     parts.join(", ")
 }
 

@@ -171,8 +171,10 @@ impl<'a> Revisions<'a> {
         let set = self.set;
         let data: Value = serde_json::from_str(&set.spec.data.0).unwrap_or_default();
         let template = set.spec.data.template();
-        let labels = super::template::read_template(&template).labels.cloned();
-        let mut labels = labels.unwrap_or_default();
+        let mut labels = super::template::read_template(&template)
+            .labels
+            .cloned()
+            .unwrap_or_default();
         labels.insert(HASH_LABEL.to_owned(), json!(hash));
         let claims = &set.spec.claims;
         let annotations =

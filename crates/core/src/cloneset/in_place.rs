@@ -186,8 +186,8 @@ fn changed_pairs(old: &JsonObject, new: &JsonObject) -> Vec<(String, Option<Stri
     let gone = old.keys().filter(is_gone).map(|key| (key.clone(), None));
     let set = new
         .iter()
-        .filter(|(key, value)| old.get(*key) != Some(value));
-    let set = set.map(|(key, value)| (key.clone(), value.as_str().map(str::to_owned)));
+        .filter(|(key, value)| old.get(*key) != Some(value))
+        .map(|(key, value)| (key.clone(), value.as_str().map(str::to_owned)));
     let changed = gone.chain(set);
     changed.filter(|(key, _)| !is_own(key)).collect()
 }

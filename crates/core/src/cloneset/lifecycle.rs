@@ -109,8 +109,11 @@ impl Hooks {
         change
             .labels
             .extend(labels.map(|(key, value)| (key.clone(), Some(value.clone()))));
-        let missing = self.in_place.finalizers_handler.iter();
-        let missing = missing.filter(|one| !pod.finalizers.contains(one));
+        let missing = self
+            .in_place
+            .finalizers_handler
+            .iter()
+            .filter(|one| !pod.finalizers.contains(one));
         change.finalizers.extend(missing.cloned());
     }
 }
@@ -121,8 +124,10 @@ fn is_empty(hook: &LifecycleHook) -> bool {
 
 /// Whether a pod has each mark of a hook, and if so which.
 fn marks<'a>(pod: &'a ClonePod, hook: &'a LifecycleHook) -> impl Iterator<Item = bool> + use<'a> {
-    let labels = hook.labels_handler.iter();
-    let labels = labels.map(|(key, value)| pod.observed.label(key) == Some(value));
+    let labels = hook
+        .labels_handler
+        .iter()
+        .map(|(key, value)| pod.observed.label(key) == Some(value));
     let finalizers = hook.finalizers_handler.iter();
     labels.chain(finalizers.map(|one| pod.finalizers.contains(one)))
 }

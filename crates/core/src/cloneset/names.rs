@@ -31,8 +31,10 @@ pub(super) fn free_names<'a>(
             && !pods.undecodable().contains(name)
     };
     // Each run begins with the first number, so most names that are looked at have a pod of the set.
-    let taken = pods.find_in(&set.name.namespace, &set.uid);
-    let taken: HashSet<_> = taken.map(|pod| &*pod.name.name).collect();
+    let taken: HashSet<_> = pods
+        .find_in(&set.name.namespace, &set.uid)
+        .map(|pod| &*pod.name.name)
+        .collect();
     let mut next = set.name.beside(format!("{}-", set.name.name));
     let begin = next.name.len();
     let names = (0_u32..).filter_map(move |number| {

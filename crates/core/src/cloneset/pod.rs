@@ -140,8 +140,11 @@ impl ClonePod {
     /// Time at which it is available, if it stays as it is.
     pub(super) fn available_at(&self, min_ready: SignedDuration) -> Option<Timestamp> {
         let is_counted = self.is_ready() && self.state().is_normal();
-        let since = self.observed.ready.filter(|_| is_counted)?;
-        let since = since.unwrap_or(Timestamp::MIN);
+        let since = self
+            .observed
+            .ready
+            .filter(|_| is_counted)?
+            .unwrap_or(Timestamp::MIN);
         Some(since.checked_add(min_ready).unwrap_or(Timestamp::MAX))
     }
 
@@ -276,8 +279,10 @@ impl PodChange {
             patch["metadata"]["ownerReferences"] = json!([{"$patch": "delete", "uid": owner}]);
         }
         if !self.images.is_empty() {
-            let images = self.images.iter();
-            let images = images.map(|(name, image)| json!({"name": name, "image": image}));
+            let images = self
+                .images
+                .iter()
+                .map(|(name, image)| json!({"name": name, "image": image}));
             patch["spec"] = json!({"containers": images.collect::<Vec<_>>()});
         }
         let mut conditions = Vec::new();
@@ -311,8 +316,9 @@ impl PodChange {
         }
         pod.labels = OwnLabels::read(&observed);
         pod.observed = Arc::new(observed);
-        let missing = self.finalizers.iter();
-        let missing: Vec<_> = missing
+        let missing: Vec<_> = self
+            .finalizers
+            .iter()
             .filter(|one| !pod.finalizers.contains(one))
             .cloned()
             .collect();
@@ -334,8 +340,10 @@ impl PodChange {
 
 fn merged(map: &SortedMap<Arc<str>>, changes: &[(String, Option<String>)]) -> SortedMap<Arc<str>> {
     let is_changed = |key: &str| changes.iter().any(|(changed, _)| changed == key);
-    let kept = map.iter().filter(|(key, _)| !is_changed(key));
-    let kept = kept.map(|(key, value)| (key.clone(), value.clone()));
+    let kept = map
+        .iter()
+        .filter(|(key, _)| !is_changed(key))
+        .map(|(key, value)| (key.clone(), value.clone()));
     let set = changes.iter().filter_map(|(key, value)| {
         let value = value.as_deref()?;
         Some((Arc::from(key.as_str()), Arc::from(value)))

@@ -22,21 +22,27 @@ pub(super) fn progressing(
 ) -> Option<(CloneSetCondition, Option<Timestamp>)> {
     let deadline = set.spec.progress_deadline?;
     let now = whole_seconds(now);
-    let mut before = set.status.conditions.iter();
-    let before = before.find(|one| one.type_ == PROGRESSING);
+    let before = set
+        .status
+        .conditions
+        .iter()
+        .find(|one| one.type_ == PROGRESSING);
     let state = state_of(set, status);
     let was = before.and_then(|one| one.reason.as_deref());
     let is_waiting = matches!(was, Some(UPDATED | EXCEEDED));
     let goes_on = is_waiting && !has_progress(&set.status, status);
     // A roll-out that rests has progressed when it came to its rest, and one that goes on when something was last better.
     let is_kept = state.map_or(goes_on, |state| was == Some(state));
-    let last = before.and_then(|one| one.last_update_time.as_ref());
-    let last = last.filter(|_| is_kept).map_or(now, |time| time.0);
+    let last = before
+        .and_then(|one| one.last_update_time.as_ref())
+        .filter(|_| is_kept)
+        .map_or(now, |time| time.0);
     let late = last.checked_add(deadline).unwrap_or(Timestamp::MAX);
     let reason = state.unwrap_or(if late <= now { EXCEEDED } else { UPDATED });
     let value = if reason == EXCEEDED { "False" } else { "True" };
-    let since = before.filter(|one| one.status == value);
-    let since = since.and_then(|one| one.last_transition_time.clone());
+    let since = before
+        .filter(|one| one.status == value)
+        .and_then(|one| one.last_transition_time.clone());
     let condition = CloneSetCondition {
         type_: PROGRESSING.to_owned(),
         status: value.to_owned(),

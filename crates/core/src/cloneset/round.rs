@@ -180,8 +180,11 @@ impl<'a> Round<'a> {
 
     /// Takes back pods that are held and need not go. Returns how many.
     fn restore(&self, scene: Scene<'a, '_>, actions: &mut Vec<Action<'a>>) -> usize {
-        let going = self.members.iter();
-        let going = going.filter(|one| one.is_specified || one.is_held).count();
+        let going = self
+            .members
+            .iter()
+            .filter(|one| one.is_specified || one.is_held)
+            .count();
         let missing = (self.targets.replicas + going).saturating_sub(self.members.len());
         let held = self.members.iter().filter(|one| one.is_held);
         let mut restorable: Vec<_> = held
@@ -189,8 +192,10 @@ impl<'a> Round<'a> {
             .collect();
         sort_for_deletion(&mut restorable, &self.members);
         let restored = restorable.len().min(missing);
-        let asked = self.members.iter();
-        let asked = asked.filter(|one| !one.is_held && one.pod.state() == State::PreparingDelete);
+        let asked = self
+            .members
+            .iter()
+            .filter(|one| !one.is_held && one.pod.state() == State::PreparingDelete);
         for member in restorable.into_iter().rev().take(missing).chain(asked) {
             let hooks = &scene.set.spec.hooks;
             let mut change = hooks.bring(member.pod, hooks.restored(member.pod), scene.now);
@@ -328,8 +333,9 @@ impl<'a> Round<'a> {
             if member.pod.state() != State::PreparingDelete {
                 // The cause is that of the mark which was asked for and is not seen yet.
                 let assumed = scene.pods.assumed(&member.pod.name);
-                let cause = assumed.map(|pod| pod.observed.annotation(REPLACED_FOR));
-                let cause = cause.filter(|revision| !revision.is_empty());
+                let cause = assumed
+                    .map(|pod| pod.observed.annotation(REPLACED_FOR))
+                    .filter(|revision| !revision.is_empty());
                 actions.push(remove(scene, member.pod, cause));
             } else if !set.spec.hooks.hold_deletion(member.pod) {
                 actions.push(Action::Delete(member.pod));

@@ -67,8 +67,11 @@ impl Service {
 
     /// The condition once this hook, and no other one, keeps the pod out of service. What others have written stays.
     pub(super) fn held_by(&self, hook: Option<&str>) -> Self {
-        let others = self.holders.iter();
-        let others = others.filter(|one| one.user_agent != LIFECYCLE).cloned();
+        let others = self
+            .holders
+            .iter()
+            .filter(|one| one.user_agent != LIFECYCLE)
+            .cloned();
         let ours = hook.map(|hook| Holder {
             user_agent: LIFECYCLE.to_owned(),
             key: hook.to_owned(),

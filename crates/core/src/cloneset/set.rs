@@ -82,8 +82,10 @@ impl PodSet {
     /// Reads a set.
     pub fn read(set: &CloneSet) -> Self {
         let metadata = &set.metadata;
-        let label = metadata.labels.as_ref();
-        let label = label.and_then(|labels| labels.get(EXCLUDE_HELD_LABEL));
+        let label = metadata
+            .labels
+            .as_ref()
+            .and_then(|labels| labels.get(EXCLUDE_HELD_LABEL));
         Self {
             name: ObjectName::of(metadata),
             uid: metadata.uid.clone().unwrap_or_default(),

@@ -154,9 +154,12 @@ pub(super) fn says(known: &CloneSetStatus, wanted: &CloneSetStatus) -> bool {
 fn conditions(set: &PodSet, problems: &Problems, now: Timestamp) -> Vec<CloneSetCondition> {
     let of = |type_: &'static str| {
         let problem = problems.0.iter().find(|problem| problem.type_ == type_)?;
-        let mut before = set.status.conditions.iter();
-        let before = before.find(|one| one.type_ == type_);
-        let before = before.filter(|one| one.reason.as_deref() == Some(problem.reason));
+        let before = set
+            .status
+            .conditions
+            .iter()
+            .find(|one| one.type_ == type_)
+            .filter(|one| one.reason.as_deref() == Some(problem.reason));
         let since = before.and_then(|one| one.last_transition_time.clone());
         Some(CloneSetCondition {
             type_: type_.to_owned(),

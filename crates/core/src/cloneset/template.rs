@@ -52,8 +52,11 @@ impl RevisionData {
     /// The template; empty if there is none.
     pub(super) fn template(&self) -> JsonObject {
         let data: Value = serde_json::from_str(&self.0).unwrap_or_default();
-        let template = data.pointer("/spec/template").and_then(Value::as_object);
-        let mut template = template.cloned().unwrap_or_default();
+        let mut template = data
+            .pointer("/spec/template")
+            .and_then(Value::as_object)
+            .cloned()
+            .unwrap_or_default();
         template.remove("$patch");
         template
     }

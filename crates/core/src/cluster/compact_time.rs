@@ -11,8 +11,9 @@ pub struct CompactTime(NonZeroI64);
 
 impl From<Timestamp> for CompactTime {
     fn from(time: Timestamp) -> Self {
-        let nanos = time.as_nanosecond();
-        let nanos = nanos.clamp((-i64::MAX).into(), i64::MAX.into());
+        let nanos = time
+            .as_nanosecond()
+            .clamp((-i64::MAX).into(), i64::MAX.into());
         let nanos = i64::try_from(nanos).ok().and_then(NonZeroI64::new);
         // The beginning of 1970 has the number that no other time has.
         Self(nanos.unwrap_or(NonZeroI64::MIN))

@@ -109,8 +109,9 @@ impl Calendar {
         loop {
             let end = transitions.next();
             let local = offset.to_datetime(from);
-            let found = self.first_local(local, last_year);
-            let found = found.and_then(|local| offset.to_timestamp(local).ok());
+            let found = self
+                .first_local(local, last_year)
+                .and_then(|local| offset.to_timestamp(local).ok());
             match (found, end) {
                 (found, None) => return found,
                 (Some(found), Some(end)) if found < end.timestamp() => return Some(found),

@@ -269,8 +269,11 @@ impl Run {
             };
             (condition.status == "True").then_some(outcome)
         });
-        let began = wire.status.start_time.as_ref();
-        let began = began.or(metadata.creation_timestamp.as_ref());
+        let began = wire
+            .status
+            .start_time
+            .as_ref()
+            .or(metadata.creation_timestamp.as_ref());
         Self {
             uid: metadata.uid.clone().unwrap_or_default(),
             version: ResourceVersion::parse(metadata.resource_version.as_deref()),

@@ -210,8 +210,9 @@ impl<'a> Look<'a> {
             (RunOutcome::Failed, spec.failed_jobs_history_limit, 1),
         ] {
             let runs = self.runs.iter().copied();
-            let ended = runs.filter(|(_, run)| run.outcome == Some(outcome) && !run.is_terminating);
-            let mut ended: Vec<_> = ended.collect();
+            let mut ended: Vec<_> = runs
+                .filter(|(_, run)| run.outcome == Some(outcome) && !run.is_terminating)
+                .collect();
             ended.sort_by_key(|(_, run)| (run.began, run.time, &run.name));
             let limit = usize::try_from(limit.unwrap_or(default)).unwrap_or_default();
             ended.truncate(ended.len().saturating_sub(limit));
@@ -345,13 +346,18 @@ impl<'a> Look<'a> {
             let runs = runs.find_created_in(&self.name.namespace, self.job.uid());
             runs.map(move |run| (kind, run))
         });
-        let others = self.runs.iter().copied().chain(made).filter(|(kind, run)| {
-            let is_going = is_replacing && run.is_terminating;
-            run.outcome.is_none()
-                && !is_going
-                && (*kind, &run.name) != (due.template.kind, &due.name)
-        });
-        let others: Vec<_> = others.collect();
+        let others: Vec<_> = self
+            .runs
+            .iter()
+            .copied()
+            .chain(made)
+            .filter(|(kind, run)| {
+                let is_going = is_replacing && run.is_terminating;
+                run.outcome.is_none()
+                    && !is_going
+                    && (*kind, &run.name) != (due.template.kind, &due.name)
+            })
+            .collect();
         for (kind, run) in &others {
             if !is_replacing {
                 plan.tell(self.job.is_waiting(due.time, *kind, run));
@@ -432,12 +438,18 @@ impl<'a> Look<'a> {
 
     /// The status as it is to be.
     fn status(&self, announcement: Announcement, judgement: &Judgement) -> AdvancedCronJobStatus {
-        let active = self.runs.iter().filter(|(_, run)| run.outcome.is_none());
-        let mut active: Vec<_> = active.collect();
+        let mut active: Vec<_> = self
+            .runs
+            .iter()
+            .filter(|(_, run)| run.outcome.is_none())
+            .collect();
         active.sort_by_key(|(_, run)| (run.time, &run.name));
         let surplus = active.len().saturating_sub(limits::ACTIVE_RUNS);
-        let active = active.into_iter().skip(surplus);
-        let mut active: Vec<_> = active.map(|(kind, run)| run.reference(*kind)).collect();
+        let mut active: Vec<_> = active
+            .into_iter()
+            .skip(surplus)
+            .map(|(kind, run)| run.reference(*kind))
+            .collect();
         let mut last = self.last;
         match announcement {
             Announcement::Stays => active.extend(self.announced.cloned()),
@@ -535,8 +547,9 @@ impl<'a> Look<'a> {
             ("Scheduled", message.to_owned())
         });
         let before = self.job.status.conditions.first();
-        let since = before.filter(|before| before.status == status);
-        let since = since.map(|before| before.last_transition_time.clone());
+        let since = before
+            .filter(|before| before.status == status)
+            .map(|before| before.last_transition_time.clone());
         Condition {
             type_: "Ready".to_owned(),
             status: status.to_owned(),

@@ -77,8 +77,10 @@ impl Schedule {
             return Ok(Self::Every(SignedDuration::from_secs(seconds)));
         }
         if times.starts_with('@') {
-            let known = DESCRIPTORS.iter().find(|(name, _)| *name == times);
-            let known = known.ok_or_else(|| ScheduleError::Descriptor(times.to_owned()))?;
+            let known = DESCRIPTORS
+                .iter()
+                .find(|(name, _)| *name == times)
+                .ok_or_else(|| ScheduleError::Descriptor(times.to_owned()))?;
             times = known.1;
         }
         Ok(Self::Calendar(Calendar::parse(times)?, zone))

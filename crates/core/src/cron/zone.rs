@@ -18,8 +18,10 @@ pub struct UnknownTimeZone {
 /// The zone of a name, in its exact spelling.
 pub fn find_zone(name: &str) -> Result<TimeZone, UnknownTimeZone> {
     // The database takes any case. Kubernetes does not, where the file system does not.
-    let found = TimeZoneDatabase::bundled().get(name).ok();
-    let found = found.filter(|zone| zone.iana_name() == Some(name));
+    let found = TimeZoneDatabase::bundled()
+        .get(name)
+        .ok()
+        .filter(|zone| zone.iana_name() == Some(name));
     found.ok_or_else(|| UnknownTimeZone {
         name: name.to_owned(),
     })

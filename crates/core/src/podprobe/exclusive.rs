@@ -215,8 +215,10 @@ pub(super) fn has_records(pod: &IndexedPod) -> bool {
 
 /// Reads the records of a pod. What another client has written there counts for nothing.
 pub fn read_records(pod: &IndexedPod) -> Records {
-    let text = pod.annotations.get(EXCLUSIVE_ANNOTATION);
-    let text = text.filter(|_| has_records(pod));
+    let text = pod
+        .annotations
+        .get(EXCLUSIVE_ANNOTATION)
+        .filter(|_| has_records(pod));
     let read = text.map(|text| serde_json::from_str(text).unwrap_or_default());
     read.unwrap_or_default()
 }
@@ -351,8 +353,10 @@ impl Group {
 
     fn elect(&self) -> Election {
         let members = self.members.values();
-        let floor = members.filter_map(Member::recorded_version).max();
-        let floor = floor.filter(|_| self.is_versioned);
+        let floor = members
+            .filter_map(Member::recorded_version)
+            .max()
+            .filter(|_| self.is_versioned);
         let candidates = self.members.iter().filter_map(|(pod, member)| {
             let (version, since) = match member.stance {
                 Stance::Claims(claim) => (claim.version, claim.since),
@@ -415,8 +419,11 @@ impl Group {
         if !member.may_have() {
             return Ruling::Announced;
         }
-        let others = self.possible_holders().filter(|(other, _)| *other != pod);
-        let others: Vec<_> = others.map(|(other, _)| other.clone()).collect();
+        let others: Vec<_> = self
+            .possible_holders()
+            .filter(|(other, _)| *other != pod)
+            .map(|(other, _)| other.clone())
+            .collect();
         if !others.is_empty() {
             Ruling::Awaits(others)
         } else if member.is_watched {

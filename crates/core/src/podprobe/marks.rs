@@ -233,8 +233,11 @@ impl Wants {
     /// Holds marks of ours that no marker claims.
     pub fn hold_unclaimed(&mut self, ours: &Ours) {
         fn hold_co_owned<T: Clone>(wants: &mut SortedMap<Want<T>>, ours: &SortedMap<CoOwner>) {
-            let unclaimed = ours.keys().filter(|key| !wants.contains_key(key));
-            let unclaimed: Vec<_> = unclaimed.map(|key| (key.clone(), Want::Hold)).collect();
+            let unclaimed: Vec<_> = ours
+                .keys()
+                .filter(|key| !wants.contains_key(key))
+                .map(|key| (key.clone(), Want::Hold))
+                .collect();
             if !unclaimed.is_empty() {
                 wants.extend(unclaimed);
             }
@@ -246,8 +249,10 @@ impl Wants {
 
     /// Has the annotations that pass probes to a provider stay as they are.
     pub fn hold_injected(&mut self, ours: &Ours) {
-        let keys = ours.annotations.keys();
-        let keys = keys.filter(|key| [PROBES, MARKERS].contains(&&***key));
+        let keys = ours
+            .annotations
+            .keys()
+            .filter(|key| [PROBES, MARKERS].contains(&&***key));
         self.annotations
             .extend(keys.map(|key| (key.clone(), Want::Hold)));
     }

@@ -71,12 +71,12 @@ impl ExpectedOutput {
         }
         let expression = RegexBuilder::new(text)
             .size_limit(COMPILED_EXPRESSION)
-            .build();
-        let expression = expression.map_err(|error| {
-            let error = error.to_string();
-            let error = error.lines().last().unwrap_or_default();
-            format!("{text:?} is not a regular expression: {error}")
-        });
+            .build()
+            .map_err(|error| {
+                let error = error.to_string();
+                let error = error.lines().last().unwrap_or_default();
+                format!("{text:?} is not a regular expression: {error}")
+            });
         let expression = report.check(expression)?;
         let names = expression.capture_names().flatten().count();
         report.at_most(names, limits::OUTPUT_VALUES, "values");
@@ -111,14 +111,17 @@ impl ExpectedOutput {
             message: format!("{what}: {output}"),
         };
         // Of many lines, the last one has its line break too.
-        let found = self.expression.captures(output.trim_end());
-        let found = found.ok_or_else(|| mismatch("the output does not match"))?;
+        let found = self
+            .expression
+            .captures(output.trim_end())
+            .ok_or_else(|| mismatch("the output does not match"))?;
         let names = self.expression.capture_names().flatten();
-        let values = names.map(|name| {
-            let value = found.name(name).map_or("", |part| part.as_str());
-            (name.into(), value.into())
-        });
-        let values: OutputValues = values.collect();
+        let values: OutputValues = names
+            .map(|name| {
+                let value = found.name(name).map_or("", |part| part.as_str());
+                (name.into(), value.into())
+            })
+            .collect();
         let bytes: usize = values.values().map(|value| stored_bytes(&**value)).sum();
         if bytes > limits::OUTPUT_VALUES_BYTES {
             let most = limits::OUTPUT_VALUES_BYTES;
@@ -210,11 +213,13 @@ impl ValueText {
             Self::Fixed(text) => return text.clone(),
             Self::Filled(parts) => parts,
         };
-        let texts = parts.iter().map(|part| match part {
-            TextPart::Literal(text) => text,
-            TextPart::Value(name) => value(name).unwrap_or_default(),
-        });
-        let texts: Vec<&str> = texts.collect();
+        let texts: Vec<&str> = parts
+            .iter()
+            .map(|part| match part {
+                TextPart::Literal(text) => text,
+                TextPart::Value(name) => value(name).unwrap_or_default(),
+            })
+            .collect();
         texts.concat().into()
     }
 }

@@ -130,8 +130,9 @@ impl Entry {
         probe: &MarkerProbe,
         observed: Option<&PodEntries>,
     ) -> Result<Self, Gap> {
-        let container = pod.container(&probe.container);
-        let container = container.ok_or(Gap::ContainerNotFound)?;
+        let container = pod
+            .container(&probe.container)
+            .ok_or(Gap::ContainerNotFound)?;
         let resolved = match &probe.resolved {
             Some(resolved) => resolved.clone(),
             None => resolve_ports(probe, container)?,
@@ -188,8 +189,10 @@ fn resolve_ports(probe: &MarkerProbe, container: &IndexedContainer) -> Result<Re
         let port = container.ports.iter().find(|(known, _)| **known == *name);
         port.map(|(_, number)| *number)
     };
-    let resolved = probe.template.resolve_ports(port);
-    let resolved = resolved.map_err(|unresolved| Gap::PortNotFound(unresolved.0))?;
+    let resolved = probe
+        .template
+        .resolve_ports(port)
+        .map_err(|unresolved| Gap::PortNotFound(unresolved.0))?;
     Ok(ResolvedProbe::new(
         resolved,
         &probe.container,

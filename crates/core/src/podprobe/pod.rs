@@ -159,8 +159,10 @@ impl IndexedPod {
             known.map(|known| &known.uid),
             meta.uid.as_deref().unwrap_or_default(),
         );
-        let mut mirrored = pod.annotations.iter();
-        let mirrored = mirrored.find(|(key, hash)| key == MIRROR && !hash.is_empty());
+        let mirrored = pod
+            .annotations
+            .iter()
+            .find(|(key, hash)| key == MIRROR && !hash.is_empty());
         let [probes, markers] = [PROBES, MARKERS].map(|key| {
             let mut annotations = pod.annotations.iter();
             let found = annotations.find(|(known, _)| known == key);
@@ -255,11 +257,14 @@ fn index_containers(
         for container in containers {
             let status = statuses.iter().find(|status| status.name == container.name);
             let id = status.and_then(|status| status.container_id.as_deref());
-            let ports = container.ports.iter().filter_map(|port| {
-                let number = u16::try_from(port.container_port).ok()?;
-                Some((names.share(port.name.as_deref()?), NonZeroU16::new(number)?))
-            });
-            let ports = ports.collect();
+            let ports = container
+                .ports
+                .iter()
+                .filter_map(|port| {
+                    let number = u16::try_from(port.container_port).ok()?;
+                    Some((names.share(port.name.as_deref()?), NonZeroU16::new(number)?))
+                })
+                .collect();
             // The list of containers is immutable, so a known one is in the same place.
             let known = known.and_then(|known| known.containers.get(all.len()));
             all.push(IndexedContainer {

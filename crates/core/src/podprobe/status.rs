@@ -358,8 +358,10 @@ impl Tally {
             return (None, message);
         };
         // Troubles of one reason differ in the probe that they name: one message for each of up to three probes.
-        let alike = self.troubles.iter();
-        let alike = alike.take_while(|(trouble, _)| trouble.as_reason() == first.as_reason());
+        let alike = self
+            .troubles
+            .iter()
+            .take_while(|(trouble, _)| trouble.as_reason() == first.as_reason());
         let mut messages: Vec<_> = alike
             .take(3)
             .map(|(trouble, subjects)| trouble.to_message(&first_three(subjects)))
@@ -376,8 +378,9 @@ impl Tally {
             return "all matching pods have their verdicts".to_owned();
         }
         let pending: i64 = self.pending.values().sum();
-        let reasons = self.pending.iter();
-        let reasons: Vec<_> = reasons
+        let reasons: Vec<_> = self
+            .pending
+            .iter()
             .map(|(pending, count)| format!("{count} {}", pending.as_str()))
             .collect();
         let (matched, probed) = (self.matched, self.matched - pending);

@@ -105,9 +105,10 @@ fn read_values(wire: &ContainerProbeState, known: Option<&Verdict>) -> Option<Ar
     if values.len() > limits::OUTPUT_VALUES || bytes > limits::OUTPUT_VALUES_BYTES {
         return None;
     }
-    let read = values.iter();
-    let read = read.map(|(name, value)| (name.as_str().into(), value.as_str().into()));
-    let read: OutputValues = read.collect();
+    let read: OutputValues = values
+        .iter()
+        .map(|(name, value)| (name.as_str().into(), value.as_str().into()))
+        .collect();
     let known = known.and_then(|known| known.values.as_ref());
     let known = known.filter(|known| ***known == read);
     Some(known.cloned().unwrap_or_else(|| Arc::new(read)))

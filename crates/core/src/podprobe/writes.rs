@@ -101,8 +101,8 @@ fn forget_times_and_versions(body: &mut Value) {
         // The version of a fenced write moves with each change of its pod.
         metadata.remove("resourceVersion");
     }
-    let conditions = body.pointer_mut("/status/conditions");
-    let conditions = conditions
+    let conditions = body
+        .pointer_mut("/status/conditions")
         .and_then(Value::as_array_mut)
         .into_iter()
         .flatten();

@@ -93,8 +93,7 @@ fn read_objects(annotation: &str) -> BTreeMap<String, Value> {
 }
 
 fn write_objects(objects: &BTreeMap<String, JsonObject>, fields: &'static [Field]) -> String {
-    let entries = objects.iter();
-    let entries = entries.map(|(name, object)| {
+    let entries = objects.iter().map(|(name, object)| {
         let value = GoValue::structure(object, &[fields]);
         (name.clone(), value)
     });
@@ -153,18 +152,19 @@ impl HashEntries {
     /// Reads an annotation. Before `OpenKruise` 0.8 a hash stood where there is an object now; `now` is the time that such
     /// an entry gets when it is written again. An annotation that is no JSON has no entry.
     pub fn from_annotation(annotation: &str, now: Timestamp) -> Self {
-        let entries = read_objects(annotation).into_iter();
-        let entries = entries.filter_map(|(set, value)| match value {
-            Value::Object(object) => Some((set, object)),
-            Value::String(hash) => {
-                let mut object = JsonObject::new();
-                object.insert("updateTimestamp".to_owned(), go_time(now).into());
-                object.insert("hash".to_owned(), hash.into());
-                object.insert("sidecarSetName".to_owned(), set.as_str().into());
-                Some((set, object))
-            }
-            _ => None,
-        });
+        let entries = read_objects(annotation)
+            .into_iter()
+            .filter_map(|(set, value)| match value {
+                Value::Object(object) => Some((set, object)),
+                Value::String(hash) => {
+                    let mut object = JsonObject::new();
+                    object.insert("updateTimestamp".to_owned(), go_time(now).into());
+                    object.insert("hash".to_owned(), hash.into());
+                    object.insert("sidecarSetName".to_owned(), set.as_str().into());
+                    Some((set, object))
+                }
+                _ => None,
+            });
         Self(entries.collect())
     }
 
@@ -407,8 +407,9 @@ pub fn write_missing_variables(variables: &BTreeMap<&str, BTreeSet<String>>) -> 
 /// The variables of a set that a pod lacks, as the annotation says: each with its container, which is empty if the pod names
 /// none.
 pub fn missing_variables(annotation: &str, set: &str) -> Vec<(String, String)> {
-    let list = field(annotation, set).and_then(|list| serde_json::from_str(list.get()).ok());
-    let list: Vec<String> = list.unwrap_or_default();
+    let list: Vec<String> = field(annotation, set)
+        .and_then(|list| serde_json::from_str(list.get()).ok())
+        .unwrap_or_default();
     let pairs = list.iter().filter_map(|one| one.split_once('/'));
     pairs
         .map(|(container, variable)| (container.to_owned(), variable.to_owned()))
@@ -422,8 +423,7 @@ pub fn working_containers(annotation: &str) -> BTreeMap<String, String> {
 
 /// The annotation with the containers that work.
 pub fn write_working_containers(containers: &BTreeMap<String, String>) -> String {
-    let entries = containers.iter();
-    let entries = entries.map(|(name, container)| {
+    let entries = containers.iter().map(|(name, container)| {
         let container = GoValue::Scalar(container.as_str().into());
         (name.clone(), container)
     });

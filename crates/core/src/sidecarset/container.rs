@@ -187,8 +187,7 @@ impl SetContainer {
 
     /// The volumes that it mounts or uses as devices.
     pub fn volumes(&self) -> impl Iterator<Item = &str> {
-        let mounts = items(&self.object, "volumeMounts");
-        let mounts = mounts.filter_map(|mount| text(mount, "name"));
+        let mounts = items(&self.object, "volumeMounts").filter_map(|mount| text(mount, "name"));
         mounts.chain(self.devices())
     }
 
@@ -395,8 +394,12 @@ fn read_transfers(object: &JsonObject, report: &mut FieldErrors<'_>) -> Vec<Tran
     let count = items(object, "transferEnv").count();
     report.at_most(count, limits::TRANSFERS, "entries");
     for (index, transfer) in items(object, "transferEnv").enumerate() {
-        let names = transfer.get("envNames").and_then(Value::as_array);
-        let names = names.into_iter().flatten().filter_map(Value::as_str);
+        let names = transfer
+            .get("envNames")
+            .and_then(Value::as_array)
+            .into_iter()
+            .flatten()
+            .filter_map(Value::as_str);
         // The older field counts beside the list.
         let names = names.chain(text(transfer, "envName"));
         let source = read_transfer_source(transfer, &mut report.index(index));

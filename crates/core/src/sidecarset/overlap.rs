@@ -67,8 +67,10 @@ pub fn all<'a>(one: &'a Template, other: &'a Template) -> impl Iterator<Item = O
 /// What a template may collide about with another one, by the names of it.
 pub fn claims(template: &Template) -> impl Iterator<Item = Overlap> {
     let containers = template.all().flat_map(SetContainer::names_in_pod);
-    let volumes = template.volumes().iter();
-    let volumes = volumes.filter_map(|volume| text(volume, "name"));
+    let volumes = template
+        .volumes()
+        .iter()
+        .filter_map(|volume| text(volume, "name"));
     let keys = template.patches.iter().flat_map(MetadataPatch::keys);
     containers
         .map(Overlap::Container)
@@ -109,8 +111,10 @@ fn annotations<'a>(
     one: &'a Template,
     other: &'a Template,
 ) -> impl Iterator<Item = Overlap> + use<'a> {
-    let pairs = one.patches.iter();
-    let pairs = pairs.flat_map(|own| other.patches.iter().map(move |foreign| (own, foreign)));
+    let pairs = one
+        .patches
+        .iter()
+        .flat_map(|own| other.patches.iter().map(move |foreign| (own, foreign)));
     let colliding = pairs.filter(|(own, foreign)| {
         let policies = [own.policy, foreign.policy];
         // Overwriting has an effect unless the other would retain whatever is there.

@@ -118,8 +118,11 @@ fn faults(
     known: &Snapshot,
 ) -> Vec<Fault> {
     let own = errors.iter().cloned().map(Fault::from);
-    let others = known.sets.iter().map(|other| &*other.set);
-    let others = others.filter(|other| other.name != set.name);
+    let others = known
+        .sets
+        .iter()
+        .map(|other| &*other.set)
+        .filter(|other| other.name != set.name);
     let conflicts = others
         .filter(|_| !errors.iter().any(concerns_selection))
         .flat_map(|other| conflicts(set, other));
@@ -283,8 +286,8 @@ fn recreation(wire: &SidecarSetWire, before: &SidecarSet, after: &SidecarSet) ->
         return None;
     }
     let data: Value = serde_json::from_str(&before.template.revision_data()).ok()?;
-    let fields = changed_fields(&data, after).into_iter();
-    let mut fields = fields
+    let mut fields = changed_fields(&data, after)
+        .into_iter()
         .filter(|field| field.contains("ontainers") && field.rsplit('.').next() != Some("image"));
     let field = fields.next().unwrap_or_else(|| "containers".to_owned());
     let pods = if matched == 1 { "pod" } else { "pods" };

@@ -195,8 +195,11 @@ pub fn used<'a>(
         let revision = entries.entry_of(&set.name)?.revision?;
         Some(Arc::from(&*revision))
     });
-    let pinned = set.pin.as_ref().and_then(|pin| pinned(set, pin, known));
-    let pinned = pinned.map(|revision| revision.revision.name.clone());
+    let pinned = set
+        .pin
+        .as_ref()
+        .and_then(|pin| pinned(set, pin, known))
+        .map(|revision| revision.revision.name.clone());
     of_pods.chain(pinned).collect()
 }
 

@@ -64,8 +64,12 @@ impl SetScope {
 
     /// `protected` are the namespaces whose pods are never refused.
     pub fn new(snapshot: &Snapshot, protected: &[String]) -> Self {
-        let sets = snapshot.sets.iter().map(|known| &*known.set);
-        let sets: Vec<_> = sets.filter(|set| !set.is_injection_paused).collect();
+        let sets: Vec<_> = snapshot
+            .sets
+            .iter()
+            .map(|known| &*known.set)
+            .filter(|set| !set.is_injection_paused)
+            .collect();
         let standing = snapshot.standing_rule;
         let mut scope = Self {
             calls: standing
@@ -78,8 +82,12 @@ impl SetScope {
         let asks_to_fail = |set: &&&SidecarSet| set.failure_policy == FailurePolicy::Fail;
         // Those that are invalid ask for nothing else: a call that refuses nothing has nothing to inject.
         let refusing = snapshot.refusing.iter().map(|known| &*known.set);
-        let failing = sets.iter().filter(asks_to_fail).copied().chain(refusing);
-        let failing = failing.map(|set| ScopePart { set, within: None });
+        let failing = sets
+            .iter()
+            .filter(asks_to_fail)
+            .copied()
+            .chain(refusing)
+            .map(|set| ScopePart { set, within: None });
         for (_, parts) in group(failing) {
             let call = ScopeCall::refusing(&parts, protected);
             match call.filter(|_| scope.calls.len() < most_failing) {

@@ -49,8 +49,9 @@ impl<'a> NewPod<'a> {
     /// A pod as it is sent to the API server. It need not name its namespace, since its request does.
     pub fn new(pod: &'a JsonObject, namespace: &'a str) -> Self {
         let metadata = inner(pod, "metadata");
-        let owners = metadata.into_iter();
-        let mut owners = owners.flat_map(|metadata| items(metadata, "ownerReferences"));
+        let mut owners = metadata
+            .into_iter()
+            .flat_map(|metadata| items(metadata, "ownerReferences"));
         let controller =
             owners.find(|owner| owner.get("controller").and_then(Value::as_bool) == Some(true));
         let name = |metadata| text(metadata, "name").or_else(|| text(metadata, "generateName"));
@@ -96,8 +97,10 @@ impl SetHistory {
         status: Option<&SidecarSetStatus>,
     ) -> Self {
         revisions.retain(|revision| revision.owner == set.uid);
-        let known = revisions.iter().map(|known| known.revision.clone());
-        let known: Vec<Revision> = known.collect();
+        let known: Vec<Revision> = revisions
+            .iter()
+            .map(|known| known.revision.clone())
+            .collect();
         let collisions = status.and_then(|status| status.collision_count);
         // From the spec and not from `status.latestRevision`, which trails an edit: pods that are
         // created meanwhile would name the revision before.

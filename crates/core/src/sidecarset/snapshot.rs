@@ -127,8 +127,10 @@ impl Snapshot {
     /// injected, since it is invalid.
     pub fn refusal(&self, pod: &JsonObject, namespace: &str) -> Option<String> {
         let new = NewPod::new(pod, namespace);
-        let mut refusing = self.refusing.iter();
-        let refusing = refusing.find(|known| self.selects(&known.set, &new).is_ok())?;
+        let refusing = self
+            .refusing
+            .iter()
+            .find(|known| self.selects(&known.set, &new).is_ok())?;
         let errors: Vec<_> = refusing.errors.iter().map(Invalid::to_string).collect();
         let name = &refusing.set.name;
         let message = format!(
@@ -146,8 +148,11 @@ impl Snapshot {
     /// [`ScopeCall::tag`]: super::scope::ScopeCall::tag
     pub fn knows_namespace(&self, pod: &JsonObject, namespace: &str, tag: Option<u16>) -> bool {
         let new = NewPod::new(pod, namespace);
-        let sets = self.sets.iter().map(|known| &known.set);
-        let mut sets = sets.chain(self.refusing.iter().map(|known| &known.set));
+        let mut sets = self
+            .sets
+            .iter()
+            .map(|known| &known.set)
+            .chain(self.refusing.iter().map(|known| &known.set));
         !sets.any(|set| match self.selects(set, &new) {
             Err(NotOffered::NamespaceUnknown) => true,
             Err(NotOffered::Namespace) => tag.is_some() && namespaces_tag(&set.namespaces) == tag,

@@ -87,8 +87,10 @@ pub fn plan_upgrade(
 }
 
 fn annotations_of(pod: &ObservedPod) -> BTreeMap<String, String> {
-    let present = pod.annotations.iter();
-    let present = present.map(|(key, value)| (key.to_string(), value.to_string()));
+    let present = pod
+        .annotations
+        .iter()
+        .map(|(key, value)| (key.to_string(), value.to_string()));
     present.collect()
 }
 
@@ -175,11 +177,13 @@ pub(super) fn record_former_containers(
     if changed.is_empty() {
         return;
     }
-    let former = changed.iter();
-    let former = former.map(|(container, _)| (&*container.name, former_container(container)));
+    let former = changed
+        .iter()
+        .map(|(container, _)| (&*container.name, former_container(container)));
     let present = pod.annotations.get(IN_PLACE_STATE);
-    let states = present.and_then(|state| InPlaceStates::read(state));
-    let mut states = states.unwrap_or_default();
+    let mut states = present
+        .and_then(|state| InPlaceStates::read(state))
+        .unwrap_or_default();
     let text = pod.annotations.get(HASH).map(|text| &**text);
     let hash = HashEntry::of_set(text.unwrap_or_default(), record.set);
     if let Some(revision) = hash.and_then(|hash| hash.revision) {

@@ -32,8 +32,7 @@ pub struct NodeFacts {
 impl NodeFacts {
     /// Reads a node. An amount that is none counts as none.
     pub fn read(node: &Node) -> Self {
-        let amounts = node.allocatable.iter();
-        let amounts = amounts.filter_map(|(name, amount)| {
+        let amounts = node.allocatable.iter().filter_map(|(name, amount)| {
             let amount = Quantity::parse(amount)?;
             Some((name.clone(), amount.nanos()))
         });
@@ -142,9 +141,8 @@ impl NodeRequirements {
             affinity: Option<Affinity>,
             tolerations: Option<Vec<Toleration>>,
         }
-        let parts = ["nodeSelector", "affinity", "tolerations"];
-        let parts = parts.map(|name| (name.to_owned(), pod.get(name).cloned()));
-        let parts = parts
+        let parts = ["nodeSelector", "affinity", "tolerations"]
+            .map(|name| (name.to_owned(), pod.get(name).cloned()))
             .into_iter()
             .filter_map(|(name, value)| Some((name, value?)));
         let wire: Wire = serde_json::from_value(Value::Object(parts.collect()))?;

@@ -93,8 +93,10 @@ impl Spreads {
     /// that come first then, as far as these tell: all if these are all.
     pub fn apply<'a>(&self, first: impl Iterator<Item = &'a [LabelPair]>) -> Vec<usize> {
         // Each label is looked at once for each pod and spread: as a number, since texts differ in their last letters.
-        let numbers = self.0.iter().zip(0..);
-        let numbers: HashMap<_, usize> = numbers
+        let numbers: HashMap<_, usize> = self
+            .0
+            .iter()
+            .zip(0..)
             .map(|(spread, number)| (&spread.label, number))
             .collect();
         let (mut labels, mut ends) = (Vec::new(), Vec::new());

@@ -66,8 +66,7 @@ fn check_field(object: &JsonObject, field: &Field, report: &mut FieldErrors<'_>)
 }
 
 fn check_word(field: &str, word: Option<&str>, report: &mut FieldErrors<'_>) {
-    let mut words = limits::POD_WORDS.iter();
-    let words = words.find(|(name, _)| *name == field);
+    let words = limits::POD_WORDS.iter().find(|(name, _)| *name == field);
     if let (Some((_, words)), Some(word)) = (words, word)
         && !words.contains(&word)
     {

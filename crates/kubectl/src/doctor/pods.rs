@@ -36,14 +36,15 @@ pub(super) fn unready_reason(pod: &Pod) -> Option<String> {
             _ => {}
         }
     }
-    let waiting = container_statuses(pod).filter_map(|it| it.state.as_ref()?.waiting.as_ref());
-    let waiting = waiting.filter_map(|it| {
-        let (reason, message) = (it.reason.as_deref()?, it.message.as_deref());
-        Some(match message {
-            Some(message) => format!("{reason}: {message}"),
-            None => reason.to_owned(),
-        })
-    });
+    let waiting = container_statuses(pod)
+        .filter_map(|it| it.state.as_ref()?.waiting.as_ref())
+        .filter_map(|it| {
+            let (reason, message) = (it.reason.as_deref()?, it.message.as_deref());
+            Some(match message {
+                Some(message) => format!("{reason}: {message}"),
+                None => reason.to_owned(),
+            })
+        });
     // What the kubelet says of a container comes first: the condition only names the containers that are not ready.
     let mut why: Vec<_> = waiting.collect();
     if why.is_empty() {

@@ -137,14 +137,15 @@ impl InstallHealth {
     ) -> Option<Finding> {
         let restarted = pods.iter().filter(|pod| pods::count_restarts(pod) > 0);
         let mut is_killed = false;
-        let all = restarted.map(|pod| {
-            let (name, count) = (pods::pod_name(pod), pods::count_restarts(pod));
-            let end = pods::last_termination_reason(pod);
-            is_killed |= end == Some("OOMKilled");
-            let end = end.map(|end| format!(", last: {end}"));
-            format!("{name} ({count} times{})", end.unwrap_or_default())
-        });
-        let all: Vec<_> = all.collect();
+        let all: Vec<_> = restarted
+            .map(|pod| {
+                let (name, count) = (pods::pod_name(pod), pods::count_restarts(pod));
+                let end = pods::last_termination_reason(pod);
+                is_killed |= end == Some("OOMKilled");
+                let end = end.map(|end| format!(", last: {end}"));
+                format!("{name} ({count} times{})", end.unwrap_or_default())
+            })
+            .collect();
         let (names, namespace) = (name_first_of(&all), self.namespace());
         // Of all ends this one has its remedy in the chart.
         (!all.is_empty()).then(|| if is_killed {
@@ -210,12 +211,14 @@ impl InstallHealth {
             names if names.is_empty() => names,
             names => format!("; its nodeSelector leaves out {names}"),
         };
-        let lacking = kept.iter().filter(|node| !with.contains(&*node.name));
-        let lacking = lacking.map(|node| {
-            let state = if node.is_ready { "" } else { " (NotReady)" };
-            format!("{}{state}", node.name)
-        });
-        let lacking: Vec<_> = lacking.collect();
+        let lacking: Vec<_> = kept
+            .iter()
+            .filter(|node| !with.contains(&*node.name))
+            .map(|node| {
+                let state = if node.is_ready { "" } else { " (NotReady)" };
+                format!("{}{state}", node.name)
+            })
+            .collect();
         let (all, not) = (kept.len(), lacking.len());
         if not == 0 {
             return finding!(check, Ok => "each of {all} nodes has an agent{out}");
@@ -261,9 +264,12 @@ impl InstallHealth {
             finding!(CHECK, Todo => "these pods lack the marks of verdicts older than {seconds} s: {late}";
                 "kubectl leadsman explain pod/NAME -n NAMESPACE says why")
         }];
-        let wrong = reports.markers.iter().filter(|marker| !marker.ready);
-        let wrong = wrong.map(|it| format!("{}/{} ({})", it.namespace, it.name, it.reason));
-        let wrong: Vec<_> = wrong.collect();
+        let wrong: Vec<_> = reports
+            .markers
+            .iter()
+            .filter(|marker| !marker.ready)
+            .map(|it| format!("{}/{} ({})", it.namespace, it.name, it.reason))
+            .collect();
         if !wrong.is_empty() {
             let (all_of, not, names) = (reports.markers.len(), wrong.len(), name_first_of(&wrong));
             all.push(finding!("marker-status", Note => "of {all_of} markers {not} say that something is wrong: {names}";

@@ -65,8 +65,12 @@ impl InstallHealth {
 
     /// Whether the webhook is there for markers, as it is for pods of sets as long as there are any.
     fn has_markers_for_providers(&self) -> bool {
-        let markers = self.reports.as_ref().map(|reports| reports.markers.iter());
-        let mut markers = markers.into_iter().flatten();
+        let mut markers = self
+            .reports
+            .as_ref()
+            .map(|reports| reports.markers.iter())
+            .into_iter()
+            .flatten();
         self.install.config.serverless
             && markers.any(|marker| !["InvalidSpec", "Undecodable"].contains(&&*marker.reason))
     }

@@ -56,11 +56,12 @@ impl FilePod {
         let metadata = &object["metadata"];
         let name = metadata["name"]
             .as_str()
-            .or(metadata["generateName"].as_str());
-        let name = name.unwrap_or_default();
+            .or(metadata["generateName"].as_str())
+            .unwrap_or_default();
         // Of a CronJob, then of everything else that has one.
-        let template = ["/spec/jobTemplate/spec/template", "/spec/template"];
-        let template = template.iter().find_map(|path| object.pointer(path));
+        let template = ["/spec/jobTemplate/spec/template", "/spec/template"]
+            .iter()
+            .find_map(|path| object.pointer(path));
         let pod = match template {
             Some(template) if template["spec"]["containers"].is_array() => {
                 pod_from_template(object, template, name)

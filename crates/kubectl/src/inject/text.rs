@@ -23,8 +23,9 @@ impl Report for FileReports<'_> {
     fn names(&self) -> Vec<String> {
         let sets = self.reports.iter().flat_map(|one| &one.report.sets);
         let injected = sets.filter(|set| set.outcome.is_injected());
-        let names = injected.map(|set| format!("sidecarset.apps.kruise.io/{}", set.set));
-        let names: std::collections::BTreeSet<_> = names.collect();
+        let names: std::collections::BTreeSet<_> = injected
+            .map(|set| format!("sidecarset.apps.kruise.io/{}", set.set))
+            .collect();
         names.into_iter().collect()
     }
 }

@@ -188,8 +188,9 @@ impl Target {
         let words: Vec<_> = self.set.iter().map(String::as_str).collect();
         let name = set_name(&words)?.to_owned();
         let (reader, namespace) = self.connection.connect_reader().await?;
-        let set = reader.require(CLONE_SETS, "cloneset", &name, Some(&namespace));
-        let set = set.await?;
+        let set = reader
+            .require(CLONE_SETS, "cloneset", &name, Some(&namespace))
+            .await?;
         Ok(ReadSet {
             reader,
             namespace,

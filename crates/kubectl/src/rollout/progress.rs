@@ -72,8 +72,10 @@ fn progress_of(name: &str, set: &CloneSet) -> RolloutProgress {
     } else {
         return Done(format!("cloneset {name:?} successfully rolled out"));
     };
-    let problems = status.conditions.iter();
-    let problems = problems.filter(|one| one.type_.starts_with("Failed"));
+    let problems = status
+        .conditions
+        .iter()
+        .filter(|one| one.type_.starts_with("Failed"));
     let mut reasons: Vec<_> = problems.filter_map(|one| one.message.clone()).collect();
     if strategy.settings().paused && updated < wanted {
         reasons.push("it is paused".to_owned());

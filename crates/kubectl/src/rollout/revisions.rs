@@ -63,8 +63,10 @@ impl RolloutHistory {
         let revisions = templates.into_iter().map(|past| {
             let spec = past.template.get("spec");
             let containers = spec.and_then(|spec| spec["containers"].as_array());
-            let images = containers.into_iter().flatten();
-            let images = images.filter_map(|one| one["image"].as_str());
+            let images = containers
+                .into_iter()
+                .flatten()
+                .filter_map(|one| one["image"].as_str());
             RolloutRevision {
                 revision: past.number,
                 name: past.name,
@@ -151,8 +153,8 @@ impl RolloutHistory {
 impl Undo {
     /// What `--dry-run=client` shows.
     pub(super) fn to_text(&self) -> Result<String, VerbError> {
-        let yaml = output::to_harmless_yaml(&self.change.patch[1]["value"]);
-        let yaml = yaml.map_err(|error| VerbError::Io(std::io::Error::other(error)))?;
+        let yaml = output::to_harmless_yaml(&self.change.patch[1]["value"])
+            .map_err(|error| VerbError::Io(std::io::Error::other(error)))?;
         let name = &self.name;
         Ok(format!(
             "cloneset.apps.kruise.io/{name} Pod Template:\n{yaml}(dry run)\n"

@@ -95,8 +95,10 @@ fn to_candidate(
 ) -> Result<MarkerCandidate, VerbError> {
     let version = object["apiVersion"].as_str().unwrap_or_default();
     let expected = format!("{}/{}", leadsman_api::GROUP, leadsman_api::VERSION);
-    let name = object["metadata"]["name"].as_str().unwrap_or_default();
-    let name = name.to_owned();
+    let name = object["metadata"]["name"]
+        .as_str()
+        .unwrap_or_default()
+        .to_owned();
     if version != expected {
         return Err(VerbError::Usage(format!(
             "{KIND} {name} has apiVersion {version:?}; it is {expected}"

@@ -159,12 +159,13 @@ impl<'a> ReachedPod<'a> {
 
     async fn forward_port(&self, port: u16) -> Result<Forwarded, DialError> {
         let pods = Api::<Pod>::namespaced(self.reader.server.client.clone(), self.namespace);
-        let forwarder = timeout(DEADLINE, pods.portforward(self.name, &[port])).await;
-        let forwarder = forwarder.map_err(|_| DialError::Local(no_answer_message()))?;
-        let mut forwarder = forwarder.map_err(|error| {
-            let pod = (self.namespace, self.name);
-            DialError::Local(explain_failure(pod, PORT_FORWARD, &error).0)
-        })?;
+        let mut forwarder = timeout(DEADLINE, pods.portforward(self.name, &[port]))
+            .await
+            .map_err(|_| DialError::Local(no_answer_message()))?
+            .map_err(|error| {
+                let pod = (self.namespace, self.name);
+                DialError::Local(explain_failure(pod, PORT_FORWARD, &error).0)
+            })?;
         let (stream, refusal) = forwarder
             .take_stream(port)
             .zip(forwarder.take_error(port))

@@ -90,11 +90,13 @@ impl MarkerValidation {
         errors: Vec<Invalid>,
         not_asked: Option<String>,
     ) -> Self {
-        let errors = errors.into_iter().map(|error| FieldError {
-            field: error.path,
-            message: error.message,
-        });
-        let mut errors: Vec<_> = errors.collect();
+        let mut errors: Vec<_> = errors
+            .into_iter()
+            .map(|error| FieldError {
+                field: error.path,
+                message: error.message,
+            })
+            .collect();
         // Where the API server has named the field, that says more.
         if let (Err(error), true) = (&candidate.decoded, errors.is_empty()) {
             errors.push(FieldError {

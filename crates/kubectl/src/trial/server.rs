@@ -163,8 +163,10 @@ fn errors_of(status: &Status, reason: &str) -> Vec<Invalid> {
 /// `k8s.io/apimachinery/pkg/runtime/error.go`), with what was meant.
 fn unknown_fields(reason: &str) -> Vec<Invalid> {
     let known = known_fields();
-    let fields = reason.split("unknown field \"").skip(1);
-    let fields = fields.filter_map(|rest| rest.split('"').next());
+    let fields = reason
+        .split("unknown field \"")
+        .skip(1)
+        .filter_map(|rest| rest.split('"').next());
     let errors = fields.map(|path| {
         let name = path.rsplit('.').next().unwrap_or(path);
         let meant = nearest(name, known.iter().map(String::as_str));

@@ -124,8 +124,10 @@ fn add_run(text: &mut Text, run: &ProbeTrial) {
         1 => String::new(),
         count => format!(" (a verdict after {count} in a row)"),
     };
-    let took = run.seconds.map(|seconds| format!(" in {seconds:.2} s"));
-    let took = took.unwrap_or_default();
+    let took = run
+        .seconds
+        .map(|seconds| format!(" in {seconds:.2} s"))
+        .unwrap_or_default();
     line!(text, 4 => "{}{took}{threshold}{message}", verdict(run.result));
 }
 

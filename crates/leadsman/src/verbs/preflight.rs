@@ -94,8 +94,11 @@ fn read_findings(args: &Args) -> io::Result<Vec<Finding>> {
         part,
     };
     runtime.block_on(async {
-        let client = args.client.build_client(Component::Preflight).await;
-        let client = client.map_err(io::Error::other)?;
+        let client = args
+            .client
+            .build_client(Component::Preflight)
+            .await
+            .map_err(io::Error::other)?;
         let mut findings = match read_facts(&client, &scope).await {
             Ok(facts) => evaluate(&facts, &scope),
             Err(error) => vec![Finding::no_answer_finding(&error)],

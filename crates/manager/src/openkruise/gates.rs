@@ -39,8 +39,10 @@ pub(super) async fn read_gates(
 async fn read_first_page(client: &Client, target: ListTarget) -> kube::Result<Vec<Pod>> {
     let server = ApiServer::new(client.clone());
     let mut paging = Paging::default();
-    let page = target.read_page(&server, None, &mut paging).await;
-    let page = page.map_err(|failure| kube::Error::Service(failure.explain_reason().into()))?;
+    let page = target
+        .read_page(&server, None, &mut paging)
+        .await
+        .map_err(|failure| kube::Error::Service(failure.explain_reason().into()))?;
     Ok(page.objects)
 }
 
@@ -83,8 +85,10 @@ pub fn feature_gates_flag(pod: &PodSpec) -> Option<String> {
 /// The command that switches the gate off in a release of `OpenKruise`'s chart, and keeps all other gates. With `--set`
 /// Helm would end the value at a comma.
 pub fn switch_off_command(gates: &str) -> String {
-    let others = gates.split(',').map(str::trim);
-    let others = others.filter(|gate| !gate.is_empty() && !gate.starts_with("PodProbeMarkerGate="));
+    let others = gates
+        .split(',')
+        .map(str::trim)
+        .filter(|gate| !gate.is_empty() && !gate.starts_with("PodProbeMarkerGate="));
     let gates: Vec<_> = others.chain(["PodProbeMarkerGate=false"]).collect();
     format!(
         "helm upgrade kruise openkruise/kruise --reuse-values --set-literal featureGates='{}'",

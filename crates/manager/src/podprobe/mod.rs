@@ -26,8 +26,10 @@ pub(crate) type PodProbeRules = Reconciled<ProbeKinds>;
 pub(crate) fn new_rules(config: Config, metrics: &Metrics) -> (PodProbeRules, Vec<Webhook>) {
     // The webhook for serverless pods, unless their gate is off.
     let mut injection = config.serverless.then(InjectionWebhook::new);
-    let webhooks = injection.iter().map(InjectionWebhook::injection_webhook);
-    let webhooks = webhooks.collect();
+    let webhooks = injection
+        .iter()
+        .map(InjectionWebhook::injection_webhook)
+        .collect();
     let mut metrics = MarkerMetrics::new(metrics);
     let latency = metrics.mark_latency.clone();
     let feature = PodProbes::new(move |machines, are_listed| {

@@ -133,8 +133,7 @@ fn check_crd(name: &str, seen: &Lookup<Option<CrdFacts>>) -> Vec<Finding> {
                 "; it belongs to the Helm release {release}, which restores its own with each upgrade and deletes it, and \
                  every object of it, when it is uninstalled"
             )
-        });
-        let release = release.unwrap_or_default();
+        }).unwrap_or_default();
         let found = if let Some(why) = unreadable_objects(crd) {
             finding!(CHECK, Todo => "{name} is OpenKruise's or an older one: {why}{release}")
         } else if !crd.drops.is_empty() || !crd.rules {
@@ -156,10 +155,12 @@ fn check_crd(name: &str, seen: &Lookup<Option<CrdFacts>>) -> Vec<Finding> {
 fn install_command(name: &str) -> String {
     let resource = name.split('.').next().unwrap_or_default();
     let system = SYSTEMS.iter().find(|system| system.resource == resource);
-    let gate = system.map(|system| system.gate);
-    let gate = gate.or((resource == SIDECAR_SETS).then_some("SidecarSetGate"));
-    let gate = gate.map(|gate| format!(" --feature-gates={gate}=true"));
-    let gate = gate.unwrap_or_default();
+    let gate = system
+        .map(|system| system.gate)
+        .or((resource == SIDECAR_SETS).then_some("SidecarSetGate"));
+    let gate = gate
+        .map(|gate| format!(" --feature-gates={gate}=true"))
+        .unwrap_or_default();
     format!(
         "leadsman manifests --only=crds{gate} | kubectl apply --server-side --force-conflicts -f -"
     )
@@ -321,8 +322,10 @@ fn check_webhooks(seen: &Lookup<Vec<BlockingWebhook>>, serves: bool, gates: Gate
             ];
         }
         // A configuration is deleted as a whole, so each is named once.
-        let configurations = hooks.iter().map(|hook| (hook.kind, hook.configuration));
-        let configurations: BTreeSet<_> = configurations.collect();
+        let configurations: BTreeSet<_> = hooks
+            .iter()
+            .map(|hook| (hook.kind, hook.configuration))
+            .collect();
         let found = finding!(CHECK, Todo => "nobody serves OpenKruise's webhooks {names} with failurePolicy Fail: none of these \
             can be written");
         vec![configurations.iter().fold(found, |found, (kind, name)| {

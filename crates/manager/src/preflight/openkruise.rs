@@ -165,10 +165,9 @@ fn blocking_webhooks(
         ("", "pods"),
         (leadsman_api::GROUP, "podprobemarkers"),
         (leadsman_api::GROUP, SIDECAR_SETS),
-    ];
-    let about = about
-        .into_iter()
-        .filter(|(group, resource)| is_about(group, resource));
+    ]
+    .into_iter()
+    .filter(|(group, resource)| is_about(group, resource));
     let webhook = |(_, about)| BlockingWebhook {
         kind,
         configuration,

@@ -138,8 +138,10 @@ fn webhook_spec(call: &ScopeCall) -> WebhookSpec {
         name: name.to_owned(),
         expression,
     };
-    let selected = call.expression.clone();
-    let selected = selected.map(|expression| condition("a-sidecarset-selects-it", expression));
+    let selected = call
+        .expression
+        .clone()
+        .map(|expression| condition("a-sidecarset-selects-it", expression));
     let no_mirror = condition("is-no-mirror-pod", SetScope::no_mirror_pod());
     WebhookSpec {
         rules: vec![RuleWithOperations {

@@ -63,13 +63,14 @@ pub(crate) async fn run<D: Dial>(
         .await_output(pin!(async {
             let stream = connect_within(dialer, address).await?;
             is_accepted = true;
-            let opened = HttpConnection::new(stream, scheme, HttpVersions::Http2, address).await;
-            let opened = opened.map_err(|error| {
-                EarlyEnd::Failed(format!(
-                    "TLS handshake with {address}: {}",
-                    error_chain(&error)
-                ))
-            })?;
+            let opened = HttpConnection::new(stream, scheme, HttpVersions::Http2, address)
+                .await
+                .map_err(|error| {
+                    EarlyEnd::Failed(format!(
+                        "TLS handshake with {address}: {}",
+                        error_chain(&error)
+                    ))
+                })?;
             // The clients of gRPC insist on it too: a server that negotiates nothing may speak HTTP/1.1.
             if scheme == Scheme::Https && !opened.has_chosen_http2() {
                 return Err(EarlyEnd::Failed(format!(

@@ -96,8 +96,10 @@ async fn over_http1<S: AsyncRead + AsyncWrite + Unpin>(
     let (mut sender, connection) = handshake.map_err(|error| progress.broken(&error))?;
     // The connection is driven beside the request, by this task alone: nothing outlives the run.
     let work = pin!(async {
-        let response = sender.send_request(request).await;
-        let response = response.map_err(|error| progress.broken(&error))?;
+        let response = sender
+            .send_request(request)
+            .await
+            .map_err(|error| progress.broken(&error))?;
         progress.phase = HttpPhase::Reading;
         judge(response.map(Body::Http1), url, ip, progress).await
     });

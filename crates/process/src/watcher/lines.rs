@@ -39,8 +39,7 @@ impl LineStream {
         let (head, body) = response.map_err(|error| no_reply(&error))?.into_parts();
         if !head.status.is_success() {
             // The deadline of the caller covers this body too.
-            let body = read_body(body).await;
-            let body = body.map_err(|error| no_reply(&error))?;
+            let body = read_body(body).await.map_err(|error| no_reply(&error))?;
             return Err(judge_reply(
                 Verb::ListOrWatch,
                 head.status,

@@ -41,8 +41,10 @@ impl Holders {
     }
 
     pub(super) fn note_restore(&mut self, server: &ApiServer) {
-        let pods = server.objects("pods").into_iter();
-        let pods = pods.filter(|pod| text(pod, "namespace") == TENANT);
+        let pods = server
+            .objects("pods")
+            .into_iter()
+            .filter(|pod| text(pod, "namespace") == TENANT);
         self.pods = pods
             .map(|pod| (text(&pod, "name").to_owned(), pod))
             .collect();

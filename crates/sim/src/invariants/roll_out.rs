@@ -79,8 +79,9 @@ impl RollOuts {
             );
         }
         let content = own.map(content_of);
-        let missed = self.in_force(set, pod);
-        let missed = missed.filter(|declared| content.as_ref() != Some(declared));
+        let missed = self
+            .in_force(set, pod)
+            .filter(|declared| content.as_ref() != Some(declared));
         // A call that fails lets the pod through, as the configuration asks for.
         if let Some(declared) = missed
             && story.since_failed_call().is_none_or(|since| since > CALL)
@@ -178,8 +179,7 @@ fn content_of(container: &Value) -> Value {
 }
 
 fn is_ready(pod: &Value) -> bool {
-    let conditions = pod["status"]["conditions"].as_array();
-    let mut conditions = conditions.into_iter().flatten();
+    let mut conditions = pod["status"]["conditions"].as_array().into_iter().flatten();
     conditions.any(|condition| condition["type"] == "Ready" && condition["status"] == "True")
 }
 

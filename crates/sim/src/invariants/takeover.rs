@@ -68,8 +68,10 @@ impl Takeover {
         self.leader = None;
         self.objects.clear();
         for plural in KINDS {
-            let objects = server.objects(plural).into_iter();
-            let objects = objects.map(|it| (key_of(plural, &it), it));
+            let objects = server
+                .objects(plural)
+                .into_iter()
+                .map(|it| (key_of(plural, &it), it));
             self.objects.extend(objects);
         }
     }

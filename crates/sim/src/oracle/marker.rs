@@ -70,8 +70,12 @@ impl Oracle<'_> {
             let probes = marker.spec.probes.iter();
             probes.map(move |probe| (marker, probe))
         });
-        let containers = pod.spec.iter().flat_map(|spec| &spec.containers);
-        let containers: Vec<_> = containers.map(|container| &container.name).collect();
+        let containers: Vec<_> = pod
+            .spec
+            .iter()
+            .flat_map(|spec| &spec.containers)
+            .map(|container| &container.name)
+            .collect();
         let rows = probes.map(|(marker, probe)| Row {
             marker,
             probe,
@@ -151,8 +155,9 @@ impl Oracle<'_> {
             let uid = pod.uid().unwrap_or_default();
             for row in self.rows(pod).iter().filter(|row| row.has_container) {
                 let ground = self.ground.lock();
-                let container = ground.newest(&uid, &row.probe.container_name);
-                let container = container.filter(|one| one.ended.is_none());
+                let container = ground
+                    .newest(&uid, &row.probe.container_name)
+                    .filter(|one| one.ended.is_none());
                 let expected = match ground.answer(&pod.name_any(), row.key()) {
                     Answer::Succeeds | Answer::Leads(_) => "Succeeded",
                     Answer::Fails => "Failed",
@@ -223,8 +228,9 @@ impl Oracle<'_> {
                 troubles.extend(loses(&rows, row).then_some("Conflict"));
             }
         }
-        let found = status.probes.iter();
-        let found: Vec<_> = found
+        let found: Vec<_> = status
+            .probes
+            .iter()
             .map(|one| [one.succeeded, one.failed, one.unknown, one.pending])
             .collect();
         let generation = marker.metadata.generation.unwrap_or_default();

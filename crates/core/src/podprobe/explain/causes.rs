@@ -57,8 +57,11 @@ impl PodContext<'_> {
                     causes.extend(remembered.clone());
                 }
                 causes.extend(pairs);
-                let lost = self.inspected.conflicts.iter();
-                let lost = lost.filter(|conflict| conflict.loser.0 == place);
+                let lost = self
+                    .inspected
+                    .conflicts
+                    .iter()
+                    .filter(|conflict| conflict.loser.0 == place);
                 causes.extend(lost.filter_map(|conflict| self.conflict_cause(parsed, conflict)));
                 causes.extend(self.output_and_hold_causes(place, parsed));
                 causes.extend(self.exclusive_causes(place, parsed));
@@ -323,8 +326,11 @@ impl PodContext<'_> {
                     ),
                 ),
                 Ruling::Awaits(others) => {
-                    let names = others.iter().map(|name| name.name.as_str());
-                    let names: Vec<_> = names.take(3).collect();
+                    let names: Vec<_> = others
+                        .iter()
+                        .map(|name| name.name.as_str())
+                        .take(3)
+                        .collect();
                     Cause::new_resolving(
                         CauseReason::NotHolder,
                         format!(
@@ -372,14 +378,15 @@ impl PodContext<'_> {
     /// The other field managers of the marks that are not as they should be.
     fn other_writers_of_differing_marks(&self) -> String {
         let marks = self.inspected.marks.iter().filter(|mark| mark.differs);
-        let writers = marks.filter_map(|differing| {
-            let owners = self.owners_of(&differing.mark);
-            let others = owners.iter().filter(|owner| owner.manager != FIELD_MANAGER);
-            let names: Vec<_> = others.map(|owner| owner.manager.as_str()).collect();
-            (!names.is_empty())
-                .then(|| format!("{} is written by {}", differing.mark, names.join(", ")))
-        });
-        let writers: Vec<_> = writers.collect();
+        let writers: Vec<_> = marks
+            .filter_map(|differing| {
+                let owners = self.owners_of(&differing.mark);
+                let others = owners.iter().filter(|owner| owner.manager != FIELD_MANAGER);
+                let names: Vec<_> = others.map(|owner| owner.manager.as_str()).collect();
+                (!names.is_empty())
+                    .then(|| format!("{} is written by {}", differing.mark, names.join(", ")))
+            })
+            .collect();
         if writers.is_empty() {
             return String::new();
         }
@@ -394,8 +401,13 @@ impl PodContext<'_> {
         if !self.is_anything_due() {
             return None;
         }
-        let marks = self.inspected.marks.iter().filter(|mark| mark.differs);
-        let marks: Vec<_> = marks.map(|mark| mark.mark.to_string()).collect();
+        let marks: Vec<_> = self
+            .inspected
+            .marks
+            .iter()
+            .filter(|mark| mark.differs)
+            .map(|mark| mark.mark.to_string())
+            .collect();
         let node = self.inspected.pod.node.as_deref().unwrap_or_default();
         let what = if marks.is_empty() {
             format!("the pod's entries in NodePodProbe {node} are")

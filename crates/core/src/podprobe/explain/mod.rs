@@ -124,17 +124,16 @@ impl ObservedCluster {
             monotonic: Duration::ZERO,
             wall: now,
         };
-        let unread = [
+        let unread: BTreeSet<_> = [
             observed.nodes.as_ref().err(),
             observed.node_pod_probes.as_ref().err(),
             observed.agents.as_ref().err(),
             observed.manager.as_ref().err(),
-        ];
-        let unread: BTreeSet<_> = unread
-            .into_iter()
-            .flatten()
-            .map(|why| why.0.clone())
-            .collect();
+        ]
+        .into_iter()
+        .flatten()
+        .map(|why| why.0.clone())
+        .collect();
         let mut cluster = Self {
             reconciler: Reconciler::with_memory(
                 PodProbes::new(|_, _| {}),
@@ -283,12 +282,15 @@ impl ObservedCluster {
             wire,
             inspected: &inspected,
         };
-        let markers = inspected.markers.iter();
-        let mut markers: Vec<_> = markers
+        let mut markers: Vec<_> = inspected
+            .markers
+            .iter()
             .map(|marker| context.explain_marker(marker))
             .collect();
-        let broken = self.undecodable.iter();
-        let broken = broken.filter(|(marker, _)| marker.namespace == name.namespace);
+        let broken = self
+            .undecodable
+            .iter()
+            .filter(|(marker, _)| marker.namespace == name.namespace);
         markers.extend(broken.map(|(marker, error)| MarkerExplanation {
             name: marker.name.clone(),
             fit: MarkerFit::Undecodable {

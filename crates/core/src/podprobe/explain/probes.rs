@@ -116,10 +116,10 @@ impl PodContext<'_> {
             return None;
         }
         let all = &self.cluster.agents;
-        let own = all
+        let own: Vec<_> = all
             .iter()
-            .filter(|pod| pod.spec.node_name.as_deref() == Some(node));
-        let own: Vec<_> = own.collect();
+            .filter(|pod| pod.spec.node_name.as_deref() == Some(node))
+            .collect();
         match own.as_slice() {
             // Agents need not be pods.
             [] if all.is_empty() => None,

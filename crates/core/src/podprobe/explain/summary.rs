@@ -83,11 +83,13 @@ pub fn summarize_markers(observed: ObservedObjects, now: Timestamp) -> FleetSumm
     let markers: Vec<_> = observed.markers.iter().map(summarize_marker).collect();
     let cluster = ObservedCluster::new(observed, now);
     let newest = cluster.machines().newest_results();
-    let markers = markers.into_iter().map(|(name, marker)| MarkerSummary {
-        newest_result: newest.get(&name).copied().map(Time),
-        ..marker
-    });
-    let mut markers: Vec<_> = markers.collect();
+    let mut markers: Vec<_> = markers
+        .into_iter()
+        .map(|(name, marker)| MarkerSummary {
+            newest_result: newest.get(&name).copied().map(Time),
+            ..marker
+        })
+        .collect();
     markers.sort_by(|a, b| (&a.namespace, &a.name).cmp(&(&b.namespace, &b.name)));
     FleetSummary {
         markers,

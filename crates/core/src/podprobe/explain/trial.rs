@@ -164,25 +164,27 @@ impl ObservedObjects {
         };
         let place = objects
             .iter()
-            .position(|object| object.metadata.name.as_deref() == Some(report.node));
-        let place = place.unwrap_or_else(|| {
-            let mut object = NodePodProbe::new(report.node, NodePodProbeSpec::default());
-            object.metadata.uid = Some("proposed".to_owned());
-            objects.push(object);
-            objects.len() - 1
-        });
+            .position(|object| object.metadata.name.as_deref() == Some(report.node))
+            .unwrap_or_else(|| {
+                let mut object = NodePodProbe::new(report.node, NodePodProbeSpec::default());
+                object.metadata.uid = Some("proposed".to_owned());
+                objects.push(object);
+                objects.len() - 1
+            });
         let status = objects[place].status.get_or_insert_default();
         let pods = &mut status.pod_probe_statuses;
-        let own = pods.iter().position(|pod| pod.uid == report.uid);
-        let own = own.unwrap_or_else(|| {
-            pods.push(PodProbeStatus {
-                name: report.pod.name.clone(),
-                namespace: report.pod.namespace.clone(),
-                uid: report.uid.to_owned(),
-                ..PodProbeStatus::default()
+        let own = pods
+            .iter()
+            .position(|pod| pod.uid == report.uid)
+            .unwrap_or_else(|| {
+                pods.push(PodProbeStatus {
+                    name: report.pod.name.clone(),
+                    namespace: report.pod.namespace.clone(),
+                    uid: report.uid.to_owned(),
+                    ..PodProbeStatus::default()
+                });
+                pods.len() - 1
             });
-            pods.len() - 1
-        });
         for (probe, outcome) in &report.outcomes {
             let entry = format!("{}#{probe}", report.marker);
             let pod = &mut pods[own];
@@ -292,8 +294,7 @@ impl ObservedCluster {
     /// The marks of a pod that are to change because of a marker.
     pub fn mark_changes(&self, pod: &ObjectName, marker: &ObjectName) -> Vec<MarkChange> {
         let changes = self.explain_in_context(pod, |context| {
-            let marks = context.inspected.marks.iter();
-            let marks = marks.filter(|mark| mark.differs);
+            let marks = context.inspected.marks.iter().filter(|mark| mark.differs);
             let changes = marks.filter_map(|mark| {
                 let set_by = mark.setter.and_then(|place| context.probe_name(place));
                 let is_own = set_by.as_ref().is_none_or(|name| {
@@ -384,11 +385,13 @@ impl PodContext<'_> {
         causes.retain(|cause| concerns(cause) && !OF_NEW_MARKERS.contains(&cause.reason));
         if let InspectedFit::Matches(parsed, probes) = &marker.fit {
             let pairs = parsed.probes.iter().zip(probes);
-            let waiting = pairs.filter(|(_, known)| self.lacks_container(known));
-            let waiting = waiting.map(|(probe, _)| {
-                self.container_not_running_cause(probe)
-                    .with_origin(parsed, Some(probe))
-            });
+            let waiting =
+                pairs
+                    .filter(|(_, known)| self.lacks_container(known))
+                    .map(|(probe, _)| {
+                        self.container_not_running_cause(probe)
+                            .with_origin(parsed, Some(probe))
+                    });
             for cause in waiting {
                 if !causes.contains(&cause) {
                     causes.push(cause);

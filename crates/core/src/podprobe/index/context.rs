@@ -47,8 +47,10 @@ impl Contributions {
         &self,
         with_surplus: bool,
     ) -> impl Iterator<Item = (&MarkerName, Option<&PodContribution>)> {
-        let of_pod = self.of_pod.iter();
-        let of_pod = of_pod.map(|(name, contribution)| (name, Some(contribution)));
+        let of_pod = self
+            .of_pod
+            .iter()
+            .map(|(name, contribution)| (name, Some(contribution)));
         let surplus = self.surplus.iter().filter(move |_| with_surplus);
         of_pod.chain(surplus.map(|name| (name, None)))
     }

@@ -175,17 +175,24 @@ impl Feature for PodProbes {
     type Memory = Machines;
 
     fn keys(&self, world: &ProbeWorld) -> Vec<PlanKey> {
-        let markers = world.markers.iter().map(|(name, _)| name);
-        let markers = markers.map(|name| PlanKey::Marker(name.clone()));
+        let markers = world
+            .markers
+            .iter()
+            .map(|(name, _)| name)
+            .map(|name| PlanKey::Marker(name.clone()));
         let pods = world.pods.iter().map(|(name, _)| name.clone());
         // Their entries stay as they are, and would be removed if nothing wanted them.
-        let undecodable = world.pods.undecodable().iter();
-        let undecodable = undecodable.map(|name| Arc::new(name.clone()));
+        let undecodable = world
+            .pods
+            .undecodable()
+            .iter()
+            .map(|name| Arc::new(name.clone()));
         let pods = pods.chain(undecodable).map(PlanKey::Pod);
         let nodes = world.nodes.iter().map(|(name, _)| name);
         // Entries that no pod wants are found from the objects only.
-        let nodes = nodes.chain(world.objects.iter().map(|(name, _)| name));
-        let nodes = nodes.map(|name| PlanKey::Node(name.name.as_str().into()));
+        let nodes = nodes
+            .chain(world.objects.iter().map(|(name, _)| name))
+            .map(|name| PlanKey::Node(name.name.as_str().into()));
         markers.chain(pods).chain(nodes).collect()
     }
 

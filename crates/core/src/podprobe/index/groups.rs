@@ -122,8 +122,10 @@ impl Groups {
             // may have it, only the elected one waits for the others.
             let elected = before.holder.iter().chain(&group.election().holder);
             let is_as_before = *group.election() == before;
-            let possible = group.possible_holders().filter(|_| !is_as_before);
-            let possible = possible.map(|(pod, _)| pod);
+            let possible = group
+                .possible_holders()
+                .filter(|_| !is_as_before)
+                .map(|(pod, _)| pod);
             let others = elected.chain(possible).filter(|other| *other != pod);
             cx.affected.pods.extend(others.cloned());
         }
@@ -162,8 +164,10 @@ impl Groups {
             probe: "".into(),
             value: None,
         };
-        let groups = self.by_name.range(first..);
-        let groups = groups.take_while(|(name, _)| *name.marker == *marker);
+        let groups = self
+            .by_name
+            .range(first..)
+            .take_while(|(name, _)| *name.marker == *marker);
         let mut holders: BTreeMap<Arc<str>, Vec<ExclusiveHolder>> = BTreeMap::new();
         for (name, group) in groups {
             let all = holders.entry(name.probe.clone()).or_default();

@@ -113,12 +113,14 @@ impl Machines {
         } else {
             Vec::new()
         };
-        let marks = compared.into_iter().map(|compared| InspectedMark {
-            setter: marks::find_setter(&markers_of_pod(&matching), pod, &compared.key),
-            differs: compared.differs,
-            mark: compared.key,
-        });
-        let marks = marks.collect();
+        let marks = compared
+            .into_iter()
+            .map(|compared| InspectedMark {
+                setter: marks::find_setter(&markers_of_pod(&matching), pod, &compared.key),
+                differs: compared.differs,
+                mark: compared.key,
+            })
+            .collect();
         Some(InspectedPod {
             pod,
             markers: self
@@ -144,12 +146,16 @@ impl Machines {
             return Vec::new();
         };
         let label = |key: &str| pod.labels.get(key).map(|value| &**value);
-        let markers = self.markers.marker_names().filter(|marker| {
-            let selector = self.markers.selector_of(marker);
-            marker.namespace != name.namespace
-                && selector.is_some_and(|selector| selector.matches(label))
-        });
-        let mut markers: Vec<_> = markers.map(|name| &**name).collect();
+        let mut markers: Vec<_> = self
+            .markers
+            .marker_names()
+            .filter(|marker| {
+                let selector = self.markers.selector_of(marker);
+                marker.namespace != name.namespace
+                    && selector.is_some_and(|selector| selector.matches(label))
+            })
+            .map(|name| &**name)
+            .collect();
         // The maps are hashed: unsorted, two calls would name the same markers in another order.
         markers.sort();
         markers
@@ -190,9 +196,9 @@ impl super::Markers {
         let matched =
             matched.map(|(marker, probes)| (&marker.name, InspectedFit::Matches(marker, probes)));
         let is_matched = |name: &ObjectName| matching.iter().any(|marker| marker.name == *name);
-        let others = self.phases_in(namespace);
-        let others = others.filter(|(name, _)| !is_matched(name));
-        let mut others: Vec<_> = others
+        let mut others: Vec<_> = self
+            .phases_in(namespace)
+            .filter(|(name, _)| !is_matched(name))
             .map(|(name, phase)| {
                 let fit = match phase {
                     MarkerPhase::Active(marker) => InspectedFit::DoesNotMatch(marker),

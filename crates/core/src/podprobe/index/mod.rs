@@ -219,8 +219,10 @@ impl Machines {
         // First, since a marker that is one too many is part of no loop.
         let mut changes = self.markers.judge_ages(&mut self.cx);
         changes.extend(self.markers.break_loops(&mut self.cx));
-        let restarted = changes.iter_mut().filter(|change| change.selects_others);
-        let restarted: Vec<_> = restarted.collect();
+        let restarted: Vec<_> = changes
+            .iter_mut()
+            .filter(|change| change.selects_others)
+            .collect();
         // An edit may restart many markers, each of which would look at all pods of its namespace.
         if restarted.len() > RESTARTED_ONE_BY_ONE {
             let mut namespaces = BTreeSet::new();
@@ -274,9 +276,11 @@ impl Machines {
             return;
         };
         let mut matching = self.markers.markers_matching(pod);
-        let surplus = matching.split_off(matching.len().min(MARKERS_PER_POD));
-        let surplus = surplus.into_iter().map(|(name, _)| name.clone());
-        let surplus = surplus.collect();
+        let surplus = matching
+            .split_off(matching.len().min(MARKERS_PER_POD))
+            .into_iter()
+            .map(|(name, _)| name.clone())
+            .collect();
         // What the object has now is an input: an entry remembers for which container the startup probe has passed.
         let observed = self.nodes.view_of_pod(pod).observed_entries();
         let entries = PlannedEntries::new(pod, &matching, observed);

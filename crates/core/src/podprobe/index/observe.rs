@@ -172,11 +172,13 @@ impl Machines {
     /// Does so for the pods that have records, also those that no marker selects.
     pub(super) fn update_recorded_memberships(&mut self, namespace: &str) {
         let pods = self.pods.in_namespace(namespace);
-        let recorded = pods.filter(|name| {
-            let pod = self.pods.get(name);
-            pod.is_some_and(exclusive::has_records)
-        });
-        let recorded: Vec<_> = recorded.cloned().collect();
+        let recorded: Vec<_> = pods
+            .filter(|name| {
+                let pod = self.pods.get(name);
+                pod.is_some_and(exclusive::has_records)
+            })
+            .cloned()
+            .collect();
         for pod in recorded {
             self.update_memberships(&pod);
         }

@@ -156,8 +156,9 @@ impl Observations<'_> {
                 situation.count_probe(&mut contribution, probe, entry, (prober, state));
             }
             contribution.troubles.extend(self.mark_troubles(marker));
-            let own = conflicts.iter();
-            let own = own.filter(|conflict| conflict.loser.0 == first);
+            let own = conflicts
+                .iter()
+                .filter(|conflict| conflict.loser.0 == first);
             let troubles = own.filter_map(|conflict| conflict_trouble(conflict, matching));
             contribution.troubles.extend(troubles);
             let own = refused.iter().filter(|value| value.probe.0 == first);
@@ -282,20 +283,24 @@ impl Observations<'_> {
         let stances = std::mem::take(&mut desired.stances);
         let all = self.exclusive_of_pod(matching, &stances, &records);
         let pod = &self.pod.name;
-        let decided = all.iter().map(|one| groups.ruling(&one.group, pod));
-        let decided: Vec<(Ruling, Option<Record>)> = decided.collect();
-        let memberships = all.iter().zip(&decided);
-        let memberships = memberships.map(|(one, (ruling, record))| Membership {
-            entry: one.entry,
-            exclusive: one.exclusive,
-            ruling: ruling.clone(),
-            record: record.clone().map(|record| Record {
-                group: one.group.value.as_deref().map(str::to_owned),
-                ..record
-            }),
-            is_past: one.place.is_none(),
-        });
-        let memberships: Vec<_> = memberships.collect();
+        let decided: Vec<(Ruling, Option<Record>)> = all
+            .iter()
+            .map(|one| groups.ruling(&one.group, pod))
+            .collect();
+        let memberships: Vec<_> = all
+            .iter()
+            .zip(&decided)
+            .map(|(one, (ruling, record))| Membership {
+                entry: one.entry,
+                exclusive: one.exclusive,
+                ruling: ruling.clone(),
+                record: record.clone().map(|record| Record {
+                    group: one.group.value.as_deref().map(str::to_owned),
+                    ..record
+                }),
+                is_past: one.place.is_none(),
+            })
+            .collect();
         desired.settle_exclusive(self.pod, &memberships, self.keeps_unclaimed);
         // The label is given by the marker that sets it, whatever records there are of others.
         let gives = all.iter().filter(|one| one.place.is_some());
@@ -312,8 +317,10 @@ impl Observations<'_> {
                     .any(|(one, _)| matches!(one, Ruling::Lost(_))),
             gives: gives.map(|one| one.group.clone()).collect(),
         };
-        let rulings = all.iter().zip(decided);
-        let rulings = rulings.filter_map(|(one, (ruling, _))| Some((one.place?, ruling)));
+        let rulings = all
+            .iter()
+            .zip(decided)
+            .filter_map(|(one, (ruling, _))| Some((one.place?, ruling)));
         (planned, rulings.collect())
     }
 
@@ -422,12 +429,14 @@ impl Observations<'_> {
     /// The troubles with a marker's marks on the pod.
     fn mark_troubles(&self, marker: &Marker) -> impl Iterator<Item = (Trouble, Arc<str>)> {
         let subject = &self.pod.name.name;
-        let contested = self.contested.iter();
-        let contested = contested.filter(|mark| marks::claims_mark(marker, mark));
-        let contested = contested.map(move |mark| {
-            let subject = format!("{subject} ({mark})");
-            (Trouble::Contested, subject.into())
-        });
+        let contested = self
+            .contested
+            .iter()
+            .filter(|mark| marks::claims_mark(marker, mark))
+            .map(move |mark| {
+                let subject = format!("{subject} ({mark})");
+                (Trouble::Contested, subject.into())
+            });
         let refused = self.refused_marks.map(|reason| {
             let subject = format!("{subject}: {reason}");
             (Trouble::InvalidSpec, subject.into())

@@ -201,8 +201,11 @@ impl Pods {
         name: &ObjectName,
     ) -> Option<(Duration, Vec<MarkerName>)> {
         let state = self.record(name)?;
-        let markers = state.contributions.of_pod.iter();
-        let markers = markers.map(|(marker, _)| marker.clone());
+        let markers = state
+            .contributions
+            .of_pod
+            .iter()
+            .map(|(marker, _)| marker.clone());
         Some((state.since, markers.collect()))
     }
 
@@ -263,8 +266,9 @@ impl Pods {
         let now = cx.now.monotonic;
         // By the clock of the wall, by which the agent wrote when the verdict changed: if it is set back meanwhile, the pod is
         // planned too early, and again.
-        let left = plan.counts_from;
-        let left = left.map(|at| at.duration_since(cx.now.wall).max(SignedDuration::ZERO));
+        let left = plan
+            .counts_from
+            .map(|at| at.duration_since(cx.now.wall).max(SignedDuration::ZERO));
         if let Some(left) = left {
             writes.wake_at(now.saturating_add(left.unsigned_abs()));
         }
@@ -406,8 +410,12 @@ fn want_marks(
 ) -> Option<Arc<str>> {
     let is_due = |one: &&ComparedMark| one.differs && !rests.held.contains(&one.key);
     let of_write = |one: &&ComparedMark| due.remove.is_none() || due.removes(&one.key);
-    let parts = compared.iter().filter(is_due).filter(of_write);
-    let parts: Vec<_> = parts.map(part_of).collect();
+    let parts: Vec<_> = compared
+        .iter()
+        .filter(is_due)
+        .filter(of_write)
+        .map(part_of)
+        .collect();
     // The pod has its marks when the last of the two is done.
     let since = since.filter(|_| due.remove.is_none() || due.apply.is_none());
     // The patch that removes marks which others co-own comes first, and the apply follows from what it leaves.

@@ -207,8 +207,10 @@ impl PolicyReader<'_> {
             let text = self.read_text(value, &mut at);
             pairs.annotations.insert(key.as_str().into(), text);
         }
-        let bytes = annotations.iter();
-        let bytes = bytes.map(|(key, value)| key.len() + value.len()).sum();
+        let bytes = annotations
+            .iter()
+            .map(|(key, value)| key.len() + value.len())
+            .sum();
         at.at_most(bytes, limits::ANNOTATIONS_BYTES, "bytes of annotations");
         pairs
     }

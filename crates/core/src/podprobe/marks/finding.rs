@@ -104,8 +104,10 @@ impl<'a> Finding<'a> {
 
     /// What a condition shows. While the verdict is held, its status stays, unless this verdict alone could have set it.
     pub(super) fn condition(&self, seen: Option<&IndexedCondition>) -> Verdict {
-        let message = self.policy.and_then(|policy| policy.message.as_ref());
-        let message = message.map(|text| text.fill(self.verdict.values.as_deref()));
+        let message = self
+            .policy
+            .and_then(|policy| policy.message.as_ref())
+            .map(|text| text.fill(self.verdict.values.as_deref()));
         let message = message.unwrap_or_else(|| self.verdict.message.clone());
         let Some(held) = &self.held else {
             let since = if self.hold().is_zero() {
@@ -179,8 +181,9 @@ impl<'a> Finding<'a> {
     /// Whether the policy of the other state sets this value.
     fn others_set(&self, key: &str, pairs: PairsOf, value: &Arc<str>) -> bool {
         let states = [State::Succeeded, State::Failed].into_iter();
-        let others = states.filter(|state| *state != self.verdict.state);
-        let mut others = others.filter_map(|state| self.probe.policy_of(state));
+        let mut others = states
+            .filter(|state| *state != self.verdict.state)
+            .filter_map(|state| self.probe.policy_of(state));
         others.any(|policy| match pairs(&policy.pairs).get(key) {
             Some(ValueText::Fixed(other)) => other == value,
             _ => false,

@@ -389,8 +389,10 @@ fn removal_patch(
     let mut body = json!({ "metadata": { "uid": pod.uid } });
     for (field, keys) in [("labels", labels), ("annotations", annotations)] {
         if !keys.is_empty() {
-            let keys = keys.iter();
-            let keys: Map<_, _> = keys.map(|key| (key.to_string(), Value::Null)).collect();
+            let keys: Map<_, _> = keys
+                .iter()
+                .map(|key| (key.to_string(), Value::Null))
+                .collect();
             body["metadata"][field] = Value::Object(keys);
         }
     }
@@ -452,8 +454,10 @@ impl DueMarks {
             Mark::Label(key) => has("labels", key),
             Mark::Annotation(key) => has("annotations", key),
             Mark::Condition(kind) => {
-                let conditions = patch["status"]["conditions"].as_array();
-                let mut conditions = conditions.into_iter().flatten();
+                let mut conditions = patch["status"]["conditions"]
+                    .as_array()
+                    .into_iter()
+                    .flatten();
                 conditions.any(|one| one["type"].as_str() == Some(kind))
             }
         }

@@ -64,8 +64,10 @@ impl<T: PartialEq> RunPermits<T> {
     /// Sets how many pods of each namespace have such probes. [`RunPermits::grant_next`] may grant permits then.
     pub(super) fn set_pods(&mut self, pods: HashMap<Arc<str>, usize>) {
         self.planned = pods;
-        let without = self.planned.keys();
-        let without = without.filter(|namespace| !self.by_namespace.contains_key(*namespace));
+        let without = self
+            .planned
+            .keys()
+            .filter(|namespace| !self.by_namespace.contains_key(*namespace));
         self.planned_without = without.count();
     }
 

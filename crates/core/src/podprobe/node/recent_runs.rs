@@ -148,12 +148,17 @@ impl RecentRuns {
         let mut bytes = 0;
         let mut newer: Option<&RecentRun> = None;
         // The newest without a gap: a gap would read as runs that were not made.
-        let fit = self.0.iter().rev().take_while(|run| {
-            bytes += run.bytes_beside_newer(newer);
-            newer = Some(run);
-            bytes <= limits.bytes
-        });
-        let fit = fit.count().min(limits.runs);
+        let fit = self
+            .0
+            .iter()
+            .rev()
+            .take_while(|run| {
+                bytes += run.bytes_beside_newer(newer);
+                newer = Some(run);
+                bytes <= limits.bytes
+            })
+            .count()
+            .min(limits.runs);
         if fit < self.0.len() {
             self.remove_oldest(self.0.len() - fit);
             self.0.shrink_to_fit();

@@ -192,8 +192,11 @@ impl<'a> Comparison<'a> {
     }
 
     fn compose_draft(&self, limits: &MessageLimits) -> StatusDraft {
-        let rows = self.input.rows.iter().zip(&self.names);
-        let rows: Vec<_> = rows
+        let rows: Vec<_> = self
+            .input
+            .rows
+            .iter()
+            .zip(&self.names)
             .map(|(row, name)| {
                 let limit = limits.limit_of(&row.key.pod.namespace);
                 (row, name, self.compare_row(row, name, limit))
@@ -344,8 +347,11 @@ fn shows_values(shown: &ContainerProbeState, verdict: &Verdict) -> bool {
     let Some(shown) = &shown.values else {
         return true;
     };
-    let own = verdict.values.iter().flat_map(|values| values.iter());
-    let own = own.map(|(name, value)| (&**name, &**value));
+    let own = verdict
+        .values
+        .iter()
+        .flat_map(|values| values.iter())
+        .map(|(name, value)| (&**name, &**value));
     own.eq(shown.iter().map(|(name, value)| (&**name, &**value)))
 }
 

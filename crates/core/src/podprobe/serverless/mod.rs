@@ -78,12 +78,14 @@ impl ProviderProbes {
             room: pod.injected_room,
             ..Draft::default()
         };
-        let plans = markers.iter().map(|marker| {
-            let probes = marker.probes.iter();
-            let plans = probes.map(|probe| draft.add_probe(marker, probe, pod));
-            plans.collect()
-        });
-        let plans = plans.collect();
+        let plans = markers
+            .iter()
+            .map(|marker| {
+                let probes = marker.probes.iter();
+                let plans = probes.map(|probe| draft.add_probe(marker, probe, pod));
+                plans.collect()
+            })
+            .collect();
         Self {
             plans,
             annotations: draft.into_annotations(),
@@ -112,10 +114,13 @@ impl<'a> Draft<'a> {
         probe: &'a MarkerProbe,
         pod: &IndexedPod,
     ) -> Result<(), NotInjected> {
-        let condition = probe.condition_type.as_deref();
-        let condition = condition.ok_or(NotInjected::NoConditionType)?;
-        let container = pod.container(&probe.container);
-        let container = container.ok_or(NotInjected::ContainerNotFound)?;
+        let condition = probe
+            .condition_type
+            .as_deref()
+            .ok_or(NotInjected::NoConditionType)?;
+        let container = pod
+            .container(&probe.container)
+            .ok_or(NotInjected::ContainerNotFound)?;
         if !self.conditions.insert(condition) {
             return Err(NotInjected::ConditionTaken);
         }

@@ -55,8 +55,11 @@ impl Provided {
         for want in wants.conditions.values_mut() {
             *want = Want::Leave;
         }
-        let ours = pod.ours.conditions.iter();
-        let ours = ours.map(|(kind, _)| (kind.clone(), Want::Leave));
+        let ours = pod
+            .ours
+            .conditions
+            .iter()
+            .map(|(kind, _)| (kind.clone(), Want::Leave));
         wants.conditions.extend(ours);
     }
 

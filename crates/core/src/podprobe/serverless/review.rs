@@ -67,9 +67,11 @@ impl ProviderMarkers {
         let label = |key: &str| seen.labels.get(key).map(|value| &**value);
         let markers = self.namespaces.get(namespace).into_iter();
         let markers = markers.flat_map(|markers| markers.iter());
-        let matching = markers.filter(|marker| marker.selector.matches(label));
-        let matching = matching.map(|marker| &**marker).take(MARKERS_PER_POD);
-        let matching: Vec<_> = matching.collect();
+        let matching: Vec<_> = markers
+            .filter(|marker| marker.selector.matches(label))
+            .map(|marker| &**marker)
+            .take(MARKERS_PER_POD)
+            .collect();
         let wanted = ProviderProbes::plan_probes(&matching, &seen).annotations;
         let [probes, markers] = [PROBES, MARKERS].map(|key| annotation_value(pod, key));
         match wanted {
@@ -82,8 +84,9 @@ impl ProviderMarkers {
             .map(|(key, wanted, _)| (key, Some(wanted)))
             .collect(),
             None if markers.is_some() => {
-                let stale = [(PROBES, probes), (MARKERS, markers)].into_iter();
-                let stale = stale.filter(|(_, seen)| seen.is_some());
+                let stale = [(PROBES, probes), (MARKERS, markers)]
+                    .into_iter()
+                    .filter(|(_, seen)| seen.is_some());
                 stale.map(|(key, _)| (key, None)).collect()
             }
             None => Changes::new(),

@@ -62,10 +62,11 @@ pub(super) fn find(
     let computed = with_computed_resources(template);
     let former = former.as_ref().map(|former| lists(former, &computed));
     for (list, wanted) in lists(&wanted, &computed) {
-        let present = spec.into_iter().flat_map(|spec| items(spec, list));
-        let present: Vec<_> = present.collect();
-        let mut former = former.iter().flatten();
-        let former = former.find(|(name, _)| *name == list);
+        let present: Vec<_> = spec
+            .into_iter()
+            .flat_map(|spec| items(spec, list))
+            .collect();
+        let former = former.iter().flatten().find(|(name, _)| *name == list);
         let former = former.map(|(_, former)| former);
         differences.of_containers(list, &present, &wanted, former);
     }
@@ -97,10 +98,15 @@ fn lists(injected: &Injected, computed: &BTreeSet<Arc<str>>) -> [(&'static str, 
 }
 
 fn rendered(list: &ListAdditions, computed: &BTreeSet<Arc<str>>) -> Rendered {
-    let replaced = list.replaced.iter();
-    let replaced = replaced.map(|(place, object)| (Some(*place), object.clone()));
-    let added = list.before.iter().chain(&list.after);
-    let added = added.map(|object| (None, object.clone()));
+    let replaced = list
+        .replaced
+        .iter()
+        .map(|(place, object)| (Some(*place), object.clone()));
+    let added = list
+        .before
+        .iter()
+        .chain(&list.after)
+        .map(|object| (None, object.clone()));
     let mut rendered: Rendered = replaced.chain(added).collect();
     for (_, container) in &mut rendered {
         if text(container, "name").is_some_and(|name| computed.contains(name)) {
@@ -308,8 +314,9 @@ fn is_named(list: &[Value]) -> bool {
 }
 
 fn by_name(list: &[Value]) -> Map<String, Value> {
-    let entries = list.iter();
-    let entries = entries.filter_map(|entry| Some((name_of(entry)?, entry.clone())));
+    let entries = list
+        .iter()
+        .filter_map(|entry| Some((name_of(entry)?, entry.clone())));
     entries.collect()
 }
 

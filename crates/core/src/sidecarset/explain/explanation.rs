@@ -229,8 +229,9 @@ impl Context<'_> {
     fn of_invalid(&self, set: &str) -> Vec<SetCause> {
         let mut invalid = self.sets.invalid.iter();
         let errors = invalid.find(|invalid| invalid.name == set);
-        let errors = errors.map(|invalid| invalid.errors.join("; "));
-        let errors = errors.unwrap_or_default();
+        let errors = errors
+            .map(|invalid| invalid.errors.join("; "))
+            .unwrap_or_default();
         vec![cause(
             SetReason::InvalidSpec,
             format!("the set breaks a rule and is not acted on: {errors}"),

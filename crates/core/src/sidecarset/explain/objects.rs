@@ -48,8 +48,9 @@ impl SetObjects {
             Some(None) => (Some(Whitelist::default()), Vec::new()),
             None => (None, Vec::new()),
         };
-        let errors = errors.iter();
-        let errors = errors.map(|error| format!("ConfigMap {CONFIGURATION}, {WHITELIST}: {error}"));
+        let errors = errors
+            .iter()
+            .map(|error| format!("ConfigMap {CONFIGURATION}, {WHITELIST}: {error}"));
         let mut known = KnownSets {
             whitelist,
             is_allowed_without_rules: self.config.allows_unlisted_metadata,
@@ -122,8 +123,9 @@ impl ObservedSets {
 
 fn labels_of(namespace: &Namespace) -> (String, Labels) {
     let name = namespace.identity.name.clone().unwrap_or_default();
-    let labels = namespace.labels.iter();
-    let mut labels: Labels = labels
+    let mut labels: Labels = namespace
+        .labels
+        .iter()
         .map(|(key, value)| (key.clone(), value.clone()))
         .collect();
     // A namespace in a file may lack it; the API server adds it (`SetDefaults_Namespace`, `pkg/apis/core/v1/defaults.go`).

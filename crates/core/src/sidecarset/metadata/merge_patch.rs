@@ -143,8 +143,7 @@ pub fn merge(present: &str, patch: &str) -> Result<String, MergeError> {
         (_, None) => {
             // A list takes the place of whatever is there. So would a text or a number by RFC 7396,
             // but to the library these are no patch.
-            let list = read_list(patch);
-            let mut list = list.ok_or_else(|| MergeError::Patch(quote(patch)))?;
+            let mut list = read_list(patch).ok_or_else(|| MergeError::Patch(quote(patch)))?;
             for item in list.iter_mut().flatten() {
                 drop_nulls_below(item, 1)?;
             }

@@ -71,8 +71,7 @@ impl Whitelist {
                 Vec::new()
             }
         };
-        let rules = rules.into_iter().enumerate();
-        let rules = rules.filter_map(|(index, wire)| {
+        let rules = rules.into_iter().enumerate().filter_map(|(index, wire)| {
             let mut at = report.field("rules");
             Rule::read(wire, &mut at.index(index))
         });

@@ -42,8 +42,10 @@ impl Conflicts {
                 return BTreeSet::new();
             }
             // What gave way to it may be injected now, or not any more.
-            let younger = self.winners.iter();
-            let younger = younger.filter(|(_, winners)| winners.contains(name));
+            let younger = self
+                .winners
+                .iter()
+                .filter(|(_, winners)| winners.contains(name));
             return younger.map(|(younger, _)| younger.clone()).collect();
         }
         let mut others = BTreeSet::new();

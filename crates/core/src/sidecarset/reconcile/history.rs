@@ -49,8 +49,11 @@ impl SidecarSets {
         collisions: i32,
         world: &SetWorld,
     ) -> History {
-        let known = world.revisions.find(&set.uid);
-        let known: Vec<_> = known.map(|own| own.revision.clone()).collect();
+        let known: Vec<_> = world
+            .revisions
+            .find(&set.uid)
+            .map(|own| own.revision.clone())
+            .collect();
         let data = set.template.revision_data();
         let mut newest = newest(&set.name, &data, &known, collisions);
         let mut is_name_in_use = false;
@@ -141,8 +144,10 @@ impl SidecarSets {
         let used: BTreeSet<_> = used.chain(pinned).collect();
         let known = world.revisions.find(&set.uid);
         // One that was deleted is here until the watch shows that.
-        let known = known.filter(|own| world.revisions.assumed(&own.name()).is_some());
-        let known: Vec<_> = known.map(|own| own.revision.clone()).collect();
+        let known: Vec<_> = known
+            .filter(|own| world.revisions.assumed(&own.name()).is_some())
+            .map(|own| own.revision.clone())
+            .collect();
         // One at a time: each answer affects the set again, until nothing is surplus.
         let surplus = surplus(&known, set.history_limit, &used);
         let surplus = self.revision(surplus.first()?, world)?;

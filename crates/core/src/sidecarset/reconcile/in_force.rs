@@ -70,8 +70,8 @@ impl SidecarSets {
         let collisions = stored.status().and_then(|status| status.collision_count);
         let history = known
             .active_set()
-            .map(|set| self.history_of(set, collisions.unwrap_or_default(), world));
-        let history = history.unwrap_or_default();
+            .map(|set| self.history_of(set, collisions.unwrap_or_default(), world))
+            .unwrap_or_default();
         let generation = stored.generation();
         let pinned = history.pinned.as_ref();
         let pinned = pinned.and_then(|pinned| self.revision(&pinned.revision.name, world));
@@ -109,10 +109,10 @@ impl SidecarSets {
         } else {
             known.since.min(stored.version())
         };
-        let revision = pinned.and_then(|pinned| self.revision(&pinned.revision.name, world));
-        let revision = revision.map(|stored| stored.version());
-        let whitelist = world.whitelist().filter(|_| patches);
-        let whitelist = whitelist.map(Stored::version);
+        let revision = pinned
+            .and_then(|pinned| self.revision(&pinned.revision.name, world))
+            .map(|stored| stored.version());
+        let whitelist = world.whitelist().filter(|_| patches).map(Stored::version);
         SnapshotVersion {
             sets,
             revisions: known.pinned_since.min(revision.unwrap_or_default()),

@@ -99,8 +99,7 @@ impl<'a> Inspection<'a> {
     /// Looks at all sets of a world.
     pub fn new(config: &Config, world: &'a SetWorld, now: Now) -> Self {
         let feature = SidecarSets::new(config.clone(), ());
-        let sets = world.known.keys();
-        let sets = sets.filter_map(|name| {
+        let sets = world.known.keys().filter_map(|name| {
             let inspected = InspectedReview::new(&feature, name, world, now)?;
             Some((name.clone(), inspected))
         });
@@ -115,13 +114,19 @@ impl<'a> Inspection<'a> {
         let Some(pod) = self.world.pods.observed(name) else {
             return Vec::new();
         };
-        let lacks = self.sets.iter().filter_map(|(set, inspected)| {
-            let active = self.world.known.get(set)?.active_set()?;
-            Some((set, lack(active, inspected.since?, pod, self.world)?))
-        });
-        let lacks: BTreeMap<_, _> = lacks.collect();
-        let injected = pod.injected.iter().filter(|set| !lacks.contains_key(*set));
-        let injected = injected.map(|set| (set, None));
+        let lacks: BTreeMap<_, _> = self
+            .sets
+            .iter()
+            .filter_map(|(set, inspected)| {
+                let active = self.world.known.get(set)?.active_set()?;
+                Some((set, lack(active, inspected.since?, pod, self.world)?))
+            })
+            .collect();
+        let injected = pod
+            .injected
+            .iter()
+            .filter(|set| !lacks.contains_key(*set))
+            .map(|set| (set, None));
         let lacks = lacks.iter().map(|(set, lack)| (*set, Some(lack.clone())));
         let sets = injected.chain(lacks).map(|(set, lack)| InspectedSet {
             name: set,

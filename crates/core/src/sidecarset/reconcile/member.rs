@@ -60,8 +60,7 @@ impl SidecarSets {
         now: Timestamp,
     ) -> Arc<SetMember> {
         // Nothing is left half done in it by a panic.
-        let known = pod.members.0.lock();
-        let mut known = known.unwrap_or_else(PoisonError::into_inner);
+        let mut known = pod.members.0.lock().unwrap_or_else(PoisonError::into_inner);
         let place = known.iter().position(|one| one.set.name == set.name);
         if let Some(place) = place {
             let member = &known[place];
@@ -202,8 +201,8 @@ pub(super) fn missing_variable(pod: &ObservedPod, set: &SidecarSet) -> Option<(S
             is_from && transfer.names.contains(variable)
         })
     };
-    let recorded = missing_variables(pod.annotations.get(MISSING_VARIABLES)?, &set.name);
-    let mut recorded = recorded.into_iter();
+    let mut recorded =
+        missing_variables(pod.annotations.get(MISSING_VARIABLES)?, &set.name).into_iter();
     recorded.find(|(container, variable)| is_transferred(container, variable))
 }
 

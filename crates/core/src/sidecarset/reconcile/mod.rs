@@ -184,8 +184,11 @@ impl Feature for SidecarSets {
     type Memory = Sets;
 
     fn keys(&self, world: &SetWorld) -> Vec<SetKey> {
-        let pods = world.pods.iter().filter(|(_, pod)| pod.has_writes());
-        let pods = pods.map(|(_, pod)| SetKey::Pod(pod.name().clone()));
+        let pods = world
+            .pods
+            .iter()
+            .filter(|(_, pod)| pod.has_writes())
+            .map(|(_, pod)| SetKey::Pod(pod.name().clone()));
         let sets = world.known.keys().cloned().map(SetKey::Set);
         pods.chain(sets).collect()
     }

@@ -81,13 +81,16 @@ impl SidecarSets {
             return;
         }
         let now = plan.now().wall;
-        let versions = pod.injected.iter().filter_map(|name| {
-            let set = world.active_set(name)?;
-            let state = self.member(set, pod, world, now).state?;
-            let upgrades = set.update.mode != UpdateMode::NotUpdate;
-            upgrades.then(|| (name.clone(), state.version))
-        });
-        let versions: BTreeMap<_, _> = versions.collect();
+        let versions: BTreeMap<_, _> = pod
+            .injected
+            .iter()
+            .filter_map(|name| {
+                let set = world.active_set(name)?;
+                let state = self.member(set, pod, world, now).state?;
+                let upgrades = set.update.mode != UpdateMode::NotUpdate;
+                upgrades.then(|| (name.clone(), state.version))
+            })
+            .collect();
         let present = pod.condition.as_ref();
         let wanted = UpgradableCondition::of(&versions, present.is_some(), self.config.condition);
         let is_equal = match (&wanted, present) {

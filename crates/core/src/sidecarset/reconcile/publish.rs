@@ -108,8 +108,10 @@ impl SidecarSets {
             next.whitelist_errors = stored.map(|it| it.errors.clone()).unwrap_or_default();
         }
         if is_first || published.revisions_changed {
-            let owners = world.revisions.iter();
-            let owners = owners.map(|(_, own)| (own.revision_name().clone(), own.revision_owner()));
+            let owners = world
+                .revisions
+                .iter()
+                .map(|(_, own)| (own.revision_name().clone(), own.revision_owner()));
             next.revisions = Arc::new(owners.collect());
         }
         let may_differ = is_first
@@ -127,11 +129,12 @@ impl SidecarSets {
     /// more than to compare them. A status changes with every pod of a roll-out.
     fn renew_sets(&self, next: &mut Snapshot, world: &SetWorld) {
         let known = world.known.iter();
-        let known = known.filter_map(|(name, known)| {
-            let stored = world.sets.observed(&set_object(name))?;
-            Some((&**stored, known))
-        });
-        let known: Vec<_> = known.collect();
+        let known: Vec<_> = known
+            .filter_map(|(name, known)| {
+                let stored = world.sets.observed(&set_object(name))?;
+                Some((&**stored, known))
+            })
+            .collect();
         let sets = known.iter().filter_map(|(stored, known)| {
             Some(SnapshotSet {
                 set: known.active_set()?.clone(),

@@ -78,8 +78,9 @@ impl SidecarSets {
             let revision = world.known[&set.name].history.newest_name();
             let found = (&*pod.pod, recorded_by_upgrade(*state));
             let upgrade = upgrade::plan_upgrade(set, revision, found, &allowed, plan.now().wall);
-            let write = plan.patch(&UPGRADE_POD, (**pod.name()).clone(), &upgrade.patch);
-            let write = write.with_purpose(upgrade_purpose(set, pod));
+            let write = plan
+                .patch(&UPGRADE_POD, (**pod.name()).clone(), &upgrade.patch)
+                .with_purpose(upgrade_purpose(set, pod));
             assume_sent(write, &set.name, pod);
         }
     }

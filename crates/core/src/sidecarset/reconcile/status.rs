@@ -54,8 +54,11 @@ impl SidecarSets {
                 ..present.cloned().unwrap_or_default()
             },
         };
-        let conditions = present.into_iter().flat_map(|status| &status.conditions);
-        let conditions: Vec<_> = conditions.cloned().collect();
+        let conditions: Vec<_> = present
+            .into_iter()
+            .flat_map(|status| &status.conditions)
+            .cloned()
+            .collect();
         if view.world.drops_fields {
             // What the API server drops would differ from what is wanted after each write.
             wanted.in_force = None;
@@ -344,8 +347,8 @@ fn drifted_pods_note(review: &SetReview, memory: &SetMemory) -> String {
             *counts.entry(*part).or_insert(0) += pods;
         }
     }
-    let counts = counts.into_iter();
     let counts: Vec<_> = counts
+        .into_iter()
         .map(|(part, count)| format!("{} in {part}", count_of_pods(count)))
         .collect();
     if counts.is_empty() {

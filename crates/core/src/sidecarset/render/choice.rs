@@ -60,8 +60,10 @@ fn in_the_way(pod: &PodView<'_>, template: &Template) -> Option<Remark> {
 /// A port of the host that another container of the pod takes, or that the host's network does not allow.
 fn host_port_in_the_way(pod: &PodView<'_>, template: &Template) -> Option<Remark> {
     let is_on_host_network = pod.is_on_host_network;
-    let mut translated = template.containers.iter();
-    let translated = translated.find_map(SetContainer::translated_port);
+    let translated = template
+        .containers
+        .iter()
+        .find_map(SetContainer::translated_port);
     if let Some(port) = translated.filter(|_| is_on_host_network) {
         return Some(Remark::HostNetwork(port));
     }

@@ -93,8 +93,8 @@ struct Clash {
 fn sleep(pod: &PodView<'_>, container: &JsonObject) -> Option<Clash> {
     let grace = pod
         .field("terminationGracePeriodSeconds")
-        .and_then(Value::as_i64);
-    let grace = grace.unwrap_or(GRACE_SECONDS);
+        .and_then(Value::as_i64)
+        .unwrap_or(GRACE_SECONDS);
     let lifecycle = inner(container, "lifecycle")?;
     // `validateSleepAction`, which asks of either hook that it ends within the period.
     ["postStart", "preStop"].into_iter().find_map(|hook| {
@@ -186,13 +186,15 @@ fn users(pod: &PodView<'_>, sidecar: &SetContainer, container: &JsonObject) -> O
 }
 
 fn claim(pod: &PodView<'_>, container: &JsonObject) -> Option<Clash> {
-    let claims = pod
+    let claims: BTreeSet<_> = pod
         .spec
         .into_iter()
-        .flat_map(|spec| items(spec, "resourceClaims"));
-    let claims: BTreeSet<_> = claims.filter_map(|claim| text(claim, "name")).collect();
-    let used = inner(container, "resources").into_iter();
-    let mut used = used.flat_map(|resources| items(resources, "claims"));
+        .flat_map(|spec| items(spec, "resourceClaims"))
+        .filter_map(|claim| text(claim, "name"))
+        .collect();
+    let mut used = inner(container, "resources")
+        .into_iter()
+        .flat_map(|resources| items(resources, "claims"));
     let missing = used.find_map(|claim| text(claim, "name").filter(|name| !claims.contains(name)));
     missing.map(|name| Clash {
         field: format!("claim {name:?} of resources"),
@@ -222,8 +224,8 @@ pub(super) fn too_much(
     let containers = additions.containers.beside(&pod.containers);
     let init_containers = additions.init_containers.beside(&pod.init_containers);
     let amount = |list: &str, resource: &str| amount(of_the_pod, list, resource);
-    let resources = ["limits", "requests"].map(|list| inner(of_the_pod, list));
-    let mut resources = resources
+    let mut resources = ["limits", "requests"]
+        .map(|list| inner(of_the_pod, list))
         .into_iter()
         .flatten()
         .flatten()

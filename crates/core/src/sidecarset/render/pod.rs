@@ -50,12 +50,14 @@ impl<'a> PodView<'a> {
                 .flat_map(move |spec| items(spec, field))
                 .collect()
         };
-        let annotations = metadata.and_then(|metadata| inner(metadata, "annotations"));
-        let annotations = annotations.into_iter().flatten();
-        let annotations = annotations.filter_map(|(key, value)| {
-            let value = value.as_str()?;
-            Some((key.clone(), value.to_owned()))
-        });
+        let annotations = metadata
+            .and_then(|metadata| inner(metadata, "annotations"))
+            .into_iter()
+            .flatten()
+            .filter_map(|(key, value)| {
+                let value = value.as_str()?;
+                Some((key.clone(), value.to_owned()))
+            });
         Self {
             containers: list("containers"),
             init_containers: list("initContainers"),

@@ -25,15 +25,17 @@ pub(super) fn find(
     pod: &PodView<'_>,
 ) -> SharedMounts {
     let of = |list, field| items(container, list).filter_map(move |one| text(one, field));
-    let paths = of("volumeMounts", "mountPath").chain(of("volumeDevices", "devicePath"));
-    let mut paths: BTreeSet<_> = paths.collect();
+    let mut paths: BTreeSet<_> = of("volumeMounts", "mountPath")
+        .chain(of("volumeDevices", "devicePath"))
+        .collect();
     // Within one container a volume is mounted or a device, and that once (`ValidateVolumeMounts`, `ValidateVolumeDevices`,
     // `pkg/apis/core/validation/validation.go`).
     let mut mounted: BTreeSet<_> = of("volumeMounts", "name").collect();
     let mut attached: BTreeSet<_> = of("volumeDevices", "name").collect();
     let security = inner(container, "securityContext");
-    let is_privileged = security.and_then(|security| security.get("privileged")?.as_bool());
-    let is_privileged = is_privileged.unwrap_or_default();
+    let is_privileged = security
+        .and_then(|security| security.get("privileged")?.as_bool())
+        .unwrap_or_default();
     let mut shared = SharedMounts::default();
     for own in pod.own_containers() {
         if sidecar.shares_volumes {
@@ -51,8 +53,8 @@ pub(super) fn find(
                     // (`makeMounts`, `pkg/kubelet/kubelet_pods.go`), and does not start one that
                     // lacks any of them.
                     let expression = text(mount, "subPathExpr").unwrap_or_default();
-                    let variables = variable_names(expression);
-                    let variables = variables.filter_map(|name| variable(own, name));
+                    let variables =
+                        variable_names(expression).filter_map(|name| variable(own, name));
                     shared.variables.extend(variables.cloned());
                 }
             }

@@ -96,11 +96,12 @@ impl ResourcesFormula {
         of_the_pod: Option<&JsonObject>,
     ) -> ComputedResources {
         let containers = containers.into_iter();
-        let targets = containers.filter(|container| {
-            let name = text(container, "name").unwrap_or_default();
-            self.targets.0.is_match(name)
-        });
-        let targets: Vec<_> = targets.collect();
+        let targets: Vec<_> = containers
+            .filter(|container| {
+                let name = text(container, "name").unwrap_or_default();
+                self.targets.0.is_match(name)
+            })
+            .collect();
         let mut computed = ComputedResources::default();
         if targets.is_empty() {
             let expression = self.targets.0.as_str().to_owned();
@@ -194,8 +195,11 @@ impl ResourcesFormula {
             .iter()
             .map(|target| resource.request_of(target))
             .collect();
-        let value = self.mode.of(&requests).map(ExpressionValue::Exactly);
-        let value = value.and_then(|variable| expression.evaluate(variable));
+        let value = self
+            .mode
+            .of(&requests)
+            .map(ExpressionValue::Exactly)
+            .and_then(|variable| expression.evaluate(variable));
         let units = match value {
             Some(ExpressionValue::Exactly(value)) => resource.units(value),
             _ => None,

@@ -112,8 +112,10 @@ impl ResourcesFormula {
 
 impl TargetNames {
     fn from_wire(policy: &JsonObject, report: &mut FieldErrors<'_>) -> Option<Self> {
-        let expression = policy.get("targetContainersNameRegex");
-        let expression = expression.and_then(Json::as_str).unwrap_or(".*");
+        let expression = policy
+            .get("targetContainersNameRegex")
+            .and_then(Json::as_str)
+            .unwrap_or(".*");
         if expression.is_empty() {
             report.add("must not be empty: .* matches every name");
             return None;
@@ -122,8 +124,7 @@ impl TargetNames {
             return None;
         }
         let mut builder = RegexBuilder::new(expression);
-        let compiled = builder.size_limit(COMPILED_REGEX).build();
-        let compiled = compiled.map_err(|error| {
+        let compiled = builder.size_limit(COMPILED_REGEX).build().map_err(|error| {
             let error = error.to_string();
             let error = error.lines().last().unwrap_or_default();
             format!("{expression:?} is not a regular expression: {error}")

@@ -61,8 +61,9 @@ impl ResourceKind {
     /// (`SetDefaults_Pod`, in the same file).
     pub(super) fn request_of(self, container: &JsonObject) -> Ratio {
         let resources = inner(container, "resources");
-        let request = self.amount(resources.and_then(|resources| inner(resources, "requests")));
-        let request = request.or_else(|| self.limit_of(container));
+        let request = self
+            .amount(resources.and_then(|resources| inner(resources, "requests")))
+            .or_else(|| self.limit_of(container));
         request.unwrap_or(Ratio::from_integer(0))
     }
 }

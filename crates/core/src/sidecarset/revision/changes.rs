@@ -67,8 +67,9 @@ fn of_part(part: &str, before: &[JsonObject], after: &[JsonObject]) -> Vec<Strin
         match find(before, name) {
             None => differing.push(format!("{part}[{name}]")),
             Some(before) => {
-                let keys = item.keys().chain(before.keys());
-                let mut keys: Vec<_> = keys
+                let mut keys: Vec<_> = item
+                    .keys()
+                    .chain(before.keys())
                     .filter(|key| item.get(*key) != before.get(*key))
                     .collect();
                 keys.sort();
@@ -77,8 +78,10 @@ fn of_part(part: &str, before: &[JsonObject], after: &[JsonObject]) -> Vec<Strin
             }
         }
     }
-    let gone = before.iter().filter_map(|item| text(item, "name"));
-    let gone = gone.filter(|name| find(after, name).is_none());
+    let gone = before
+        .iter()
+        .filter_map(|item| text(item, "name"))
+        .filter(|name| find(after, name).is_none());
     differing.extend(gone.map(|name| format!("{part}[{name}]")));
     if differing.is_empty() {
         // The same items in another order.

@@ -61,8 +61,9 @@ pub fn reset(set: &SidecarSet, pod: &ObservedPod, now: Timestamp) -> Option<PodU
     if changed.is_empty() {
         return None;
     }
-    let hash = hash_in(pod, HASH, &set.name).map(|entry| entry.hash);
-    let hash = hash.unwrap_or_default();
+    let hash = hash_in(pod, HASH, &set.name)
+        .map(|entry| entry.hash)
+        .unwrap_or_default();
     let record = UpgradeRecord {
         set: &set.name,
         found: None,

@@ -436,8 +436,11 @@ fn check_security(security: &JsonObject, report: &mut FieldErrors<'_>) {
         }
     }
     check_word(security, "procMount", &["Default", "Unmasked"], report);
-    let added = inner(security, "capabilities").and_then(|capabilities| capabilities.get("add"));
-    let mut added = added.and_then(Value::as_array).into_iter().flatten();
+    let mut added = inner(security, "capabilities")
+        .and_then(|capabilities| capabilities.get("add"))
+        .and_then(Value::as_array)
+        .into_iter()
+        .flatten();
     let is_privileged =
         is_true(security, "privileged") || added.any(|capability| capability == "CAP_SYS_ADMIN");
     let escalates = security.get("allowPrivilegeEscalation");

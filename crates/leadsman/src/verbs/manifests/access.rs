@@ -140,8 +140,9 @@ fn manager_grant(name: &str, scope: Option<&str>, rights: Vec<Right>) -> Grant {
 
 /// The agent's table of rights.
 fn agent_grant() -> Grant {
-    let rights = leadsman_agent::RIGHTS.into_iter();
-    let rights = rights.map(|(group, resource, verb)| Right::new(group, resource, "", verb));
+    let rights = leadsman_agent::RIGHTS
+        .into_iter()
+        .map(|(group, resource, verb)| Right::new(group, resource, "", verb));
     Grant {
         name: AGENT.to_owned(),
         account: AGENT,
@@ -292,10 +293,10 @@ fn role_of_people(
     for role in aggregated_to {
         labels[format!("rbac.authorization.k8s.io/aggregate-to-{role}")] = json!("true");
     }
-    let rights = verbs
+    let rights: Vec<_> = verbs
         .iter()
-        .map(|verb| Right::new(GROUP, resource, "", verb));
-    let rights: Vec<_> = rights.collect();
+        .map(|verb| Right::new(GROUP, resource, "", verb))
+        .collect();
     json!({
         "apiVersion": "rbac.authorization.k8s.io/v1",
         "kind": "ClusterRole",

@@ -479,10 +479,10 @@ fn if_update(expression: &str) -> String {
 
 /// CEL: these fields are what they were.
 fn fields_unchanged(parent: &str, fields: &[&str]) -> String {
-    let same = fields
+    let same: Vec<_> = fields
         .iter()
-        .map(|field| format!("object.{parent}.?{field} == oldObject.{parent}.?{field}"));
-    let same: Vec<_> = same.collect();
+        .map(|field| format!("object.{parent}.?{field} == oldObject.{parent}.?{field}"))
+        .collect();
     same.join(" && ")
 }
 

@@ -34,8 +34,10 @@ impl Markers {
         namespace: &str,
         cx: &mut IndexContext,
     ) {
-        let held = self.held.iter();
-        let held = held.filter(|marker| marker.namespace == namespace);
+        let held = self
+            .held
+            .iter()
+            .filter(|marker| marker.namespace == namespace);
         cx.affected.markers.extend(held.cloned());
     }
 

@@ -66,12 +66,15 @@ fn loop_message(uses: &NamespaceUses, way: &[&MarkerName]) -> String {
         last if last + 1 == way.len() => "this marker".to_owned(),
         _ => format!("marker {}", way[place].name),
     };
-    let steps = way.windows(2).enumerate().map(|(place, pair)| {
-        let (setter, reader) = (name(place), name(place + 1));
-        let key = uses.find_fed_key(pair[0], pair[1]).unwrap_or_default();
-        format!("{setter} sets label {key}, by which {reader} selects")
-    });
-    let mut steps: Vec<_> = steps.collect();
+    let mut steps: Vec<_> = way
+        .windows(2)
+        .enumerate()
+        .map(|(place, pair)| {
+            let (setter, reader) = (name(place), name(place + 1));
+            let key = uses.find_fed_key(pair[0], pair[1]).unwrap_or_default();
+            format!("{setter} sets label {key}, by which {reader} selects")
+        })
+        .collect();
     let others = steps.len() - 1;
     if others > NAMED_MARKERS {
         let more = format!("(markers in between: {})", others - NAMED_MARKERS);

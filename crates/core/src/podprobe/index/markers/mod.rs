@@ -192,8 +192,10 @@ impl Markers {
         &self,
         namespace: &str,
     ) -> impl Iterator<Item = (&ObjectName, &MarkerPhase)> {
-        let markers = self.by_name.iter();
-        let markers = markers.filter(move |(name, _)| name.namespace == namespace);
+        let markers = self
+            .by_name
+            .iter()
+            .filter(move |(name, _)| name.namespace == namespace);
         markers.map(|(name, marker)| (&**name, &marker.phase))
     }
 
@@ -325,8 +327,12 @@ impl Markers {
 
     /// The markers that have changed since the last call: each as it is acted on now, None if it is not acted on.
     pub(super) fn take_changed(&mut self) -> Vec<(MarkerName, Option<Arc<Marker>>)> {
-        let changed = self.changed.as_mut().map(std::mem::take);
-        let changed = changed.into_iter().flatten();
+        let changed = self
+            .changed
+            .as_mut()
+            .map(std::mem::take)
+            .into_iter()
+            .flatten();
         let markers = changed.map(|name| {
             let marker = self.active_marker(&name).cloned();
             (name, marker.map(Arc::new))

@@ -98,9 +98,11 @@ fn purpose_of_status(status: &PodProbeMarkerStatus) -> Purpose {
         let holders = holders.map(|one| (&one.group, &one.pod, &one.version));
         (&probe.name, counts, holders.collect::<Vec<_>>())
     });
-    let conditions = status.conditions.iter();
-    let conditions = conditions.filter(|one| one.type_ == READY);
-    let conditions = conditions.map(|one| (&one.type_, &one.status, &one.reason, &one.message));
+    let conditions = status
+        .conditions
+        .iter()
+        .filter(|one| one.type_ == READY)
+        .map(|one| (&one.type_, &one.status, &one.reason, &one.message));
     Purpose::of((
         status.observed_generation,
         status.matched_pods,

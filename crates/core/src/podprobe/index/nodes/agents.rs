@@ -93,8 +93,10 @@ fn last_sign_of_life(object: &NodePodProbe) -> Option<Timestamp> {
 /// When the spec was last written.
 fn last_spec_write(object: &NodePodProbe) -> Option<Timestamp> {
     let meta = &object.metadata;
-    let written = meta.managed_fields.iter().flatten();
-    let written = written
+    let written = meta
+        .managed_fields
+        .iter()
+        .flatten()
         .filter(|entry| entry.subresource.as_deref().unwrap_or_default().is_empty())
         .filter_map(|entry| entry.time.as_ref());
     // An object without managedFields, as some clients leave it, was written at least when it was created.
@@ -220,8 +222,9 @@ impl Nodes {
 fn not_ready(known: Option<AgentPod>, wire: &slim::Pod, now: Now) -> AgentPod {
     let mut conditions = wire.status.conditions.iter();
     let ready = conditions.find(|condition| condition.type_ == "Ready");
-    let since = ready.and_then(|ready| ready.last_transition_time.as_ref());
-    let since = since.map(|time| time.0);
+    let since = ready
+        .and_then(|ready| ready.last_transition_time.as_ref())
+        .map(|time| time.0);
     match known {
         Some(AgentPod::NotReady { since: before, .. }) if before == since => known,
         _ => None,

@@ -286,8 +286,11 @@ impl Nodes {
         wanted: Option<PodEntries>,
         cx: &mut IndexContext,
     ) {
-        let known = self.by_name.get(name).and_then(|node| node.pods.get(key));
-        let known = known.and_then(|pod| pod.wanted.as_ref());
+        let known = self
+            .by_name
+            .get(name)
+            .and_then(|node| node.pods.get(key))
+            .and_then(|pod| pod.wanted.as_ref());
         if known != wanted.as_ref() {
             // Measured only when it changes: a verdict must not cost a serialization of the pod's entries.
             let bytes_of = |wanted: &PodEntries| wanted.stored_bytes(&key.0, &key.1);
@@ -319,12 +322,17 @@ impl Nodes {
     ) {
         // Keys are sorted by name and uid, and the empty uid comes before every other.
         let first = (name.clone(), Arc::from(""));
-        let on_nodes = self.by_name.iter().flat_map(|(node, state)| {
-            let pods = state.pods.range(first.clone()..);
-            let pods = pods.take_while(|((pod, _), _)| pod == name);
-            pods.map(|(key, _)| (node.clone(), key.clone()))
-        });
-        let on_nodes: Vec<_> = on_nodes.collect();
+        let on_nodes: Vec<_> = self
+            .by_name
+            .iter()
+            .flat_map(|(node, state)| {
+                let pods = state
+                    .pods
+                    .range(first.clone()..)
+                    .take_while(|((pod, _), _)| pod == name);
+                pods.map(|(key, _)| (node.clone(), key.clone()))
+            })
+            .collect();
         for (node, key) in on_nodes {
             self.preserve_entries(&node, &key, kept, cx);
         }
@@ -353,8 +361,7 @@ impl Nodes {
         let nodes = self.by_name.iter();
         let entries = nodes.flat_map(|(name, node)| {
             let version = node.object.as_ref().and_then(|one| one.version.number());
-            let pods = node.pods.iter();
-            let pods = pods.filter(|(_, pod)| pod.observed.is_some());
+            let pods = node.pods.iter().filter(|(_, pod)| pod.observed.is_some());
             pods.filter_map(move |(key, _)| Some((version?, name.clone(), key.clone())))
         });
         entries.collect()

@@ -112,8 +112,11 @@ impl Nodes {
         };
         cx.affected.nodes.insert(name.clone());
         // Whether a lack of room counts depends on whether the node is served.
-        let lacking = node.pods.iter().filter(|(_, pod)| pod.lacks_room());
-        let lacking = lacking.map(|(key, _)| key.0.clone());
+        let lacking = node
+            .pods
+            .iter()
+            .filter(|(_, pod)| pod.lacks_room())
+            .map(|(key, _)| key.0.clone());
         cx.affected.pods.extend(lacking);
         let keys: Vec<_> = node.pods.keys().cloned().collect();
         for key in keys {

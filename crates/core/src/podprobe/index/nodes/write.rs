@@ -78,8 +78,9 @@ impl Nodes {
     ) {
         let object = node.object.as_ref();
         if !node.is_served() {
-            let uid = object.and_then(|object| object.meta.uid.as_deref());
-            let uid = uid.unwrap_or_default();
+            let uid = object
+                .and_then(|object| object.meta.uid.as_deref())
+                .unwrap_or_default();
             plan.delete::<NodePodProbe>(&DELETE_NODE_POD_PROBE, id, uid)
                 .waiting_for(&REPLACE_NODE_POD_PROBE);
             return;
@@ -96,8 +97,9 @@ impl Nodes {
             Some(_) => (&REPLACE_NODE_POD_PROBE, id.name.clone()),
         };
         let build = move || {
-            let pods = pods.iter();
-            let pods = pods.map(|(key, entries)| entries.to_wire(&key.0, &key.1, keeps_fields));
+            let pods = pods
+                .iter()
+                .map(|(key, entries)| entries.to_wire(&key.0, &key.1, keeps_fields));
             let spec = NodePodProbeSpec {
                 pod_probes: pods.collect(),
             };
@@ -128,8 +130,9 @@ struct ObjectFate {
 impl ObjectFate {
     fn new(purpose: Purpose, id: &ObjectName, plan: &Plan<'_, PodProbes>) -> Self {
         let kinds = [&CREATE_NODE_POD_PROBE, &REPLACE_NODE_POD_PROBE];
-        let rests = kinds.into_iter();
-        let rests = rests.filter_map(|kind| plan.fate_of(kind, id, purpose));
+        let rests = kinds
+            .into_iter()
+            .filter_map(|kind| plan.fate_of(kind, id, purpose));
         let mut fate = Self {
             purpose,
             refusal: None,
