@@ -47,14 +47,22 @@ impl Oracle<'_> {
                 };
                 let is_setter =
                     setter(&rows, &exclusive.label).is_some_and(|it| std::ptr::eq(it, row));
-                let Some(verdict) = self.verdict(pod, row).filter(|_| is_setter) else {
+                if !is_setter {
                     continue;
-                };
+                }
                 let label = pod.labels().get(&exclusive.label);
                 let has = label == Some(&exclusive.value);
-                let values = verdict.values.clone().unwrap_or_default();
-                if values.get("role") == Some(&exclusive.value) {
-                    let version = values["version"].parse().unwrap_or_default();
+                let version = match self.verdict(pod, row) {
+                    Some(verdict) => {
+                        let values = verdict.values.clone().unwrap_or_default();
+                        let claims = values.get("role") == Some(&exclusive.value);
+                        claims.then(|| values["version"].parse().unwrap_or_default())
+                    }
+                    // Without a verdict it keeps what it has, unless another one has a better claim.
+                    None if has => record(pod, &entry)["version"].as_u64(),
+                    None => continue,
+                };
+                if let Some(version) = version {
                     let claim = (version, has, pod.name_any());
                     claims.entry(entry.clone()).or_default().push(claim);
                 }
