@@ -1,7 +1,7 @@
 //! `CloneSet`: pods of one template, which are counted, updated and deleted one by one.
 //!
 //! The feature is a function on the kernel ([`leadsman_reconcile`]); its keys are sets. A run looks at all pods of a set, counts
-//! them, and works out a [`Round`]: what is created, deleted, changed in place or marked. Names of new pods follow from the set
+//! them, and works out a `Round`: what is created, deleted, changed in place or marked. Names of new pods follow from the set
 //! and from the names that are taken, so that what is created twice meets itself. What has to outlive a process is in the pods
 //! and in the set's status.
 //!
