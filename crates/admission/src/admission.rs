@@ -4,6 +4,7 @@ use std::future::pending;
 use std::io;
 use std::sync::Arc;
 use std::thread;
+use std::time::Duration;
 
 use k8s_openapi::api::admissionregistration::v1::{
     MutatingWebhookConfiguration, ValidatingWebhookConfiguration as Validating,
@@ -11,7 +12,7 @@ use k8s_openapi::api::admissionregistration::v1::{
 use leadsman_lease::Leadership;
 use leadsman_process::serve::BindAddress;
 use leadsman_process::watch;
-use leadsman_process::{ApiServer, Process, RandomSource, ReadinessCheck};
+use leadsman_process::{ApiServer, Process, RandomSource, ReadinessCheck, clock};
 use tokio::net::TcpListener;
 use tokio::sync::{RwLock, oneshot};
 use tokio::task::{JoinError, JoinSet};
@@ -31,6 +32,9 @@ use crate::metrics::AdmissionMetrics;
 use crate::review::sealed::ReviewKind;
 use crate::server::{CONNECTIONS, Server};
 use crate::webhook::Webhook;
+
+/// How long the release of the Lease waits for the answer to a write under way. The features' last requests have ended before.
+const LAST_ANSWER: Duration = Duration::from_secs(2);
 
 /// The webhooks of a process.
 pub struct Admission {
@@ -262,12 +266,17 @@ impl Admission {
         }
     }
 
-    /// Stops all writes; calls are still answered. A write under way is dropped: the next leader repairs a late apply,
-    /// and a late write of the Secret carries a resourceVersion.
+    /// Stops all writes; calls are still answered. A write of a configuration that is under way has a moment to be answered, since
+    /// one that is given up may be carried out later; the next leader repairs that. A late write of the Secret carries a
+    /// resourceVersion.
     pub async fn stop_writing(&mut self) {
-        // A request that is given up may be carried out later.
-        let _no_write_begins = self.writes.write().await;
-        self.loops.shutdown().await;
+        let until = clock::monotonic() + LAST_ANSWER;
+        tokio::select! {
+            // What is answered in time counts.
+            biased;
+            _no_write_begins = self.writes.write() => self.loops.shutdown().await,
+            () = clock::sleep_until(Some(until)) => self.loops.shutdown().await,
+        }
     }
 
     /// Waits until the server has finished its last requests, after the process has begun to stop.

@@ -386,13 +386,13 @@ impl<'a, F: Feature> Plan<'a, F> {
         self.parts.push((Self::id(kind, name), wanted));
     }
 
-    /// What has become of the writes of a kind that were refused, or undone more than once, were they wanted.
+    /// What has become of the writes of a kind that were refused, or sent more than once, were they wanted.
     pub fn refused_or_undone(
         &self,
         kind: &WriteKind,
     ) -> impl Iterator<Item = (&ObjectName, Rest<'_>)> {
         let rests = self.histories.rests_of(Self::place(kind));
-        rests.filter(|(_, rest)| !matches!(rest.fate, Fate::Undone(..=1)))
+        rests.filter(|(_, rest)| !matches!(rest.fate, Fate::Undone(1) | Fate::Gone(1)))
     }
 
     /// The objects of a namespace of which a write of a kind was refused: [`Plan::fate`] says so of each.

@@ -37,6 +37,9 @@ pub enum Fate<'a> {
     Refused(&'a Refusal),
     /// It was carried out so many times, and is wanted again.
     Undone(u32),
+    /// It was sent so many times, and each time but one at most its object was gone: a watch that is late, or a webhook that
+    /// answers so.
+    Gone(u32),
 }
 
 /// What has become of a write that is wanted again, and its rest.
@@ -46,7 +49,7 @@ pub struct Rest<'a> {
     pub purpose: Purpose,
     /// What has become of it.
     pub fate: Fate<'a>,
-    /// When it may be sent again, on the monotonic clock: at once, if it was carried out a single time.
+    /// When it may be sent again, on the monotonic clock: at once, if it was sent a single time.
     pub until: Duration,
 }
 
@@ -368,14 +371,11 @@ impl Histories {
 
     pub(crate) fn fate(&self, kind: usize, name: &ObjectName) -> Option<Fate<'_>> {
         let history = self.get(kind, name)?;
-        let undone = history
-            .done
-            .filter(|done| done.carried_out > 1)
-            .map(|done| Fate::Undone(done.carried_out));
+        let again = history.done.filter(|done| done.times > 1);
         let refused = history.refused.last();
         refused
             .map(|refused| Fate::Refused(&refused.refusal))
-            .or(undone)
+            .or(again.map(Done::fate))
     }
 }
 
@@ -388,7 +388,7 @@ impl History {
         });
         let done = self.done.iter().map(|done| Rest {
             purpose: done.purpose,
-            fate: Fate::Undone(done.carried_out),
+            fate: done.fate(),
             until: done.next(),
         });
         refused.chain(done)
@@ -405,6 +405,14 @@ impl Done {
             times: before.map_or(1, |done| done.times.saturating_add(1)),
             carried_out: carried_out.saturating_add(is_carried_out.into()),
             at: now,
+        }
+    }
+
+    fn fate(self) -> Fate<'static> {
+        if self.carried_out < self.times.min(2) {
+            Fate::Gone(self.times)
+        } else {
+            Fate::Undone(self.carried_out)
         }
     }
 

@@ -33,9 +33,7 @@ pub(crate) async fn delete_leftover<C: WebhookConfiguration>(
         let Ok(term) = leads.await.map(|leadership| leadership.term_number()) else {
             return;
         };
-        let under_way = writes.read().await;
-        let disposition = read_and_delete::<C>(&server, &leadership).await;
-        drop(under_way);
+        let disposition = read_and_delete::<C>(&server, &leadership, &writes).await;
         let now = clock::monotonic();
         pace.record_write(&disposition, now, random.f64());
         let reason = || describe_failure("get or delete", &C::describe_object(), &disposition);
@@ -69,6 +67,7 @@ pub(crate) async fn delete_leftover<C: WebhookConfiguration>(
 async fn read_and_delete<C: WebhookConfiguration>(
     server: &ApiServer,
     leadership: &watch::Receiver<Leadership>,
+    writes: &RwLock<()>,
 ) -> Disposition {
     let get = Request::new(C::url_path(&(), None)).get(CONFIGURATION, &GetParams::default());
     let (read, body) = send_as_leader(server, leadership, Verb::Get, get).await;
@@ -78,6 +77,7 @@ async fn read_and_delete<C: WebhookConfiguration>(
     match serde_json::from_slice::<C>(&body) {
         Ok(observed) if is_ours(observed.meta()) => {
             let delete = delete_request(&observed);
+            let _under_way = writes.read().await;
             let (deleted, _) = send_as_leader(server, leadership, Verb::Delete, delete).await;
             deleted
         }

@@ -227,8 +227,6 @@ impl<C: WebhookConfiguration> ConfigurationLoop<C> {
             // its reply comes.
             self.absent_since.send_replace(None);
         }
-        let writes = self.writes.clone();
-        let _under_way = writes.read().await;
         match (step, desired) {
             // The owner is part of what is applied, so it is read first; the next step applies.
             (ConfigurationStep::Apply, _) if self.state.owner == OwningRole::Unknown => {
@@ -431,6 +429,7 @@ impl<C: WebhookConfiguration> ConfigurationLoop<C> {
     ) -> (Disposition, Vec<u8>) {
         let (disposition, body) = match request {
             Ok(request) => {
+                let _under_way = self.writes.read().await;
                 let reply = self.server.send_request(verb, request, deadline).await;
                 (reply.disposition, reply.body)
             }

@@ -64,7 +64,7 @@ const NODE_POD_PROBE_FIELDS: OptionalFields = OptionalFields {
 ///
 /// Markers and `NodePodProbe`s are re-listed by a new leader: with a verdict from before the last
 /// leader's mark it would put the old mark back. A pod that is seen late costs a write that changes
-/// nothing.
+/// nothing, or is refused where the pod has to do with an exclusive value.
 const KINDS: &[Kind<Reconciled<ProbeKinds>>] = &[
     Kind::new::<PodProbeMarker>(250)
         .relisted_on_takeover()

@@ -1,6 +1,6 @@
 //! Values that only one pod has: who should have them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
@@ -39,6 +39,7 @@ impl Oracle<'_> {
         // By the probe: the claims, each with whether the pod has the value, and all that have it.
         let mut claims: BTreeMap<String, Vec<(u64, bool, String)>> = BTreeMap::new();
         let mut holders: BTreeMap<String, Vec<String>> = BTreeMap::new();
+        let mut silent = BTreeSet::new();
         for pod in &self.pods {
             let rows = self.rows(pod);
             for row in &rows {
@@ -59,7 +60,11 @@ impl Oracle<'_> {
                         claims.then(|| values["version"].parse().unwrap_or_default())
                     }
                     // Without a verdict it keeps what it has, unless another one has a better claim.
-                    None if has => record(pod, &entry)["version"].as_u64(),
+                    None if has => {
+                        silent.insert((entry.clone(), pod.name_any()));
+                        let recorded = record(pod, &entry)["version"].as_u64();
+                        Some(recorded.unwrap_or_default())
+                    }
                     None => continue,
                 };
                 if let Some(version) = version {
@@ -87,7 +92,9 @@ impl Oracle<'_> {
                 .iter()
                 .filter_map(|pod| record(pod, &entry)["version"].as_u64());
             let floor = proved.max().unwrap_or_default();
-            claims.retain(|(version, ..)| *version >= floor);
+            claims.retain(|(version, _, pod)| {
+                *version >= floor || silent.contains(&(entry.clone(), pod.clone()))
+            });
             let expected = claims
                 .iter()
                 .max_by_key(|(version, has, _)| (*version, *has));

@@ -310,7 +310,7 @@ impl Observations<'_> {
             gives && !one.exclusive.is_shown_by(self.pod)
         });
         let planned = PlannedExclusive {
-            is_fenced: !all.is_empty(),
+            is_fenced: !all.is_empty() || !records.is_empty(),
             takes_from_ended: !self.pod.active
                 && decided
                     .iter()

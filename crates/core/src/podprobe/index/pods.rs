@@ -428,7 +428,7 @@ fn want_marks(
     let fate = writes.fate_of(kind, name, purpose);
     let refusal = fate.and_then(|rest| match rest.fate {
         Fate::Refused(refusal) => Some(refusal.clone().into_reason().into()),
-        Fate::Undone(_) => None,
+        Fate::Undone(_) | Fate::Gone(_) => None,
     });
     let write = writes.patch(kind, name.clone(), &body);
     write.with_purpose(purpose).waiting_for(other);

@@ -157,8 +157,8 @@ pub(in crate::podprobe) fn compare_marks(
 /// A held mark stays as it is. As a server-side apply removes what it leaves out and we alone own, the apply repeats a held
 /// mark of ours with its present value, and leaves out one that is not ours.
 ///
-/// `is_fenced` makes the apply one of the pod's present version: carried out late, it would bring back an exclusive label that
-/// was taken away meanwhile. A patch before it would change the version, so the apply follows in a write of its own.
+/// `is_fenced` makes the writes ones of the pod's present version: carried out late, an apply would bring back an exclusive label
+/// that was taken away meanwhile. A patch before it changes the version, so the apply follows in a write of its own.
 pub(in crate::podprobe) fn diff_marks(
     pod: &IndexedPod,
     wants: &Wants,
@@ -179,8 +179,10 @@ pub(in crate::podprobe) fn diff_marks(
     let apply = apply && !(is_fenced && remove);
     let version = pod.version.number().filter(|_| is_fenced);
     Some(DueMarks {
-        remove: remove
-            .then(|| removal_patch(pod, &labels.remove, &annotations.remove, &conditions.remove)),
+        remove: remove.then(|| {
+            let removed = (&*labels.remove, &*annotations.remove, &*conditions.remove);
+            removal_patch(pod, version, removed)
+        }),
         apply: apply.then(|| {
             apply_body(
                 pod,
@@ -379,14 +381,16 @@ fn condition_value(kind: &str, condition: &IndexedCondition) -> Value {
 
 fn removal_patch(
     pod: &IndexedPod,
-    labels: &[Arc<str>],
-    annotations: &[Arc<str>],
-    conditions: &[Arc<str>],
+    version: Option<u64>,
+    (labels, annotations, conditions): (&[Arc<str>], &[Arc<str>], &[Arc<str>]),
 ) -> Value {
     // A new pod of the same name has another uid, and the API server refuses to change that
     // (`ValidateObjectMetaAccessorUpdate`,
     // `staging/src/k8s.io/apimachinery/pkg/api/validation/objectmeta.go`).
     let mut body = json!({ "metadata": { "uid": pod.uid } });
+    if let Some(version) = version {
+        body["metadata"]["resourceVersion"] = json!(version.to_string());
+    }
     for (field, keys) in [("labels", labels), ("annotations", annotations)] {
         if !keys.is_empty() {
             let keys: Map<_, _> = keys

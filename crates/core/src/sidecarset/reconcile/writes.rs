@@ -113,15 +113,22 @@ pub(super) const ACTION: &str = "Upgrade";
 /// Why a write that was carried out has changed nothing.
 const UNDONE: &str = "the API server carried the write out, and another client or an admission webhook has undone it";
 
+/// Why a write has no object.
+const GONE: &str = "the API server answers that the object is gone, which the watch has not shown";
+
 /// Why a write that rests was refused, or what has become of it.
 pub(super) fn rest_reason(fate: Fate<'_>) -> Arc<str> {
-    refusal_reason(fate).unwrap_or_else(|| UNDONE.into())
+    match fate {
+        Fate::Refused(refusal) => refusal.clone().into_reason().into(),
+        Fate::Undone(_) => UNDONE.into(),
+        Fate::Gone(_) => GONE.into(),
+    }
 }
 
 /// Why a write was refused, if it was.
 pub(super) fn refusal_reason(fate: Fate<'_>) -> Option<Arc<str>> {
     match fate {
         Fate::Refused(refusal) => Some(refusal.clone().into_reason().into()),
-        Fate::Undone(_) => None,
+        Fate::Undone(_) | Fate::Gone(_) => None,
     }
 }

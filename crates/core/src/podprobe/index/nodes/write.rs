@@ -150,6 +150,7 @@ impl ObjectFate {
                 Fate::Undone(times) => {
                     fate.is_contested |= is_contested(times);
                 }
+                Fate::Gone(_) => {}
             }
         }
         fate
