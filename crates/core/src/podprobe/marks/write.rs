@@ -180,8 +180,10 @@ pub(in crate::podprobe) fn diff_marks(
     let version = pod.version.number().filter(|_| is_fenced);
     Some(DueMarks {
         remove: remove.then(|| {
-            let removed = (&*labels.remove, &*annotations.remove, &*conditions.remove);
-            removal_patch(pod, version, removed)
+            let mut patch =
+                removal_patch(pod, &labels.remove, &annotations.remove, &conditions.remove);
+            require_version(&mut patch, version);
+            patch
         }),
         apply: apply.then(|| {
             apply_body(
@@ -381,16 +383,14 @@ fn condition_value(kind: &str, condition: &IndexedCondition) -> Value {
 
 fn removal_patch(
     pod: &IndexedPod,
-    version: Option<u64>,
-    (labels, annotations, conditions): (&[Arc<str>], &[Arc<str>], &[Arc<str>]),
+    labels: &[Arc<str>],
+    annotations: &[Arc<str>],
+    conditions: &[Arc<str>],
 ) -> Value {
     // A new pod of the same name has another uid, and the API server refuses to change that
     // (`ValidateObjectMetaAccessorUpdate`,
     // `staging/src/k8s.io/apimachinery/pkg/api/validation/objectmeta.go`).
     let mut body = json!({ "metadata": { "uid": pod.uid } });
-    if let Some(version) = version {
-        body["metadata"]["resourceVersion"] = json!(version.to_string());
-    }
     for (field, keys) in [("labels", labels), ("annotations", annotations)] {
         if !keys.is_empty() {
             let keys: Map<_, _> = keys
@@ -412,6 +412,12 @@ fn removal_patch(
     body
 }
 
+fn require_version(body: &mut Value, version: Option<u64>) {
+    if let Some(version) = version {
+        body["metadata"]["resourceVersion"] = json!(version.to_string());
+    }
+}
+
 fn apply_body(
     pod: &IndexedPod,
     version: Option<u64>,
@@ -424,9 +430,7 @@ fn apply_body(
         "kind": "Pod",
         "metadata": { "name": pod.name.name, "namespace": pod.name.namespace, "uid": pod.uid },
     });
-    if let Some(version) = version {
-        body["metadata"]["resourceVersion"] = json!(version.to_string());
-    }
+    require_version(&mut body, version);
     for (field, values) in [("labels", labels), ("annotations", annotations)] {
         if !values.is_empty() {
             body["metadata"][field] = Value::Object(values);
