@@ -272,7 +272,7 @@ impl Admission {
     pub async fn stop_writing(&mut self) {
         let until = clock::monotonic() + LAST_ANSWER;
         tokio::select! {
-            // What is answered in time counts.
+            // An answer that has come counts.
             biased;
             _no_write_begins = self.writes.write() => self.loops.shutdown().await,
             () = clock::sleep_until(Some(until)) => self.loops.shutdown().await,
