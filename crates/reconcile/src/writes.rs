@@ -426,3 +426,40 @@ impl Done {
         self.at.saturating_add(QUIET) <= now
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What became of a write whose object was gone (false) or that was carried out (true), once after the other.
+    fn fate_after(answers: &[bool]) -> Option<String> {
+        let (mut histories, purpose) = (Histories::default(), Purpose::of("red"));
+        let name = Arc::new(ObjectName {
+            namespace: "shop".to_owned(),
+            name: "a".to_owned(),
+        });
+        let id = WriteId { kind: 0, name };
+        for is_carried_out in answers {
+            histories.begin(&id, purpose, Box::default());
+            if *is_carried_out {
+                histories.end_done(&id, Duration::ZERO);
+            } else {
+                histories.end_gone(&id, Duration::ZERO);
+            }
+        }
+        let fate = histories.fate(0, &id.name)?;
+        Some(format!("{fate:?}"))
+    }
+
+    #[test]
+    fn what_is_sent_again_was_undone_only_if_it_was_carried_out() {
+        assert_eq!(fate_after(&[false]), None);
+        assert_eq!(fate_after(&[true]), None);
+        assert_eq!(fate_after(&[false; 3]).as_deref(), Some("Gone(3)"));
+        let once = fate_after(&[true, false, false]);
+        assert_eq!(once.as_deref(), Some("Gone(3)"));
+        assert_eq!(fate_after(&[true; 2]).as_deref(), Some("Undone(2)"));
+        let twice = fate_after(&[true, false, true]);
+        assert_eq!(twice.as_deref(), Some("Undone(2)"));
+    }
+}
