@@ -95,6 +95,7 @@ figures! {
     MARKS = "marks", "a second";
     CPU_OF_START = "CPU until all is planned", "s";
     CPU_A_MARK = "manager CPU a pod", "ms", AtMost(0.4);
+    RECORD_ROLLED_OUT = "every pod runs the new image", "s";
     API_SERVER_RSS = "the API server's RSS", "MiB";
     TAKEN_OVER = "the standby leads after the kill", "s";
     MENDED = "a label that was taken off is back after the kill", "s";

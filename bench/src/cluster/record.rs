@@ -18,6 +18,7 @@ use super::api::{
 };
 use super::expected::MarkerWatch;
 use super::restart::leads;
+use super::roll_out::{Scene, start_kubelets};
 use super::sidecars::Sidecars;
 use super::stage::{Contender, Run, Stage, Who, play_with};
 use super::world::{PROBES, World, mark};
@@ -55,6 +56,7 @@ async fn pods(stage: &mut Stage, scale: f64, report: &mut Report) -> Result<()> 
     first_verdicts(stage, (&manager, &agents), &memory, report).await?;
     fail_over(stage, manager, &agents, report).await?;
     start_with_all_in_place(stage, report).await?;
+    roll_out(stage, &world, &sidecars, report).await?;
     bare_marks(stage, agents, report).await?;
     report.plots.push(memory.plot());
     Ok(())
@@ -258,6 +260,35 @@ async fn start_with_all_in_place(stage: &Stage, report: &mut Report) -> Result<(
     add.add(&figures::CPU_UNTIL_READY, run.cpu);
     add.add(&figures::RECORD_RSS, run.held.rss);
     add.add(&figures::RSS_PEAK, run.held.peak);
+    Ok(())
+}
+
+/// The sidecars of all pods that have one get another image.
+async fn roll_out(
+    stage: &Stage,
+    world: &World,
+    sidecars: &Sidecars,
+    report: &mut Report,
+) -> Result<()> {
+    let pods = world.injected();
+    let scene = Scene {
+        stage,
+        sidecars,
+        pods,
+    };
+    let _kubelets = start_kubelets(stage).await?;
+    let mut manager = stage.start(Who::Manager, None).await?;
+    manager.ready().await?;
+    scene.wait_for_status(Sidecars::FIRST, &manager).await?;
+    wait("pods with sidecars: at rest", QUIET).await;
+    let done = scene.roll_out("first", &mut manager, 1).await?;
+    manager.end().await?;
+    let add = report.section(format!("a roll-out over {pods} of these pods"));
+    done.add_writes(pods, add);
+    add.add(&figures::RECORD_ROLLED_OUT, done.wall);
+    add.add(&figures::CPU_AN_UPGRADED_POD, done.cpu_a_pod(pods));
+    add.add(&figures::RECORD_RSS, done.held.rss);
+    add.add(&figures::RSS_PEAK, done.held.peak);
     Ok(())
 }
 

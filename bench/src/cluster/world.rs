@@ -143,6 +143,11 @@ impl World {
         Self::make_markers(client, nodes, MARKED.len(), pods).await
     }
 
+    /// How many pods of the record have sidecars.
+    pub(super) fn injected(&self) -> usize {
+        self.nodes * INJECTED.len()
+    }
+
     async fn make_nodes(client: &Client, nodes: usize) -> Result<()> {
         let namespaces = (0..NAMESPACES).map(|number| {
             let body = json!({"metadata": {"name": namespace(number)}});

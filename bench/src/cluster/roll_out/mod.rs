@@ -89,17 +89,35 @@ struct Found {
 }
 
 /// One roll-out.
-struct RollOut {
+pub(super) struct RollOut {
     /// Until the last pod ran the new image.
-    wall: Duration,
+    pub(super) wall: Duration,
     cpu: Duration,
-    held: Held,
+    pub(super) held: Held,
     requests: Requests,
 }
 
 impl RollOut {
-    fn cpu_a_pod(&self, pods: usize) -> Duration {
+    pub(super) fn cpu_a_pod(&self, pods: usize) -> Duration {
         self.cpu.div_f64(pods.amount())
+    }
+
+    /// Adds what was written.
+    pub(super) fn add_writes(&self, pods: usize, add: &mut Report) {
+        let kinds = [
+            (&figures::UPGRADE_WRITES, "pods", Some(pods)),
+            (&figures::SET_WRITES, "sidecarsets", None),
+            (&figures::REVISION_WRITES, "controllerrevisions", None),
+            (
+                &figures::CONFIGURATION_WRITES,
+                "mutatingwebhookconfigurations",
+                None,
+            ),
+        ];
+        add_requests(add, &self.requests, &kinds);
+        let statuses = self.requests.count("patch sidecarsets/status");
+        let most = Target::AtMost(most_statuses(self.wall));
+        add.add(&figures::SET_STATUS_WRITES, statuses).targets = vec![most];
     }
 }
 
@@ -177,15 +195,16 @@ async fn measure_memory(stage: &mut Stage, scale: f64) -> Result<(usize, [Held; 
 }
 
 /// Pods with sidecars, and kubelets that run them.
-struct Scene<'a> {
-    stage: &'a Stage,
-    sidecars: &'a Sidecars,
-    pods: usize,
+pub(super) struct Scene<'a> {
+    pub(super) stage: &'a Stage,
+    pub(super) sidecars: &'a Sidecars,
+    /// Those with sidecars.
+    pub(super) pods: usize,
 }
 
 impl Scene<'_> {
     /// Another image for the sidecar of every pod, by the manager or by a floor.
-    async fn roll_out(
+    pub(super) async fn roll_out(
         &self,
         name: &str,
         contender: &mut Contender,
@@ -216,7 +235,7 @@ impl Scene<'_> {
     }
 
     /// Waits until the set's status says that all pods have this version and are ready.
-    async fn wait_for_status(&self, version: u32, manager: &Contender) -> Result<()> {
+    pub(super) async fn wait_for_status(&self, version: u32, manager: &Contender) -> Result<()> {
         let mut sets =
             ObjectWatch::<SidecarSet>::begin(&self.stage.client, SIDECAR_SETS, PAGE).await?;
         let all = i64::try_from(self.pods)?;
@@ -329,23 +348,9 @@ impl Found {
     }
 
     fn add_roll_out(&self, run: &RollOut, add: &mut Report) {
-        let (pods, requests) = (self.pods, &run.requests);
-        let kinds = [
-            (&figures::UPGRADE_WRITES, "pods", Some(pods)),
-            (&figures::SET_WRITES, "sidecarsets", None),
-            (&figures::REVISION_WRITES, "controllerrevisions", None),
-            (
-                &figures::CONFIGURATION_WRITES,
-                "mutatingwebhookconfigurations",
-                None,
-            ),
-        ];
-        add_requests(add, requests, &kinds);
-        let statuses = requests.count("patch sidecarsets/status");
-        let most = Target::AtMost(most_statuses(run.wall));
-        add.add(&figures::SET_STATUS_WRITES, statuses).targets = vec![most];
+        run.add_writes(self.pods, add);
         add.compare(&figures::ROLLED_OUT, run.wall, self.floor.wall);
-        let [cpu, floor] = [run, &self.floor].map(|run| run.cpu_a_pod(pods));
+        let [cpu, floor] = [run, &self.floor].map(|run| run.cpu_a_pod(self.pods));
         add.compare(&figures::CPU_AN_UPGRADED_POD, cpu, floor);
     }
 }
