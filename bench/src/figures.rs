@@ -89,6 +89,8 @@ figures! {
     RECORD_READY = "ready", "s", AtMost(60.0);
     RECORD_RSS = "RSS after it", "MiB", AtMost(450.0);
     RECORD_SPECS = "spec writes", "requests";
+    CERTIFICATE_WRITES = "writes of the webhook's certificate", "requests", AtMost(1.0);
+    VALIDATION_WRITES = "writes of the validating configuration", "requests", AtMost(1.0);
     PLANNED = "every node has its entries and every marker its status", "s";
     MARKED_PODS = "pod writes", "requests";
     ALL_MARKED = "every pod has its marks", "s";

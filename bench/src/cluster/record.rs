@@ -126,9 +126,15 @@ async fn first_start(
         (&figures::MARKER_STATUS_WRITES, "podprobemarkers", None),
         (&figures::SET_WRITES, "sidecarsets", None),
         (&figures::REVISION_WRITES, "controllerrevisions", None),
+        (&figures::CERTIFICATE_WRITES, "secrets", None),
         (
             &figures::CONFIGURATION_WRITES,
             "mutatingwebhookconfigurations",
+            None,
+        ),
+        (
+            &figures::VALIDATION_WRITES,
+            "validatingwebhookconfigurations",
             None,
         ),
     ];
@@ -237,6 +243,11 @@ async fn fail_over(
         (
             &figures::CONFIGURATION_WRITES,
             "mutatingwebhookconfigurations",
+            None,
+        ),
+        (
+            &figures::VALIDATION_WRITES,
+            "validatingwebhookconfigurations",
             None,
         ),
     ];
