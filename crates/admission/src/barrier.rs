@@ -33,7 +33,7 @@ const SLOTS: u8 = 50;
 /// it is few. A larger gap is treated as *ahead* of us, so the call waits: the safe error.
 const MOST_BEHIND: u8 = 3;
 
-/// So many lead one after the other in that time at most. The pace of each begins anew.
+/// The most leaders, one after the other, in [`LONGEST_SILENCE`]. The pace of each begins anew.
 const LEADERS: u64 = 2;
 
 const _: () = assert!(

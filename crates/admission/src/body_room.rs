@@ -152,7 +152,7 @@ impl Drop for HeldRoom<'_> {
         debug_assert!(ledger.taken >= self.bytes, "what is returned was taken");
         ledger.taken -= self.bytes;
         if ledger.holders.remove(&self.key).is_none() {
-            // This holder was asked to leave, or had nothing.
+            // The holder was asked to leave, or had nothing.
             ledger.leaving -= self.bytes;
         }
         drop(ledger);

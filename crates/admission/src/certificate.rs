@@ -32,7 +32,7 @@ const SKEW: Duration = Duration::from_hours(1);
 pub(crate) enum CaBundle {
     /// The bundle is not known yet.
     Unknown,
-    /// These CA certificates, as PEM.
+    /// The CA certificates, as PEM.
     Pem(Vec<u8>),
     /// Somebody else fills it in.
     Elsewhere,

@@ -372,7 +372,7 @@ impl<C: WebhookConfiguration> Observed<C> {
             return false;
         };
         let mut applied = desired.clone();
-        // These identify the object, and belong to nobody.
+        // The fields that identify the object belong to nobody.
         for (parent, field) in [("", "apiVersion"), ("", "kind"), ("/metadata", "name")] {
             let parent = applied.pointer_mut(parent).and_then(Value::as_object_mut);
             parent.map(|parent| parent.remove(field));

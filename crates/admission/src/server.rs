@@ -176,7 +176,7 @@ impl Connections {
         loop {
             // A `JoinSet` keeps what has ended until it is joined.
             while self.tasks.try_join_next().is_some() {}
-            // This looks at every connection, so it waits until the server seems full.
+            // Every connection is looked at only when the server seems full.
             if self.open.len() >= most {
                 self.open.retain(|open| !open.task.is_finished());
             }

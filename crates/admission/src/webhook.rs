@@ -211,7 +211,7 @@ pub(crate) enum ReviewOutcome {
     Late,
     /// The reviewer panicked: "no change".
     Panicked,
-    /// This replica is behind what it was called by. It answered by what it has, or refused.
+    /// The replica is behind what it was called by. It answered by what it has, or refused.
     Outdated,
     /// The body is not a review, or the object cannot be decoded: "no change", or an error without a uid.
     Malformed,

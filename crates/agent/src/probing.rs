@@ -216,7 +216,7 @@ impl Probing {
                     }
                 }
                 Some(question) = questions.recv() => {
-                    // Whoever asked may have gone.
+                    // The asker may have gone.
                     let _sent = question.reply.send(self.node.answer_history_query(&question.query));
                 }
                 () = &mut alarm => self.apply_event(NodeEvent::Tick),

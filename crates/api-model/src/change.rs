@@ -1,4 +1,5 @@
-//! What a request makes of an object, before the rules of its kind: bodies, patches and applies, with who owns which field then.
+//! The change of an object by a request, before the rules of its kind: bodies, patches and applies, and who owns which field
+//! then.
 
 use serde_json::{Value, json};
 

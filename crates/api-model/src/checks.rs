@@ -1,4 +1,4 @@
-//! What is refused before anything is stored.
+//! Checks that refuse a request before anything is stored.
 
 use serde_json::{Value, json};
 

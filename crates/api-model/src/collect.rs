@@ -1,5 +1,5 @@
-//! What the controllers of Kubernetes do to objects after deletions: garbage collection by `ownerReferences`, and the emptying
-//! of namespaces. The harness says when, a step at a time.
+//! The work of Kubernetes' controllers after deletions: garbage collection by `ownerReferences`, and the emptying of
+//! namespaces. The harness says when, a step at a time.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

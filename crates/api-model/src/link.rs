@@ -1,4 +1,4 @@
-//! What happens to one client's requests on their way, and how far behind the API server is that answers them.
+//! The link of one client: what happens to its requests on their way, and how far behind the API server is that answers them.
 
 use std::time::Duration;
 
@@ -121,7 +121,7 @@ pub enum Fate {
     Refuse(StatusCode, Option<u32>),
     /// The client is gone: neither this request nor any later one arrives, and nothing is answered.
     CrashBefore,
-    /// This request is carried out, and then the client is gone.
+    /// The request is carried out, and then the client is gone.
     CrashAfter,
 }
 

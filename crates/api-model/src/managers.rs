@@ -1,4 +1,4 @@
-//! Who owns which field of an object: `metadata.managedFields`, for updates and for server-side apply
+//! The owners of an object's fields: `metadata.managedFields`, for updates and for server-side apply
 //! (`k8s.io/apimachinery/pkg/util/managedfields`, and `merge/update.go` in `sigs.k8s.io/structured-merge-diff`).
 
 use std::collections::BTreeMap;

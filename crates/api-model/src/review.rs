@@ -1,4 +1,4 @@
-//! Which webhooks review a request.
+//! The webhooks that review a request.
 
 use std::sync::Arc;
 

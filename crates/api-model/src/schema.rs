@@ -1,6 +1,6 @@
-//! What the API server knows of a kind's fields: how lists and maps are merged, what is filled in and what is dropped.
+//! The API server's knowledge of a kind's fields: how lists and maps are merged, what is filled in and what is dropped.
 //!
-//! A [`Schema`] is read from the schema of a CRD, or built from a table for the kinds that Kubernetes has itself. The table
+//! A [`ValueSchema`] is read from the schema of a CRD, or built from a table for the kinds that Kubernetes has itself. The table
 //! names only what differs from the rule: maps and structs are merged field by field, and lists are replaced as a whole.
 
 use std::collections::BTreeMap;

@@ -157,7 +157,7 @@ impl<T: Target> WriteQueue<T> {
             class_of,
             first_flow: places.add_flows(classes.len()),
             in_flight: 0,
-            // So that the writes of one namespace never have all places.
+            // Half of the places, so that the writes of one namespace never have all.
             most_of_namespace: (places.limit() / 2).max(1),
             random,
         }

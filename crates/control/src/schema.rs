@@ -1,4 +1,4 @@
-//! Which of a kind's optional fields the API server keeps, by the schema of its CRD. It is read before the first write,
+//! Whether the API server keeps a kind's optional fields, by the schema of its CRD. It is read before the first write,
 //! and again whenever the CRD is replaced.
 
 use std::borrow::Cow;

@@ -1,4 +1,4 @@
-//! Which objects of a kind a feature observes, and so in which namespaces it needs rights.
+//! The objects of a kind that a feature observes, and so the namespaces in which it needs rights.
 
 use std::fmt::Display;
 

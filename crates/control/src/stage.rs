@@ -10,14 +10,14 @@ use leadsman_lease::Leadership;
 pub(crate) enum Stage<E> {
     /// Another process leads, or nobody does.
     Standby,
-    /// This process leads, but a kind has not been listed or a schema has not been read yet.
+    /// The process leads, but a kind has not been listed or a schema has not been read yet.
     Listing { term: u64 },
-    /// This process leads after another one, and re-lists the kinds that its decisions depend on.
+    /// The process leads after another one, and re-lists the kinds that its decisions depend on.
     Relisting {
         term: u64,
         pages: BoxStream<'static, Vec<E>>,
     },
-    /// This process writes.
+    /// The process leads and writes.
     Writing { term: u64 },
 }
 

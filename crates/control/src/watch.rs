@@ -287,7 +287,7 @@ impl Reception {
         Self {
             resource: resource.to_owned(),
             check,
-            // So that the first failure is logged at info.
+            // Receiving is assumed at first, so that the first failure is logged at info.
             is_receiving: true,
             is_optional: false,
         }

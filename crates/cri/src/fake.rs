@@ -35,13 +35,13 @@ pub async fn within_deadline<T>(event: impl Future<Output = T>) -> T {
 /// The runtime's answer about one object or command.
 #[derive(Clone)]
 pub enum ScriptedAnswer<T> {
-    /// This.
+    /// The answer, at once.
     Ok(T),
-    /// This error.
+    /// An error, at once.
     Err(Status),
     /// Nothing: the call hangs.
     Never,
-    /// This, after a time.
+    /// The answer, after a time.
     After(Duration, T),
 }
 

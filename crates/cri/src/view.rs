@@ -297,7 +297,7 @@ impl ContainerCache {
             ListedState::Exited => RuntimeState::Exited {
                 exit_code: details.exit_code,
             },
-            // This contradicts the list: it is asked for again.
+            // Details that contradict the list are asked for again.
             ListedState::Created | ListedState::Unknown => return,
         };
         self.states.insert(listed.id.clone(), (listed.state, state));

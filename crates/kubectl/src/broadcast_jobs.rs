@@ -1,4 +1,4 @@
-//! Which nodes have no pod of a `BroadcastJob`, and why.
+//! The nodes without a pod of a `BroadcastJob`, and why they have none.
 
 use leadsman_api::BroadcastJob;
 use leadsman_api::broadcast_job::JOB_NAME_LABEL;
@@ -12,7 +12,7 @@ use crate::reader::{ListSelection, Reader};
 use crate::report::{Report, Text, bold, line};
 use crate::resources::{BROADCAST_JOBS, NODES, PODS};
 
-/// So many nodes of a reason are named, unless all are asked for.
+/// The most nodes that are named for a reason, unless all are asked for.
 const FEW_NODES: usize = 5;
 
 /// A job, as far as the cluster may be read.

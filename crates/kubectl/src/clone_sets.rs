@@ -1,4 +1,4 @@
-//! What the pods of a `CloneSet` wait for.
+//! Explains what the pods of a `CloneSet` wait for.
 
 use jiff::Timestamp;
 use leadsman_api::CloneSet;
@@ -13,7 +13,7 @@ use crate::reader::{ListSelection, Reader};
 use crate::report::{Text, bold, line};
 use crate::resources::{CLAIMS, CLONE_SETS, CONTROLLER_REVISIONS, PODS};
 
-/// So many pods of a reason are named, unless all are asked for.
+/// The most pods that are named for a reason, unless all are asked for.
 const FEW_PODS: usize = 5;
 
 /// Reads a set, the pods that its selector finds, its revisions and, if its pods have any, the claims; and explains it.

@@ -19,7 +19,7 @@ const WORTH_A_REMARK: SignedDuration = SignedDuration::from_secs(30);
 /// The clock of the API server, against that of this machine.
 #[derive(Debug, Default)]
 pub(crate) struct ClusterClock {
-    /// By how much it is ahead of ours, by the first reply with a date.
+    /// The lead of the API server's clock over ours, by the first reply with a date; negative if it is behind.
     ahead: OnceLock<SignedDuration>,
     is_remarked: AtomicBool,
 }
@@ -37,7 +37,7 @@ impl ClusterClock {
         };
         // A date is cut to whole seconds, so the time is half a second later on average.
         let half = SignedDuration::from_millis(500);
-        // As NTP does (RFC 5905, 8), the way there and the way back are taken for equally long.
+        // The way there and the way back are taken for equally long, as NTP does (RFC 5905, 8).
         let on_the_way = answered.duration_since(sent) / 2;
         let ahead = date.duration_since(sent) + half - on_the_way;
         let is_none = ahead.abs() <= RESOLUTION + on_the_way;
@@ -59,7 +59,7 @@ impl ClusterClock {
             .unwrap_or_else(|_| clock::now())
     }
 
-    /// What to say about the difference, once.
+    /// A remark on the difference, once, if it is worth one.
     pub(crate) fn difference_remark(&self) -> Option<String> {
         let ahead = self.ahead.get()?;
         let is_worth = ahead.abs() >= WORTH_A_REMARK;

@@ -102,7 +102,7 @@ fn run<T: Termination>(
         .and_then(|runtime| runtime.block_on(verb));
     match ended {
         Ok(answered) => answered.report(),
-        // Whoever reads has read enough: `kubectl leadsman status | head`.
+        // The reader has read enough: `kubectl leadsman status | head`.
         Err(VerbError::Io(error)) if error.kind() == std::io::ErrorKind::BrokenPipe => {
             ExitCode::SUCCESS
         }

@@ -119,7 +119,7 @@ pub(crate) fn complete_clone_sets(current: &OsStr) -> Vec<CompletionCandidate> {
 
 pub(crate) fn complete_pods(current: &OsStr) -> Vec<CompletionCandidate> {
     let names = complete_names(PODS);
-    // Who has begun to type a name alone goes on with it.
+    // A name that was begun without a kind goes on without one.
     let is_plain = !current.to_string_lossy().contains('/') && !current.is_empty();
     let prefix = if is_plain { "" } else { "pod/" };
     let names = names.into_iter().map(|name| format!("{prefix}{name}"));

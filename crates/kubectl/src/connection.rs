@@ -12,7 +12,7 @@ use leadsman_process::{ApiServer, Component};
 use crate::reader::Reader;
 use crate::{VerbError, completion};
 
-/// Which cluster, as whom.
+/// The flags that choose a cluster and a user.
 #[derive(Clone, Debug, Default, clap::Args)]
 #[command(next_help_heading = "Flags of kubectl")]
 pub(crate) struct Connection {
@@ -45,7 +45,7 @@ pub(crate) enum ConnectionError {
     /// The kubeconfig cannot be used.
     #[error("cannot use the kubeconfig: {0}")]
     Kubeconfig(#[from] KubeconfigError),
-    /// There is no kubeconfig, and this is no pod.
+    /// No kubeconfig was found, and the process does not run in a pod.
     #[error(
         "found no kubeconfig to reach a cluster with: give --kubeconfig or set KUBECONFIG ({0}; {1})"
     )]
@@ -90,7 +90,7 @@ impl Connection {
         })
     }
 
-    /// What of a kubeconfig is meant.
+    /// The context, cluster and user of a kubeconfig, as far as they are given.
     fn kubeconfig_options(&self) -> KubeConfigOptions {
         KubeConfigOptions {
             context: self.context.clone(),
@@ -107,7 +107,7 @@ impl Connection {
         };
         match read {
             Ok(kubeconfig) => Ok(Config::from_custom_kubeconfig(kubeconfig, &options).await?),
-            // In a pod by its service account, as kubectl does where nothing of a kubeconfig is given (`ClientConfig` in
+            // A pod's service account serves, as for kubectl where nothing of a kubeconfig is given (`ClientConfig` in
             // `k8s.io/client-go/tools/clientcmd/merged_client_builder.go`).
             Err(error) if !self.names_kubeconfig() => {
                 Config::incluster().map_err(|other| ConnectionError::None(error, other))

@@ -52,7 +52,7 @@ pub(crate) async fn run(args: &Args) -> Result<(), VerbError> {
     let now = reader.cluster_time().await;
     let needs = Needs {
         set: Some(name),
-        // What a pod was injected by is found by the name of its revision, whichever that is.
+        // The revision that a pod was injected by is found by its name, whichever that is.
         all_revisions: true,
         namespaces: match args.connection.namespace.as_deref() {
             Some(namespace) => WantedNamespaces::These([namespace].into()),
@@ -142,7 +142,7 @@ impl Reader {
         self.map_pod_objects(selection, Some).await
     }
 
-    /// What is made of them. They are not kept themselves: a set may have tens of thousands.
+    /// Maps the pods of a selection, which are not kept themselves: a set may have tens of thousands.
     async fn map_pod_objects<T>(
         &self,
         selection: &ListSelection<'_>,

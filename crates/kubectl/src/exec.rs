@@ -15,7 +15,7 @@ use tokio::time::timeout;
 
 use crate::reader::Reader;
 
-/// What is kept of standard error; more than a probe's message has.
+/// The most bytes of standard error that are kept; more than a probe's message has.
 const STDERR_BYTES: usize = 16 * 1024;
 
 /// A command to run.
@@ -24,13 +24,13 @@ pub(crate) struct ExecCommand<'a> {
     pub(crate) pod: &'a str,
     pub(crate) container: &'a str,
     pub(crate) command: &'a [&'a str],
-    /// For the whole of it, the connection included.
+    /// The limit for the whole of it, the connection included.
     pub(crate) deadline: Duration,
-    /// What is kept of standard output; the rest is read and dropped.
+    /// The most bytes of standard output that are kept; the rest is read and dropped.
     pub(crate) stdout_bytes: usize,
 }
 
-/// What a command has printed, and how it ended.
+/// The output of a command, and how it ended.
 #[derive(Debug, Default)]
 pub(crate) struct ExecOutput {
     pub(crate) stdout: Vec<u8>,
@@ -43,9 +43,9 @@ pub(crate) struct ExecOutput {
 /// How a command ended.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) enum ExecEnd {
-    /// With this code.
+    /// The command exited with this code.
     Exited(i32),
-    /// It was not started, in the words of the container runtime.
+    /// The command was not started, in the words of the container runtime.
     NotStarted(String),
     /// Nobody knows: the connection ended before.
     #[default]
@@ -82,7 +82,7 @@ impl Reader {
         command: &ExecCommand<'_>,
     ) -> Result<AttachedProcess, Unread> {
         let pods = Api::<Pod>::namespaced(self.server.client.clone(), command.namespace);
-        // Without a terminal, which would mix standard error into standard output.
+        // No terminal: it would mix standard error into standard output.
         let params = AttachParams::default().container(command.container);
         let started = pods
             .exec(command.pod, command.command.iter().copied(), &params)
@@ -92,7 +92,7 @@ impl Reader {
     }
 }
 
-/// What a command that was started prints, and how it ends.
+/// Reads what a command that was started prints, and how it ends.
 pub(crate) async fn read_output(mut process: AttachedProcess, stdout_bytes: usize) -> ExecOutput {
     let (stdout, stderr) = (process.stdout(), process.stderr());
     let status = process.take_status();
@@ -117,7 +117,7 @@ async fn read_some(stream: Option<impl AsyncRead + Unpin>, most: usize) -> (Vec<
     let (mut kept, mut buffer, mut is_truncated) = (Vec::new(), vec![0; 16 * 1024], false);
     // An error is the end of the connection, which the status tells too.
     while let Ok(count @ 1..) = stream.read(&mut buffer).await {
-        // What is not kept is read all the same: a command whose output nobody reads does not end.
+        // The rest is read all the same: a command whose output nobody reads does not end.
         let fits = count.min(most - kept.len());
         kept.extend_from_slice(&buffer[..fits]);
         is_truncated |= fits < count;
@@ -125,7 +125,8 @@ async fn read_some(stream: Option<impl AsyncRead + Unpin>, most: usize) -> (Vec<
     (kept, is_truncated)
 }
 
-/// As the kubelet says it (`v4WriteStatusFunc` in `k8s.io/kubelet/pkg/cri/streaming/remotecommand/httpstream.go`).
+/// The end of a command by the kubelet's status (`v4WriteStatusFunc` in
+/// `k8s.io/kubelet/pkg/cri/streaming/remotecommand/httpstream.go`).
 fn end_of_status(status: Status) -> ExecEnd {
     if status.status.as_deref() == Some("Success") {
         return ExecEnd::Exited(0);
@@ -145,7 +146,7 @@ fn end_of_status(status: Status) -> ExecEnd {
     }
 }
 
-/// What is done in a pod, and the resource that the right to do it is about.
+/// An action in a pod, and the resource that the right to it is about.
 pub(crate) type PodAction = (&'static str, &'static str);
 const EXEC: PodAction = ("run a command in", "pods/exec");
 pub(crate) const PORT_FORWARD: PodAction = ("reach a port of", "pods/portforward");
@@ -158,7 +159,7 @@ pub(crate) fn explain_failure(
 ) -> Unread {
     Unread(match error {
         kube::Error::Api(status) if status.code == 403 && status.message.contains("User \"") => {
-            // Which verb it is depends on the cluster's version, so it is taken from the message.
+            // The verb depends on the cluster's version, so it is taken from the message.
             let verb = status
                 .message
                 .split_once(" cannot ")

@@ -28,7 +28,7 @@ use crate::targets::{PodSelection, PodsOf, TargetState, parse_target};
 use crate::text::after_colon;
 use crate::{VerbError, broadcast_jobs, clone_sets, completion};
 
-/// Up to so many nodes are read one by one, more of them as a list.
+/// The most nodes that are read one by one; more of them are read as a list.
 const FEW_NODES: usize = 8;
 
 /// The flags of `explain`.
@@ -71,14 +71,14 @@ struct OnePod {
 /// The answer for several pods.
 #[derive(Serialize)]
 struct ManyPods {
-    /// Of a marker or a set what its status says.
+    /// The status of a marker or a set.
     #[serde(skip_serializing_if = "Option::is_none")]
     object: Option<TargetState>,
-    /// Of a `CloneSet`, what its pods wait for.
+    /// The explanation of a `CloneSet`: what its pods wait for.
     #[serde(rename = "cloneSet", skip_serializing_if = "Option::is_none")]
     clone_set: Option<SetExplanation>,
     groups: Vec<PodGroup>,
-    /// What markers do to them; left out where a set is asked about.
+    /// The explanation of each pod by its markers; empty where a set is asked about.
     pods: Vec<Explanation>,
     #[serde(flatten)]
     sidecars: Option<GroupedSidecars>,
@@ -107,7 +107,7 @@ pub(crate) async fn run(args: &Args) -> Result<(), VerbError> {
     let now = reader.cluster_time().await;
     let clone_set = match (target, namespace) {
         (PodsOf::Workload(CLONE_SETS, _, name), Some(namespace)) => {
-            // Who may not read revisions hears of the pods alone.
+            // A user who may not read revisions hears of the pods alone.
             let of_set = (namespace, name);
             clone_sets::explain(&reader, of_set, &selected.selection, now)
                 .await
@@ -116,12 +116,12 @@ pub(crate) async fn run(args: &Args) -> Result<(), VerbError> {
         _ => None,
     };
     let pods = match pods {
-        // None is there, and the set says why.
+        // No pod is there, and the set says why.
         Err(VerbError::NoPods { .. }) if clone_set.is_some() => Vec::new(),
         read => read?,
     };
     let is_one_pod = matches!(target, PodsOf::Pod(_));
-    // For machines a workload is a list however many pods it has: a filter of jq must not fail after a scale-down to one.
+    // A workload is a list for machines, however many pods it has: a filter of jq must not fail after a scale-down to one.
     let is_text = matches!(args.output, OutputFormat::Table | OutputFormat::Wide);
     if is_one_pod || is_text && pods.len() == 1 && selected.state.is_none() && clone_set.is_none() {
         let pod = explain_one_pod(&reader, pods, !args.no_runs, now).await?;
@@ -144,7 +144,7 @@ async fn explain_one_pod(
     let (Some(mut pod), Some(name)) = (explained.into_iter().next(), name) else {
         return Err(VerbError::Found("the pod is gone".to_owned()));
     };
-    // For one pod alone, since each question is a command in the pod of an agent.
+    // Recent runs are read for one pod alone, since each question is a command in the pod of an agent.
     if with_runs {
         reader.add_recent_runs(&mut pod, &agents, &uids).await;
     }

@@ -46,7 +46,7 @@ pub struct Args {
     connection: Connection,
 }
 
-/// What is known of a pod's past.
+/// The known past of a pod.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct PodHistory {
@@ -75,11 +75,11 @@ impl PodHistory {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Transition {
-    /// When it happened, or happened last.
+    /// The time when it happened, or happened last.
     time: Time,
     /// `MARKER#PROBE`
     probe: String,
-    /// What the verdict became: `Succeeded`, `Failed` or `Unknown`.
+    /// The new verdict: `Succeeded`, `Failed` or `Unknown`.
     state: String,
     /// How often the verdict became so, as far as the same event counted it.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -156,7 +156,7 @@ struct ChangeWatch<'a> {
     history: &'a PodHistory,
     uids: &'a BTreeSet<String>,
     is_wide: bool,
-    /// When each event that is there told of a change last, by the event's name. The API server keeps them
+    /// The time of the last change that each existing event told of, by the event's name. The API server keeps events
     /// for an hour (`--event-ttl`).
     told: BTreeMap<String, Timestamp>,
 }
@@ -289,7 +289,7 @@ fn transition_of_event(event: &Event, uids: &BTreeSet<String>) -> Option<Transit
         _ => return None,
     };
     let text = event.message.as_deref().unwrap_or_default();
-    // As the agent writes it (`event_message`): the probe first, and then what it said.
+    // The agent writes the probe first, and then what it said (`event_message`).
     let (probe, message) = match text.split_once(": ") {
         Some(parts) => parts,
         None => (text.split(' ').next().unwrap_or_default(), ""),

@@ -1,5 +1,5 @@
-//! Who leads, and with which settings: those decide what is wanted of a pod. They are read from the manager's Lease and
-//! the flags of its pod.
+//! The leader and its settings, which decide what is wanted of a pod. They are read from the manager's Lease and the flags of
+//! its pod.
 
 use clap::builder::Resettable;
 use clap::{CommandFactory, FromArgMatches, Parser};
@@ -22,19 +22,19 @@ use crate::resources::{LEASES, PODS};
 /// A Lease counts as expired only so long after its end: the manager has written its times by its own clock, which may
 /// differ from the API server's.
 const CLOCK_SKEW: SignedDuration = SignedDuration::from_secs(60);
-/// As `--lease-duration` has it by default.
+/// The default of `--lease-duration`.
 const LEASE_DURATION: std::time::Duration = std::time::Duration::from_secs(15);
 
-/// What is known of the installation.
+/// The known facts about the installation.
 #[derive(Debug)]
 pub(crate) struct Install {
     pub(crate) manager: Result<ManagerState, Unread>,
     /// The pods of the managers.
     pub(crate) managers: Result<Vec<Pod>, Unread>,
     pub(crate) config: Config,
-    /// Its gates; the defaults, if its flags are not known.
+    /// The manager's gates; the defaults, if its flags are not known.
     pub(crate) gates: Gates,
-    /// What it does with them.
+    /// The manager's settings for `SidecarSet`s.
     pub(crate) sidecar_sets: sidecarset::Config,
     /// The zone of schedules that name none.
     pub(crate) default_time_zone: TimeZone,
@@ -74,7 +74,7 @@ impl Reader {
         };
         let managers = self.list_objects::<Pod>(PODS, &selection).await;
         let pods = managers.as_ref().map_err(Clone::clone);
-        // Whoever may not read them gets an answer by the defaults, and is told so.
+        // A user who may not read them gets an answer by the defaults, and is told so.
         let settings = pods.and_then(|pods| read_settings(pods, holder.unwrap_or_default()));
         let mut sidecar_sets = sidecarset::Config {
             namespace: namespace.clone(),

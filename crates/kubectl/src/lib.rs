@@ -64,24 +64,24 @@ enum VerbError {
     /// Something that the answer needs could not be read.
     #[error("{}", .0.0)]
     Unread(leadsman_core::podprobe::explain::Unread),
-    /// There is no object of that name.
+    /// No object has that name.
     #[error("no {kind} {name}{place}{suggestion}")]
     NoSuchObject {
         /// `pod`, `deployment`, …
         kind: &'static str,
         /// The name that was given.
         name: String,
-        /// Where it was looked for: ` in namespace NAME`, or nothing.
+        /// The place of the search: ` in namespace NAME`, or nothing.
         place: String,
-        /// What may have been meant.
+        /// The end of the message: what may have been meant, or nothing.
         suggestion: String,
     },
     /// A selector matches nothing.
     #[error("no pod {of} {place}")]
     NoPods {
-        /// Whose pods, or by which selector.
+        /// The object that selects the pods, or the selector: `of KIND NAME` or `with labels SELECTOR`.
         of: String,
-        /// Where they were looked for.
+        /// The place of the search: `in namespace NAME`, `in any namespace`, …
         place: String,
     },
     /// The answer was printed, and says that something is wrong.

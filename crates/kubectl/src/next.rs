@@ -148,7 +148,7 @@ pub(crate) async fn run(args: &Args) -> Result<(), VerbError> {
     }
 }
 
-/// What of the installation keeps a schedule from running at the times that the answer shows.
+/// Finds what of the installation keeps a schedule from running at the times that the answer shows.
 fn find_hindrances(install: &Install, is_zone_known: bool) -> Vec<String> {
     let is_led = !matches!(
         install.manager,
@@ -233,7 +233,7 @@ impl ScheduleReport {
             latest: missed.latest,
         });
         let first = match (schedule, begun) {
-            // Its times are counted from the one before, however late that one begins.
+            // The times of an interval are counted from the one before, however late that one begins.
             (Schedule::Every(_), Some(begun)) => missed.map_or(begun, |missed| missed.latest),
             _ => since,
         };

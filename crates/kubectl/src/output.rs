@@ -37,7 +37,7 @@ pub(crate) const NO_TABLE: &str = "-w shows a table: use -o table or -o wide";
 /// The flag for colours.
 #[derive(Clone, Copy, Debug, Default, clap::Args)]
 pub(crate) struct Colors {
-    /// When to use colours; auto uses them on a terminal, unless `NO_COLOR` is set
+    /// Colour the output; auto does so on a terminal, unless `NO_COLOR` is set
     #[arg(long, value_name = "WHEN", default_value = "auto")]
     color: ColorWhen,
 }
@@ -51,8 +51,8 @@ enum ColorWhen {
 }
 
 impl Colors {
-    /// From here on, all that is printed keeps to it. `auto` is anstream's: it knows `NO_COLOR`, `CLICOLOR`, `CLICOLOR_FORCE`
-    /// and `TERM`.
+    /// Applies the choice to all that is printed from here on. `auto` is anstream's: it knows `NO_COLOR`, `CLICOLOR`,
+    /// `CLICOLOR_FORCE` and `TERM`.
     pub(crate) fn apply_choice(self) {
         let choice = match self.color {
             ColorWhen::Auto => ColorChoice::Auto,

@@ -28,10 +28,10 @@ pub(crate) struct Reader {
     clock: ClusterClock,
 }
 
-/// Which objects of a resource.
+/// A selection of the objects of a resource.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ListSelection<'a> {
-    /// In this namespace, or in all.
+    /// The namespace; all, if none.
     pub(crate) namespace: Option<&'a str>,
     /// A label selector, as the API takes it.
     pub(crate) labels: Option<String>,
@@ -99,7 +99,7 @@ impl Reader {
     /// may be off. Says so if it is by much.
     pub(crate) async fn cluster_time(&self) -> Timestamp {
         if !self.clock.is_known() {
-            // Whatever is answered, it has a date.
+            // Any answer has a date.
             let version = http::Request::get("/version")
                 .body(Vec::new())
                 .expect("a path is a request");
@@ -194,7 +194,7 @@ impl Reader {
         self.map_objects(resource, selection, Some).await
     }
 
-    /// What is made of the objects of a selection, while their page is there: the objects are not kept.
+    /// Maps the objects of a selection while their page is there: the objects are not kept.
     pub(crate) async fn map_objects<T: DeserializeOwned, U>(
         &self,
         resource: ApiResource,
@@ -262,7 +262,7 @@ impl Reader {
             if !matches!(listed, Err(Disposition::Expired { .. })) {
                 break;
             }
-            // What was read is dropped: pages of two lists may lack an object, or have it twice.
+            // The pages read so far are dropped: pages of two lists may lack an object, or have it twice.
             listed = self.list_once(resource, selection, map).await;
         }
         listed
@@ -341,7 +341,7 @@ fn explain_failure(
         Disposition::Retry {
             cause: RetryCause::NoRight,
             ..
-        // Of a right that is missing, and not of credentials that are not accepted (401).
+        // The refusal for a missing right names the user; that of credentials that are not accepted (401) does not.
         } if reason.contains("User \"") => {
             format!("missing right: {verb} {name} {place}")
         }

@@ -18,11 +18,12 @@ const ANSWER_BYTES: usize = 32 << 20;
 /// The agent's container, and its program.
 const CONTAINER: &str = "agent";
 const PROGRAM: &str = "/leadsman-agent";
-/// What container runtimes say of a program that is not in the image, after its name: runc `stat …: no such file or directory`,
-/// crun `executable file … not found in $PATH: No such file or directory` (`src/libcrun/container.c`).
+/// The words of container runtimes, after a program's name, if the program is not in the image: runc
+/// `stat …: no such file or directory`, crun `executable file … not found in $PATH: No such file or directory`
+/// (`src/libcrun/container.c`).
 const NO_PROGRAM: &str = "no such file or directory";
 
-/// Where the kubelet puts the uid by which a static pod's containers are known (`kubetypes.ConfigHashAnnotationKey`).
+/// The kubelet's annotation with the uid by which a static pod's containers are known (`kubetypes.ConfigHashAnnotationKey`).
 const STATIC_UID: &str = "kubernetes.io/config.hash";
 
 /// The running pods of the agents, by their nodes.
@@ -32,7 +33,7 @@ pub(crate) struct Agents {
     pods: Result<BTreeMap<String, String>, Unread>,
 }
 
-/// What an agent answers.
+/// The answer of an agent.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct NodeHistory {
     pub(crate) head: HistoryHead,
@@ -42,7 +43,7 @@ pub(crate) struct NodeHistory {
 impl Agents {
     pub(crate) fn new(namespace: &str, pods: &Result<Vec<Pod>, Unread>) -> Self {
         let running = |pod: &&Pod| {
-            // In a roll-out a node may have two, of which the one that ends does not answer.
+            // A node may have two in a roll-out; the one that ends does not answer.
             pod.identity.deletion_timestamp.is_none()
                 && pod.status.phase.as_deref() == Some("Running")
         };

@@ -1,4 +1,4 @@
-//! What verbs answer: a report is serialized for `-o json` and `-o yaml`, has names for `-o name`, and adds its lines to a
+//! The answers of verbs: a report is serialized for `-o json` and `-o yaml`, has names for `-o name`, and adds its lines to a
 //! [`Text`] for people. Here are the forms and the parts that texts are made of: lines, headings, tables, styles.
 
 use std::fmt::{Display, Write as _};
@@ -12,9 +12,9 @@ use serde::Serialize;
 use crate::VerbError;
 use crate::output::{self, OutputFormat};
 
-/// So many names of a group are printed, unless all are asked for.
+/// The most names of a group that are printed, unless all are asked for.
 const FEW_NAMES: usize = 5;
-/// So many characters of what a probe printed, of a field's value.
+/// The most characters that are shown of what a probe printed.
 const LINE_CHARS: usize = 100;
 
 /// The answer of a verb.
@@ -61,7 +61,7 @@ pub(crate) struct Text {
     lines: String,
     /// Whether more is asked for (`-o wide`).
     pub(crate) is_wide: bool,
-    /// When all was read.
+    /// The time when all was read.
     pub(crate) now: Timestamp,
 }
 
@@ -106,7 +106,7 @@ impl Text {
         self.lines.push_str(&table.to_text(indent, true));
     }
 
-    /// What could not be read.
+    /// Adds what could not be read.
     pub(crate) fn add_unread(&mut self, unread: &[String]) {
         if !unread.is_empty() {
             self.add_heading("Not read");
@@ -142,7 +142,7 @@ impl Text {
         format_age(time, self.now)
     }
 
-    /// What a probe has printed, on one line of a table.
+    /// The output of a probe, on one line of a table.
     pub(crate) fn one_line(&self, output: &str) -> String {
         let text = output.trim_end().replace('\n', "\\n").replace('\t', "\\t");
         if self.is_wide {
@@ -190,7 +190,7 @@ pub(crate) fn bad(text: impl Display) -> String {
     styled(AnsiColor::Red.on_default(), text)
 }
 
-/// It resolves by itself, or is not known.
+/// Something resolves by itself, or is not known.
 pub(crate) fn waiting(text: impl Display) -> String {
     styled(AnsiColor::Yellow.on_default(), text)
 }
@@ -251,7 +251,7 @@ impl TextTable {
                 .count()
         };
         let width = |column: usize| {
-            // Of the headings too where they are not printed: rows of a watch stand below headings that were.
+            // Headings count too where they are not printed: rows of a watch stand below headings that were.
             let rows = self.rows.iter().chain([&self.headings]);
             let widths = rows.filter_map(|row| row.get(column)).map(width_of);
             widths.max().unwrap_or_default()

@@ -64,7 +64,7 @@ pub(crate) const VALIDATING_WEBHOOKS: ApiResource = v1_resource(
     "validatingwebhookconfigurations",
 );
 
-/// What can be explained: the names that kubectl has for it, the first one for messages.
+/// The kinds that can be explained: the names that kubectl has for each, the first one for messages.
 pub(crate) const KINDS: &[(ApiResource, &[&str])] = &[
     (PODS, &["pod", "pods", "po"]),
     (
@@ -123,7 +123,7 @@ impl ApiResource {
         !of_the_cluster.contains(self)
     }
 
-    /// Its name as rights have it.
+    /// The name of the resource as rights have it.
     pub(crate) fn full_name(&self) -> String {
         let dot = if self.group.is_empty() { "" } else { "." };
         format!("{}{dot}{}", self.plural, self.group)

@@ -28,7 +28,7 @@ pub(crate) struct FoundSets {
     pub(crate) unread: Vec<String>,
 }
 
-/// Which sets are asked for, and what beside them.
+/// The sets that are asked for, and what is needed beside them.
 pub(crate) struct Needs<'a> {
     /// One set, or all.
     pub(crate) set: Option<&'a str>,
@@ -38,11 +38,10 @@ pub(crate) struct Needs<'a> {
     pub(crate) namespaces: WantedNamespaces<'a>,
 }
 
-/// Which namespaces.
 pub(crate) enum WantedNamespaces<'a> {
     /// All.
     All,
-    /// Those of these names.
+    /// The namespaces of these names.
     These(BTreeSet<&'a str>),
 }
 
@@ -149,7 +148,7 @@ impl FoundSetObjects {
         let has_patch = parsed.iter().any(|set| !set.template.patches.is_empty());
         let has_order = has_order_of_init_containers(&parsed);
         if has_pin || has_patch || has_order {
-            // Only where the answer depends on it: reading it takes further rights, in leadsman's own namespace.
+            // The install is read only where the answer depends on it: this takes further rights, in leadsman's own namespace.
             let install = reader.read_install(now).await;
             let namespace = install.config.agent_namespace.as_str();
             self.objects.config = install.sidecar_sets;
@@ -201,7 +200,7 @@ impl FoundSetObjects {
     async fn read_configuration(&mut self, reader: &Reader, namespace: &str) {
         let map = reader.get_object(CONFIG_MAPS, Some(namespace), CONFIGURATION);
         match map.await {
-            // Without one nothing is listed.
+            // No ConfigMap: no annotation is listed.
             Ok(map) => self.objects.configuration = Some(map.unwrap_or_default()),
             Err(Unread(why)) => self.unread.push(format!(
                 "{why}: annotations that sets patch are taken for allowed"
@@ -231,7 +230,7 @@ pub(crate) fn has_order_of_init_containers<'a>(
 }
 
 fn decode_object<T: serde::de::DeserializeOwned>(object: &Value) -> Result<T, VerbError> {
-    // From text, since `Guarded` borrows that of an object (`RawValue`), and a `Value` has none.
+    // Text is decoded, since `Guarded` borrows that of an object (`RawValue`), and a `Value` has none.
     let decoded = serde_json::from_str(&object.to_string());
     decoded.map_err(|error| {
         let kind = object["kind"].as_str().unwrap_or_default();

@@ -1,5 +1,5 @@
-//! What pods have to do with `SidecarSet`s, for `explain`: the part that stands below that of their markers. A cluster that
-//! has no such sets adds nothing.
+//! The part of `explain` about pods and `SidecarSet`s, which stands below the part about their markers. A cluster that has no
+//! such sets adds nothing.
 
 use std::slice;
 
@@ -24,13 +24,13 @@ use crate::sidecar_sets::FoundSets;
 /// Sets that do not select the pod are told with their selectors if they are so few.
 const FEW_SETS: usize = 3;
 
-/// What a pod has to do with sets.
+/// The effect of each set on one pod.
 pub(crate) type ExplainedSidecars = Sidecars<SetExplanation>;
 
-/// What the pods of a workload or a selector have to do with sets.
+/// The effect of each set on the pods of a workload or a selector.
 pub(crate) type GroupedSidecars = Sidecars<PodsBySet>;
 
-/// What each set does to a pod, or to several.
+/// The effect of each set on a pod, or on several.
 #[derive(Debug, Serialize)]
 pub(crate) struct Sidecars<T> {
     #[serde(rename = "sidecarSets")]
@@ -72,7 +72,8 @@ fn object_name(pod: &Explanation) -> ObjectName {
     }
 }
 
-/// Who has sidecars need not have markers; but one that misses the pod by a slip of the pen is still told of.
+/// Removes the causes that say that a marker is missing: a pod with sidecars need not have one. But a marker that misses the
+/// pod by a slip of the pen is still told of.
 fn clear_markers(pod: &mut Explanation) {
     let is_slip = pod.markers.iter().any(misses_by_a_slip);
     pod.causes.retain(|cause| match cause.reason {
@@ -91,8 +92,8 @@ fn misses_by_a_slip(marker: &MarkerExplanation) -> bool {
     missing.any(|term| nearest(&term.found, [term.term.as_str()]).is_some())
 }
 
-/// What sets do to pods, which are read after the sets. None if the cluster has no sets, or whoever asks may not know and no
-/// pod was injected.
+/// Explains what sets do to pods, which are read after the sets. None if the cluster has no sets, or whoever asks may not
+/// know and no pod was injected.
 pub(crate) async fn explain_sidecars(
     reader: &Reader,
     names: &[ObjectName],
@@ -139,13 +140,13 @@ async fn explain_pods(
     let mut all = pods.clone();
     let mut knows_pods = true;
     for known in &sets.valid {
-        // Whose turn it is follows from the other pods.
+        // A pod's turn follows from the other pods.
         let waits = |pod: &PodObject| {
             let labels = sets.namespaces.get(&pod.observed.name.namespace);
             let state = known.state(pod, labels, now);
             state.is_some_and(|state| state.version == PodVersion::Upgradable)
         };
-        // Only then are the other pods read, of which a set may have tens of thousands.
+        // The other pods are read only if one waits for its turn: a set may have tens of thousands.
         if known.set.update.mode != UpdateMode::Rolling || !pods.iter().any(waits) {
             continue;
         }
@@ -176,7 +177,7 @@ async fn explain_pods(
 }
 
 impl<T> Sidecars<T> {
-    /// None if there is nothing to tell.
+    /// Makes the answer. None if there is nothing to tell.
     fn new(sets: Vec<T>, is_gate_off: bool, unread: Vec<String>) -> Option<Self> {
         let is_nothing = sets.is_empty() && unread.is_empty();
         (!is_nothing).then_some(Self {

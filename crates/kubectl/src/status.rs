@@ -38,7 +38,7 @@ pub struct Args {
     /// Only this marker
     #[arg(value_name = "MARKER", add = ArgValueCompleter::new(completion::complete_markers))]
     marker: Option<String>,
-    /// Only the markers and SidecarSets that this label selector matches
+    /// Show only the markers and SidecarSets that this label selector matches
     #[arg(short = 'l', long, value_name = "SELECTOR", conflicts_with = "marker")]
     selector: Option<String>,
     /// Show markers of all namespaces, and all SidecarSets
@@ -87,7 +87,8 @@ async fn read_fleet<'a>(
     let now = reader.cluster_time().await;
     let mut markers = summarize_markers(read_reports(reader, markers, now).await, now);
     let sets = sets.unwrap_or_else(|Unread(why)| {
-        // Without the right nobody knows whether there are any: it is told where the answer would be that nothing is.
+        // Nobody knows whether there are sets without the right to read them: that is told only where the answer would be
+        // that there is nothing.
         markers
             .unread
             .extend(markers.markers.is_empty().then_some(why));
@@ -309,7 +310,7 @@ impl Fleet<'_> {
             add_rows(&mut table, marker, self.args, text);
         }
         text.add_table(0, &table);
-        // Of what is well nothing is said, unless it was asked for by its name.
+        // A marker that is well is passed over, unless it was asked for by its name.
         let is_told = |marker: &&MarkerSummary| {
             let waits = marker.probes.iter().any(|probe| probe.pending > 0);
             !marker.ready || waits || self.args.marker.is_some()

@@ -1,4 +1,4 @@
-//! What a verb is asked about, and how its pods are found: a pod by its name, those of a workload, a marker or a
+//! The target of a verb, and how its pods are found: a pod by its name, those of a workload, a marker or a
 //! `SidecarSet` by its selector, or those of a selector. For what does not exist, the name that may have been meant.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
@@ -16,10 +16,10 @@ use crate::resources::{
     SIDECAR_SETS,
 };
 
-/// By which a Job's pods are known since Kubernetes 1.27 (`JobNameLabel`, `k8s.io/api/batch/v1`).
+/// The label by which a Job's pods are known since Kubernetes 1.27 (`JobNameLabel`, `k8s.io/api/batch/v1`).
 const JOB_NAME_LABEL: &str = "batch.kubernetes.io/job-name";
 
-/// What a verb is asked about.
+/// The target of a verb.
 #[derive(Clone, Copy)]
 pub(crate) enum PodsOf<'a> {
     Pod(&'a str),
@@ -40,7 +40,7 @@ struct Workload {
 struct WorkloadSpec {
     #[serde(default)]
     selector: LabelSelector,
-    /// Of a `SidecarSet`.
+    /// The namespace of a `SidecarSet`'s pods.
     namespace: Option<String>,
 }
 
@@ -54,7 +54,7 @@ struct OwnedObject {
 pub(crate) struct PodSelection<'a> {
     target: PodsOf<'a>,
     pub(crate) selection: ListSelection<'a>,
-    /// What the target's own status says, of a marker or a set.
+    /// The target's own status, of a marker or a set.
     pub(crate) state: Option<TargetState>,
 }
 
@@ -63,7 +63,7 @@ pub(crate) struct PodSelection<'a> {
 pub(crate) struct TargetState {
     pub(crate) kind: &'static str,
     pub(crate) name: String,
-    /// Which pods it selects.
+    /// The label selector of its pods.
     pub(crate) selector: String,
     pub(crate) ready: bool,
     pub(crate) reason: String,
@@ -145,7 +145,7 @@ impl<'a> PodsOf<'a> {
                 let own = namespace.filter(|_| resource.is_namespaced());
                 let workload: Workload = reader.require(resource, kind, name, own).await?;
                 let spec = workload.spec;
-                // By the selector, as `kubectl logs` finds the pods of a workload (`SelectorsForObject`,
+                // The selector is used, as by `kubectl logs` for the pods of a workload (`SelectorsForObject`,
                 // `k8s.io/kubectl/pkg/polymorphichelpers/helpers.go`): owner references would cost a list of ReplicaSets too.
                 let labels = format_selector(&spec.selector)
                     .map_err(|error| VerbError::Usage(error.to_string()))?;
@@ -207,7 +207,7 @@ async fn read_job_names(
     let jobs = reader.list_objects::<OwnedObject>(JOBS, &selection).await?;
     let is_own = |job: &OwnedObject| {
         let mut owners = job.metadata.owner_references.iter().flatten();
-        // By the uid, since Jobs of an earlier CronJob of that name may still be there.
+        // The uid is compared, since Jobs of an earlier CronJob of that name may still be there.
         owners.any(|it| it.controller == Some(true) && Some(&it.uid) == owner.metadata.uid.as_ref())
     };
     let jobs = jobs.into_iter().filter(is_own);
@@ -240,7 +240,7 @@ impl Reader {
     }
 }
 
-/// That there is no object of this name, and which one is near.
+/// The error that there is no object of this name, and which one is near.
 pub(crate) async fn no_such_object(
     reader: &Reader,
     resource: ApiResource,
@@ -249,7 +249,7 @@ pub(crate) async fn no_such_object(
     namespace: Option<&str>,
 ) -> VerbError {
     let known = reader.list_names(resource, namespace).await;
-    // There is nothing of the kind: perhaps the namespace itself is mistyped.
+    // Nothing of the kind is there: perhaps the namespace itself is mistyped.
     if let (Ok([]), Some(namespace)) = (known.as_deref(), namespace)
         && let Some(error) = no_such_namespace(reader, namespace).await
     {
@@ -263,7 +263,8 @@ pub(crate) async fn no_such_object(
     }
 }
 
-/// That there is no namespace of this name, and which one is near. None if there is one, or if that may not be known.
+/// The error that there is no namespace of this name, and which one is near. None if there is one, or if that may not be
+/// known.
 async fn no_such_namespace(reader: &Reader, name: &str) -> Option<VerbError> {
     let found = reader.get_object::<Value>(NAMESPACES, None, name);
     if found.await.ok()?.is_some() {
@@ -281,7 +282,7 @@ async fn no_such_namespace(reader: &Reader, name: &str) -> Option<VerbError> {
     })
 }
 
-/// What may have been meant, as the end of a sentence.
+/// The name that may have been meant, as the end of a sentence.
 fn did_you_mean(name: &str, known: &[String]) -> String {
     let near = nearest(name, known.iter().map(String::as_str));
     near.map_or_else(String::new, |near| format!("; did you mean {near}?"))

@@ -12,7 +12,7 @@ use crate::report::{
     waiting,
 };
 
-/// So many runs of a probe; `history` prints all.
+/// The most runs of a probe that are shown; `history` prints all.
 const FEW_RUNS: usize = 5;
 
 impl Text {
@@ -51,13 +51,13 @@ impl Text {
                 self.add_group(group, is_complete);
             }
         }
-        // What could not be read is the same for all pods.
+        // The list of what could not be read is the same for all pods.
         self.add_unread(pods.first().map_or(&[], |pod| &pod.unread));
     }
 
     fn add_group(&mut self, PodGroup { causes, pods }: &PodGroup, is_complete: bool) {
         let what = match causes.as_slice() {
-            // Without the objects of the nodes most causes cannot be found, which must not read as if all were well.
+            // Most causes cannot be found without the objects of the nodes: their absence must not read as if all were well.
             [] if !is_complete => waiting("marked as they should be, as far as you may read"),
             [] => good("marked as they should be"),
             causes => {
@@ -80,7 +80,7 @@ impl Text {
             };
             self.add_gap();
             line!(self, 2 => "{}{of}", style(&cause.reason));
-            // What it is, then what to do.
+            // The message says what it is, then what to do.
             for part in split_message(&cause.message) {
                 self.add_line(4, part);
             }
@@ -175,7 +175,7 @@ impl Text {
         ]);
         for mark in marks {
             let style = if mark.differs { bad } else { good };
-            // In quotes, so that an empty value and blanks can be seen.
+            // Quotes show an empty value and blanks.
             let value = mark
                 .value
                 .as_ref()
@@ -203,7 +203,7 @@ impl Text {
     }
 }
 
-/// What follows a colon, if there is anything.
+/// A colon and the text, if there is any.
 pub(crate) fn after_colon(text: &str) -> String {
     if text.is_empty() {
         String::new()

@@ -38,7 +38,7 @@ pub struct Args {
     /// Column to sort by, with the largest value first
     #[arg(long, value_name = "COLUMN", default_value = "busy")]
     sort_by: SortBy,
-    /// Only the probes of the pods that this label selector matches
+    /// Show only the probes of the pods that this label selector matches
     #[arg(short = 'l', long, value_name = "SELECTOR")]
     selector: Option<String>,
     /// Show probes of pods in all namespaces
@@ -56,7 +56,7 @@ pub struct Args {
     connection: Connection,
 }
 
-/// What a line is about.
+/// The subject of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum By {
     /// A probe of a marker, over all its pods
@@ -67,7 +67,7 @@ enum By {
     Node,
 }
 
-/// What lines are sorted by.
+/// The column that lines are sorted by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum SortBy {
     /// Part of each second in which probes run
@@ -84,7 +84,7 @@ enum SortBy {
     CannotProbe,
 }
 
-/// What is known of some probes.
+/// The known facts about some probes.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Usage {
@@ -164,7 +164,7 @@ pub(crate) async fn run(args: &Args) -> Result<(), VerbError> {
     print_report(args.output, now, &fleet)
 }
 
-/// Which pods are meant, and on which nodes with an agent they are.
+/// Selects the pods that are meant, and the nodes with an agent on which they are.
 async fn select_pods(
     args: &Args,
     reader: &Reader,
@@ -194,7 +194,7 @@ async fn select_pods(
     })
 }
 
-/// What each node's agent answers.
+/// Asks the agent of each node.
 async fn ask_agents(
     reader: &Reader,
     agents: &Agents,
@@ -265,7 +265,7 @@ impl SelectedPods {
 }
 
 impl By {
-    /// What tells a line from others.
+    /// The key that tells a line from others.
     fn group_key(self, node: &str, probe: &ProbeHistory) -> [String; 3] {
         let id = format!("{}#{}", probe.marker, probe.probe);
         match self {

@@ -7,7 +7,7 @@ use super::leadership::Leadership;
 
 /// An observer of leadership, for metrics and readiness. `()` ignores it.
 pub trait LeadershipObserver: Send + 'static {
-    /// This candidate began (`true`) or ceased (`false`) to lead.
+    /// Notes that this candidate has begun (`true`) or ceased (`false`) to lead.
     fn set_leading(&self, leading: bool);
 
     /// Why a standby is not ready while this other candidate leads. None for an ordinary standby.

@@ -154,7 +154,7 @@ impl FromStr for Gates {
                 _ => gates.systems.set(name, is_on?),
             }
         }
-        // These gates are parts of other features.
+        // Both gates are parts of other features.
         gates.serverless &= gates.pod_probe_marker;
         gates.unlisted_metadata &= gates.sidecar_set;
         Ok(gates)

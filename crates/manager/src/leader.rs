@@ -1,4 +1,4 @@
-//! Which of several managers writes: their Lease, and its rights.
+//! The Lease that decides which of several managers writes, and the rights on it.
 
 use leadsman_lease::{LeadershipObserver, LeaseCandidate, LeaseConfig};
 use leadsman_process::Process;
@@ -24,7 +24,7 @@ pub const LEASE_RIGHTS: [(&str, bool); 5] = [
     ("update", true),
 ];
 
-/// This manager as a candidate. Its identity contains the namespace of the installation, which tells a second
+/// Makes this manager's candidate. Its identity contains the namespace of the installation, which tells a second
 /// installation from a second replica.
 pub(crate) fn new_candidate(
     process: &Process,

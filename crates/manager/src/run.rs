@@ -173,7 +173,7 @@ pub async fn run_features(
     let control = async { Ok(control.run().await?) };
     let broken = async {
         tokio::select! {
-            // Whatever fails ends the process.
+            // Any failure ends the process.
             biased;
             Err(error) = &mut guard => ManagerError::Guard(error),
             Err(error) = &mut candidate => ManagerError::Candidate(error),

@@ -176,7 +176,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for HttpConnection<S> {
         match self.get_mut() {
             Self::Plain(stream) => Pin::new(stream).poll_read(cx, buf),
             Self::Tls(stream) => match Pin::new(stream.as_mut()).poll_read(cx, buf) {
-                // Many servers close without a close_notify. Whether the response is complete, HTTP says.
+                // Servers often close without a close_notify. HTTP says whether the response is complete.
                 Poll::Ready(Err(error)) if error.kind() == io::ErrorKind::UnexpectedEof => {
                     Poll::Ready(Ok(()))
                 }

@@ -1,4 +1,4 @@
-//! What the message of a runtime that could not run a command means for the probe. Runtimes have no codes for it; each
+//! The meaning for the probe of a runtime's message that it could not run a command. Runtimes have no codes for it; each
 //! pattern below names the program that writes it. The agent reads such a message in the reply to `ExecSync`, a person in
 //! that to the API server's exec.
 

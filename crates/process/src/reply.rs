@@ -245,9 +245,10 @@ fn judge_failure(
         return Disposition::Expired { reason };
     }
     let cause = match (code.as_u16(), verb) {
-        // Whatever was asked for: no watch would show that the object is gone, and its write would never be sent again.
+        // A 404 that is not the API server's is retried for every verb: no watch would show that the object is gone, and its
+        // write would never be sent again.
         (404, _) if !is_not_found_of_api_server(status, body) => RetryCause::NotApiServer,
-        // These requests name no object that could be missing: the resource or the namespace is.
+        // Requests of these verbs name no object that could be missing: the resource or the namespace is.
         (404, Verb::Create | Verb::ListOrWatch) => RetryCause::NoSuchKind,
         // A 404 without a `Status` says that nothing serves the path, and nothing of the object.
         (404, Verb::Update) if status.is_none() => RetryCause::NoSuchKind,

@@ -125,7 +125,7 @@ impl<T> Receiver<T> {
     /// The sender is gone, and its last value was seen.
     pub async fn changed(&mut self) -> Result<(), RecvError> {
         loop {
-            // This counts the changes from here on.
+            // `notified` counts the changes from here on.
             let woken = self.waiting.notified();
             // The budget of tokio is left out: its end would read as "no change".
             if let Some(changed) = unconstrained(self.value.changed()).now_or_never() {

@@ -1,4 +1,4 @@
-//! What an event means for the targets of writes.
+//! The effects of an event on the targets of writes.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use std::time::Duration;
 pub struct Effects<T> {
     /// Targets whose desired or observed state changed. Whether a write is due is asked when there is room to send it.
     pub dirty: Vec<T>,
-    /// When the feature wants to be called again unless another event comes first, by the monotonic clock of
+    /// The time at which the feature wants to be called again unless another event comes first, by the monotonic clock of
     /// [`Now`](crate::Now).
     pub deadline: Option<Duration>,
 }

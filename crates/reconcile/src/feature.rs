@@ -1,4 +1,4 @@
-//! What a feature is: the kinds that it watches, the writes that it sends, and the function between them.
+//! Features: the kinds that a feature watches, the writes that it sends, and the function between them.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -25,12 +25,12 @@ pub trait Feature: Sized + Send + 'static {
     /// The classes of its writes.
     const CLASSES: &'static [Class];
 
-    /// What the function runs for.
+    /// The key that the function runs for.
     type Key: Key;
     /// The stores of the kinds that it watches.
     type World: Default + Send;
-    /// What no object shows, and what is kept because it follows from many objects ([`Watch::take_in`]). It is empty when this
-    /// process begins to write, so nothing may depend on it for good, unless [`Feature::begin_term`] keeps it.
+    /// State that no object shows, or that is kept because it follows from many objects ([`Watch::take_in`]). It is empty
+    /// when this process begins to write, so nothing may depend on it for good, unless [`Feature::begin_term`] keeps it.
     type Memory: Default + Send;
 
     /// All keys: each runs when this process begins to write.
@@ -40,7 +40,7 @@ pub trait Feature: Sized + Send + 'static {
     /// of them wants follows from what others do.
     const RUNS_ALL_FIRST: bool = false;
 
-    /// This process begins to write, and another one may have written before.
+    /// Prepares the memory when this process begins to write: another one may have written before.
     fn begin_term(&self, _world: &Self::World, memory: &mut Self::Memory, _now: Now) {
         *memory = Self::Memory::default();
     }
@@ -67,12 +67,12 @@ pub trait Feature: Sized + Send + 'static {
     fn publish(&mut self, _world: &mut Self::World, _memory: &mut Self::Memory) {}
 }
 
-/// What a feature's function runs for: a pod, a job, a node.
+/// The subject of a feature's function: a pod, a job, a node.
 pub trait Key: Clone + Debug + Ord + Send + 'static {
     /// The namespace whose turn it takes; empty for what belongs to the whole cluster.
     fn namespace(&self) -> &str;
 
-    /// Which keys run before it, if they have to run.
+    /// Returns the keys that run before this one, if they have to run.
     fn runs_after(&self) -> Precedence {
         Precedence::None
     }
@@ -81,9 +81,9 @@ pub trait Key: Clone + Debug + Ord + Send + 'static {
 /// The keys that run before a key. What is written for many of them together is planned once then, and not after each of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Precedence {
-    /// None: it runs as soon as its namespace has its turn.
+    /// No keys: this one runs as soon as its namespace has its turn.
     None,
-    /// Those of its namespace that themselves run after none.
+    /// The keys of its namespace that themselves run after none.
     OfNamespace,
     /// All that themselves run after none, for so long at most: there may always be one.
     Of(Duration),
@@ -91,7 +91,7 @@ pub enum Precedence {
 
 /// A kind `K` of the API server that a feature watches.
 pub trait Watch<K>: Feature {
-    /// What the feature keeps of an object.
+    /// The part of an object that the feature keeps.
     type Stored: Stored;
 
     /// The store of the kind.
@@ -100,7 +100,7 @@ pub trait Watch<K>: Feature {
     /// Reads what the feature keeps of an object.
     fn read(&self, object: &Arc<K>) -> Arc<Self::Stored>;
 
-    /// What stands for an object that cannot be decoded. None if the state before stays in force.
+    /// Returns the stand-in for an object that cannot be decoded. `None` leaves the state before in force.
     fn read_undecodable(&self, _metadata: &ObjectMeta) -> Option<Arc<Self::Stored>> {
         None
     }
@@ -147,18 +147,18 @@ pub trait Watch<K>: Feature {
 /// How far the watch of a kind has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WatchAdvance {
-    /// It has shown all up to this version.
+    /// The watch has shown all up to this version.
     Shown(ResourceVersion),
-    /// It begins again with a list of this version, which may be an earlier one.
+    /// The watch begins again with a list of this version, which may be an earlier one.
     Listed(ResourceVersion),
-    /// A list beside it is complete: it may be behind that.
+    /// A list beside the watch is complete: the watch may be behind it.
     Relisted(ResourceVersion),
 }
 
 /// A write that a feature sends: of which resource, by which verb.
 #[derive(Clone, Copy, Debug)]
 pub struct WriteKind {
-    /// As metrics and logs name it: `pod_marks`, say.
+    /// The kind's name in metrics and logs: `pod_marks`, say.
     pub label: &'static str,
     /// API group; empty for the core group.
     pub group: &'static str,
@@ -166,15 +166,15 @@ pub struct WriteKind {
     pub version: &'static str,
     /// The resource, with its subresource: `pods/status`, say.
     pub resource: &'static str,
-    /// What it does.
+    /// The write's action on its object.
     pub verb: WriteVerb,
-    /// Where its objects are.
+    /// The scope of the right that the write needs.
     pub scope: RightScope,
-    /// Its class, an index into [`Feature::CLASSES`].
+    /// The write's class, an index into [`Feature::CLASSES`].
     pub class: usize,
 }
 
-/// What a write does with its object.
+/// The action of a write on its object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WriteVerb {
     /// Creates it (POST).
@@ -205,22 +205,22 @@ impl WriteVerb {
     }
 }
 
-/// Where a right is needed, and so whether a role or a cluster role grants it.
+/// The scope of a right, which decides whether a role or a cluster role grants it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum RightScope {
-    /// On objects of all namespaces, or on objects that have none.
+    /// Objects of all namespaces, or objects that have none.
     #[default]
     Cluster,
-    /// In the namespace that the manager runs in.
+    /// Objects in the namespace that the manager runs in.
     OwnNamespace,
 }
 
 /// A gauge of a feature's objects, by what their statuses say.
 #[derive(Clone, Copy, Debug)]
 pub struct ReasonGauge {
-    /// Its name.
+    /// The gauge's name.
     pub name: &'static str,
-    /// Its help.
+    /// The gauge's help.
     pub help: &'static str,
     /// The values of its label `reason`.
     pub reasons: &'static [&'static str],
@@ -232,7 +232,7 @@ pub struct ReasonGauge {
 /// its class does, and no other.
 #[derive(Clone, Copy, Debug)]
 pub struct Class {
-    /// Its name in metrics.
+    /// The class's name in metrics.
     pub name: &'static str,
     /// The time between two writes of a target.
     pub spacing: Duration,

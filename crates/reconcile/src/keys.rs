@@ -60,7 +60,7 @@ struct KeyRest {
 }
 
 impl KeyRest {
-    /// When it ends, if there is one.
+    /// The time at which the rest ends; `None` means no rest.
     fn end(&self) -> Option<Duration> {
         let rest = rest_after(self.took, self.sent)?;
         Some(self.since.saturating_add(rest))
@@ -207,7 +207,7 @@ impl<K: Key> KeyQueue<K> {
     /// A key that has waited for all others for long enough.
     fn take_late(&mut self, now: Duration) -> Option<K> {
         while let Some(key) = self.waits.pop_due(now) {
-            // It may have run since, and wait again.
+            // The key may have run since, and wait again.
             let until = self.after_all.get(&key);
             if until.is_some_and(|until| *until <= now) {
                 self.after_all.remove(&key);
@@ -297,13 +297,13 @@ impl<K: Key> KeyQueue<K> {
         }
     }
 
-    /// When [`KeyQueue::take_next`] has something to do.
+    /// The time at which [`KeyQueue::take_next`] has something to do.
     pub(crate) fn deadline(&self, now: Duration) -> Option<Duration> {
         let is_last_free = !self.after_all.is_empty() && self.late.is_empty();
         if is_last_free || !self.free.is_empty() || !self.ready.is_empty() {
             return Some(now);
         }
-        // What waits for a key that rests.
+        // Keys that wait for one that rests.
         let waits = (!self.after_all.is_empty()).then(|| self.waits.deadline());
         let deadlines = self.rests.deadline().into_iter().chain(waits.flatten());
         deadlines.min()

@@ -1,4 +1,4 @@
-//! What a feature tells people about its objects: events of the API server (`events.k8s.io/v1`).
+//! Notices of a feature about its objects, for people: events of the API server (`events.k8s.io/v1`).
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -24,15 +24,15 @@ const MOST_WAITING: usize = 250;
 pub struct Regarding {
     /// `apps.kruise.io/v1beta1`, say.
     pub api_version: &'static str,
-    /// Its kind.
+    /// The object's kind.
     pub kind: &'static str,
-    /// Its name.
+    /// The object's name.
     pub name: ObjectName,
-    /// Its uid.
+    /// The object's uid.
     pub uid: String,
 }
 
-/// What is told about an object.
+/// A message to people about an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Notice {
     /// The object.
@@ -41,14 +41,14 @@ pub struct Notice {
     pub is_warning: bool,
     /// Why it is told, one word in capitals: `SuccessfulCreate`.
     pub reason: &'static str,
-    /// What was done or tried: `Create`.
+    /// The action that was done or tried: `Create`.
     pub action: &'static str,
-    /// What happened, for people.
+    /// The message itself.
     pub note: String,
 }
 
 impl Notice {
-    /// Of two notices that say the same, the second one is not told while the first one stands.
+    /// The purpose that equal notices share: a second one is not told while the first one stands.
     fn purpose(&self) -> Purpose {
         Purpose::of((&self.regarding.uid, self.reason, &self.note))
     }
@@ -94,7 +94,7 @@ impl Notice {
     }
 }
 
-/// At most 1,024 bytes (`NoteLengthLimit` in `pkg/apis/core/validation/events.go`).
+/// Cuts a note to at most 1,024 bytes (`NoteLengthLimit` in `pkg/apis/core/validation/events.go`).
 fn truncate(note: &str) -> &str {
     &note[..note.floor_char_boundary(1024)]
 }
@@ -105,7 +105,7 @@ pub(crate) struct Notices<F: Feature> {
     waiting_of: BTreeMap<String, usize>,
     budgets: BTreeMap<WriteId, u8>,
     refills: Timers<WriteId>,
-    /// What the last run of a key has told of the state that it saw.
+    /// The notices that the last run of each key has told of the state that it saw.
     standing: BTreeMap<F::Key, BTreeSet<Purpose>>,
 }
 

@@ -42,7 +42,7 @@ impl fmt::Display for ObjectName {
     }
 }
 
-/// Where a snapshot of an object comes from; it decides what its resourceVersion means.
+/// The origin of a snapshot of an object; it decides what the snapshot's resourceVersion means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
     /// A list that a watch begins with, and the version of the whole list: taken as it is, also when the API server was

@@ -33,8 +33,8 @@ impl fmt::Display for WriteId {
     }
 }
 
-/// What a write is to achieve, without its times and versions. Writes of one identity and purpose are refused for the same
-/// reason, and undone by the same client.
+/// The goal of a write, without its times and versions. Writes of one identity and purpose are refused for the same reason,
+/// and undone by the same client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Purpose(u64);
 
@@ -50,9 +50,9 @@ impl Purpose {
 /// A part of a write, such as a mark of a pod, and what it is to achieve.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WritePart {
-    /// Which part it is.
+    /// The identity of the part.
     pub part: Purpose,
-    /// What it is to achieve.
+    /// The goal of the part.
     pub purpose: Purpose,
 }
 
@@ -61,9 +61,9 @@ pub struct Write<F: Feature> {
     pub(crate) id: WriteId,
     pub(crate) purpose: Purpose,
     body: Body,
-    /// Its parts, each with what it is to achieve. None of a write that is undone as a whole.
+    /// The write's parts, each with its purpose; empty for a write that is undone as a whole.
     pub(crate) parts: Box<[WritePart]>,
-    /// Since when another process has been waiting for it, by the clock of that process.
+    /// The time since which another process has been waiting for the write, by the clock of that process.
     pub(crate) since: Option<Timestamp>,
     pub(crate) is_last: bool,
     /// The kind of write of the same object that it waits for.
@@ -119,17 +119,17 @@ impl<F: Feature> Write<F> {
         }
     }
 
-    /// What it does.
+    /// The kind of the write.
     pub fn kind(&self) -> &'static WriteKind {
         &F::WRITES[self.id.kind]
     }
 
-    /// Its object.
+    /// The name of the write's object.
     pub fn name(&self) -> &ObjectName {
         &self.id.name
     }
 
-    /// What it is to achieve.
+    /// The purpose of the write.
     pub fn purpose(&self) -> Purpose {
         self.purpose
     }
@@ -171,7 +171,7 @@ impl<F: Feature> Write<F> {
         self
     }
 
-    /// Since when it is late.
+    /// The time since which the write is late, if it is measured.
     pub fn since(&self) -> Option<Timestamp> {
         self.since
     }
@@ -248,7 +248,7 @@ impl<F: Feature> Write<F> {
     }
 }
 
-/// What a run of a feature's function plans, and what it may ask about its earlier plans.
+/// The plan of one run of a feature's function, and the answers to its questions about earlier plans.
 pub struct Plan<'a, F: Feature> {
     pub(crate) now: Now,
     pub(crate) histories: &'a Histories,
@@ -335,8 +335,9 @@ impl<'a, F: Feature> Plan<'a, F> {
         self.notices.push(notice);
     }
 
-    /// What the API server says of an object that would be created: of each purpose once. Nothing before it has answered.
-    /// A refusal is asked for again after five minutes, since what refuses may be a webhook or a policy that changes.
+    /// Returns the API server's verdict on an object that would be created, asked for once for each purpose; `None` until it
+    /// has answered. A refusal is asked for again after five minutes, since what refuses may be a webhook or a policy that
+    /// changes.
     pub fn judge(
         &mut self,
         kind: &WriteKind,
@@ -355,7 +356,7 @@ impl<'a, F: Feature> Plan<'a, F> {
         self.marked.push(key);
     }
 
-    /// What has become of a write of this purpose that is wanted again, and until when it rests.
+    /// The fate of a write of this purpose that is wanted again, and the time until which it rests.
     pub fn fate_of(
         &self,
         kind: &WriteKind,
@@ -365,7 +366,7 @@ impl<'a, F: Feature> Plan<'a, F> {
         self.histories.rest(Self::place(kind), name, purpose)
     }
 
-    /// What has become of a part of a write of a kind that was carried out and is wanted again.
+    /// The fate of a part of a write, if the part was carried out and is wanted again.
     pub fn part_rest(
         &self,
         kind: &WriteKind,
@@ -386,7 +387,7 @@ impl<'a, F: Feature> Plan<'a, F> {
         self.parts.push((Self::id(kind, name), wanted));
     }
 
-    /// What has become of the writes of a kind that were refused, or sent more than once, were they wanted.
+    /// The fates of the writes of a kind that were refused, or sent more than once, as if they were wanted again.
     pub fn refused_or_undone(
         &self,
         kind: &WriteKind,
@@ -404,7 +405,7 @@ impl<'a, F: Feature> Plan<'a, F> {
         self.histories.refused_in(Self::place(kind), namespace)
     }
 
-    /// What has become of the last write of an object, whatever it was to achieve, if it was refused or undone.
+    /// The fate of the last write of an object, whatever its purpose, if it was refused or undone.
     pub fn fate(&self, kind: &WriteKind, name: &ObjectName) -> Option<Fate<'_>> {
         self.histories.fate(Self::place(kind), name)
     }

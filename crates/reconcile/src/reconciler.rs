@@ -34,7 +34,7 @@ pub struct Reconciler<F: Feature> {
     keys: KeyQueue<F::Key>,
     /// The identities that the last run of a key planned. A key that wants nothing has none.
     planned: BTreeMap<F::Key, Vec<WriteId>>,
-    /// What is wanted, by the keys that want it.
+    /// The writes that are wanted, with the keys that want them.
     wanted: BTreeMap<WriteId, Wishes<F>>,
     /// The writes whose outcome no event has shown.
     sent: BTreeMap<WriteId, Sent<F>>,
@@ -52,7 +52,7 @@ pub struct Reconciler<F: Feature> {
     clock: fn() -> Duration,
 }
 
-/// What keys want of an identity, by key: nearly always one.
+/// The writes of an identity that keys want, by key: nearly always one.
 type Wishes<F> = Vec<(<F as Feature>::Key, Arc<Write<F>>)>;
 
 /// A write that was sent, and the key that wanted it.
@@ -68,7 +68,7 @@ enum Timer<K> {
     Wake(K),
     /// A write may be sent, or what is known of it is out of date.
     Write(WriteId),
-    /// What a write has asked for is given up.
+    /// The assumption that a write is carried out is given up.
     Asked(WriteId, K),
 }
 
@@ -101,12 +101,12 @@ impl<F: Feature> Reconciler<F> {
         }
     }
 
-    /// What is known of the cluster.
+    /// The state of the cluster, as far as it is known.
     pub fn world(&self) -> &F::World {
         &self.world
     }
 
-    /// What no object shows.
+    /// The state that no object shows.
     pub fn memory(&self) -> &F::Memory {
         &self.memory
     }
@@ -227,7 +227,7 @@ impl<F: Feature> Reconciler<F> {
         self.mark_all();
     }
 
-    /// This process writes from now on: every key runs, since another process may have written meanwhile.
+    /// Begins to write: every key runs, since another process may have written meanwhile.
     pub fn begin_term(&mut self) {
         self.is_writing = true;
         self.feature
@@ -237,7 +237,7 @@ impl<F: Feature> Reconciler<F> {
             let Some(effect) = &sent.write.effect else {
                 continue;
             };
-            // What was under way in the last term may still be carried out.
+            // Writes that were under way in the last term may still be carried out.
             let store = (effect.store)(&mut self.world);
             if sent.is_under_way {
                 store.note_lost(&id.name);

@@ -34,7 +34,7 @@ pub struct RoundRobin<Q> {
     order: VecDeque<Arc<str>>,
 }
 
-/// Within the turn of one queue, those in it have theirs.
+/// A queue of queues: those in it take turns within its own turn.
 impl<Q: TurnQueue> TurnQueue for RoundRobin<Q> {
     fn len(&self) -> usize {
         self.queues.values().map(Q::len).sum()

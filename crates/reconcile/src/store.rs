@@ -15,7 +15,7 @@ use crate::watches::{CompleteList, WatchProgress};
 
 /// An object as a feature reads it.
 pub trait Stored: Send + Sync + 'static {
-    /// Its name.
+    /// The object's name.
     fn name(&self) -> ObjectName;
 
     /// The same, which the store keeps. A feature that shares it has it in memory once.
@@ -23,7 +23,7 @@ pub trait Stored: Send + Sync + 'static {
         Arc::new(self.name())
     }
 
-    /// Its uid.
+    /// The object's uid.
     fn uid(&self) -> &str;
 
     /// The version that it shows.
@@ -59,7 +59,7 @@ pub struct Store<K> {
 /// A change of an object. Both states are absent if it exists and cannot be decoded.
 #[derive(Debug)]
 pub struct Change<K> {
-    /// Its name.
+    /// The object's name.
     pub name: Arc<ObjectName>,
     /// The state of before, if it was known. The object may be another one of the same name.
     pub before: Option<Arc<K>>,
@@ -332,7 +332,7 @@ impl<K: Stored> Store<K> {
             .collect()
     }
 
-    /// After a restore nothing is left of what was carried out.
+    /// Forgets all that was asked if the API server was restored: nothing is left then of what was carried out.
     fn forget_asked_if_restored(&mut self, list: CompleteList) {
         if list.is_restored() {
             self.asked.clear();
@@ -368,7 +368,7 @@ impl<K: Stored> Store<K> {
 
     fn insert_word(&mut self, word: &str, name: &Arc<ObjectName>, object: &Arc<K>) {
         let mut entry: (Arc<str>, _) = (word.into(), name.clone());
-        // Many objects have the same word, which is kept once.
+        // Objects share their words: each is kept once.
         let before = self.by_word.range(..&entry).next_back();
         let after = self.by_word.range(&entry..).next();
         let mut neighbours = before.into_iter().chain(after);

@@ -1,4 +1,4 @@
-//! What is reconsidered when its time comes.
+//! Timers: what is reconsidered when its time comes.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -40,7 +40,7 @@ impl<T: Ord, C: Copy + Ord> Timers<T, C> {
         self.0.pop_first().map(|(_, timer)| timer)
     }
 
-    /// When the first one is due.
+    /// The time at which the first timer is due.
     pub fn deadline(&self) -> Option<C> {
         self.0.first().map(|(time, _)| *time)
     }

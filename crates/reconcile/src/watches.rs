@@ -43,7 +43,7 @@ impl WatchProgress {
         let shown = match source {
             Source::List(listed) => listed,
             Source::Watch => version,
-            // It says nothing about how far the watch has come.
+            // A reply says nothing about how far the watch has come.
             Source::Reply => return,
         };
         self.newest = self.newest.max(shown);
@@ -135,7 +135,7 @@ impl Tombstones {
             if age <= longest {
                 break;
             }
-            // Of a name that was deleted again, the later entry of the queue removes the tombstone.
+            // A name that was deleted again has a later entry in the queue, which removes the tombstone.
             let Some((time, name)) = self.order.pop_front() else {
                 break;
             };

@@ -1,5 +1,5 @@
-//! What became of the writes of an object: which one is under way, which ones were refused, and which one is undone by
-//! somebody each time.
+//! The history of an object's writes: which one is under way, which ones were refused, and which one is undone by somebody
+//! each time.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -30,30 +30,30 @@ pub fn rest_after_undone(times: u32) -> Duration {
     }
 }
 
-/// What has become of a write, where it is not simply done.
+/// The fate of a write that is not simply done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate<'a> {
     /// The API server refuses it, in its own words.
     Refused(&'a Refusal),
-    /// It was carried out so many times, and is wanted again.
+    /// The write was carried out so many times, and is wanted again.
     Undone(u32),
-    /// It was sent so many times, and each time but one at most its object was gone: a watch that is late, or a webhook that
-    /// answers so.
+    /// The write was sent so many times, and each time but one at most its object was gone: a watch that is late, or a
+    /// webhook that answers so.
     Gone(u32),
 }
 
-/// What has become of a write that is wanted again, and its rest.
+/// The fate of a write that is wanted again, and its rest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rest<'a> {
-    /// What the write is to achieve.
+    /// The goal of the write.
     pub purpose: Purpose,
-    /// What has become of it.
+    /// The fate of the write.
     pub fate: Fate<'a>,
-    /// When it may be sent again, on the monotonic clock: at once, if it was sent a single time.
+    /// The time at which the write may be sent again, on the monotonic clock: at once, if it was sent a single time.
     pub until: Duration,
 }
 
-/// What is remembered of all identities. One whose writes are simply done is forgotten after a while.
+/// The histories of all identities. One whose writes are simply done is forgotten after a while.
 #[derive(Debug, Default)]
 pub(crate) struct Histories {
     /// By kind of write and object.
@@ -62,14 +62,14 @@ pub(crate) struct Histories {
     refused: BTreeSet<WriteId>,
 }
 
-/// What has become of a part of a write that was carried out and is wanted again.
+/// The fate of a part of a write that was carried out and is wanted again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PartRest {
     /// How often it was carried out.
     pub times: u32,
-    /// When it may be sent again, on the monotonic clock.
+    /// The time at which the part may be sent again, on the monotonic clock.
     pub until: Duration,
-    /// When it is forgotten.
+    /// The time at which the part is forgotten.
     pub quiet_at: Duration,
 }
 
@@ -127,7 +127,8 @@ impl Histories {
         of_kind.entry(id.name.clone()).or_default()
     }
 
-    /// When a write that is wanted may be sent: at once, at a later time, or at the end of the one that is under way (None).
+    /// The time at which a write that is wanted may be sent: at once or later; `None` means at the end of the one that is
+    /// under way.
     pub(crate) fn sends_at(
         &self,
         id: &WriteId,
@@ -282,7 +283,7 @@ impl Histories {
         refused.map(|(_, object)| object)
     }
 
-    /// What the API server has said of a dry run with this purpose. A verdict stands as long as its identity is remembered, so
+    /// The API server's verdict on a dry run with this purpose. A verdict stands as long as its identity is remembered, so
     /// one that is asked for again is not over ([`Histories::forget_past`]).
     pub(crate) fn verdict(&self, id: &WriteId, purpose: Purpose) -> Option<Result<(), &Refusal>> {
         let history = self.of(id)?;
@@ -323,7 +324,7 @@ impl Histories {
         *self = Self::default();
     }
 
-    /// What has become of a write that is wanted again.
+    /// The fate and the rest of a write that is wanted again.
     pub(crate) fn rest(
         &self,
         kind: usize,
@@ -334,7 +335,7 @@ impl Histories {
         rests.find(|rest| rest.purpose == purpose)
     }
 
-    /// What has become of a part of a write that is wanted again.
+    /// The fate of a part of a write that is wanted again.
     pub(crate) fn part_rest(
         &self,
         kind: usize,
@@ -363,7 +364,7 @@ impl Histories {
         }
     }
 
-    /// What has become of the writes of a kind.
+    /// The fates of the writes of a kind, and their rests.
     pub(crate) fn rests_of(&self, kind: usize) -> impl Iterator<Item = (&ObjectName, Rest<'_>)> {
         let histories = self.by_kind.get(&kind).into_iter().flatten();
         histories.flat_map(|(name, history)| history.rests().map(|rest| (&**name, rest)))
@@ -416,7 +417,7 @@ impl Done {
         }
     }
 
-    /// When it may be repeated: at once, then after 1, 2, 4 … seconds.
+    /// The time at which the write may be repeated: at once, then after 1, 2, 4 … seconds.
     fn next(self) -> Duration {
         let rest = rest_after_undone(self.times.saturating_sub(1));
         self.at.saturating_add(rest)

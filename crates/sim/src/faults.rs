@@ -1,5 +1,5 @@
-//! What the network and the API servers do to the requests of one process, and when it dies. Each fault ends by itself, or when
-//! all are healed.
+//! The faults of one process: what the network and the API servers do to its requests, and when it dies. Each fault ends by
+//! itself, or when all are healed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -20,7 +20,7 @@ pub(crate) struct Faults {
     state: Arc<Mutex<FaultState>>,
 }
 
-/// What is in force. Times are since the start of the simulation.
+/// The faults in force. Times are since the start of the simulation.
 pub(crate) struct FaultState {
     rng: Rng,
     /// The current incarnation; requests of earlier ones are those of the dead.
@@ -29,7 +29,7 @@ pub(crate) struct FaultState {
     pub(crate) is_dead: bool,
     /// How many versions the API server is behind that the process asks.
     pub(crate) lag: (u64, Duration),
-    /// By how much events of a resource are late.
+    /// The delay of events by resource, and its end.
     pub(crate) late_events: BTreeMap<String, (Duration, Duration)>,
     /// How watches end at their next event.
     pub(crate) watch_ends: BTreeMap<String, WatchEnd>,
@@ -37,7 +37,7 @@ pub(crate) struct FaultState {
     pub(crate) silence: Lasting<()>,
     /// Likewise, and no watch of a time before its end shows anything, ever.
     pub(crate) outage: Lasting<()>,
-    /// By how much requests are late.
+    /// The longest delay of a request or its reply.
     pub(crate) slow: Lasting<Duration>,
     /// The status that requests are refused with, and the seconds of `Retry-After`.
     pub(crate) refusal: Lasting<(u16, Option<u64>)>,
@@ -47,11 +47,11 @@ pub(crate) struct FaultState {
     pub(crate) lost_requests: Lasting<usize>,
     /// The death to come.
     pub(crate) crash: Option<Crash>,
-    /// When the last arrives of what faults have held back that were ended.
+    /// The time at which the last message arrives that an ended fault held back.
     held_until: Duration,
 }
 
-/// What lasts for a time, for one resource or all.
+/// A fault that lasts for a time, for one resource or all.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Lasting<T> {
     pub(crate) what: T,
@@ -85,33 +85,33 @@ pub(crate) struct Crash {
     pub(crate) is_done: bool,
 }
 
-/// What becomes of a request.
+/// The fault that a request meets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RequestFault {
-    /// Nothing.
+    /// No fault.
     Pass,
-    /// It comes late.
+    /// The request comes late.
     Late(Duration),
-    /// Its reply does.
+    /// The reply comes late.
     LateReply(Duration),
-    /// It is not carried out, and the connection breaks.
+    /// The request is not carried out, and the connection breaks.
     RequestLost,
-    /// It is carried out, and the connection breaks.
+    /// The request is carried out, and the connection breaks.
     ReplyLost,
-    /// It is carried out, and never answered.
+    /// The request is carried out, and never answered.
     ReplyHangs,
-    /// It is neither carried out nor answered.
+    /// The request is neither carried out nor answered.
     Hangs,
-    /// It is refused.
+    /// The request is refused.
     Refused(u16, Option<u64>),
-    /// It is carried out, and the process dies of it.
+    /// The request is carried out, and the process dies of it.
     DiesAfter,
-    /// It is not carried out, since the process died before.
+    /// The request is not carried out, since the process died before.
     DiesBefore,
 }
 
 impl Faults {
-    /// None.
+    /// No faults.
     pub(crate) fn new(rng: Rng, latency: Duration) -> Self {
         let state = FaultState {
             rng,
@@ -185,7 +185,7 @@ impl Faults {
         self.lock().is_dead = true;
     }
 
-    /// What becomes of a request of this incarnation.
+    /// Decides which fault a request of this incarnation meets.
     pub(crate) fn judge(&self, incarnation: u64, request: &RequestFacts) -> RequestFault {
         let now = self.elapsed();
         let (is_write, resource) = (request.is_write(), &*request.resource);

@@ -1,5 +1,5 @@
-//! What really happens on the nodes: the containers that run, what probes' commands answer, and when they did. Kubelets change
-//! it, container runtimes show it, and marks are judged by it.
+//! The truth on the nodes: the containers that run, what probes' commands answer, and when they did. Kubelets change it,
+//! container runtimes show it, and marks are judged by it.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,21 +18,21 @@ use crate::tenants::PRIMARY;
 /// A container of a pod.
 #[derive(Clone, Debug)]
 pub(crate) struct GroundContainer {
-    /// As the runtime has it.
+    /// The runtime's id of the container.
     pub(crate) id: String,
     /// The node that it is on.
     pub(crate) node: usize,
     /// The pod's uid, namespace and name.
     pub(crate) pod: [String; 3],
-    /// As in the pod's spec.
+    /// The name in the pod's spec.
     pub(crate) name: String,
     /// The image that it was started from.
     pub(crate) image: String,
     /// 0 for the first one of this name.
     pub(crate) attempt: u32,
-    /// When it was created and started.
+    /// The time of the container's creation and start.
     pub(crate) started_at: Timestamp,
-    /// When it ended, if it did; since the start of the simulation.
+    /// The time of the container's end, if it has ended; since the start of the simulation.
     pub(crate) ended: Option<Duration>,
 }
 
@@ -41,7 +41,7 @@ pub(crate) struct GroundContainer {
 pub(crate) struct GroundRun {
     /// The container's id.
     pub(crate) container: String,
-    /// What the command asked for.
+    /// The outcome that the command asked for.
     pub(crate) key: usize,
     /// Whether it exited with 0.
     pub(crate) succeeded: bool,
@@ -56,10 +56,10 @@ pub(crate) struct Ground {
     runtimes: Vec<InMemoryRuntime>,
 }
 
-/// What there is.
+/// The containers, and what commands answer and have answered.
 #[derive(Default)]
 pub(crate) struct GroundState {
-    /// By id, those that have ended and were removed included: what was true of them is looked up.
+    /// The containers by id, those that have ended and were removed included: what was true of them is looked up.
     pub(crate) containers: BTreeMap<String, GroundContainer>,
     /// What a command answers, by the pod's name and key, where it is not what it is for all.
     pub(crate) answers: BTreeMap<(String, usize), Answer>,
@@ -132,7 +132,7 @@ impl Ground {
         let id = self.runtimes[node]
             .lock_world()
             .set_container_of(fake, name, attempt, times);
-        // Without an address the agent takes the pod for one whose sandbox is being made.
+        // The agent takes a pod without an address for one whose sandbox is being made.
         let mut world = self.runtimes[node].lock_world();
         world.set_network(pod[0], &["10.0.0.1"], NamespaceMode::Pod);
         drop(world);
@@ -204,7 +204,7 @@ impl GroundState {
             .get(id)
             .filter(|known| known.ended.is_none());
         let Some(known) = known else {
-            // As containerd says it.
+            // containerd's own message.
             return ScriptedAnswer::Err(Status::not_found(format!(
                 "no running task found: task {id} not found"
             )));
@@ -245,7 +245,7 @@ impl GroundState {
         own.copied().unwrap_or(of_all)
     }
 
-    /// From now on all commands can be run.
+    /// Lets all commands be run from now on.
     pub(crate) fn heal(&mut self) {
         self.answers
             .retain(|_, answer| *answer != Answer::CannotRun);

@@ -1,4 +1,4 @@
-//! What always holds, whatever happens: judged at each change that is stored.
+//! Invariants: what always holds, whatever happens, judged at each change that is stored.
 
 mod exclusive;
 mod roll_out;
@@ -25,7 +25,7 @@ use crate::resources::{LEASE, LEASE_NAMESPACE};
 use crate::story::Story;
 use crate::tenants::{BY_HAND, PRIMARY};
 
-/// For how long something may have been untrue when a mark says it. Longer than the longest outage and a Lease.
+/// The time for which something may have been untrue when a mark says it. Longer than the longest outage and a Lease.
 const WINDOW: Duration = Duration::from_mins(1);
 /// The prefix of what sets write into pods.
 const OF_SETS: &str = "kruise.io/sidecarset-";
@@ -56,7 +56,7 @@ pub(crate) struct Invariants {
     takeover: Takeover,
     /// Whether anybody edits what leadsman governs.
     has_meddlers: bool,
-    /// Until then processes may act on what etcd had before it was restored.
+    /// The time until which processes may act on what etcd had before it was restored.
     suspended_until: Duration,
 }
 
@@ -149,7 +149,7 @@ impl Invariants {
             ("nodepodprobes", "status", _, Some(after)) => verdicts(after),
             _ => String::new(),
         };
-        // What leadsman asked for was told with its request.
+        // A change by leadsman was told with its request.
         if !is_leadsman(&change.user) || !detail.is_empty() {
             self.story.tell(
                 &change.user,

@@ -23,7 +23,7 @@ pub(crate) struct Kubelet {
     rest: Rest,
     ground: Ground,
     rng: Rng,
-    /// When the next step of each pod is due, by uid.
+    /// The time at which the next step of each pod is due, by uid.
     due: BTreeMap<String, Duration>,
     /// Pods with nothing to do as long as their version, their containers and their process are as they were.
     idle: BTreeMap<String, (String, u64, bool)>,
@@ -31,7 +31,7 @@ pub(crate) struct Kubelet {
     is_busy: bool,
 }
 
-/// What a kubelet is to do next for a pod.
+/// The next task of a kubelet for a pod.
 enum Task {
     /// Start the next container of this name, after the one before.
     Start {
@@ -71,7 +71,7 @@ impl Kubelet {
             .collect();
         self.due
             .retain(|uid, _| own.iter().any(|pod| pod["metadata"]["uid"] == **uid));
-        // What the API server knows nothing of, any more, is killed.
+        // Containers of pods that the API server knows nothing of, any more, are killed.
         let is_gone = |one: &GroundContainer| {
             one.node == self.node && !own.iter().any(|pod| pod["metadata"]["uid"] == *one.pod[0])
         };

@@ -27,7 +27,7 @@ pub(crate) struct FaultyLink {
     surroundings: Surroundings,
     /// The version of the Lease that was shown last, and when.
     shown_lease: Mutex<(u64, Duration)>,
-    /// When the watch of a resource began.
+    /// The time at which the watch of a resource began.
     watches: Mutex<BTreeMap<String, Duration>>,
 }
 
@@ -49,7 +49,7 @@ impl FaultyLink {
         }
     }
 
-    /// Who was shown that somebody took the Lease by hand writes nothing.
+    /// Checks that a process writes nothing once it was shown that somebody took the Lease by hand.
     fn check_lease(&self, request: &RequestFacts) {
         let is_for_all = ["leases", "secrets", "events"].contains(&&*request.resource);
         if !request.is_write() || is_for_all || !is_manager(&self.user) {

@@ -1,5 +1,5 @@
-//! What all should look like when nothing happens any more, from the objects, and from what really runs on the nodes, by the
-//! shortest code that can be read against the rules of `docs/reference.md`.
+//! The state in which all should be when nothing happens any more, from the objects, and from what really runs on the nodes,
+//! by the shortest code that can be read against the rules of `docs/reference.md`.
 
 mod exclusive;
 mod marker;
@@ -25,7 +25,7 @@ pub(crate) struct Oracle<'a> {
     /// The nodes that are there.
     nodes: Vec<String>,
     markers: Vec<PodProbeMarker>,
-    /// Of the tenant.
+    /// The pods of the tenant.
     pods: Vec<Pod>,
     node_pod_probes: BTreeMap<String, NodePodProbe>,
     sets: Vec<SidecarSet>,
@@ -88,7 +88,7 @@ impl<'a> Oracle<'a> {
         faults
     }
 
-    /// What differs of one object, of those that follow from others: the marks of a pod, or the entries of a node.
+    /// The faults of an object in what follows from others: in the marks of a pod, or in the entries of a node.
     pub(crate) fn faults_of(&self, plural: &str, name: &str) -> Vec<String> {
         let mut faults = Vec::new();
         if plural == "pods" {

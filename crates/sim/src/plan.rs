@@ -19,7 +19,7 @@ pub(crate) const MARKERS: usize = 3;
 pub(crate) const SETS: usize = 2;
 /// How many outcomes the commands of probes may ask for.
 pub(crate) const KEYS: usize = 3;
-/// What faults of one resource may concern.
+/// The resources that a fault of one resource may concern.
 pub(crate) const KINDS: [&str; 7] = [
     "pods",
     "nodes",
@@ -29,13 +29,13 @@ pub(crate) const KINDS: [&str; 7] = [
     "mutatingwebhookconfigurations",
     "leases",
 ];
-/// When the last step is carried out, at the latest.
+/// The time at which the last step is carried out, at the latest.
 const LENGTH_MS: u64 = 45_000;
 
-/// What happens in one run.
+/// The plan of one run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Plan {
-    /// Of all randomness that is no step: delays, jitter, which request meets a fault.
+    /// The seed of all randomness that is no step: delays, jitter, which request meets a fault.
     pub seed: u64,
     /// Whether the gate of `SidecarSet`s is on.
     pub has_sets: bool,
@@ -45,7 +45,7 @@ pub struct Plan {
     pub latency_ms: u64,
     /// How many objects a page of a list has at most.
     pub page: u64,
-    /// In the order of time.
+    /// The steps, in the order of time.
     pub(crate) steps: Vec<Step>,
 }
 
@@ -74,7 +74,7 @@ pub(crate) enum Answer {
     Succeeds,
     /// Likewise, and it prints that the pod is the primary, with this version.
     Leads(u64),
-    /// It exits with 1.
+    /// The command exits with 1.
     Fails,
     /// The container runtime cannot run it, so no verdict follows.
     CannotRun,
@@ -83,9 +83,9 @@ pub(crate) enum Answer {
 /// The probe of a marker.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ProbeShape {
-    /// Of the pods of workload `b` only `main` is there.
+    /// The container's name; pods of workload `b` have only `main`.
     pub(crate) container: String,
-    /// Which outcome its command asks for.
+    /// The outcome that the probe's command asks for.
     pub(crate) key: usize,
     /// The number of its condition, if it has one.
     pub(crate) condition: Option<usize>,
@@ -102,7 +102,7 @@ pub(crate) struct ProbeShape {
     pub(crate) is_exclusive: bool,
 }
 
-/// What another client does to a pod.
+/// The edit of a pod by another client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Meddling {
     /// Sets a label that a marker may govern.
@@ -139,15 +139,15 @@ pub(crate) enum SetEdit {
 /// How a watch ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum WatchEnd {
-    /// As when its time is over.
+    /// The watch ends as when its time is over.
     Closed,
     /// The connection breaks.
     Broken,
-    /// Its version is forgotten, so that all is listed again.
+    /// The watch's version is forgotten, so that all is listed again.
     Expired,
 }
 
-/// What happens at a time. Each fault ends by itself. One with a resource concerns nothing else.
+/// The action of a step. Each fault ends by itself. One with a resource concerns nothing else.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Action {
     /// Creates the marker, or gives it other probes.
@@ -167,7 +167,7 @@ pub(crate) enum Action {
     EndPod { pod: usize, succeeded: bool },
     /// A container of a pod ends, and its kubelet starts it again.
     RestartContainer { pod: usize, container: usize },
-    /// What a probe's command answers from now on.
+    /// The answer of a probe's command from now on.
     SetAnswer {
         pod: usize,
         key: usize,
@@ -256,7 +256,7 @@ pub(crate) enum Action {
     JumpClock { seconds: i64 },
     /// etcd is restored as it was so many versions ago, and all processes are restarted, as its manual asks for.
     Restore { versions: u64 },
-    /// Many objects that are not ours change, so that a restore to before is seen by the versions.
+    /// Other clients change so many objects that a restore to before is seen by the versions.
     SkipVersions,
     /// etcd is restored as it was before that, and nobody is restarted; not while any process hears of changes late.
     RestoreSkipped,
@@ -292,7 +292,7 @@ pub enum FaultClass {
 }
 
 impl FaultClass {
-    /// Those of the gate: all.
+    /// The classes of the gate: all.
     pub const GATE: [Self; 11] = [
         Self::Stale,
         Self::Watches,
@@ -314,7 +314,7 @@ impl Plan {
         let mut rng = Rng::with_seed(seed);
         // Half of the seeds are for one feature alone, whose stories are shorter.
         let has_sets = classes.contains(&FaultClass::Sets) && rng.bool();
-        // Where nobody meddles, nothing is undone.
+        // Nothing is undone where nobody meddles.
         let has_meddlers = classes.contains(&FaultClass::Meddlers) && rng.bool();
         let has_exclusive = classes.contains(&FaultClass::Exclusive) && rng.bool();
         let latency_ms = [0, 20, 100, 300][rng.usize(..4)];

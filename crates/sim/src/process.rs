@@ -35,14 +35,14 @@ struct AgentLine {
     args: leadsman_agent::Args,
 }
 
-/// What processes are started with.
+/// The surroundings that processes are started with.
 #[derive(Clone)]
 pub(crate) struct Surroundings {
     /// The API server.
     pub(crate) server: Model,
-    /// What runs on the nodes.
+    /// The truth on the nodes.
     pub(crate) ground: Ground,
-    /// What is told.
+    /// The story of the run.
     pub(crate) story: Story,
     /// Whether sets of sidecars are acted on.
     pub(crate) has_sets: bool,
@@ -55,11 +55,11 @@ pub(crate) struct Surroundings {
 /// A process over all its incarnations.
 pub(crate) struct Host {
     id: ProcessId,
-    /// What happens to its requests.
+    /// The faults that the process's requests meet.
     pub(crate) faults: Faults,
     rng: Rng,
     running: Option<Running>,
-    /// When the next incarnation starts.
+    /// The time at which the next incarnation starts.
     starts_at: Option<Duration>,
     /// How long the process is down after it dies.
     down: Duration,
@@ -69,7 +69,7 @@ struct Running {
     process: Process,
     task: JoinHandle<()>,
     caller: Option<InProcessCaller>,
-    /// When it is killed, since it was told to stop.
+    /// The time at which the process is killed, once it was told to stop.
     killed_at: Option<Duration>,
 }
 
@@ -200,7 +200,7 @@ impl Hosts {
         running.is_some_and(|running| running.process.readiness.is_ready())
     }
 
-    /// Who answers calls of webhooks: the replicas that are ready, and alive.
+    /// Callers of the replicas that answer calls of webhooks: those that are ready, and alive.
     pub(crate) fn callers(&self) -> Vec<InProcessCaller> {
         let hosts = self.by_id.values();
         let running = hosts.filter_map(|host| host.running.as_ref());

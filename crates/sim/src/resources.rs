@@ -1,4 +1,4 @@
-//! What the API server serves, and what is there before anything happens.
+//! The kinds that the API server serves, and the objects that are there before anything happens.
 
 use serde_json::{Value, json};
 
@@ -11,7 +11,7 @@ pub(crate) const TENANT: &str = "shop";
 pub(crate) const SYSTEM: &str = "leadsman-system";
 /// The Lease of managers.
 pub(crate) const LEASE: &str = leadsman_manager::LEASE;
-/// Its namespace.
+/// The Lease's namespace.
 pub(crate) const LEASE_NAMESPACE: &str = leadsman_manager::LEASE_NAMESPACE;
 /// The tenant's markers.
 pub(crate) const MARKERS: &str = "/apis/apps.kruise.io/v1alpha1/namespaces/shop/podprobemarkers";

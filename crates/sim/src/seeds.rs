@@ -14,7 +14,7 @@ use crate::world::{SeedOutcome, run};
 pub struct Failure {
     /// The seed.
     pub seed: u64,
-    /// What came of the plan as it was made.
+    /// The outcome of the plan as it was made.
     pub whole: SeedOutcome,
 }
 

@@ -23,12 +23,12 @@ struct StoryLines {
     failed_call: Option<Duration>,
 }
 
-/// What should never happen, and did.
+/// A violation: something that should never happen, and did.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
     /// The rule, by which a shrunk plan is known to fail likewise.
     pub rule: &'static str,
-    /// What happened.
+    /// An account of what happened.
     pub what: String,
 }
 

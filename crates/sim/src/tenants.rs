@@ -1,5 +1,5 @@
-//! Who works beside leadsman: the tenant who makes markers and sets, the controllers of its workloads, and clients that edit what
-//! leadsman governs.
+//! Clients beside leadsman: the tenant who makes markers and sets, the controllers of its workloads, and clients that edit
+//! what leadsman governs.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,9 +22,9 @@ pub(crate) const IMAGES: [&str; 4] = ["side:1", "side:2", "side:3", "side:broken
 pub(crate) const SIDECARS: [&str; 2] = ["log", "mesh"];
 /// The value that only one pod has.
 pub(crate) const PRIMARY: &str = "primary";
-/// Who takes the Lease by hand.
+/// The holder of the Lease while somebody has taken it by hand.
 pub(crate) const BY_HAND: &str = "somebody";
-/// For how long a client fights over a label.
+/// The time for which a client fights over a label.
 const FIGHT: Duration = Duration::from_secs(20);
 /// Each of two replicas begins with a second's distance, and doubles it; another value of the label begins without.
 const MOST_FOUGHT: usize = 20;
@@ -148,7 +148,7 @@ pub(crate) struct Tenants {
     rng: Rng,
     replicas: [usize; 2],
     made: usize,
-    /// When something is done that was first asked for, and the tick in which it was asked for last.
+    /// Things that were asked for, by name: the time at which each is done, and the tick in which it was asked for last.
     due: BTreeMap<String, (Duration, u64)>,
     tick: u64,
     /// Whether there was anything to do in the last tick.
@@ -358,7 +358,7 @@ impl Tenants {
             .await
             .is_err()
         {
-            // Also while one of that name is being deleted, and then nothing comes of it.
+            // A marker of that name may be in deletion, and then nothing comes of this.
             let _made = self.rest.create(MARKERS, &marker).await;
         }
     }

@@ -18,7 +18,7 @@ const OUTDATED: Duration = Duration::from_millis(500);
 
 type Answer = Result<(StatusCode, Vec<u8>), String>;
 
-/// Who answers calls.
+/// The replicas that answer calls.
 pub(crate) struct Webhooks {
     story: Story,
     state: Mutex<WebhookCallers>,
@@ -96,7 +96,7 @@ impl Admission for Webhooks {
     }
 }
 
-/// What is left to read of an expression.
+/// The unread rest of an expression.
 struct Cel<'a> {
     rest: &'a str,
     variables: &'a Variables,

@@ -36,17 +36,17 @@ const SUSPICION: Duration = Duration::from_secs(130);
 /// How long an outage lasts, and after which time its end is forgotten.
 const OUTAGE: Duration = Duration::from_secs(20);
 const RECOVERY: Duration = Duration::from_secs(30);
-/// For how long nothing is written afterwards.
+/// The time for which nothing may be written at rest.
 const SILENCE: Duration = Duration::from_secs(30);
 
-/// What came of a run.
+/// The outcome of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SeedOutcome {
     /// The plan that was run.
     pub plan: Plan,
-    /// What happened, line by line.
+    /// The story, line by line.
     pub story: Vec<String>,
-    /// What should not have happened, the first one first.
+    /// The violations, the first one first.
     pub violations: Vec<Violation>,
     /// How long all took to be right after the last fault.
     pub settled: Option<Duration>,
@@ -59,7 +59,7 @@ pub fn run(plan: &Plan) -> SeedOutcome {
         .start_paused(true)
         .build()
         .expect("a runtime without I/O needs nothing of the system");
-    // Who still asks the thread's own generator gets the same numbers each time.
+    // Code that still asks the thread's own generator gets the same numbers each time.
     fastrand::seed(plan.seed);
     runtime.block_on(async {
         let epoch: Timestamp = "2026-01-01T00:00:00Z".parse().expect("it is a time");
@@ -78,7 +78,7 @@ struct Simulation<'a> {
     rest: Rest,
     tenants: Tenants,
     kubelets: Vec<Kubelet>,
-    /// Which nodes are there.
+    /// Whether each node is there.
     nodes: Vec<bool>,
     hosts: Hosts,
     invariants: Invariants,
@@ -89,7 +89,7 @@ struct Simulation<'a> {
     installed: u64,
     /// The version before others' objects changed.
     skipped: Option<u64>,
-    /// When the last arrives that faults hold back, and all know of a restore.
+    /// The time at which all that faults hold back has arrived, and all know of a restore.
     held_until: Duration,
 }
 
@@ -158,7 +158,7 @@ impl<'a> Simulation<'a> {
             self.story.tell("step", format_args!("{:?}", step.action));
             self.carry_out(&step.action).await;
         }
-        // What begun last has its time too.
+        // Actions begun last have their time too.
         for _ in 0..20 {
             self.tick(&webhooks).await;
         }
@@ -250,7 +250,7 @@ impl<'a> Simulation<'a> {
 
     /// Nobody writes where nothing differs.
     async fn keep_silent(&mut self, webhooks: &Webhooks) {
-        // What was decided already may be on its way, and messages have a pace of ten seconds.
+        // Writes that were decided already may be on their way, and messages have a pace of ten seconds.
         for _ in 0..12 {
             tokio::time::sleep(10 * TICK).await;
             self.tick(webhooks).await;
@@ -290,7 +290,7 @@ impl<'a> Simulation<'a> {
         for (what, written) in self.story.take_writes() {
             let most = match what.split(' ').nth(2).unwrap_or_default() {
                 "nodepodprobes/status" | "events" => count,
-                // What others own too is taken away by a request of its own; a status has its own pace.
+                // Fields that others own too are taken away by a request of their own; a status has its own pace.
                 "pods/status" | "podprobemarkers/status" => 2 * count,
                 _ => 0,
             };

@@ -1,4 +1,4 @@
-//! Which barrier a leader stores next: by what its calls need, and by how far its own state has come of what is stored.
+//! The barrier that a leader stores next: by what its calls need, and by how far its own state has come of what is stored.
 //!
 //! A barrier is raised, with the next slot, when calls need a later state, and otherwise left as it is, so that a restart
 //! writes nothing. A leader whose own state has not come as far as what is stored writes nothing at all, since its calls

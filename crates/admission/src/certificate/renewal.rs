@@ -1,4 +1,4 @@
-//! When a certificate is issued and when it is served: a function of the contents of the Secret and of the time.
+//! The times when a certificate is issued and served: a function of the contents of the Secret and of the time.
 //!
 //! A certificate and its CA expire together. After two thirds of their life a successor with a CA of its own is stored
 //! beside them, and the CA bundle of the webhook configuration gets both CAs. The successor is served only when that

@@ -1,4 +1,4 @@
-//! What a cron job has started: a `Job` or a `BroadcastJob`, as far as a cron job reads them, which is the same of both.
+//! A run of a cron job: a `Job` or a `BroadcastJob`, as far as a cron job reads it, which is the same for both.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use serde::Deserialize;

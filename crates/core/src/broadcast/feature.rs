@@ -27,7 +27,7 @@ const MOST: usize = 60;
 /// each creation is tried again by itself after a while.
 const REFUSED: usize = 10;
 
-/// What it knows of the cluster.
+/// The jobs, pods and nodes that are known.
 #[derive(Default)]
 pub struct JobWorld {
     /// The jobs.
@@ -80,7 +80,7 @@ impl Feature for BroadcastJobs {
         memory: &mut JobMemories,
         plan: &mut Plan<'_, Self>,
     ) {
-        // What this process has asked for counts only once it is there: what follows from an end must outlive this process.
+        // The state that events have shown decides, not what was asked for: what follows from an end must outlive this process.
         let job = world.jobs.observed(name).filter(|job| !job.is_going);
         match job.map(|job| (job, job.end())) {
             None => {
@@ -306,7 +306,7 @@ fn create_pods(
         }
         let name = job.pod_name(&node_hash(&job.uid, node));
         if world.pods.assumed(&name).is_some() || world.pods.undecodable().contains(&name) {
-            // Its end makes the job run.
+            // The job is looked at again once that pod is gone.
             let note = format!(
                 "pod {} is not the job's or cannot be decoded, and has the name of its pod for node {node}",
                 name.name
@@ -378,7 +378,7 @@ impl Watch<Pod> for BroadcastJobs {
                 affected(JobKey(pod.name.beside(&owner.job)));
                 continue;
             }
-            // It may have had the name of a job's pod.
+            // A pod without an owner may have had the name of a job's pod.
             let Some((prefix, _)) = pod.name.name.rsplit_once('-') else {
                 continue;
             };

@@ -43,28 +43,28 @@ pub(super) fn word_of_pods(prefix: &str) -> String {
 /// A job. A change of its state costs no copy of its template.
 #[derive(Clone, Debug)]
 pub struct Job {
-    /// Its name.
+    /// The job's name.
     pub name: ObjectName,
-    /// Its uid.
+    /// The job's uid.
     pub uid: String,
     pub(super) version: ResourceVersion,
     pub(super) generation: i64,
     pub(super) is_going: bool,
-    /// What is asked for.
+    /// The job's spec.
     pub spec: Arc<JobSpec>,
-    /// What was written of it.
+    /// The status that was written last.
     pub status: BroadcastJobStatus,
     pub(super) succeeded: Arc<NodeHashes>,
     pub(super) acknowledged: Arc<NodeHashes>,
 }
 
-/// What is asked for.
+/// The spec of a job.
 #[derive(Debug)]
 pub struct JobSpec {
     pub(super) template: Verbatim,
-    /// What the pod requires of its node, or why nothing can be made of the template.
+    /// The pod's requirements on its node, or why nothing can be made of the template.
     pub requirements: Result<NodeRequirements, String>,
-    /// None for what no schema of ours lets pass, with which nothing runs.
+    /// The limit on pods that run at a time; None for one that no schema of ours lets pass, with which nothing runs.
     pub(super) parallelism: Option<Amount>,
     pub(super) is_paused: bool,
     /// Whether it ends at all.
@@ -112,7 +112,7 @@ impl Job {
         })
     }
 
-    /// When it fails if it has not ended.
+    /// The time at which the job fails if it has not ended.
     pub(super) fn deadline(&self, now: Timestamp) -> Option<Timestamp> {
         let start = self.status.start_time.as_ref().map_or(now, |time| time.0);
         self.spec

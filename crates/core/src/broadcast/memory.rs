@@ -1,4 +1,4 @@
-//! What is remembered of a job beside what its objects show.
+//! The memory of a job beside what its objects show.
 //!
 //! A pod that has succeeded may be deleted, by a user or by the garbage collection of ended pods
 //! (`--terminated-pod-gc-threshold`), and its node must not run the pod again. So the job has an annotation with the nodes on
@@ -20,17 +20,17 @@ use super::writes::{BroadcastJobs, RECORD};
 /// How long a success is known to this process alone, at most.
 const RECORDED_WITHIN: Duration = Duration::from_secs(10);
 
-/// What is remembered of all jobs that have not ended.
+/// The memory of all jobs that have not ended.
 #[derive(Debug, Default)]
 pub struct JobMemories(pub(super) BTreeMap<ObjectName, JobMemory>);
 
-/// What is remembered of a job.
+/// The memory of a job.
 #[derive(Debug, Default)]
 pub(super) struct JobMemory {
     uid: String,
     /// The successes that are not in the job's annotation.
     unrecorded: NodeHashes,
-    /// When the first of them was seen, or the annotation without them.
+    /// The time at which the first of them was seen, or the annotation without them.
     since: Option<Duration>,
     /// The annotation as it was last seen.
     recorded: Arc<NodeHashes>,
@@ -41,7 +41,7 @@ pub(super) struct JobMemory {
 }
 
 impl JobMemories {
-    /// What is remembered of a job; nothing of an earlier one of its name.
+    /// Returns the memory of a job, without that of an earlier one of its name.
     pub(super) fn of(&mut self, job: &Job) -> &mut JobMemory {
         let memory = self.0.entry(job.name.clone()).or_default();
         if memory.uid != job.uid {
@@ -78,7 +78,7 @@ impl JobMemory {
         plan: &mut Plan<'_, BroadcastJobs>,
     ) {
         if job.spec.requirements.is_err() {
-            // Which nodes it is for is not known, and none is forgotten.
+            // The job's nodes are not known, and none is forgotten.
             return;
         }
         let now = plan.now().monotonic;

@@ -14,7 +14,7 @@ use crate::workload::{JsonObject, object};
 /// A pod. Of one that belongs to no job only its name is kept, which it may have before a job's pod.
 #[derive(Clone, Debug, PartialEq)]
 pub struct JobPod {
-    /// Its name.
+    /// The pod's name.
     pub name: ObjectName,
     pub(super) uid: String,
     version: ResourceVersion,
@@ -42,7 +42,7 @@ pub(super) struct PodOwner {
 /// How far a pod is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum JobPodPhase {
-    /// It runs, or waits to run.
+    /// The pod runs, or waits to run.
     Active,
     Succeeded,
     Failed,
@@ -125,7 +125,7 @@ impl JobPod {
         }
     }
 
-    /// Its node as [`node_hash`] has it. A pod that `OpenKruise` has created has another name.
+    /// The [`node_hash`] of the pod's node. A pod that `OpenKruise` has created has another name.
     pub(super) fn node_hash(&self, job_uid: &str) -> Option<Cow<'_, str>> {
         let named = self
             .name

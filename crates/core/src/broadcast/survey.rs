@@ -1,4 +1,4 @@
-//! What there is of a job: its pods and the nodes that it is for, each counted once.
+//! The survey of a job: its pods and the nodes that it is for, each counted once.
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
@@ -16,7 +16,7 @@ pub struct KnownNode {
     name: ObjectName,
     uid: String,
     version: ResourceVersion,
-    /// What decides which pods it takes.
+    /// The facts that decide which pods it takes.
     pub facts: NodeFacts,
 }
 
@@ -51,27 +51,27 @@ impl Stored for KnownNode {
     }
 }
 
-/// What a job's pod on a node stands for. Of two pods on a node the first of these counts.
+/// The standing of a job's pod on a node. If a node has two pods, the one with the first of these counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Standing {
     Succeeded,
     Active,
-    /// It has failed by its restarts, and is started again and again.
+    /// The pod has failed by its restarts, and is started again and again.
     OverLimit,
     Failed,
-    /// It waits for a node that is gone.
+    /// The pod waits for a node that is gone.
     Orphaned,
-    /// It is being deleted or about to be, and has not succeeded: it counts nowhere, and holds its node.
+    /// The pod is being deleted or about to be, and has not succeeded: it counts nowhere, and holds its node.
     Leaving,
 }
 
 /// Nodes, by [`node_hash`]. A run looks up thousands of them, so none is copied that a pod's name has.
 type Hashes<'a> = HashSet<Cow<'a, str>>;
 
-/// What counts of each node that has a pod, by its name: the first of its pods.
+/// The first pod of each node that has one, with its standing, by the node's name.
 type Standings<'a> = HashMap<&'a str, (Standing, &'a ObjectName)>;
 
-/// What there is of a job.
+/// The survey of a job.
 #[derive(Debug, Default)]
 pub(super) struct Survey<'a> {
     /// The nodes that fit and have no pod of the job, by name.
@@ -122,7 +122,7 @@ impl<'a> Survey<'a> {
         nodes: &'a Store<KnownNode>,
     ) -> Standings<'a> {
         let namespace = &job.name.namespace;
-        // They may run, and cannot be looked at.
+        // Undecodable pods may run, and cannot be looked at.
         let first = job.pod_name("");
         let unknown = pods.undecodable().range(&first..).take_while(|name| {
             name.namespace == first.namespace && name.name.starts_with(&first.name)

@@ -1,4 +1,4 @@
-//! What becomes of a job, and its status.
+//! The verdict on a job, and its status.
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -8,7 +8,7 @@ use leadsman_reconcile::{Notice, whole_seconds};
 use super::job::{Job, OnFailure};
 use super::survey::Survey;
 
-/// What becomes of a job that has not ended.
+/// The verdict on a job that has not ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum JobVerdict {
     /// The nodes that lack a pod get one.
@@ -21,7 +21,7 @@ pub(super) enum JobVerdict {
     Complete,
     /// A pod has failed.
     PodFailed,
-    /// It has taken too long.
+    /// The job has taken too long.
     DeadlineExceeded,
 }
 
@@ -84,8 +84,8 @@ impl JobVerdict {
     }
 }
 
-/// What is told once a status is written, if it says something new. The words are `OpenKruise`'s, but for the reason of a failed
-/// pod, which was a sentence.
+/// The notice to send once a status is written, if it says something new. The words are `OpenKruise`'s, but for the reason of a
+/// failed pod, which was a sentence.
 pub(super) fn notice(job: &Job, survey: &Survey<'_>, verdict: JobVerdict) -> Option<Notice> {
     let was_paused = job.status.phase.as_deref() == Some("paused");
     let counted = |message: String| format!("{message}: {}", counts(survey));

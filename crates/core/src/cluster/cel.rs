@@ -37,7 +37,7 @@ pub fn any(terms: impl IntoIterator<Item = String>, limit: usize) -> Option<Stri
             text.push_str(" || ");
         }
         text.push_str(&term);
-        // After each term, so that no more is put together than can be used.
+        // The check after each term ensures that no more is put together than can be used.
         if text.len() > limit {
             return None;
         }

@@ -36,7 +36,7 @@ impl<T: ?Sized> Default for Interner<T> {
 }
 
 impl<T: ?Sized + Eq + Hash> Interner<T> {
-    /// With fewer values, dropping unused ones is not worth the search.
+    /// The number of values below which dropping unused ones is not worth the search.
     const FEW: usize = 1024;
 
     /// The shared form of a value.
@@ -44,7 +44,7 @@ impl<T: ?Sized + Eq + Hash> Interner<T> {
         if let Some(known) = self.known.get(value.borrow()) {
             return known.clone();
         }
-        // At each doubling, so that sweeping costs a constant for each value that was added.
+        // A sweep at each doubling costs a constant for each value that was added.
         if self.known.len() >= self.sweep_at {
             self.known.retain(|value| Arc::strong_count(value) > 1);
             self.known.shrink_to(2 * self.known.len());

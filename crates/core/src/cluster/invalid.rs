@@ -1,4 +1,4 @@
-//! What is wrong with an object, and where in it. All errors of an object are found in one pass.
+//! The faults of an object, and where in it they are. All errors of an object are found in one pass.
 
 use std::fmt;
 
@@ -6,9 +6,9 @@ use std::fmt;
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
 #[error("{path}: {message}")]
 pub struct Invalid {
-    /// Where, as the API server writes it: `spec.probes[0].probe`.
+    /// The path of the field, as the API server writes it: `spec.probes[0].probe`.
     pub path: String,
-    /// What.
+    /// The fault in the field.
     pub message: String,
 }
 

@@ -23,16 +23,16 @@ struct Requirement {
     operator: Operator,
 }
 
-/// What is required of a label. Values are sorted and unique, whatever their order in the object.
+/// A requirement on a label. Values are sorted and unique, whatever their order in the object.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Operator {
-    /// It has one of these values.
+    /// The label has one of these values.
     In(Vec<Arc<str>>),
-    /// It has none of these values, or is absent.
+    /// The label has none of these values, or is absent.
     NotIn(Vec<Arc<str>>),
-    /// It is there.
+    /// The label is there.
     Exists,
-    /// It is absent.
+    /// The label is absent.
     DoesNotExist,
 }
 
@@ -108,9 +108,8 @@ impl Selector {
 
     /// Whether an object with these labels is selected; `label` gives the value of a key.
     pub fn matches<'a>(&self, label: impl Fn(&str) -> Option<&'a str>) -> bool {
-        // For Kubernetes an empty selector selects everything (`LabelSelectorAsSelector`,
-        // `k8s.io/apimachinery/pkg/apis/meta/v1/helpers.go`). Here it is a slip, and must not mark
-        // or inject every pod.
+        // Kubernetes takes an empty selector to select everything (`LabelSelectorAsSelector`,
+        // `k8s.io/apimachinery/pkg/apis/meta/v1/helpers.go`). Here it is a slip, and must not mark or inject every pod.
         !self.is_empty()
             && self
                 .requirements

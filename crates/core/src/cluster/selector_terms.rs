@@ -12,17 +12,17 @@ use super::text::nearest;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SelectorTerm {
-    /// As `kubectl -l` takes it.
+    /// The requirement, as `kubectl -l` takes it.
     pub term: String,
     /// Whether the object's labels fulfil it.
     pub holds: bool,
-    /// What the object has instead; empty if it holds.
+    /// The label that the object has instead, or that it has none; empty if the requirement holds.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub found: String,
 }
 
 impl Selector {
-    /// Its requirements, and whether these labels fulfil them.
+    /// Lists the requirements, each with whether these labels fulfil it.
     pub fn terms<'a, I: Iterator<Item = (&'a str, &'a str)>>(
         &self,
         labels: impl Fn() -> I,
@@ -49,7 +49,7 @@ impl Selector {
     }
 }
 
-/// As `kubectl -l` takes it.
+/// Writes the selector as `kubectl -l` takes it.
 impl fmt::Display for Selector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let terms = self

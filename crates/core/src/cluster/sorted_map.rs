@@ -63,7 +63,7 @@ impl<V: Clone> Extend<(Arc<str>, V)> for SortedMap<V> {
 }
 
 impl<V> FromIterator<(Arc<str>, V)> for SortedMap<V> {
-    /// Of entries of the same name the last one stays, as in any map.
+    /// Keeps the last of several entries of the same name, as any map does.
     fn from_iter<I: IntoIterator<Item = (Arc<str>, V)>>(entries: I) -> Self {
         let mut entries: Vec<_> = entries.into_iter().collect();
         // A stable sort: of equal names the one that came last has to stay last.

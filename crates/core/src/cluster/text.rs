@@ -1,6 +1,6 @@
 //! Texts that must fit somewhere.
 
-/// At most `bytes` of a text, truncated on the boundary of a character.
+/// Truncates a text to at most `bytes`, on the boundary of a character.
 pub fn truncate(text: &str, bytes: usize) -> &str {
     &text[..text.floor_char_boundary(bytes)]
 }
@@ -15,7 +15,7 @@ pub fn nearest<'a>(text: &str, candidates: impl IntoIterator<Item = &'a str>) ->
     let near = candidates.filter(|(distance, candidate)| {
         *distance > 0 && 3 * distance <= text.chars().count().max(candidate.chars().count())
     });
-    // Of those equally near the first by name, whatever the order of the candidates.
+    // The first by name of those equally near, whatever the order of the candidates.
     near.min().map(|(_, candidate)| candidate)
 }
 

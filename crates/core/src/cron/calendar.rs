@@ -22,7 +22,7 @@ pub struct Calendar {
     needs_both: bool,
 }
 
-/// What a field counts.
+/// The unit of a field.
 struct Unit {
     name: &'static str,
     least: u32,
@@ -85,7 +85,7 @@ impl Calendar {
     }
 
     fn fires(&self) -> bool {
-        // In a leap year.
+        // The year 2000 is a leap year.
         let longest = |month| Date::constant(2000, month, 1).days_in_month();
         let months = (1..=12_i8).filter(|month| self.months & (1 << month) != 0);
         let has_date = months

@@ -33,7 +33,7 @@ impl RunKind {
     /// Both.
     pub const ALL: [Self; 2] = [Self::Job, Self::BroadcastJob];
 
-    /// Its name.
+    /// The name of the kind.
     pub fn name(self) -> &'static str {
         match self {
             Self::Job => "Job",
@@ -71,7 +71,7 @@ pub struct CronJob {
     pub template: Result<Template, TemplateError>,
 }
 
-/// What a cron job runs.
+/// The template of a cron job's runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Template {
     /// The kind of the runs.
@@ -83,7 +83,7 @@ pub struct Template {
 /// Why a cron job has nothing to run.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TemplateError {
-    /// None or several templates.
+    /// The number of templates is not one.
     #[error("spec.template has {0} templates instead of one: jobTemplate or broadcastJobTemplate")]
     NotOne(usize),
     /// Images that are pulled.
@@ -214,7 +214,7 @@ impl Stored for CronJob {
     }
 
     fn words(&self, found: &mut dyn FnMut(&str)) {
-        // Its runs name it by its uid.
+        // The runs of a cron job name it by its uid.
         found(self.uid());
     }
 
@@ -229,9 +229,9 @@ impl Stored for CronJob {
 /// A run of a cron job, or another object of such a kind.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Run {
-    /// Its name.
+    /// The run's name.
     pub name: ObjectName,
-    /// Its uid; empty for one that is about to be made.
+    /// The run's uid; empty for one that is about to be made.
     pub uid: String,
     /// The version that was seen.
     pub version: ResourceVersion,

@@ -1,4 +1,4 @@
-//! What a cron job wants: a run, fewer old runs, another status.
+//! The needs of a cron job: a run, fewer old runs, another status.
 
 use std::sync::Arc;
 
@@ -32,7 +32,7 @@ pub(super) struct Look<'a> {
     name: ObjectName,
     world: &'a CronWorld,
     now: Timestamp,
-    /// Its runs that exist.
+    /// The cron job's runs that exist.
     runs: Vec<(RunKind, &'a Arc<Run>)>,
     /// The latest time that has a run, or had one.
     last: Option<Timestamp>,
@@ -40,13 +40,13 @@ pub(super) struct Look<'a> {
     announced: Option<&'a RunReference>,
 }
 
-/// What becomes of the announcement in the status.
+/// The change of the announcement in the status.
 #[derive(Clone, Copy)]
 enum Announcement {
     Stays,
-    /// This run is about to be made.
+    /// The announcement of this run, which is about to be made.
     Made(RunKind, Timestamp),
-    /// It will not be made.
+    /// The announced run will not be made.
     Ends,
 }
 
@@ -54,7 +54,7 @@ enum Announcement {
 enum Judgement {
     Awaited,
     Accepted,
-    /// It would not, in its own words.
+    /// The API server would refuse the run, in these words.
     Refused(String),
 }
 
@@ -425,7 +425,7 @@ impl<'a> Look<'a> {
             condition.last_transition_time = Time(Timestamp::UNIX_EPOCH);
         }
         let purpose = Purpose::of(json!(timeless).to_string());
-        // With the version, or it could undo what another process has written since.
+        // The patch has the version, or it could undo what another process has written since.
         let version = &self.job.wire.metadata.resource_version;
         let body = json!({"metadata": {"uid": self.job.uid(), "resourceVersion": version}, "status": patch});
         let write = plan.patch(&STATUS, self.name.clone(), &body);

@@ -12,12 +12,12 @@ use super::zone::find_zone;
 /// Missed runs are counted up to this number.
 pub const MOST_COUNTED: usize = 1_000;
 
-/// When something runs.
+/// The times at which something runs.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Schedule {
-    /// At the times of a calendar, as the clocks of a zone show them.
+    /// The times of a calendar, as the clocks of a zone show them.
     Calendar(Calendar, TimeZone),
-    /// At this distance, in whole seconds.
+    /// A constant distance, in whole seconds.
     Every(SignedDuration),
 }
 
@@ -26,7 +26,7 @@ pub enum Schedule {
 pub struct Missed {
     /// The last one.
     pub latest: Timestamp,
-    /// Their number; beyond [`MOST_COUNTED`] there are at least as many.
+    /// The number of missed runs; beyond [`MOST_COUNTED`] there are at least as many.
     pub count: usize,
 }
 

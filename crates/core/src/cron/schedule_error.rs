@@ -22,7 +22,7 @@ pub enum ScheduleError {
         unit: &'static str,
         /// The item of the field.
         text: String,
-        /// What is wrong with it.
+        /// The item's problem.
         problem: String,
     },
     /// A word with `@` that is none of those that are known.

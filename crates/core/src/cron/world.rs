@@ -15,7 +15,7 @@ pub struct Cron {
     pub default_zone: TimeZone,
 }
 
-/// What is watched.
+/// The objects that are watched.
 #[derive(Default)]
 pub struct CronWorld {
     /// The cron jobs.
@@ -38,10 +38,10 @@ impl CronWorld {
     }
 }
 
-/// What this process remembers of cron jobs.
+/// The memory that this process has of cron jobs.
 pub type Memory = BTreeMap<ObjectName, Remembered>;
 
-/// What this process remembers of a cron job since it leads. A user may delete a run before a status shows it.
+/// The memory that this process has of a cron job since it leads. A user may delete a run before a status shows it.
 #[derive(Debug, Default)]
 pub struct Remembered {
     /// The uid: another cron job of the name begins with nothing.

@@ -122,7 +122,7 @@ impl Exclusive {
         pod.labels.get(&self.label) == Some(&self.value)
     }
 
-    /// What a verdict claims that would give a pod the value.
+    /// Reads the claim of a verdict that would give a pod the value.
     ///
     /// # Errors
     ///
@@ -162,13 +162,13 @@ fn value_name(text: &str) -> Option<Arc<str>> {
 /// The claim of a pod to a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Claim {
-    /// Its version; None where claims have none.
+    /// The claim's version; None where claims have none.
     pub version: Option<u64>,
-    /// When the verdict changed that it follows from.
+    /// The time of the last change of the verdict that the claim follows from.
     pub since: Option<Timestamp>,
 }
 
-/// What a pod's annotation says of a value.
+/// The record of a value in a pod's annotation.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
     /// Whether it has the value, or is about to get it.
@@ -177,7 +177,7 @@ pub struct Record {
     /// The highest version that it had, or that was higher than that of a claim of its own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub version: Option<u64>,
-    /// Since when its claim counts.
+    /// The time from which the pod's claim counts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since: Option<Time>,
     /// The value of the label by which the pods are grouped: in another group the version says nothing.
@@ -196,7 +196,7 @@ impl Record {
         }
     }
 
-    /// What is left when the pod does not have the value any more.
+    /// The record that is left when the pod does not have the value any more.
     fn of_past(version: Option<u64>) -> Option<Self> {
         version.map(|version| Self {
             version: Some(version),
@@ -223,20 +223,20 @@ pub fn read_records(pod: &IndexedPod) -> Records {
     read.unwrap_or_default()
 }
 
-/// What a pod has to do with a value.
+/// The relation of a pod to a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Member {
     /// What its verdict says.
     pub stance: Stance,
     /// Whether it has the label.
     pub shows: bool,
-    /// What its annotation says.
+    /// The record in the pod's annotation.
     pub record: Option<Record>,
     /// Whether the watch has shown the pod as it is known, and not only the reply to a write.
     pub is_watched: bool,
 }
 
-/// What the verdict on a pod says of a value.
+/// The meaning of the verdict on a pod for a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stance {
     /// The pod is to have it.
@@ -278,7 +278,7 @@ pub struct Group {
     election: Election,
 }
 
-/// Who is to have the value.
+/// The choice of the pod that is to have the value.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Election {
     /// The pod; None if nobody claims it.
@@ -289,22 +289,22 @@ pub struct Election {
     pub floor: Option<u64>,
 }
 
-/// What is decided of one pod and the value.
+/// The decision on one pod and the value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ruling {
-    /// What it has stays.
+    /// The pod keeps what it has.
     Stays,
-    /// It has the value, or gets it now.
+    /// The pod has the value, or gets it now.
     Has,
-    /// It gets the value once the watch shows that its record says so.
+    /// The pod gets the value once the watch shows that its record says so.
     Announced,
-    /// It gets the value once these pods have lost it.
+    /// The pod gets the value once these pods have lost it.
     Awaits(Vec<PodName>),
-    /// This pod has a better claim, or has the value with as good a one.
+    /// Another pod has a better claim, or has the value with as good a one.
     Lost(PodName),
     /// A higher version than its own was proved before.
     Outdated(u64),
-    /// It is not to have the value by its verdict.
+    /// The pod is not to have the value by its verdict.
     Declines,
 }
 
@@ -331,7 +331,7 @@ impl Group {
         self.members.is_empty()
     }
 
-    /// Who is to have the value.
+    /// The choice of the pod that is to have the value.
     pub fn election(&self) -> &Election {
         &self.election
     }
@@ -360,7 +360,7 @@ impl Group {
         let candidates = self.members.iter().filter_map(|(pod, member)| {
             let (version, since) = match member.stance {
                 Stance::Claims(claim) => (claim.version, claim.since),
-                // One that has never got it must not keep others from it.
+                // A pod that has never got the value must not keep others from it.
                 Stance::Silent if member.shows => {
                     (member.recorded_version(), member.recorded_since())
                 }
@@ -372,7 +372,7 @@ impl Group {
             }
             let version = version.filter(|_| self.is_versioned);
             let has = member.may_have();
-            // Of claims of one version the one that has the value keeps it; without versions the later one counts first.
+            // A pod that has the value keeps it against claims of its version; without versions the later claim counts first.
             let rank = (version, has && self.is_versioned, since, has, Reverse(pod));
             Some((rank, is_claimed))
         });
@@ -384,7 +384,7 @@ impl Group {
         }
     }
 
-    /// What is decided of a pod.
+    /// The decision on a pod.
     pub fn ruling(&self, pod: &PodName) -> Ruling {
         let Some(member) = self.members.get(pod) else {
             return Ruling::Declines;
@@ -433,7 +433,7 @@ impl Group {
         }
     }
 
-    /// What the record of a pod is to say.
+    /// The record that a pod is to have.
     pub fn wanted_record(&self, pod: &PodName, ruling: &Ruling) -> Option<Record> {
         let member = self.members.get(pod)?;
         let known = member.record.as_ref();
@@ -452,7 +452,7 @@ impl Group {
                 })
             }
             (Stance::Claims(claim), _) => {
-                // Once it knows of a higher one it claims in vain, also when that is forgotten elsewhere.
+                // A pod that knows of a higher version claims in vain, also when that is forgotten elsewhere.
                 let proved = self.highest_version().filter(|_| version <= claim.version);
                 Record::of_past(version.max(proved))
             }

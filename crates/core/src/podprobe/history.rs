@@ -10,13 +10,13 @@ use std::sync::Arc;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use serde::{Deserialize, Serialize};
 
-/// Which probes are asked about.
+/// A question about the probes of a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct HistoryQuery {
-    /// Those of pods in this namespace; None for all.
+    /// The namespace of the pods; None for all namespaces.
     pub namespace: Option<String>,
-    /// Those of pods of this name; None for all.
+    /// The name of the pods; None for all names.
     pub pod: Option<String>,
     /// Whether the output of each run is left out.
     pub without_output: bool,
@@ -107,14 +107,14 @@ impl fmt::Display for ResultsInARow {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RecordedRun {
-    /// When it began, by the node's clock.
+    /// The start time, by the node's clock.
     pub time: MicroTime,
     /// How long it took.
     pub duration_seconds: f64,
     /// How long it had waited for a permit before.
     #[serde(default)]
     pub waited_seconds: f64,
-    /// Its result.
+    /// The run's result.
     pub result: RunResult,
     /// The output of the probe, why it failed, or why it could not be run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -133,7 +133,7 @@ pub enum RunResult {
 }
 
 impl RunResult {
-    /// Its name, as it is written.
+    /// The result's name, as it is written.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Succeeded => "Succeeded",

@@ -14,7 +14,7 @@ pub const MARKERS: &str = "kruise.io/podprobemarker-list";
 /// Maximum size of both values together: half of what all annotations of a pod may have is left to others.
 pub const INJECTED_BYTES: usize = ANNOTATIONS_BYTES / 2;
 
-/// What both values leave free, when a pod gets them first, of what all annotations of a pod may have, for those that come
+/// The bytes of a pod's annotations that both values leave free, when the pod gets them first, for those that come
 /// later: marks, and the annotations of other webhooks and of whoever edits the pod. A pod that has them keeps them while
 /// they fit at all: what came later is what this was left free for. The API server refuses a pod with more, whoever adds the
 /// last byte, and a pod must not be refused because of probes.
@@ -36,19 +36,19 @@ pub(super) fn fingerprint_of(probes: Option<&str>, markers: Option<&str>) -> Opt
     })
 }
 
-/// When the annotations of a pod are read.
+/// The moment at which the annotations of a pod are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Moment {
-    /// It is being created: whatever it has was copied.
+    /// The pod is being created: whatever it has was copied.
     Creation,
-    /// It exists.
+    /// The pod exists.
     Existence,
 }
 
 /// The bytes that both values may have beside a pod's other annotations. Those that `is_ours` take no room: a mark that did
 /// would remove the probe that it follows from, and so itself.
 ///
-/// It is the same for all pods whose annotations leave enough, so that few changes of an annotation change it.
+/// The room is the same for all pods whose annotations leave enough, so that few changes of an annotation change it.
 pub(super) fn annotation_room_in(
     annotations: &[(String, String)],
     moment: Moment,

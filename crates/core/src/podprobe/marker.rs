@@ -40,15 +40,15 @@ const _: () = assert!(MARKERS_PER_POD < MARKERS_PER_NAMESPACE);
 pub struct Marker {
     /// Namespace and name.
     pub name: ObjectName,
-    /// Its uid.
+    /// The marker's uid.
     pub uid: Arc<str>,
-    /// Its generation.
+    /// The marker's generation.
     pub generation: i64,
-    /// When it was created; of two markers that conflict the older wins.
+    /// The creation time; of two markers that conflict the older wins.
     pub created: Timestamp,
     /// Selects pods of its namespace.
     pub selector: Selector,
-    /// Its probes; their names and condition types are unique.
+    /// The marker's probes; their names and condition types are unique.
     pub probes: Vec<MarkerProbe>,
 }
 
@@ -65,7 +65,7 @@ pub struct MarkerProbe {
     pub entry: Arc<str>,
     /// The probe as every pod has it; None if a port is a name, which each container resolves to a number of its own.
     pub resolved: Option<ResolvedProbe>,
-    /// What the output of a successful run has to be.
+    /// The expected output of a successful run.
     pub output: Option<Arc<ExpectedOutput>>,
     /// Type of the pod's condition that shows the verdict.
     pub condition_type: Option<Arc<str>>,
@@ -78,7 +78,7 @@ pub struct MarkerProbe {
 }
 
 impl MarkerProbe {
-    /// What its policies set, whatever verdict and output.
+    /// All pairs that its policies set, whatever verdict and output.
     pub fn all_pairs(&self) -> impl Iterator<Item = &PolicyPairs> {
         let policies = self.succeeded.iter().chain(&self.failed);
         policies.flat_map(Policy::all_pairs)
@@ -136,7 +136,7 @@ impl Marker {
         let mut errors = Vec::new();
         let mut report = FieldErrors::new(&mut errors, "spec");
         let selector = Selector::read(&marker.spec.selector, &mut report.field("selector"));
-        // It would select every pod of the namespace (`LabelSelector`,
+        // An empty selector would select every pod of the namespace (`LabelSelector`,
         // `k8s.io/apimachinery/pkg/apis/meta/v1/types.go`).
         if selector_is_empty(&marker.spec.selector) {
             let message =

@@ -30,13 +30,13 @@ use crate::cluster::SortedMap;
 /// The desired state of a governed mark.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Want<T> {
-    /// This value.
+    /// The mark has this value.
     Value(T),
-    /// It is absent, whoever wrote it.
+    /// The mark is absent, whoever wrote it.
     Absent,
-    /// There is no verdict, or none that counts yet: a mark of ours stays as it is.
+    /// No verdict, or none that counts yet: a mark of ours stays as it is.
     Hold,
-    /// It is somebody else's: we give up what we own of it and never write it. It goes if we alone own it.
+    /// The mark is somebody else's: we give up what we own of it and never write it. It goes if we alone own it.
     Leave,
 }
 
@@ -117,9 +117,9 @@ pub struct DesiredMarks {
     pub refused: Vec<RefusedValue>,
     /// Verdicts that do not count yet.
     pub held: Vec<HeldVerdict>,
-    /// What the verdicts say of exclusive values, of the probes that set their labels.
+    /// The stances of verdicts on exclusive values, of the probes that set their labels.
     pub stances: Vec<(ProbePosition, Stance)>,
-    /// What is decided of these values. Known once all pods of their groups are.
+    /// The rulings on these values; empty until all pods of their groups are known.
     pub rulings: Vec<(ProbePosition, Ruling)>,
 }
 
@@ -295,7 +295,7 @@ fn probe_claims(probe: &MarkerProbe, mark: &Mark) -> bool {
     let mut pairs = probe.all_pairs();
     match mark {
         Mark::Label(key) => pairs.any(|pairs| pairs.labels.contains_key(key)),
-        // These two annotations list the probes of all matching markers.
+        // Both annotations list the probes of all matching markers.
         Mark::Annotation(key) if [PROBES, MARKERS].contains(&&**key) => {
             probe.condition_type.is_some()
         }

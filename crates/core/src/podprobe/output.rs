@@ -1,4 +1,4 @@
-//! What the output of a probe has to be, the values in it, and texts in which these stand.
+//! The expected output of a probe, the values in it, and texts in which these stand.
 //!
 //! The node's agent judges the whole output of each run, and its verdict carries the values. The manager judges the message of
 //! a verdict without values, as those of providers and of `OpenKruise`'s agent are.
@@ -21,7 +21,7 @@ const COMPILED_EXPRESSION: usize = 128 * 1024;
 /// Named values in an output.
 pub type OutputValues = BTreeMap<Arc<str>, Arc<str>>;
 
-/// What the output of a successful run has to be.
+/// The expected output of a successful run.
 #[derive(Clone, Debug)]
 pub struct ExpectedOutput {
     expression: Regex,
@@ -41,7 +41,7 @@ impl Eq for ExpectedOutput {}
 pub struct OutputMismatch {
     /// The state that it stands for, [`State::Failed`] or [`State::Unknown`].
     pub state: State,
-    /// What is wrong, and the output.
+    /// The fault, and the output.
     pub message: String,
 }
 
@@ -110,7 +110,7 @@ impl ExpectedOutput {
             state: self.mismatch,
             message: format!("{what}: {output}"),
         };
-        // Of many lines, the last one has its line break too.
+        // The last line of an output often has a line break too.
         let found = self
             .expression
             .captures(output.trim_end())
@@ -138,7 +138,7 @@ impl ExpectedOutput {
 pub enum ValueText {
     /// The same for all values.
     Fixed(Arc<str>),
-    /// With references.
+    /// A text with references.
     Filled(Box<[TextPart]>),
 }
 

@@ -27,13 +27,13 @@ pub struct Entry {
     pub name: Arc<str>,
     /// The container.
     pub container: Arc<str>,
-    /// None for an observed entry whose probe cannot be parsed.
+    /// The probe; None for an observed entry if it cannot be parsed.
     pub probe: Option<Arc<Probe>>,
     /// The revision of handler and container; None if the API server does not keep the field.
     pub revision: Option<Arc<str>>,
-    /// For a container with a startup probe: the id of the one container that may be probed, as it has started.
+    /// The id of the one container that may be probed, as it has started, if it has a startup probe.
     pub started: Option<Arc<str>>,
-    /// What the output has to be, which is part of the revision; None if the API server does not keep the field.
+    /// The expected output, which is part of the revision; None also if the API server does not keep the field.
     pub output: Option<Arc<ExpectedOutput>>,
 }
 
@@ -42,7 +42,7 @@ pub struct Entry {
 pub struct PodEntries {
     /// The pod's address.
     pub ip: Arc<str>,
-    /// Its entries, interned: most pods of a marker have equal ones.
+    /// The pod's entries, interned: most pods of a marker have equal ones.
     pub entries: Arc<Entries>,
 }
 
@@ -98,7 +98,7 @@ impl Entries {
                 name: entry.name.to_string(),
                 container_name: entry.container.to_string(),
                 probe,
-                // Without it the agent says that the entry has no handler.
+                // The agent says of an entry without its file that it has no handler.
                 file: file.filter(|_| extensions),
                 revision: extension(&entry.revision),
                 started_container_id: extension(&entry.started),
@@ -118,8 +118,8 @@ pub enum Gap {
     PortNotFound(Arc<str>),
     /// The container's startup probe has not passed yet.
     NotStarted,
-    /// More markers than [`MARKERS_PER_POD`](super::marker::MARKERS_PER_POD) match the pod, and this is not one of the
-    /// oldest.
+    /// The pod has more matching markers than [`MARKERS_PER_POD`](super::marker::MARKERS_PER_POD), and this is not one of
+    /// the oldest.
     TooManyMarkers,
 }
 
@@ -137,7 +137,7 @@ impl Entry {
             Some(resolved) => resolved.clone(),
             None => resolve_ports(probe, container)?,
         };
-        // Without a startup probe the kubelet reports `started` with the container itself (`UpdatePodStatus`,
+        // The kubelet reports a container without a startup probe as `started` once it runs (`UpdatePodStatus`,
         // `pkg/kubelet/prober/prober_manager.go`), so there is nothing to wait for.
         let started = if container.startup_probe {
             Some(started_container_id(container, observed).ok_or(Gap::NotStarted)?)
@@ -173,7 +173,7 @@ impl Entry {
     pub fn matches_verdict(&self, name: &str, verdict: &Verdict) -> bool {
         let agree = |own: &Option<Arc<str>>, theirs: &Option<Arc<str>>| match (own, theirs) {
             (Some(own), Some(theirs)) => own == theirs,
-            // What one side does not know cannot contradict the other: `OpenKruise`'s agent and CRD
+            // A field that one side does not know cannot contradict the other: `OpenKruise`'s agent and CRD
             // have neither field.
             _ => true,
         };
@@ -265,7 +265,7 @@ impl PodEntries {
         }
     }
 
-    /// All but the entries.
+    /// The form on the wire without the entries.
     fn wire_without_entries(&self, pod: &ObjectName, uid: &str) -> wire::PodProbe {
         wire::PodProbe {
             name: pod.name.clone(),

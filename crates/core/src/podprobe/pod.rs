@@ -1,6 +1,6 @@
 //! A pod as the index keeps it: only what matching, planning and marking read.
 //!
-//! Of `managedFields` the index keeps which labels, annotations and conditions our own apply owns, and what kind of manager
+//! The index keeps of `managedFields` which labels, annotations and conditions our own apply owns, and what kind of manager
 //! co-owns each. A mark that is present and not in our entry belongs to somebody else.
 
 use std::num::{NonZeroU16, NonZeroU64};
@@ -27,7 +27,7 @@ pub type SharedPairs = SortedMap<Arc<str>>;
 pub struct IndexedPod {
     /// Namespace and name.
     pub name: Arc<ObjectName>,
-    /// Its uid.
+    /// The pod's uid.
     pub uid: Arc<str>,
     /// The uid by which the kubelet knows the pod. For a static pod it differs from `uid`: the API server has only a mirror
     /// pod, whose annotation `kubernetes.io/config.mirror` has it (`pkg/kubelet/pod/mirror_client.go`). The kubelet labels
@@ -36,11 +36,11 @@ pub struct IndexedPod {
     pub node_uid: Arc<str>,
     /// The uid of its controller, the owner reference with `controller: true`.
     pub controller: Option<Arc<str>>,
-    /// Its resourceVersion.
+    /// The pod's resourceVersion.
     pub version: ResourceVersion,
-    /// Its labels.
+    /// The pod's labels.
     pub labels: SharedPairs,
-    /// Its annotations. Only values of ours are compared, and the values of others can be long: those are kept empty.
+    /// The pod's annotations. Only values of ours are compared, and the values of others can be long: those are kept empty.
     pub annotations: SharedPairs,
     /// Fingerprint of the two annotations by which a pod passes its probes to the provider of a virtual node; None without
     /// either.
@@ -57,9 +57,9 @@ pub struct IndexedPod {
     pub node: Option<Arc<str>>,
     /// `status.podIP`, the first of its addresses; empty until it has one.
     pub ip: Arc<str>,
-    /// Its containers and native sidecars.
+    /// The pod's containers and native sidecars.
     pub containers: Box<[IndexedContainer]>,
-    /// Its conditions by type, without the reserved types, which no marker may set.
+    /// The pod's conditions by type, without the reserved types, which no marker may set.
     pub conditions: SortedMap<IndexedCondition>,
     /// The marks that our last apply owns.
     pub ours: Ours,
@@ -68,20 +68,20 @@ pub struct IndexedPod {
 /// Why no marker matches a pod, whatever its labels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoTarget {
-    /// It is being deleted, or has ended (phase `Succeeded` or `Failed`).
+    /// The pod is being deleted, or has ended (phase `Succeeded` or `Failed`).
     Inactive,
-    /// It is bound to no node.
+    /// The pod is bound to no node.
     NotScheduled,
-    /// Its condition `Initialized` is not True.
+    /// The pod's condition `Initialized` is not True.
     NotInitialized,
 }
 
 /// A container that can be probed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IndexedContainer {
-    /// Its name.
+    /// The container's name.
     pub name: Arc<str>,
-    /// Its named ports and their numbers.
+    /// The container's named ports and their numbers.
     pub ports: Box<[(Arc<str>, NonZeroU16)]>,
     /// Whether it has a startup probe.
     pub startup_probe: bool,
@@ -100,13 +100,13 @@ pub struct IndexedCondition {
     pub status: Arc<str>,
     /// Empty when there is none.
     pub message: Arc<str>,
-    /// When the status last changed.
+    /// The time of the last change of the status.
     pub last_transition_time: Option<CompactTime>,
     /// `lastProbeTime`, which the kubelet leaves empty on its own conditions.
     pub last_probe_time: Option<CompactTime>,
 }
 
-/// Who co-owns a mark of ours by `managedFields`. Of several co-owners the greatest in the order of this enum counts.
+/// The co-owner of a mark of ours by `managedFields`. Of several co-owners the greatest in the order of this enum counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum CoOwner {
     /// We are the only owner: an apply that leaves the mark out removes it.
@@ -129,7 +129,7 @@ pub struct Ours {
     /// Whether the pod has labels that nobody owns, and no label that somebody else owns: a webhook changes a new pod after
     /// the API server has written down who owns what (`createHandler`, `k8s.io/apiserver/pkg/endpoints/handlers/create.go`).
     pub unowned_labels: bool,
-    /// The same of annotations.
+    /// Whether the pod has annotations that nobody owns, and no annotation that somebody else owns.
     pub unowned_annotations: bool,
 }
 
@@ -198,7 +198,7 @@ impl IndexedPod {
             labels: labels
                 .map(|(key, value)| (names.share(key.as_str()), names.share(value.as_str())))
                 .collect(),
-            // As `IsPodActive` (`pkg/controller/controller_utils.go`), by which workloads count their pods.
+            // The rule of `IsPodActive` (`pkg/controller/controller_utils.go`), by which workloads count their pods.
             active: meta.deletion_timestamp.is_none()
                 && !matches!(phase, Some("Succeeded" | "Failed")),
             initialized: is_true("Initialized"),
@@ -373,7 +373,7 @@ impl Ours {
     }
 }
 
-/// As what an entry of `managedFields` co-owns our marks. None for the entry of our apply.
+/// The kind of co-owner that an entry of `managedFields` shows for our marks; None for the entry of our apply.
 ///
 /// `OpenKruise` marks a pod by an update of its status, so operation and subresource decide. The manager's name cannot: by
 /// default it is the client's user agent, which begins with the binary's name (`managerOrUserAgent`,

@@ -50,7 +50,7 @@ pub enum State {
     Succeeded,
     /// The probe fails.
     Failed,
-    /// There was a verdict, which may no longer be true.
+    /// An earlier verdict may no longer be true.
     Unknown,
 }
 
@@ -141,7 +141,7 @@ pub enum Handler {
 }
 
 impl Handler {
-    /// Its kind.
+    /// The handler's kind.
     pub fn kind(&self) -> HandlerKind {
         match self {
             Self::Exec { .. } => HandlerKind::Exec,
@@ -179,7 +179,7 @@ pub enum HandlerKind {
 }
 
 impl HandlerKind {
-    /// All of them.
+    /// All kinds.
     pub const ALL: [Self; 5] = [
         Self::Exec,
         Self::HttpGet,
@@ -199,7 +199,7 @@ impl HandlerKind {
         }
     }
 
-    /// What an agent lacks that may not run it.
+    /// The permission that an agent lacks if it may not run handlers of this kind.
     fn missing_permission(self) -> &'static str {
         match self {
             Self::File => {

@@ -13,9 +13,10 @@ use super::probe::{Handler, Probe, Scheme};
 pub struct ResolvedProbe {
     /// The probe.
     pub probe: Arc<Probe>,
-    /// Hash of handler, container and what the output has to be; a verdict of another revision is outdated. Timing and thresholds are not part of it.
+    /// Hash of handler, container and expected output; a verdict of another revision is outdated. Timing and thresholds are not
+    /// part of it.
     pub revision: Arc<str>,
-    /// What its output has to be.
+    /// The expected output.
     pub output: Option<Arc<wire::ExpectedOutput>>,
 }
 
@@ -108,12 +109,12 @@ impl Fnv {
     }
 
     fn add_number(&mut self, number: u64) {
-        // In one order on all architectures: the next leader may run on another.
+        // The byte order is the same on all architectures: the next leader may run on another.
         self.add_bytes(&number.to_le_bytes());
     }
 
     fn add_text(&mut self, text: &str) {
-        // Otherwise the commands `["a", "bc"]` and `["ab", "c"]` would have one revision.
+        // The length tells the commands `["a", "bc"]` and `["ab", "c"]` apart.
         self.add_number(text.len() as u64);
         self.add_bytes(text.as_bytes());
     }

@@ -26,7 +26,7 @@ pub(super) const PROBING: &str = "Probing";
 pub enum Trouble {
     /// The marker breaks a rule, or the API server rejects the marks that it writes.
     InvalidSpec,
-    /// Its verdicts would change which pods it matches.
+    /// The marker's verdicts would change which pods it matches.
     Cycle,
     /// An older marker, or an earlier probe of this one, sets one of its marks.
     Conflict,
@@ -56,8 +56,8 @@ pub enum Trouble {
         /// The probe.
         probe: Arc<str>,
     },
-    /// More than [`MARKERS_PER_POD`] match a pod, the namespace has too many older markers, or no space is left in a node's
-    /// `NodePodProbe` or in the annotation of a pod on a virtual node.
+    /// A pod has more than [`MARKERS_PER_POD`] matching markers, the namespace has too many older ones, or no space is left in
+    /// a node's `NodePodProbe` or in the annotation of a pod on a virtual node.
     TooManyProbes,
     /// The `NodePodProbe` of a matching pod's node cannot be written: the API server rejects it, or a finalizer holds
     /// it.
@@ -204,7 +204,7 @@ pub enum Pending {
 }
 
 impl Pending {
-    /// Its name in a marker's status.
+    /// The reason's name in a marker's status.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Conflict => "Conflict",
@@ -227,21 +227,21 @@ impl Pending {
     }
 }
 
-/// What one pod adds to the tally of one marker.
+/// The contribution of one pod to the tally of one marker.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PodContribution {
-    /// For each probe of the marker.
+    /// The contributions to the summaries of the marker's probes, in the order of these.
     pub probes: Vec<ProbeContribution>,
-    /// What is wrong, and the subject: the pod, or the marker that wins a conflict. Sorted, without duplicates.
+    /// The troubles, each with its subject: the pod, or the marker that wins a conflict. Sorted, without duplicates.
     pub troubles: Vec<(Trouble, Arc<str>)>,
     /// The first reason, in the order of [`Pending`], among its probes without a verdict. None if all have one.
     pub pending: Option<Pending>,
 }
 
-/// What one pod adds to the summary of one probe.
+/// The contribution of one pod to the summary of one probe.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ProbeContribution {
-    /// None while there is no verdict.
+    /// The verdict's state; None while there is no verdict.
     pub state: Option<State>,
     /// Whether the node's agent has stopped reporting.
     pub silent: bool,
@@ -312,8 +312,8 @@ impl Tally {
         }
     }
 
-    /// What each pod contributes for which the marker is beyond those of which it may have probes. The subject names no pod:
-    /// there would be one for each pair of marker and pod.
+    /// The contribution of each pod that may have no probes of this marker, as too many older ones match it. The subject names
+    /// no pod: there would be one for each pair of marker and pod.
     fn surplus_contribution(&self) -> PodContribution {
         let subject = format!("pods that {MARKERS_PER_POD} older markers match");
         PodContribution {
@@ -408,7 +408,7 @@ fn first_three(subjects: &BTreeMap<Arc<str>, usize>) -> String {
 /// `k8s.io/apimachinery/pkg/apis/meta/v1/types.go`); the message of a rejected write, which goes into it, has no bound.
 const CONDITION_MESSAGE_BYTES: usize = 4096;
 
-/// What a marker's status depends on besides the tally.
+/// The inputs of a marker's status besides the tally.
 pub struct StatusInputs<'a> {
     /// The marker's generation.
     pub generation: i64,

@@ -70,9 +70,9 @@ pub enum HandlerTemplate {
 /// A port of a container.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Port {
-    /// By number.
+    /// The port's number.
     Number(NonZeroU16),
-    /// By the name that the container's `ports` give it.
+    /// The name that the container's `ports` give the port.
     Name(Arc<str>),
 }
 
@@ -176,7 +176,7 @@ impl ProbeTemplate {
             defaults.failure_threshold,
         );
         Some(Self {
-            // Not before: whoever corrects a marker is to see all errors of a probe at once.
+            // A missing handler ends the parsing only here: whoever corrects a marker is to see all errors of a probe at once.
             handler: handler?,
             initial_delay_seconds: match initial_delay? {
                 0 => defaults.initial_delay,
@@ -243,7 +243,7 @@ impl HandlerTemplate {
                 over_tls,
             }));
         }
-        // After each was read, so that the errors of all of them are reported.
+        // The handlers are counted after each was read, so that the errors of all of them are reported.
         if handlers.len() != 1 {
             report.add("needs exactly one of exec, httpGet, tcpSocket, grpc, or file beside it");
             return None;
@@ -259,7 +259,7 @@ impl HandlerTemplate {
         }
         let mut at = report.field("command");
         at.at_most(command.len(), limits::COMMAND_WORDS, "words");
-        // In characters, as the CRD's rule has it: CEL would copy a word to count its bytes, and
+        // Characters are counted, as the CRD's rule does: CEL would copy a word to count its bytes, and
         // the estimated cost of all rules is limited.
         let sizes = command.iter().map(|word| word.chars().count());
         at.at_most(
@@ -371,8 +371,7 @@ fn check_headers(headers: &[v1::HTTPHeader], report: &mut FieldErrors<'_>) {
         at.field("name").check(names::header_name(&header.name));
         let mut at = at.field("value");
         at.at_most_chars(&header.value, limits::HEADER_VALUE);
-        // It would end the value, and what follows would be a header of its own (RFC 9110, section
-        // 5.5).
+        // A line break would end the value, and what follows would be a header of its own (RFC 9110, section 5.5).
         if header.value.contains(['\r', '\n']) {
             at.add(format!("{:?} has a line break", header.value));
         }

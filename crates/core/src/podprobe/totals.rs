@@ -35,13 +35,13 @@ pub struct StatusTotals {
     pub matched_pods: i64,
     /// Probes of matching pods whose verdict is Succeeded.
     pub succeeded: i64,
-    /// Whose verdict is Failed.
+    /// Probes of matching pods whose verdict is Failed.
     pub failed: i64,
-    /// Whose verdict is Unknown.
+    /// Probes of matching pods whose verdict is Unknown.
     pub unknown: i64,
-    /// Without a verdict.
+    /// Probes of matching pods without a verdict.
     pub pending: i64,
-    /// Whose agent does not report. They count by their last verdict too.
+    /// Probes of matching pods whose agent does not report. They count by their last verdict too.
     pub silent: i64,
 }
 
@@ -62,7 +62,7 @@ impl StatusTotals {
         let markers = &mut self.markers[place.unwrap_or(REASONS.len() - 1)];
         *markers += by;
         debug_assert!(*markers >= 0, "a status was removed that was not added");
-        // What another client has written may be as large as it likes.
+        // Numbers that another client has written may be of any size.
         let add = |sum: &mut i64, count: i64| *sum = sum.wrapping_add(count.wrapping_mul(by));
         add(
             &mut self.matched_pods,

@@ -76,7 +76,7 @@ fn is_host(host: &str) -> bool {
     };
     let is_plain =
         |c: char| !c.is_ascii() || c.is_ascii_alphanumeric() || "-._~!$&'()*+,;=<>\"%".contains(c);
-    // In a host only bytes outside of ASCII and '%' itself may be escaped (`unescape` in `net/url/url.go`).
+    // A host may have escapes only of bytes outside of ASCII and of '%' itself (`unescape` in `net/url/url.go`).
     let mut escapes = host.split('%').skip(1).filter_map(escape_digits);
     host.chars().all(is_plain)
         && escapes.all(|digits| digits == b"25" || digits[0] >= b'8')

@@ -24,9 +24,9 @@ pub struct Verdict {
     pub state: State,
     /// Why; empty if there is nothing to say. At most [`VERDICT_MESSAGE_BYTES`], whoever wrote it.
     pub message: Arc<str>,
-    /// When the state last changed. None if another agent left it out.
+    /// The time of the last change of state or values. None if another agent left it out.
     pub since: Option<Timestamp>,
-    /// When a probe last ran.
+    /// The time at which the probe last ran.
     pub probed: Option<Timestamp>,
     /// The revision of the entry that it is about. None if the API server does not keep the field.
     pub revision: Option<Arc<str>>,
@@ -76,8 +76,7 @@ impl Verdict {
 
     /// The form on the wire, under the name of its entry, with this message.
     pub fn to_wire(&self, name: &str, message: &str) -> ContainerProbeState {
-        // What is read back has whole seconds (`metav1.Time`); with a fraction it would differ for
-        // ever.
+        // A time that is read back has whole seconds (`metav1.Time`); one with a fraction would differ for ever.
         let time = |time: Option<Timestamp>| time.map(|time| Time(whole_seconds(time)));
         ContainerProbeState {
             name: name.to_owned(),

@@ -16,7 +16,7 @@ use leadsman_api::marker::FileProbe;
 /// Writes a probe with every field, and the file that is read in place of a handler.
 pub fn to_wire(probe: &Probe) -> (v1::Probe, Option<FileProbe>) {
     let mut file = None;
-    // All of them, so that no agent has a choice of defaults.
+    // All fields are written, so that no agent has a choice of defaults.
     let mut wire = v1::Probe {
         initial_delay_seconds: Some(saturating_i32(probe.initial_delay_seconds)),
         period_seconds: Some(saturating_positive_i32(probe.period_seconds)),

@@ -89,7 +89,7 @@ const fn of_marks(verb: WriteVerb) -> WriteKind {
     }
 }
 
-/// What a write of this body is to achieve. Two that differ in times and versions alone are refused for the same reason.
+/// The purpose of a write of this body. Two writes that differ in times and versions alone are refused for the same reason.
 pub(super) fn purpose_of(body: &Value) -> Purpose {
     let mut body = body.clone();
     forget_times_and_versions(&mut body);

@@ -1,5 +1,5 @@
-//! What the annotations of a pod record about the sets that it was injected by, as Go writes it: map keys sorted, fields in
-//! the order of their declaration. Fields that are not known stay.
+//! The annotations of a pod that record the sets that it was injected by, as Go writes them: map keys sorted, fields in the
+//! order of their declaration. Fields that are not known stay.
 
 mod entry;
 
@@ -23,9 +23,9 @@ pub const HASH: &str = "kruise.io/sidecarset-hash";
 pub const HASH_WITHOUT_IMAGE: &str = "kruise.io/sidecarset-hash-without-image";
 /// The sets that a pod was injected by.
 pub const INJECTED_LIST: &str = "kruise.io/sidecarset-injected-list";
-/// What the containers were before their images were replaced, by set.
+/// The state of the containers before their images were replaced, by set.
 pub const IN_PLACE_STATE: &str = "kruise.io/sidecarset-inplace-update-state";
-/// Of two containers that take turns the one that works.
+/// The working one of two containers that take turns.
 pub const WORKING_CONTAINER: &str = "kruise.io/sidecarset-working-hotupgrade-container";
 
 /// Annotation of ours: the variables that sets transfer and that no container of the pod had, by set.
@@ -87,7 +87,7 @@ fn go_time(time: Timestamp) -> String {
 
 /// The objects of a JSON object in an annotation; what is none is left out.
 fn read_objects(annotation: &str) -> BTreeMap<String, Value> {
-    // What is no JSON has no entry. `OpenKruise` refuses the pod for it (`buildSidecars`,
+    // A text that is no JSON has no entry. `OpenKruise` refuses the pod for it (`buildSidecars`,
     // `pkg/webhook/pod/mutating/sidecarset.go`).
     serde_json::from_str(annotation).unwrap_or_default()
 }
@@ -111,7 +111,7 @@ pub struct HashEntry<'a> {
     pub hash: Cow<'a, str>,
     /// Name of the revision; absent in the annotation without images, and where it was not known.
     pub revision: Option<Cow<'a, str>>,
-    /// When the containers were last changed.
+    /// The time at which the containers were last changed.
     pub since: Option<Timestamp>,
     /// The revision that was the newest at the injection; absent after an upgrade, and where another than this version
     /// injected the pod.
@@ -250,12 +250,12 @@ const WAS_READY: &str = "wasReady";
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct InPlaceStates(BTreeMap<String, JsonObject>);
 
-/// What a container was before its image was replaced.
+/// The state of a container before its image was replaced.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FormerContainer {
     /// The image that its status showed.
     pub image_id: String,
-    /// Its id, as [`ObservedStatus`] has it; empty if there was no container. `OpenKruise` records none.
+    /// The container's id, as [`ObservedStatus`] has it; empty if there was no container. `OpenKruise` records none.
     ///
     /// [`ObservedStatus`]: crate::workload::pod::ObservedStatus
     pub container_id: Option<String>,
@@ -311,7 +311,7 @@ impl<'a> InPlaceState<'a> {
         field(entry, WAS_READY).is_some_and(|value| value.get() == "false")
     }
 
-    /// What a container of the set was.
+    /// The state of a container of the set before its image was replaced.
     pub fn former(self, container: &str) -> Option<FormerContainer> {
         let Self::Of(entry) = self else {
             return None;
@@ -361,7 +361,7 @@ impl InPlaceStates {
         now: Timestamp,
     ) {
         let object = self.0.entry(set.to_owned()).or_default();
-        // Those of this upgrade; `OpenKruise` leaves the ones of the first
+        // The hash and the time are those of this upgrade; `OpenKruise` leaves the ones of the first
         // (`UpdatePodAnnotationsInUpgrade`, `pkg/control/sidecarcontrol/sidecarset_control.go`).
         object.insert("revision".to_owned(), hash.into());
         object.insert("updateTimestamp".to_owned(), go_time(now).into());

@@ -18,13 +18,13 @@ pub struct UpgradableCondition {
     pub message: String,
 }
 
-/// When a pod gets the condition.
+/// The rule by which a pod gets the condition.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WhenWritten {
-    /// When some set cannot upgrade it, and from then on: a pod that can be upgraded costs no write.
+    /// The condition is written once some set cannot upgrade the pod, and from then on: an upgradable pod costs no write.
     #[default]
     OnceNotUpgradable,
-    /// With the first upgrade, as `OpenKruise` does.
+    /// The condition is written for each pod of a set that upgrades pods; `OpenKruise` writes it with the first upgrade.
     Always,
 }
 

@@ -23,11 +23,11 @@ use crate::workload::validity::{check_container, check_pod_part};
 /// A container or an init container of a set.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SetContainer {
-    /// Its name.
+    /// The container's name.
     pub name: Arc<str>,
-    /// Its image.
+    /// The container's image.
     pub image: Arc<str>,
-    /// Where it stands.
+    /// The place among the pod's own containers.
     pub position: Position,
     /// How it is upgraded.
     pub upgrade: Upgrade,
@@ -39,7 +39,7 @@ pub struct SetContainer {
     pub transfers: Vec<TransferEnv>,
     /// How its resources are computed from those of the pod's own containers.
     pub resources: Option<ResourcesFormula>,
-    /// What it is in a pod.
+    /// The kind of container that it is in a pod.
     pub kind: ContainerKind,
     /// Whether its pull policy was derived from its image. A derived field is no part of what a pod is compared by.
     pub is_pull_policy_derived: bool,
@@ -47,7 +47,7 @@ pub struct SetContainer {
     object: JsonObject,
 }
 
-/// What a sidecar is in a pod.
+/// The kind of container that a sidecar is in a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ContainerKind {
     /// A container.
@@ -58,21 +58,21 @@ pub enum ContainerKind {
     Native,
 }
 
-/// Where a sidecar stands among the pod's own containers.
+/// The place of a sidecar among the pod's own containers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Position {
-    /// In front of them.
+    /// The sidecar stands in front of them.
     Before,
-    /// Behind them.
+    /// The sidecar stands behind them.
     After,
 }
 
 /// How a sidecar is upgraded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Upgrade {
-    /// Its image is replaced.
+    /// The sidecar's image is replaced.
     Cold,
-    /// It has a second container, which takes over.
+    /// The sidecar has a second container, which takes over.
     Hot {
         /// The image of the container that waits.
         empty_image: Arc<str>,
@@ -88,14 +88,14 @@ pub struct TransferEnv {
     pub names: BTreeSet<String>,
 }
 
-/// Where the name of a container stands.
+/// The place where the name of a container stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TransferSource {
-    /// In the set.
+    /// The set has the name.
     Named(String),
-    /// In a label of the pod.
+    /// A label of the pod has the name.
     Label(String),
-    /// In an annotation of the pod.
+    /// An annotation of the pod has the name.
     Annotation(String),
 }
 
@@ -359,7 +359,7 @@ fn read_upgrade(
                 at.field("upgradeType")
                     .add("init containers have only ColdUpgrade");
             }
-            // Without it every pod that the set is injected into would be invalid, and be refused.
+            // Each pod that the set is injected into would be invalid without it, and be refused.
             if empty_image.is_none() {
                 let message =
                     "must not be empty: HotUpgrade needs an image for the container that waits";

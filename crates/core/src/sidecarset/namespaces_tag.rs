@@ -12,9 +12,9 @@ pub(super) fn selector_text(namespaces: &Namespaces) -> Option<String> {
     }
 }
 
-/// What stands for a selector of namespaces, in the path of a call: a review is not told otherwise by which of them the API
-/// server has selected the pod's. By its text, so that every replica comes to the same, and short, since paths are to be few:
-/// those of selectors that differ are alike once in 65,536.
+/// The tag of a selector of namespaces, in the path of a call: nothing else tells a review by which of them the API server has
+/// selected the pod's. The tag is a hash of the text, so that every replica comes to the same, and short, since paths are to be
+/// few: those of selectors that differ are alike once in 65,536.
 pub(super) fn namespaces_tag(namespaces: &Namespaces) -> Option<u16> {
     let hash = fnv1_32(selector_text(namespaces)?.into_bytes());
     u16::try_from((hash >> 16) ^ (hash & 0xffff)).ok()

@@ -1,5 +1,5 @@
-//! What keeps a set that is valid by itself from doing all that it says: other sets, its revisions, and what the
-//! administrator allows. The index tells it in the set's status, and the review of a set that is written refuses it.
+//! The objections that keep a valid set from doing all that it says: other sets, its revisions, and what the administrator
+//! allows. The index tells them in the set's status, and the review of a set that is written refuses the set.
 
 use std::fmt;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use super::set::{PinnedRevision, SidecarSet};
 use crate::cluster::Invalid;
 use crate::workload::object::text;
 
-/// What is in the way.
+/// A reason why a valid set cannot do all that it says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Objection {
     /// Another set may be on the same pods, and both cannot be.
@@ -25,7 +25,7 @@ pub enum Objection {
         other: Arc<str>,
         /// Whether the other one is older, and so wins.
         is_older: bool,
-        /// What both claim.
+        /// The thing that both claim.
         overlap: Overlap,
     },
     /// The pinned revision does not exist.
@@ -39,11 +39,11 @@ pub enum Objection {
     },
     /// The administrator does not allow an annotation.
     KeyNotAllowed {
-        /// Its key.
+        /// The annotation's key.
         key: String,
         /// The namespace of the list.
         namespace: Arc<str>,
-        /// What is wrong with the list, if anything.
+        /// The error in the list, if it has one.
         list_error: Option<String>,
     },
 }
@@ -195,7 +195,7 @@ pub fn conflict(set: &SidecarSet, other: &SidecarSet, overlap: Overlap) -> Objec
     }
 }
 
-/// What is wrong with a pin to a revision that a set does not have. `owner` gives whose a revision of some name is.
+/// The objection to a pin to a revision that a set does not have. `owner` gives the owner of a revision by its name.
 pub fn unknown_pin(
     pinned: &PinnedRevision,
     owner: impl FnOnce(&str) -> Option<RevisionOwner>,

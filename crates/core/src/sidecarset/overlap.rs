@@ -1,4 +1,4 @@
-//! What two sets cannot both do to one pod.
+//! Overlaps: things that two sets cannot both do to one pod.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -12,7 +12,7 @@ use crate::workload::core_types::VOLUME;
 use crate::workload::go_json::GoValue;
 use crate::workload::object::text;
 
-/// What two sets cannot both do.
+/// A thing that two sets cannot both do to one pod.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Overlap {
     /// Both have a container or an init container of a name; two that take turns have two names.
@@ -60,11 +60,11 @@ pub fn all<'a>(one: &'a Template, other: &'a Template) -> impl Iterator<Item = O
     containers(one, other)
         .chain(volumes(one, other))
         .chain(annotations(one, other))
-        // On the host's network two sets share more ports; those are found when the pod is at hand.
+        // Two sets share more ports on the host's network; those are found when the pod is at hand.
         .chain(host_ports(one, other, false))
 }
 
-/// What a template may collide about with another one, by the names of it.
+/// The names and ports about which a template may collide with another one.
 pub fn claims(template: &Template) -> impl Iterator<Item = Overlap> {
     let containers = template.all().flat_map(SetContainer::names_in_pod);
     let volumes = template
@@ -100,7 +100,7 @@ fn containers<'a>(
 fn volumes<'a>(one: &'a Template, other: &'a Template) -> impl Iterator<Item = Overlap> + use<'a> {
     one.volumes().iter().filter_map(|volume| {
         let name = text(volume, "name")?;
-        // As Go holds them: `1Gi` and `1024Mi` are one size.
+        // Values are compared as Go holds them: `1Gi` and `1024Mi` are one size.
         let value = |volume| GoValue::structure(volume, &[VOLUME]);
         let differs = value(other.volume(name)?) != value(volume);
         differs.then(|| Overlap::Volume(name.to_owned()))

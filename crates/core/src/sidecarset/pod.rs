@@ -1,4 +1,4 @@
-//! What a pod is to a set that it was injected by: whether it belongs to it, has its containers, and runs them.
+//! The relation of a pod to a set that it was injected by: whether it belongs to it, has its containers, and runs them.
 
 use std::time::Duration;
 
@@ -17,9 +17,9 @@ use crate::workload::pod::{ObservedContainer, ObservedPod, ObservedStatus};
 /// A pod of a set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PodState {
-    /// Which containers it has.
+    /// The version of the set's containers that it has.
     pub version: PodVersion,
-    /// What the runtime has made of them.
+    /// The progress of the runtime with these containers.
     pub progress: Progress,
     /// Whether it is ready.
     pub readiness: PodReadiness,
@@ -38,12 +38,12 @@ pub struct PodState {
 /// Whether a pod is ready to a set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PodReadiness {
-    /// It is, and of containers that take turns one waits.
+    /// The pod is ready, and of containers that take turns one waits.
     Ready,
-    /// It is not.
+    /// The pod is not ready.
     NotReady,
-    /// It is not, since a hot upgrade of it has yet to be ended: a container has taken over, and the one before it is still
-    /// there.
+    /// The pod is not ready, since a hot upgrade of it has yet to be ended: a container has taken over, and the one before it
+    /// is still there.
     AwaitsReset,
 }
 
@@ -51,7 +51,7 @@ pub enum PodReadiness {
 /// show that later: an application that crashes again and again is ready in between.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LastUpgrade {
-    /// There was none.
+    /// The set has not upgraded the pod.
     None,
     /// The pod was injected by an earlier set of the name, which is why it is as it is, and is not taken over.
     OfFormerSet,
@@ -64,10 +64,10 @@ pub enum LastUpgrade {
     OfUnready,
 }
 
-/// Which containers of a set a pod has.
+/// The version of a set's containers that a pod has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PodVersion {
-    /// Those of the spec.
+    /// The containers of the spec.
     Updated,
     /// Others that differ in nothing but their images.
     Upgradable,
@@ -75,10 +75,10 @@ pub enum PodVersion {
     NotUpgradable,
 }
 
-/// What the runtime has made of the containers of a set in a pod.
+/// The progress of the runtime with the containers of a set in a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
-    /// It runs what the pod's spec says.
+    /// The runtime runs what the pod's spec says.
     Consistent,
     /// The same, but not all of them are ready.
     Unready,
@@ -137,8 +137,8 @@ impl PodState {
             && !self.awaits_reset()
     }
 
-    /// What a pod is to a set at a time; `namespace_label` gives the labels of its namespace, if that is known. None if it
-    /// does not belong to the set.
+    /// Reads the state of a pod of a set at a time; `namespace_label` gives the labels of its namespace, if they are known.
+    /// None if the pod does not belong to the set.
     pub fn read<'a>(
         set: &SidecarSet,
         pod: &ObservedPod,
@@ -255,9 +255,8 @@ impl Progress {
         for container in sidecars_in(set, pod) {
             if !former.is_consistent(container) {
                 if container.is_ready() {
-                    // What is ready and not what was asked for last is about to be replaced;
-                    // `OpenKruise` waits for that too (`IsSidecarSetUpgradable`,
-                    // `pkg/control/sidecarcontrol/sidecarset_control.go`).
+                    // A container that is ready and not what was asked for last is about to be replaced; `OpenKruise` waits for
+                    // that too (`IsSidecarSetUpgradable`, `pkg/control/sidecarcontrol/sidecarset_control.go`).
                     return Self::BeforeRestart;
                 }
                 progress = Self::Starting;
@@ -274,7 +273,7 @@ impl Progress {
     }
 }
 
-/// What a set has recorded of its last upgrade of a pod.
+/// The record of a set about its last upgrade of a pod.
 pub fn in_place_state<'a>(pod: &'a ObservedPod, set: &str) -> InPlaceState<'a> {
     let text = pod.annotations.get(IN_PLACE_STATE);
     InPlaceState::of_set(text.map(|text| &**text), set)
@@ -342,7 +341,7 @@ fn pairs<'a>(set: &'a SidecarSet, pod: &'a ObservedPod) -> impl Iterator<Item = 
     sidecars.filter_map(|sidecar| ObservedPair::find(pod, sidecar))
 }
 
-/// Those of which one has taken over, and the other has not been given the empty image yet.
+/// The pairs with one container that has taken over, and another that has not been given the empty image yet.
 pub fn pairs_to_reset<'a>(
     set: &'a SidecarSet,
     pod: &'a ObservedPod,
@@ -360,23 +359,23 @@ const REPLACED_WITHIN: SignedDuration = SignedDuration::from_secs(10);
 /// The longest grace period that is waited for.
 const LONGEST_GRACE: Duration = Duration::from_mins(10);
 
-/// What the annotations of a pod say about its containers before their last upgrade.
+/// The record of a pod's containers before their last upgrade, by its annotations.
 #[derive(Clone, Copy)]
 struct FormerContainers<'a> {
-    /// Where it cannot be read, any container may have been upgraded.
+    /// The set's record of that upgrade. If it cannot be read, any container may have been upgraded.
     state: InPlaceState<'a>,
-    /// When the images were last written, by the annotation.
+    /// The time at which the images were last written, by the annotation.
     since: Option<Timestamp>,
-    /// Until when a container that runs may still be the one that is to be replaced.
+    /// The time until which a container that runs may still be the one that is to be replaced.
     settles: Settles,
 }
 
-/// When a container that runs is the one that was asked for, though nothing in its status shows that.
+/// The time from which a container that runs counts as the one that was asked for, though nothing in its status shows that.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Settles {
-    /// It is.
+    /// The container counts as that already.
     Now,
-    /// Unless it is replaced before.
+    /// The container counts as that from this time on, unless it is replaced before.
     At(Timestamp),
 }
 
@@ -408,7 +407,7 @@ impl<'a> FormerContainers<'a> {
         };
         let is_settled = self.settles == Settles::Now;
         let Some(former) = self.state.former(&container.name) else {
-            // It was never upgraded, or nobody knows.
+            // The container was never upgraded, or nobody knows.
             let is_malformed = self.state == InPlaceState::Malformed;
             // Nothing was replaced, so what runs was asked for. Where a digest is asked for, the status shows whether
             // it is that one.
@@ -435,9 +434,9 @@ impl<'a> FormerContainers<'a> {
         }
     }
 
-    /// When the set's wait for a pod ends: after the last of what may have made it unavailable, as far as that is known. A
-    /// kubelet may report a container that was started anew without the pod having been not ready in between, and an image
-    /// that it has not heard of yet as the present one; so the pod's condition, which decides about the pods of a Deployment
+    /// The end of the set's wait for a pod: after the last of what may have made it unavailable, as far as that is known. A
+    /// kubelet may report a container that was started anew without the pod having been not ready in between, and an image that
+    /// it has not heard of yet as the present one; so the pod's condition, which decides about the pods of a Deployment
     /// (`IsPodAvailable`, `pkg/api/v1/pod/util.go`), is not enough.
     ///
     /// Pods that were never upgraded are not waited for: where new ones are created all the time, as by Jobs, no old one would
@@ -483,7 +482,7 @@ impl Settles {
     }
 }
 
-/// When a pod counts as upgraded unless its kubelet replaces a container before. None if something else decides that.
+/// The time at which a pod counts as upgraded unless a container is replaced before. None if something else decides that.
 pub fn settles_at(set: &SidecarSet, pod: &ObservedPod, now: Timestamp) -> Option<Timestamp> {
     let former = FormerContainers::read(set, pod, now);
     let Settles::At(settled) = former.settles else {
@@ -497,7 +496,7 @@ pub fn settles_at(set: &SidecarSet, pod: &ObservedPod, now: Timestamp) -> Option
     (read(former.settles) != read(Settles::Now)).then_some(settled)
 }
 
-/// Until when a pod is [fresh](PodState::is_fresh). None if it is not, or if that does not depend on the time.
+/// The time until which a pod is [fresh](PodState::is_fresh). None if it is not, or if that does not depend on the time.
 pub fn fresh_until(set: &SidecarSet, pod: &ObservedPod, now: Timestamp) -> Option<Timestamp> {
     let until = FormerContainers::read(set, pod, now).fresh_until(set, pod, now);
     until.filter(|until| *until > now)

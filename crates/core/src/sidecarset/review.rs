@@ -1,6 +1,6 @@
-//! What is wrong with a set that is being written, as the webhook tells who writes it: all that parsing finds, what other
-//! sets, revisions and the administrator's list are in the way of (`objection`), and what an edit must not change. The
-//! schema and the CEL rules of the CRD were asked before.
+//! The faults of a set that is being written, as the webhook tells its author: all that parsing finds, the objections
+//! (`objection`) of other sets, revisions and the administrator's list, and changes that an edit must not make. The schema and
+//! the CEL rules of the CRD were asked before.
 //!
 //! An edit is refused for what it makes wrong, not for what was wrong before: as Kubernetes ratchets (KEP-4008), so that a
 //! set that has become invalid, by a newer version of leadsman say, can still be corrected step by step. What was wrong
@@ -29,7 +29,7 @@ use crate::workload::revision::{revision_hash, revision_name};
 pub struct Judgement {
     /// Why it is refused. Empty if it is accepted.
     pub errors: Vec<Invalid>,
-    /// What is wrong with it all the same, or follows from it.
+    /// The faults that are tolerated, and consequences of the write.
     pub warnings: Vec<String>,
     /// Whether it would be judged otherwise if other objects were different.
     pub depends_on_others: bool,
@@ -39,7 +39,7 @@ pub struct Judgement {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Fault {
     invalid: Invalid,
-    /// What is in the way, of what is wrong beside other objects only.
+    /// The objection, for a fault that exists beside other objects only.
     objection: Option<Objection>,
 }
 
@@ -137,7 +137,7 @@ fn faults(
     own.chain(beside_others).collect()
 }
 
-/// What is wrong with the pin of a set. The revision of what it is now, or was until now, may not have been seen yet.
+/// The objection to the pin of a set. The revision of what it is now, or was until now, may not have been seen yet.
 fn unknown_revision(
     set: &SidecarSet,
     former: Option<&SidecarSet>,
@@ -212,7 +212,7 @@ fn without_indices(path: &str) -> String {
     text
 }
 
-/// What an edit must not change: whether a container that stays is upgraded cold or hot.
+/// The changes that an edit must not make: whether a container that stays is upgraded cold or hot.
 fn forbidden_edits<'a>(
     before: &'a SidecarSet,
     after: &'a SidecarSet,
@@ -256,8 +256,8 @@ fn forbidden_edits<'a>(
         })
 }
 
-/// That pods which are created at once with a set do not get it, if so, and what to wait for. The API server cuts a warning
-/// after 256 characters, and a name has at most 63.
+/// The warning that pods which are created at once with a set do not get it, if so, and what to wait for. The API server cuts a
+/// warning after 256 characters, and a name has at most 63.
 fn not_in_force_yet(set: &SidecarSet, known: &Snapshot) -> Option<String> {
     if known.standing_rule.is_some() || set.is_injection_paused {
         return None;
@@ -269,7 +269,7 @@ fn not_in_force_yet(set: &SidecarSet, known: &Snapshot) -> Option<String> {
     ))
 }
 
-/// That the pods of a set will not be upgraded in place after an edit, if so.
+/// The warning that the pods of a set will not be upgraded in place after an edit, if so.
 fn recreation(wire: &SidecarSetWire, before: &SidecarSet, after: &SidecarSet) -> Option<String> {
     let matched = wire.status.as_ref().map_or(0, |status| status.matched_pods);
     let pull_policy = |name: &str| {

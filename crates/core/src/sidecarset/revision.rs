@@ -20,7 +20,7 @@ use crate::workload::revision::{HASH_LABEL, Revision};
 
 /// Label of a revision: the name of its set.
 pub const SET_LABEL: &str = "kruise.io/sidecarset-name";
-/// What kubectl wrote last, which is long and says nothing about a revision.
+/// The annotation with what kubectl wrote last, which is long and says nothing about a revision.
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 /// The version in owner references, as `OpenKruise` 1.9 writes it.
 const API_VERSION: &str = "apps.kruise.io/v1beta1";
@@ -28,19 +28,19 @@ const API_VERSION: &str = "apps.kruise.io/v1beta1";
 /// A revision of a set.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SetRevision {
-    /// Its name, number and data.
+    /// The revision's name, number and data.
     pub revision: Revision,
     /// The uid of the set that it belongs to.
     pub owner: Arc<str>,
     /// The custom version that the set had.
     pub custom_version: Option<Arc<str>>,
-    /// What a pod gets.
+    /// The parts that a pod gets.
     pub template: Template,
-    /// Its hashes: those that it was given, which a pod of it has.
+    /// The hashes that the revision was given, which a pod of it has.
     pub hashes: Hashes,
 }
 
-/// Whose a `ControllerRevision` is: what a pin is looked up by.
+/// The owner of a `ControllerRevision`, by which a pin is looked up.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RevisionOwner {
     /// The uid of its set.
@@ -177,7 +177,7 @@ pub fn is_pinned<'a>(
     }
     let percent = match set.update.partition {
         Amount::Percent(percent) => percent as usize,
-        // With this pod among them, so that the first ones are as pinned as those that come when there are few.
+        // The count includes this pod, so that the first ones are as pinned as those that come when there are few.
         Amount::Number(number) => number as usize * 100 / (matched + 1),
     };
     let text = format!("{owner}/{}", set.uid);

@@ -1,5 +1,5 @@
-//! Which pods of a set are upgraded next. It is worked out from all of its pods each time; tests hold its order and its counts
-//! equal to another form. That form takes [`is_down`] from here: what counts as down has tables of its own.
+//! The choice of a set's pods to upgrade next. It is worked out from all of its pods each time; tests hold its order and its
+//! counts equal to another form. That form takes [`is_down`] from here: what counts as down has tables of its own.
 
 use super::pod::{LastUpgrade, PodState, Progress};
 use super::set::SidecarSet;
@@ -28,9 +28,9 @@ impl UpgradePlace {
 /// A pod of a set, as the roll-out sees it.
 #[derive(Clone, Copy, Debug)]
 pub struct RollingPod<'a> {
-    /// What it is to the set; if a write of it is under way, what it is once that has been carried out.
+    /// The pod's state to the set; if a write of it is under way, its state once that has been carried out.
     pub state: PodState,
-    /// Its place, if it can be upgraded.
+    /// The pod's place, if it can be upgraded.
     pub place: Option<&'a UpgradePlace>,
     /// The labels by which the set scatters it.
     pub labels: &'a [LabelPair],
@@ -38,16 +38,16 @@ pub struct RollingPod<'a> {
     pub is_sent: bool,
 }
 
-/// Which pods are upgraded, by their places in the list of all.
+/// The pods that are upgraded and those that are not yet, by their places in the list of all.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rollout {
-    /// Those that are upgraded now, in their order.
+    /// Pods that are upgraded now, in their order.
     pub next: Vec<usize>,
-    /// Those whose upgrade was sent, and is sent again if it was lost: they hold their places.
+    /// Pods whose upgrade was sent, and is sent again if it was lost: they hold their places.
     pub again: Vec<usize>,
-    /// Those that could be upgraded, but wait until others are available again.
+    /// Pods that could be upgraded, but wait until others are available again.
     pub waiting: Vec<usize>,
-    /// Those that could be upgraded, but are kept by the partition, or because nothing is upgraded.
+    /// Pods that could be upgraded, but are kept by the partition, or because nothing is upgraded.
     pub kept: Vec<usize>,
 }
 
@@ -63,7 +63,7 @@ impl Rollout {
     /// The pods of a set that are upgraded next.
     pub fn plan(set: &SidecarSet, pods: &[RollingPod<'_>]) -> Self {
         let is_rolling = set.update.mode == UpdateMode::Rolling;
-        // Those that cannot be upgraded are among the pods that stay as they are.
+        // Pods that cannot be upgraded are among those that stay as they are.
         let old = pods.iter().filter(|pod| !pod.state.is_updated()).count();
         let staying = set.update.partition.staying(pods.len());
         let may_move = |old: usize| {
@@ -74,7 +74,7 @@ impl Rollout {
             }
         };
         let mut again = places_of(pods, |pod| pod.is_sent);
-        // Before all others: another pod would be taken down as well otherwise.
+        // Upgrades that were sent come before all others: another pod would be taken down as well otherwise.
         again.truncate(may_move(old + again.len()));
         let mut order = places_of(pods, |pod| !pod.is_sent);
         let most = may_move(old).min(order.len());
@@ -82,13 +82,13 @@ impl Rollout {
         if is_scattered {
             order = spread(set, pods, order);
         } else {
-            // Who is among the first has to be known, and not in which order.
+            // The choice of the first pods matters, and not their order.
             split_first(pods, &mut order, most);
         }
         let kept = order.split_off(most);
         let limit = set.update.max_unavailable.of(pods.len());
         let count = |is: fn(PodState) -> bool| pods.iter().filter(|pod| is(pod.state)).count();
-        // Of pods that are down anyway as many are upgraded at a time, so that a bad image is not pulled for all of them.
+        // The same limit holds for pods that are down anyway, so that a bad image is not pulled for all of them.
         let budgets = [count(is_pending), count(is_down)];
         let free = budgets.map(|taken| limit.saturating_sub(taken));
         if !is_scattered {
@@ -155,8 +155,8 @@ fn places_of(pods: &[RollingPod<'_>], is: fn(&RollingPod<'_>) -> bool) -> Vec<us
     (0..pods.len()).filter(of).collect()
 }
 
-/// Whether a pod counts against `maxUnavailable`: takes up a place of those that may be down. It does while it is down and an upgrade may be why, this one or
-/// an earlier one: its image may start and never get ready, and the set may have been edited since.
+/// Whether a pod counts against `maxUnavailable`: takes up a place of those that may be down. It does while it is down and this
+/// upgrade or an earlier one may be why: its image may start and never get ready, and the set may have been edited since.
 ///
 /// A pod that was not ready before its upgrade, or was created with these containers, has lost nothing by them. It takes up
 /// a place while they show that the image is bad, and none for what its application does: one that crashes again and again
@@ -165,8 +165,8 @@ fn places_of(pods: &[RollingPod<'_>], is: fn(&RollingPod<'_>) -> bool) -> Vec<us
 pub fn is_down(state: PodState) -> bool {
     let may_be_why = match state.last_upgrade {
         LastUpgrade::OfReady => true,
-        // Its containers are about to be stopped, and it has become ready with them meanwhile. On a node that is gone they
-        // never are.
+        // The pod's containers are about to be stopped, and it has become ready with them meanwhile. On a node that is gone
+        // they never are.
         LastUpgrade::OfUnready if state.progress == Progress::BeforeRestart => state.is_ready(),
         _ if state.is_untried => false,
         LastUpgrade::Unreadable if !state.is_consistent() => true,
@@ -175,7 +175,7 @@ pub fn is_down(state: PodState) -> bool {
     may_be_why && !state.is_available()
 }
 
-/// What the upgrade of a pod records, so that [`is_down`] knows afterwards what it was before.
+/// The record of a pod's upgrade, by which [`is_down`] knows afterwards what the pod was before.
 pub fn recorded_by_upgrade(state: PodState) -> LastUpgrade {
     let was_unready = state.last_upgrade == LastUpgrade::OfUnready || !is_down(state);
     // A pod that is down because of an upgrade stays so whatever image comes next: otherwise each edit would take down another.

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use crate::samples::Mutations;
 
-/// What the parser refuses and the CRD does not, by a part of the parser's message, and why CEL cannot say it.
+/// Faults that the parser refuses and the CRD does not, by a part of the parser's message, and why CEL cannot say it.
 pub const PARSER_ALONE: &[(&str, &str)] = &[
     (
         "is not a quantity such as",

@@ -30,11 +30,11 @@ pub struct SetScope {
 /// Pods for which the API server calls the webhook.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ScopeCall {
-    /// What becomes of them while the webhook does not answer.
+    /// The rule for these pods while the webhook does not answer.
     pub failure_policy: FailurePolicy,
-    /// Their namespaces.
+    /// The namespaces of these pods.
     pub namespaces: LabelSelector,
-    /// What stands for the `namespaceSelector` of their sets, if these select namespaces by labels ([`namespaces_tag`]).
+    /// The tag of the `namespaceSelector` of their sets, if these select namespaces by labels ([`namespaces_tag`]).
     pub tag: Option<u16>,
     /// The CEL condition for a call, over `request` and `object`. None if it would be too long, and for all pods.
     pub expression: Option<String>,
@@ -80,7 +80,7 @@ impl SetScope {
         };
         let most_failing = Self::CALLS + scope.calls.len();
         let asks_to_fail = |set: &&&SidecarSet| set.failure_policy == FailurePolicy::Fail;
-        // Those that are invalid ask for nothing else: a call that refuses nothing has nothing to inject.
+        // Invalid sets ask for nothing else: a call that refuses nothing has nothing to inject.
         let refusing = snapshot.refusing.iter().map(|known| &*known.set);
         let failing = sets
             .iter()
@@ -100,8 +100,8 @@ impl SetScope {
         let others = sets.iter().filter_map(|set| {
             let fails =
                 set.failure_policy == FailurePolicy::Fail && !scope.not_failing.contains(&set.name);
-            // In the protected namespaces such a set is injected like others, by a call that refuses
-            // nothing. A standing rule leaves them out as well.
+            // A set that asks for `Fail` is injected in the protected namespaces like others, by a call that refuses nothing. A
+            // standing rule leaves them out as well.
             let within = (fails || standing.is_some()).then_some(protected);
             let has_some = within.is_none_or(|within| set.namespaces.may_contain_one_of(within));
             has_some.then_some(ScopePart { set, within })
@@ -139,7 +139,7 @@ impl ScopeCall {
                 match_expressions: Some(vec![but_for]),
                 ..LabelSelector::default()
             },
-            // Which sets select the namespace is not known by a call for all of them.
+            // A call for all sets does not know which of them select the namespace.
             tag: None,
             expression: None,
         }
@@ -219,7 +219,7 @@ fn group<'a>(parts: impl Iterator<Item = ScopePart<'a>>) -> Groups<'a> {
     groups
 }
 
-/// That of the selector which parts have in common.
+/// The tag of the selector that parts have in common.
 fn tag_of(parts: &[ScopePart<'_>]) -> Option<u16> {
     namespaces_tag(&parts.first()?.set.namespaces)
 }
@@ -280,7 +280,7 @@ impl Detail {
 
 /// An expression that is true for the pods of these parts, or where `or` is.
 fn expression(parts: &[ScopePart<'_>], detail: Detail, or: Option<String>) -> Option<String> {
-    // By the text of a selector: its requirements, and the namespaces in which they count; None for all.
+    // Requirements by the text of their selector, and the namespaces in which they count; None for all.
     let mut selectors: BTreeMap<String, (Requirements<'_>, Option<BTreeSet<&str>>)> =
         BTreeMap::new();
     for part in parts {

@@ -1,5 +1,5 @@
-//! Which sets a pod gets as it is created, and in which revision: asked by the webhook and by whoever wants to know before.
-//! What the pod then looks like is decided in `render`.
+//! The choice of the sets that a pod gets as it is created, and of their revisions: asked by the webhook and by whoever wants
+//! to know before. What the pod then looks like is decided in `render`.
 
 use std::sync::Arc;
 
@@ -17,9 +17,9 @@ use crate::workload::revision::{Revision, newest};
 /// A pod that is being created: what it is selected by.
 #[derive(Clone, Copy, Debug)]
 pub struct NewPod<'a> {
-    /// Its namespace.
+    /// The pod's namespace.
     pub namespace: &'a str,
-    /// What its pin is drawn from: the uid of its controller, so that the pods of one are alike; without one, its name.
+    /// The text that its pin is drawn from: the uid of its controller, so that the pods of one are alike; else its name.
     pub owner: &'a str,
     /// Whether the kubelet shows a static pod by it (`k8s.io/kubernetes/pkg/kubelet/types`, `ConfigMirrorAnnotationKey`).
     /// What runs is as a file of the node says, and the kubelet replaces a mirror that differs.
@@ -71,7 +71,7 @@ impl<'a> NewPod<'a> {
         self.labels?.get(key).and_then(Value::as_str)
     }
 
-    /// Its labels.
+    /// The pod's labels.
     pub fn labels(&self) -> impl Iterator<Item = (&'a str, &'a str)> + use<'a> {
         let labels = self.labels.into_iter().flatten();
         labels.filter_map(|(key, value)| Some((key.as_str(), value.as_str()?)))
@@ -81,7 +81,7 @@ impl<'a> NewPod<'a> {
 /// The revisions of a set.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct SetHistory {
-    /// Those that are known.
+    /// The revisions that are known.
     pub revisions: Vec<SetRevision>,
     /// The name of the revision of the set as it is now. It may not have been created yet.
     pub newest: Arc<str>,
@@ -102,8 +102,8 @@ impl SetHistory {
             .map(|known| known.revision.clone())
             .collect();
         let collisions = status.and_then(|status| status.collision_count);
-        // From the spec and not from `status.latestRevision`, which trails an edit: pods that are
-        // created meanwhile would name the revision before.
+        // The spec decides and not `status.latestRevision`, which trails an edit: pods that are created meanwhile would name
+        // the revision before.
         let newest = newest(
             &set.name,
             &set.template.revision_data(),
@@ -119,8 +119,8 @@ impl SetHistory {
     }
 }
 
-/// What a set gives to a pod that is being created. `namespace_label` gives the labels of the pod's namespace, if they are
-/// known.
+/// Decides what a set gives to a pod that is being created. `namespace_label` gives the labels of the pod's namespace, if they
+/// are known.
 ///
 /// # Errors
 ///
@@ -175,7 +175,7 @@ pub(super) fn check_selected<'b>(
     if set.is_injection_paused {
         return Err(NotOffered::Paused);
     }
-    // Before the namespace: only a pod with such labels has to wait until its namespace is known.
+    // The labels come before the namespace: only a pod with such labels has to wait until its namespace is known.
     if !set.selector.matches(|key| pod.label(key)) {
         return Err(NotOffered::Labels);
     }

@@ -41,29 +41,29 @@ const HISTORY: i32 = 10;
 /// A set that can be acted on.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SidecarSet {
-    /// Its name, by which pods know it.
+    /// The set's name, by which pods know it.
     pub name: Arc<str>,
-    /// Its uid.
+    /// The set's uid.
     pub uid: Arc<str>,
     /// The version in which it was read, which the containers of pods get that take turns.
     pub version: Arc<str>,
-    /// Its generation.
+    /// The set's generation.
     pub generation: i64,
-    /// When it was created; of two sets that conflict on a pod the older wins.
+    /// The time of its creation; of two sets that conflict on a pod the older wins.
     pub created: Timestamp,
     /// Whether it takes over the pods of an earlier set of its name.
     pub adopts_pods: bool,
-    /// Its labels, which the administrator's whitelist selects by.
+    /// The set's labels, which the administrator's whitelist selects by.
     pub labels: BTreeMap<String, String>,
     /// Selects pods.
     pub selector: Selector,
     /// The namespaces of the pods.
     pub namespaces: Namespaces,
-    /// What a pod gets.
+    /// The parts of the set that a pod gets.
     pub template: Template,
     /// The hashes of what a pod gets.
     pub hashes: Hashes,
-    /// What becomes of a new pod while no webhook answers.
+    /// The rule for a new pod while no webhook answers.
     pub failure_policy: FailurePolicy,
     /// Whether new pods get nothing.
     pub is_injection_paused: bool,
@@ -77,51 +77,51 @@ pub struct SidecarSet {
     pub custom_version: Option<Arc<str>>,
 }
 
-/// What becomes of a new pod that a set selects while no webhook answers.
+/// The rule for a new pod that a set selects while no webhook answers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum FailurePolicy {
-    /// It is created without the set's containers.
+    /// The pod is created without the set's containers.
     #[default]
     Ignore,
-    /// It is refused.
+    /// The pod is refused.
     Fail,
 }
 
 /// The namespaces whose pods are selected.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Namespaces {
-    /// All.
+    /// All namespaces.
     All,
-    /// One.
+    /// One namespace.
     Named(Arc<str>),
-    /// Those with some labels.
+    /// Namespaces with some labels.
     Selected(Selector),
 }
 
 /// A revision that new pods are pinned to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pin {
-    /// Which.
+    /// The pinned revision.
     pub revision: PinnedRevision,
-    /// Which of the new pods.
+    /// The new pods that get it.
     pub policy: PinPolicy,
 }
 
 /// A revision by a name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PinnedRevision {
-    /// That of its `ControllerRevision`.
+    /// The name of its `ControllerRevision`.
     Name(Arc<str>),
-    /// That which the set had when it was the present one.
+    /// The custom version that the set had when the revision was the present one.
     CustomVersion(Arc<str>),
 }
 
-/// Which new pods get the pinned revision.
+/// The new pods that get the pinned revision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PinPolicy {
-    /// All.
+    /// All new pods.
     Always,
-    /// As many as the partition of the update strategy says.
+    /// New pods, as many as the partition of the update strategy says.
     Partial,
 }
 
@@ -229,7 +229,7 @@ impl SidecarSet {
         self.selector.is_disjoint(&other.selector) || self.namespaces.is_disjoint(&other.namespaces)
     }
 
-    /// What comes first of two sets that cannot both be on a pod.
+    /// The order of two sets that cannot both be on a pod: the lower comes first.
     pub fn precedence(&self) -> (Timestamp, &str) {
         (self.created, &self.name)
     }
@@ -300,7 +300,7 @@ fn read_failure_policy(meta: &ObjectMeta, report: &mut FieldErrors<'_>) -> Failu
 
 fn read_min_ready(meta: &ObjectMeta, report: &mut FieldErrors<'_>) -> Duration {
     let text = annotation(meta, MIN_READY_SECONDS_ANNOTATION).unwrap_or("0");
-    // As large as minReadySeconds may be, which is an int32.
+    // The maximum is that of minReadySeconds, which is an int32.
     if let Ok(Ok(seconds)) = text.parse::<u32>().map(i32::try_from) {
         return Duration::from_secs(seconds.unsigned_abs().into());
     }
@@ -319,7 +319,7 @@ fn read_custom_version(wire: &SidecarSetWire, errors: &mut Vec<Invalid>) -> Opti
         Some(version) => (version, "spec.customVersion".to_owned()),
         None => (label?, format!("metadata.labels[{CUSTOM_VERSION_LABEL}]")),
     };
-    // Its revision has it as a label.
+    // The set's revision has the version as a label.
     FieldErrors::new(errors, path).check(names::label_value(given))?;
     Some(given.as_str())
         .filter(|given| !given.is_empty())
@@ -364,8 +364,8 @@ fn read_pin(wire: &InjectRevision, report: &mut FieldErrors<'_>) -> Option<Pin> 
     };
     let name = given(&wire.revision_name).map(PinnedRevision::Name);
     let version = given(&wire.custom_version).map(PinnedRevision::CustomVersion);
-    // Of both the name counts (`getControllerRevision`,
-    // `pkg/control/sidecarcontrol/history_control.go` of `OpenKruise`).
+    // The name counts if both are given (`getControllerRevision`, `pkg/control/sidecarcontrol/history_control.go` of
+    // `OpenKruise`).
     let Some(revision) = name.or(version) else {
         report.add("names no revision: set revisionName or customVersion");
         return None;

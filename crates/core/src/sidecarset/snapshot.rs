@@ -1,5 +1,5 @@
-//! What the webhooks answer by: an immutable state of the sets and of all that an injection, or the review of a set, depends
-//! on. The feature makes a new one whenever something of it changes, in every replica.
+//! The state that the webhooks answer by, immutable: the sets and all that an injection, or the review of a set, depends on.
+//! The feature makes a new one whenever something of it changes, in every replica.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -32,7 +32,7 @@ pub type NamespaceLabels = BTreeMap<Arc<str>, SortedMap<Arc<str>>>;
 /// The state that pods are injected by. A clone is cheap.
 #[derive(Clone, Debug, Default)]
 pub struct Snapshot {
-    /// What the lists and the watches have shown.
+    /// The versions that the lists and the watches have shown.
     pub version: SnapshotVersion,
     /// The sets that are valid, by name.
     pub sets: Arc<Vec<SnapshotSet>>,
@@ -42,17 +42,17 @@ pub struct Snapshot {
     pub namespaces: Arc<NamespaceLabels>,
     /// The annotations that sets may patch.
     pub whitelist: Arc<Whitelist>,
-    /// What is wrong with the list of them.
+    /// The errors in the list of these annotations.
     pub whitelist_errors: Arc<[Invalid]>,
     /// Whether a set may patch any where the whitelist has no rule for it.
     pub allows_unlisted_metadata: bool,
-    /// Whose each revision is.
+    /// The owner of each revision.
     pub revisions: Arc<RevisionOwners>,
     /// The namespace of the revisions and of the whitelist.
     pub own_namespace: Arc<str>,
     /// How sets are injected.
     pub options: RenderOptions,
-    /// What becomes of a pod without an answer, if the API server calls for all pods, and not for those of the sets alone.
+    /// The rule for a pod without an answer, if the API server calls for all pods, and not for those of the sets alone.
     pub standing_rule: Option<FailurePolicy>,
 }
 
@@ -60,11 +60,11 @@ pub struct Snapshot {
 /// compared.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SnapshotVersion {
-    /// Of the sets.
+    /// The version of the sets.
     pub sets: ResourceVersion,
-    /// Of the revisions.
+    /// The version of the revisions.
     pub revisions: ResourceVersion,
-    /// Of the list of annotations that sets may patch.
+    /// The version of the list of annotations that sets may patch.
     pub whitelist: ResourceVersion,
 }
 
@@ -76,7 +76,7 @@ impl SnapshotVersion {
             || other.whitelist.is_later_than(self.whitelist)
     }
 
-    /// What includes both.
+    /// The version that includes both.
     #[must_use]
     pub fn max(self, other: Self) -> Self {
         Self {
@@ -92,10 +92,10 @@ impl SnapshotVersion {
 pub struct SnapshotSet {
     /// The set.
     pub set: Arc<SidecarSet>,
-    /// Its revisions.
+    /// The set's revisions.
     pub history: Arc<SetHistory>,
-    /// What a snapshot includes that knows the set as it is now: its generation, the revision that new pods are pinned to, and
-    /// the list of annotations if it patches any. What is in force already is left out.
+    /// The least version of a snapshot that knows the set as it is now: its generation, the revision that new pods are pinned
+    /// to, and the list of annotations if it patches any. What is in force already is left out.
     pub needs: SnapshotVersion,
 }
 
@@ -104,15 +104,15 @@ pub struct SnapshotSet {
 pub struct RefusingSet {
     /// The set as far as it can be read, for the pods that it selects.
     pub set: Arc<SidecarSet>,
-    /// What is wrong with it.
+    /// The faults of the set.
     pub errors: Arc<[Invalid]>,
-    /// What a snapshot includes that knows it as it is now.
+    /// The least version of a snapshot that knows the set as it is now.
     pub needs: SnapshotVersion,
 }
 
 impl Snapshot {
-    /// What a pod that is being created in this namespace gets. A pod that the same request has just been injected into
-    /// gets nothing more.
+    /// Injects a pod that is being created in this namespace. A pod that the same request has just been injected into gets
+    /// nothing more.
     pub fn inject(&self, pod: &JsonObject, namespace: &str, now: Timestamp) -> Injected {
         let new = NewPod::new(pod, namespace);
         let offered: Vec<_> = self.offers(&new).filter_map(Result::ok).collect();
@@ -172,7 +172,7 @@ impl Snapshot {
         Some(move |key: &str| labels.get(key).map(|value| &**value))
     }
 
-    /// What each set gives to a pod.
+    /// The offer of each set to a pod.
     fn offers(&self, pod: &NewPod<'_>) -> impl Iterator<Item = Result<Injection<'_>, NotOffered>> {
         self.sets.iter().map(move |known| {
             let set = &known.set;
@@ -226,7 +226,7 @@ fn was_just_injected(
     };
     hashes.sets().count() == injected.sets.len()
         && chosen.all(has_entry)
-        // It is of an upgrade.
+        // The annotation is of an upgrade.
         && annotation(pod, IN_PLACE_STATE).is_none()
         && injected.additions.has_nothing_new(pod)
 }

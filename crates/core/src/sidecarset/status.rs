@@ -12,11 +12,11 @@ use super::set::SidecarSet;
 pub struct Counts {
     /// Pods.
     pub matched: usize,
-    /// Those that have the containers of the spec.
+    /// Pods that have the containers of the spec.
     pub updated: usize,
-    /// Those that are consistent and ready.
+    /// Pods that are consistent and ready.
     pub ready: usize,
-    /// Those that are both.
+    /// Pods that are updated and ready.
     pub updated_ready: usize,
 }
 

@@ -25,9 +25,9 @@ pub struct RolloutStrategy {
     pub partition: Amount,
     /// How many pods may be unavailable.
     pub max_unavailable: Amount,
-    /// Which pods come first.
+    /// The pods that come first.
     pub priority: Priority,
-    /// Which pods are spread.
+    /// The labels by which pods are spread.
     pub scatter: Vec<ScatterLabel>,
     /// How long an upgraded pod has to be ready before another takes its place; it stands in an annotation.
     pub min_ready: Duration,
@@ -36,7 +36,7 @@ pub struct RolloutStrategy {
 /// Whether pods are upgraded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UpdateMode {
-    /// They are.
+    /// Pods are upgraded.
     Rolling,
     /// No further pod is; what was begun is finished.
     Paused,
@@ -53,7 +53,7 @@ impl RolloutStrategy {
             "NotUpdate" => UpdateMode::NotUpdate,
             other => {
                 let message = format!("{other:?} is not one of RollingUpdate, NotUpdate");
-                // In doubt nothing is upgraded.
+                // An unknown type upgrades nothing.
                 report.field("type").add(message);
                 UpdateMode::NotUpdate
             }

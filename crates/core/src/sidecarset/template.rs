@@ -1,4 +1,4 @@
-//! What a pod gets from a set: containers, init containers, volumes, secrets and annotations. These are the five fields
+//! The parts of a set that a pod gets: containers, init containers, volumes, secrets and annotations. These are the five fields
 //! that a revision records; selectors and strategies are not among them.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,7 +22,7 @@ use crate::workload::hash::sha256_of;
 use crate::workload::object::{inner, text};
 use crate::workload::validity::{REFUSED, check_pod_part, check_volume};
 
-/// What a pod gets from a set.
+/// The parts of a set that a pod gets.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Template {
     /// Containers, as declared.
@@ -42,9 +42,9 @@ pub struct Template {
 /// The two hashes of a template: whether a pod has its containers, and whether it has them but for their images.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Hashes {
-    /// Of the containers.
+    /// The hash of the containers.
     pub hash: Arc<str>,
-    /// Of the containers without their images.
+    /// The hash of the containers without their images.
     pub without_image: Arc<str>,
 }
 
@@ -250,7 +250,7 @@ impl Template {
 
     /// The data of a revision, as text.
     pub fn revision_data(&self) -> String {
-        // By name, since `getPatch` reads the set into maps
+        // The fields are sorted by name, since `getPatch` reads the set into maps
         // (`pkg/control/sidecarcontrol/history_control.go` of `OpenKruise`).
         let order = FieldOrder::Sorted;
         let mut text = "{\"spec\":{\"$patch\":\"replace\",\"containers\":".to_owned();

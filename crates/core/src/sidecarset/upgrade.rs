@@ -33,10 +33,10 @@ pub struct PodUpgrade {
     pub patch: Value,
 }
 
-/// What is recorded of an upgrade beside what the containers were.
+/// The record of an upgrade beside the former state of the containers.
 pub(super) struct UpgradeRecord<'a> {
     pub(super) set: &'a str,
-    /// What is said of the pod's readiness; None leaves what an upgrade has said.
+    /// The pod's readiness as the upgrade found it; None leaves what an earlier record says.
     pub(super) found: Option<LastUpgrade>,
     /// The hash that the pod has then.
     pub(super) hash: &'a str,
@@ -58,7 +58,7 @@ pub fn plan_upgrade(
     let mut annotations = annotations_of(pod);
     let mut changed: Vec<ChangedContainer<'_>> = Vec::new();
     for sidecar in set.template.all() {
-        // It has ended: another image would run nothing.
+        // An init container has ended: another image would run nothing.
         if sidecar.kind == ContainerKind::Init {
             continue;
         }
@@ -78,8 +78,8 @@ pub fn plan_upgrade(
         now,
     };
     record_former_containers(pod, &changed, &mut annotations, &record);
-    // With images only: an edit of the annotations alone changes no pod, as with `OpenKruise`. Last, in the room that the
-    // records leave: the API server refuses a pod with more, and the images with it.
+    // Annotations are patched with images only: an edit of the annotations alone changes no pod, as with `OpenKruise`. They
+    // come last, in the room that the records leave: the API server refuses a pod with more, and the images with it.
     if !changed.is_empty() {
         patch_metadata(set, allowed, &mut annotations);
     }
@@ -105,8 +105,7 @@ pub(super) fn build_patch(
     annotations.retain(|key, value| !is_present(key, value));
     let mut patch = json!({"metadata": {
         "uid": &*pod.uid,
-        // What is upgraded was decided by this state: a pod that has changed meanwhile is answered with 409 and looked
-        // at again.
+        // The upgrade was decided by this state: a pod that has changed meanwhile is answered with 409 and looked at again.
         "resourceVersion": pod.resource_version.as_deref(),
         "annotations": annotations,
     }});
@@ -140,7 +139,7 @@ fn patch_metadata(
         patch
             .annotations
             .retain(|key, _| !is_ours(key) && allowed.contains(key));
-        // What cannot be merged stays, as at the injection, which has reported it.
+        // An annotation that cannot be merged stays, as at the injection, which has reported it.
         patch.apply(annotations, limits::ANNOTATIONS_BYTES);
     }
 }
@@ -196,7 +195,7 @@ pub(super) fn record_former_containers(
     annotations.insert(IN_PLACE_STATE.to_owned(), states.write());
 }
 
-/// What a container is before its image is replaced.
+/// The state of a container before its image is replaced.
 fn former_container(container: &ObservedContainer) -> FormerContainer {
     let status = container.status.as_ref();
     FormerContainer {

@@ -7,7 +7,7 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 pub enum Amount {
     /// An absolute number of pods.
     Number(u32),
-    /// So many of a hundred.
+    /// A percentage of the pods.
     Percent(u32),
 }
 

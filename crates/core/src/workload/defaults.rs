@@ -1,5 +1,5 @@
-//! What the API server fills in where a container or a volume leaves it out (`SetDefaults_Container`, `SetDefaults_Volume`
-//! and others, `pkg/apis/core/v1/defaults.go`), as far as `OpenKruise` does too.
+//! Fields that the API server fills in where a container or a volume leaves them out (`SetDefaults_Container`,
+//! `SetDefaults_Volume` and others, `pkg/apis/core/v1/defaults.go`), as far as `OpenKruise` does too.
 //!
 //! It does not fill in anything of a startup probe, the service of a gRPC probe, and requests from limits; the API server
 //! does it in the pod. Filling them in here would change hashes (`setDefaultContainer`, `apis/apps/defaults/v1alpha1.go` of
@@ -135,7 +135,7 @@ fn round_up_resources(resources: &mut JsonObject) {
 
 /// Completes a volume.
 pub fn complete_volume(volume: &mut JsonObject) {
-    // Whatever is beside its name is a source, also one that is not known here.
+    // Anything beside the volume's name is a source, also one that is not known here.
     let has_source = volume
         .iter()
         .any(|(key, value)| key != "name" && !value.is_null());

@@ -1,4 +1,4 @@
-//! What `SidecarSet`, `CloneSet` and `DaemonSet` of `OpenKruise` have in common: texts that are hashed as Go writes them,
+//! The common parts of `SidecarSet`, `CloneSet` and `DaemonSet` of `OpenKruise`: texts that are hashed as Go writes them,
 //! defaults of containers and volumes, hashes and revisions, the order of an upgrade, and an upgrade in place.
 //!
 //! Objects of `core/v1` stay the JSON that they are ([`JsonObject`]). A type with fields would drop those that it does

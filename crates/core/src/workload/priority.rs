@@ -1,4 +1,4 @@
-//! Which pods of a workload come first, by their labels: by a sum of weights, or by a number at the end of a label.
+//! The pods of a workload that come first, by their labels: by a sum of weights, or by a number at the end of a label.
 
 use std::cmp::Reverse;
 use std::sync::Arc;

@@ -148,7 +148,7 @@ impl Quantity {
         })
     }
 
-    /// So many thousandths, as `1500m`.
+    /// Makes a quantity of thousandths, as `1500m`.
     pub fn from_milli(milli: i64) -> Self {
         Self {
             nanos: i128::from(milli) * MILLI,
@@ -157,7 +157,7 @@ impl Quantity {
         }
     }
 
-    /// So many bytes, as `64Mi`, or as `500k` if they are no multiple of 1024.
+    /// Makes a quantity of bytes, as `64Mi`, or as `500k` if they are no multiple of 1024.
     pub fn from_bytes(bytes: i64) -> Self {
         Self {
             nanos: i128::from(bytes) * NANOS,

@@ -72,7 +72,7 @@ pub fn revision_name(workload: &str, hash: &str) -> String {
 /// The newest revision of a workload with these data, beside the known ones. `collisions` have been counted before.
 pub fn newest(workload: &str, data: &str, known: &[Revision], collisions: i32) -> Newest {
     let highest = known.iter().map(|revision| revision.number).max();
-    // Whoever may write revisions may give one the highest number that there is.
+    // A client that may write revisions may give one the highest number that there is.
     let next = highest.unwrap_or(0).saturating_add(1);
     // The higher of two with the same data counts.
     let equal = known.iter().filter(|revision| *revision.data == *data);

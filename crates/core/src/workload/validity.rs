@@ -1,6 +1,6 @@
-//! What Kubernetes requires of the containers and volumes of a pod, as far as it can be told without a pod
-//! (`ValidatePodSpec`, `pkg/apis/core/validation/validation.go`): here types, fields that must not be empty, words, and
-//! ports; in `container` and `volume` what follows from several fields.
+//! The requirements of Kubernetes on the containers and volumes of a pod, as far as they can be told without a pod
+//! (`ValidatePodSpec`, `pkg/apis/core/validation/validation.go`): here types, fields that must not be empty, words, and ports;
+//! in `container` and `volume` what follows from several fields.
 //!
 //! An object that fails here makes every pod invalid that it is put into, and the API server then refuses the pod, whatever
 //! the failure policy of the webhook that put it there. What is not checked here, only the API server knows.

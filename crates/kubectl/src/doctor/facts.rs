@@ -30,10 +30,10 @@ use crate::resources::{
 
 /// The DaemonSet of the agents.
 pub(super) const DAEMON_SET: &str = "leadsman-agent";
-/// So many namespaces are listed at once.
+/// The most namespaces that are listed at once.
 const AT_ONCE: usize = 4;
 
-/// What runs.
+/// The running parts of an installation, as they were read.
 #[derive(Debug)]
 pub(super) struct InstallHealth {
     pub(super) now: Timestamp,
@@ -43,12 +43,12 @@ pub(super) struct InstallHealth {
     pub(super) nodes: Result<Vec<NodeHealth>, Unread>,
     pub(super) reports: Result<Reports, Unread>,
     pub(super) webhook: Result<Option<MutatingWebhookConfiguration>, Unread>,
-    /// That of the webhook that refuses invalid sets, where those are acted on.
+    /// The configuration of the webhook that refuses invalid sets, where the manager acts on sets.
     pub(super) set_webhook: Option<Result<Option<ValidatingWebhookConfiguration>, Unread>>,
     pub(super) services: Vec<Result<ServiceHealth, Unread>>,
 }
 
-/// What is read of a node.
+/// The facts about a node.
 #[derive(Clone, Debug)]
 pub(super) struct NodeHealth {
     pub(super) name: String,
@@ -62,7 +62,7 @@ pub(super) struct Reports {
     pub(super) markers: Vec<MarkerSummary>,
     pub(super) silent_nodes: Vec<String>,
     pub(super) late_pods: Vec<String>,
-    /// What preflight wants to know of them.
+    /// The survey of the markers, for the checks of preflight.
     pub(super) survey: MarkerSurvey,
 }
 
@@ -101,7 +101,7 @@ pub(super) async fn read_health(reader: &Reader, install: Install) -> InstallHea
     let all_nodes = ListSelection::of(None, 500);
     let (daemon_set, agents, nodes, webhook) = futures::join!(
         reader.get_object::<DaemonSet>(DAEMON_SETS, Some(&namespace), DAEMON_SET),
-        // As JSON, since the checks read an agent's pod as Kubernetes' type, and the rules as one of ours.
+        // Pods are read as JSON, since the checks read an agent's pod as Kubernetes' type, and the rules as one of ours.
         reader.read_agents::<Value>(&namespace, None),
         reader.list_objects::<ReadNode>(NODES, &all_nodes),
         reader.get_object::<MutatingWebhookConfiguration>(WEBHOOKS, None, CONFIGURATION),
@@ -143,7 +143,7 @@ fn to_node_health(wire: ReadNode) -> NodeHealth {
     }
 }
 
-/// Those of these objects that decode.
+/// Decodes objects, and leaves out those that cannot be decoded.
 fn decode_each<T: serde::de::DeserializeOwned>(objects: &[Value]) -> Vec<T> {
     let all = objects
         .iter()
@@ -170,7 +170,7 @@ async fn read_reports(
         async move { reader.list_objects::<slim::Pod>(PODS, &selection).await }
     });
     let pods: Vec<Vec<_>> = pods.buffered(AT_ONCE).try_collect().await?;
-    // After the pods: what is reported by now was on its way when they were read.
+    // The reports are read after the pods: what is reported by now was on its way when those were read.
     let node_pod_probes = reader
         .list_objects::<NodePodProbe>(NODE_POD_PROBES, &page(50))
         .await?;

@@ -112,7 +112,7 @@ fn of_group(findings: &[Finding], group: FindingGroup) -> Vec<Finding> {
 }
 
 impl InstallHealth {
-    /// Its namespace.
+    /// The namespace of the installation.
     fn namespace(&self) -> &str {
         &self.install.config.agent_namespace
     }

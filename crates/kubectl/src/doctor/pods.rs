@@ -1,4 +1,4 @@
-//! What is wrong with a pod of leadsman's, by its own status, and which version it runs.
+//! The problems of a pod of leadsman's, by its own status, and the version that it runs.
 
 use std::collections::BTreeMap;
 
@@ -45,7 +45,7 @@ pub(super) fn unready_reason(pod: &Pod) -> Option<String> {
                 None => reason.to_owned(),
             })
         });
-    // What the kubelet says of a container comes first: the condition only names the containers that are not ready.
+    // The kubelet's word on a container comes first: the condition only names the containers that are not ready.
     let mut why: Vec<_> = waiting.collect();
     if why.is_empty() {
         why = not;

@@ -5,7 +5,7 @@ use serde::Serialize;
 
 use crate::report::{Text, bad, bold, good, line, waiting};
 
-/// What a check is about.
+/// The subject of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub(super) enum FindingGroup {
     Cluster,
@@ -18,7 +18,7 @@ pub(super) enum FindingGroup {
 }
 
 impl FindingGroup {
-    /// Where a check of preflight belongs.
+    /// The group of a check of preflight.
     pub(super) fn from_preflight_check(check: &str) -> Self {
         match check {
             "markers" | "field-managers" => Self::Markers,

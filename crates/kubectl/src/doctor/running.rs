@@ -14,10 +14,10 @@ use crate::install::pod_of_holder;
 
 /// A mark that lacks for longer is a problem: a manager writes one within seconds.
 pub(super) const LATE_AFTER: SignedDuration = SignedDuration::from_secs(30);
-/// So many pods that are not ready are told one by one.
+/// The most pods that are told one by one as not ready.
 const FEW_PODS: usize = 5;
 
-/// What a check finds in what it needs; the right that is missing where that cannot be read.
+/// The findings of a check in what it needs, or the missing right where that cannot be read.
 pub(super) fn examine<T>(
     check: &'static str,
     seen: &Result<T, Unread>,
@@ -30,7 +30,7 @@ pub(super) fn examine<T>(
 }
 
 impl InstallHealth {
-    /// Who leads, and whether all managers are well.
+    /// Checks who leads, and whether all managers are well.
     pub(super) fn check_managers(&self) -> Vec<Finding> {
         const PODS: &str = "manager-pods";
         let mut all = self.check_leader();
@@ -39,7 +39,7 @@ impl InstallHealth {
                 "remove it from --feature-gates (chart: featureGates)"));
         }
         let managers = &self.install.managers;
-        // That there is no pod of a manager is a finding of its own.
+        // The lack of a manager's pod is a finding of its own.
         let has_pods = managers.as_ref().is_ok_and(|pods| !pods.is_empty());
         if let Some(Unread(why)) = self.install.assumed.as_ref().filter(|_| has_pods) {
             all.push(finding!("manager-flags", Unread => "{why}"));
@@ -107,7 +107,7 @@ impl InstallHealth {
             let leading = self.leading_phrase(component, &active);
             all.push(finding!(check, Ok => "{count} of {count} are Ready{leading}"));
         }
-        // What is broken is often broken in all of them, as in the pods of a DaemonSet.
+        // The fault is often the same in all of them, as in the pods of a DaemonSet.
         all.truncate(FEW_PODS);
         if not > FEW_PODS {
             all.push(finding!(check, Todo => "{not} of {count} are not Ready"));
@@ -147,7 +147,7 @@ impl InstallHealth {
             })
             .collect();
         let (names, namespace) = (name_first_of(&all), self.namespace());
-        // Of all ends this one has its remedy in the chart.
+        // Running out of memory is the only end with a remedy in the chart.
         (!all.is_empty()).then(|| if is_killed {
             finding!(check, Todo => "restarted: {names}"; "give it more memory (chart: {component}.resources.limits.memory)")
         } else {
@@ -203,7 +203,7 @@ impl InstallHealth {
     ) -> Finding {
         let active = agents.iter().filter(|pod| pods::is_active(pod));
         let with: BTreeSet<_> = active.filter_map(pods::node_name).collect();
-        // On a virtual node its provider runs the probes, and no DaemonSet.
+        // A virtual node's probes are run by its provider, and by no DaemonSet.
         let real = nodes.iter().filter(|node| !node.is_virtual());
         let (kept, left_out): (Vec<_>, Vec<_>) = real.partition(|node| self.selects_node(node));
         let left_out: Vec<_> = left_out.iter().map(|node| node.name.as_str()).collect();
@@ -253,7 +253,7 @@ impl InstallHealth {
     /// Whether verdicts reach the pods, and markers that say that something is wrong.
     pub(super) fn check_markers(&self) -> Vec<Finding> {
         const CHECK: &str = "marks";
-        // That markers cannot be read is said by the reports.
+        // The check of the agents' reports says that markers cannot be read.
         let Ok(reports) = &self.reports else {
             return Vec::new();
         };

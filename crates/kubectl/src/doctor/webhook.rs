@@ -75,7 +75,7 @@ impl InstallHealth {
             && markers.any(|marker| !["InvalidSpec", "Undecodable"].contains(&&*marker.reason))
     }
 
-    /// What the webhook serves.
+    /// The objects that the webhook is there for.
     fn whose_pods(&self) -> &'static str {
         match (self.install.config.serverless, self.injects_pods()) {
             (true, true) => "a valid PodProbeMarker or SidecarSet",
@@ -91,7 +91,7 @@ impl InstallHealth {
         )
     }
 
-    /// Of the webhook that refuses invalid sets.
+    /// Checks the webhook that refuses invalid sets.
     fn check_set_webhook(&self) -> Vec<Finding> {
         let Some(seen) = &self.set_webhook else {
             return Vec::new();
@@ -142,7 +142,7 @@ impl InstallHealth {
     }
 }
 
-/// What the validity of a CA means at this time.
+/// The finding on the validity of a CA at this time.
 fn check_validity(name: &str, (from, until): (Timestamp, Timestamp), now: Timestamp) -> Finding {
     let (left, life) = (until.duration_since(now), until.duration_since(from));
     if left.is_negative() {

@@ -48,7 +48,7 @@ pub struct Args {
     /// repeated
     #[arg(long = "set", value_name = "FILE", value_hint = ValueHint::FilePath)]
     sets: Vec<PathBuf>,
-    /// Also use the sets of the cluster, except those whose names occur in the files of --set
+    /// Use the sets of the cluster too, except those whose names occur in the files of --set
     #[arg(long, requires = "sets")]
     with_cluster: bool,
     /// The manager's --compatibility [default: the one of the cluster's manager; without a cluster, kubernetes]
@@ -63,7 +63,7 @@ pub struct Args {
     connection: Connection,
 }
 
-/// What a pod of a file would get.
+/// A pod of a file, and the report on what it would get.
 #[derive(Debug)]
 struct FileReport {
     pod: FilePod,
@@ -114,7 +114,7 @@ pub(crate) async fn run(args: &Args) -> Result<(), VerbError> {
     }
 }
 
-/// What sets may select pods by, if it stands beside them.
+/// The Namespaces among the objects, by which sets may select pods.
 fn namespaces(objects: &[Value]) -> impl Iterator<Item = Value> {
     let namespaces = objects.iter().filter(|it| it["kind"] == "Namespace");
     namespaces.cloned()
@@ -128,7 +128,8 @@ fn read_all(files: &[PathBuf]) -> Result<Vec<Value>, VerbError> {
     Ok(objects)
 }
 
-/// What no file says. Of a cluster, what could not be read is said already.
+/// A remark that the whitelist of annotations is not known, if sets need it and no file has it. A failed read of a cluster's
+/// whitelist is told already.
 fn not_known(sets: &KnownSets, unread: &[String]) -> Option<String> {
     let has_patch = |known: &leadsman_core::sidecarset::explain::KnownSet| {
         !known.set.template.patches.is_empty()
@@ -139,7 +140,7 @@ fn not_known(sets: &KnownSets, unread: &[String]) -> Option<String> {
     })
 }
 
-/// That the order of init containers is that of a manager with its defaults.
+/// A remark that init containers are taken to be ordered as by a manager with its defaults, if there are several.
 fn order_not_known(sets: &KnownSets) -> Option<String> {
     let sets = sets.valid.iter().map(|known| &known.set);
     sidecar_sets::has_order_of_init_containers(sets).then(|| {
@@ -155,7 +156,7 @@ fn report_all(pods: Vec<FilePod>, sets: &KnownSets, now: Timestamp) -> Vec<FileR
     reports.collect()
 }
 
-/// What pods would get, and what is not known of it.
+/// The reports on all pods, and what is not known of them.
 #[derive(Serialize)]
 struct FileReports<'a> {
     #[serde(skip)]
@@ -188,7 +189,7 @@ fn print(
     }
 }
 
-/// What does not take effect, line by line.
+/// The lines about what does not take effect.
 fn remarks(report: &FileReport) -> Vec<String> {
     let mut lines = Vec::new();
     for set in &report.report.sets {

@@ -9,7 +9,7 @@ use crate::VerbError;
 pub(super) struct FilePod {
     /// The kind of the object in the file.
     pub(super) kind: String,
-    /// Its name.
+    /// The name of that object, or its `generateName`.
     pub(super) name: String,
     /// The namespace of the pod.
     pub(super) namespace: String,
@@ -46,7 +46,7 @@ pub(super) fn find_pods(
 }
 
 impl FilePod {
-    /// None if the object is neither a pod nor has a template of pods.
+    /// Makes the pod of an object. None if the object is neither a pod nor has a template of pods.
     fn from_object(
         object: &Value,
         namespace: &str,
@@ -58,7 +58,7 @@ impl FilePod {
             .as_str()
             .or(metadata["generateName"].as_str())
             .unwrap_or_default();
-        // Of a CronJob, then of everything else that has one.
+        // The template of a CronJob, then of everything else that has one.
         let template = ["/spec/jobTemplate/spec/template", "/spec/template"]
             .iter()
             .find_map(|path| object.pointer(path));

@@ -7,7 +7,7 @@ use similar::{ChangeTag, TextDiff};
 use super::{FileReport, FileReports};
 use crate::report::{Report, Text, bad, bold, good, line, waiting};
 
-/// So many equal lines stand around those that differ.
+/// The number of equal lines around those that differ.
 const CONTEXT: usize = 3;
 
 impl Report for FileReports<'_> {

@@ -179,7 +179,7 @@ struct ReadSet {
 struct SetChange {
     /// A JSON merge patch (RFC 7396), or a JSON patch (RFC 6902) where it is a list.
     patch: Value,
-    /// What has become of the set, as kubectl says it.
+    /// The word for what has become of the set, as kubectl says it.
     done: &'static str,
 }
 

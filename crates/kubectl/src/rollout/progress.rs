@@ -16,10 +16,10 @@ use crate::output;
 /// How far a roll-out is, in a line for people.
 #[derive(Debug, PartialEq, Eq)]
 enum RolloutProgress {
-    /// It goes on.
+    /// The roll-out goes on.
     Waits(String),
     Done(String),
-    /// It does not go on by itself.
+    /// The roll-out does not go on by itself.
     Stuck(String),
 }
 

@@ -151,7 +151,7 @@ impl RolloutHistory {
 }
 
 impl Undo {
-    /// What `--dry-run=client` shows.
+    /// The text that `--dry-run=client` shows.
     pub(super) fn to_text(&self) -> Result<String, VerbError> {
         let yaml = output::to_harmless_yaml(&self.change.patch[1]["value"])
             .map_err(|error| VerbError::Io(std::io::Error::other(error)))?;

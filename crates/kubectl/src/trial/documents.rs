@@ -20,7 +20,7 @@ pub(crate) struct MarkerCandidate {
     pub(crate) name: String,
     /// The document, with its namespace.
     pub(crate) document: Value,
-    /// None if it does not decode.
+    /// The marker, or why it does not decode.
     pub(crate) decoded: Result<Box<PodProbeMarker>, String>,
 }
 

@@ -44,7 +44,7 @@ use crate::report::print_report;
 use crate::resources::PODS;
 use crate::{VerbError, completion};
 
-/// In so many pods probes are run side by side; those of a pod follow each other.
+/// The most pods in which probes are run side by side; those of a pod follow each other.
 const PODS_AT_ONCE: usize = 8;
 
 /// The flags of `try`.
@@ -166,7 +166,7 @@ impl Attempt<'_> {
         Ok(vec![pod])
     }
 
-    /// What is wrong with a marker itself: by the parser that manager and webhook use, and by the API server.
+    /// Finds what is wrong with a marker itself: by the parser that manager and webhook use, and by the API server.
     async fn validate_marker(
         &self,
         candidate: &MarkerCandidate,

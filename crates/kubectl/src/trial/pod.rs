@@ -29,7 +29,8 @@ use crate::reader::{DEADLINE, Reader};
 /// How long a refusal may take to arrive: a port-forward has no word for "accepted".
 const REFUSAL: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(5));
 
-/// Of standard output; four bytes more than a message has show whether a character that crosses the limit is whole.
+/// The most bytes of standard output that are kept; four more than a message has, to show whether a character that crosses
+/// the limit is whole.
 const STDOUT_BYTES: usize = MAX_OUTPUT + 4;
 
 /// A pod in which probes are run.
@@ -90,7 +91,7 @@ impl<'a> ReachedPod<'a> {
         let began = clock::monotonic();
         let outcome =
             leadsman_probe::run_probe_over(&run.handler, &target, run.timeout, self, self).await;
-        // What the executor has not used is closed before the next run.
+        // Anything that the executor has not used is closed before the next run.
         lock_mutex(&self.opened).take();
         lock_mutex(&self.started).take();
         let refusal = lock_mutex(&self.refused).take();
@@ -203,7 +204,8 @@ fn lock_mutex<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
         .unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
-/// What a runtime says of a port that it cannot forward names sandboxes and network namespaces; only its end matters.
+/// Shortens a runtime's message on a port that it cannot forward: it names sandboxes and network namespaces, and only its
+/// end matters.
 fn shorten_reason(reason: &str) -> String {
     if reason.to_ascii_lowercase().contains("connection refused") {
         "Connection refused at the pod's loopback interface, where a port-forward ends".to_owned()
@@ -261,7 +263,7 @@ pub(super) struct Forwarded {
     stream: DuplexStream,
     /// Resolves with the reason if the pod did not accept the connection, also long after it was opened.
     refusal: Fuse<BoxFuture<'static, Option<String>>>,
-    /// Where the reason is left for whoever judges the run.
+    /// The reason, left for whoever judges the run.
     refused: Arc<Mutex<Option<PortRefusal>>>,
 }
 

@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use super::documents::MarkerCandidate;
 
-/// What a marker would do.
+/// The report on what a marker would do.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct MarkerTrial {
@@ -18,16 +18,16 @@ pub(super) struct MarkerTrial {
     pub(super) validation: MarkerValidation,
     #[serde(flatten)]
     pub(super) pods: TrialPods,
-    /// In how many pods its probes can be run now.
+    /// The number of pods in which its probes can be run now.
     pub(super) can_run: usize,
     /// The pods in which they were.
     pub(super) tried: Vec<PodTrial>,
-    /// What could not be read, and the right that is missing.
+    /// Objects that could not be read, and the right that is missing.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) unread: Vec<String>,
 }
 
-/// What is wrong with the marker itself.
+/// The errors of the marker itself.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct MarkerValidation {
@@ -55,7 +55,7 @@ pub(super) struct FieldError {
 pub(super) struct PodTrial {
     pub(super) pod: String,
     pub(super) runs: Vec<ProbeTrial>,
-    /// What is in the way of its marks, were these outcomes verdicts.
+    /// The obstacles to its marks, were these outcomes verdicts.
     pub(super) causes: Vec<Cause>,
     /// The marks that would be written then.
     pub(super) changes: Vec<MarkChange>,
@@ -97,7 +97,7 @@ impl MarkerValidation {
                 message: error.message,
             })
             .collect();
-        // Where the API server has named the field, that says more.
+        // An error of the API server that names the field says more.
         if let (Err(error), true) = (&candidate.decoded, errors.is_empty()) {
             errors.push(FieldError {
                 field: String::new(),

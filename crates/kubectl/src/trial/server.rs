@@ -1,4 +1,4 @@
-//! What the API server says of a marker: schema, rules and admission, by a create or an update with `dryRun=All`, after
+//! The API server's answer about a marker: schema, rules and admission, by a create or an update with `dryRun=All`, after
 //! which nothing is stored ("Dry-run", Kubernetes API Concepts).
 
 use std::collections::BTreeSet;
@@ -15,13 +15,13 @@ use super::documents::MarkerCandidate;
 use crate::reader::{DEADLINE, Reader};
 use crate::resources::MARKERS;
 
-/// What the API server says.
+/// The answer of the API server.
 pub(super) enum DryRunAnswer {
-    /// It would store the marker.
+    /// The marker would be stored.
     Accepted,
-    /// It would not, for these reasons.
+    /// The marker would not be stored, for these reasons.
     Refused(Vec<Invalid>),
-    /// It was not asked, or did not answer: the right that is missing, or what happened.
+    /// The API server was not asked, or did not answer: the right that is missing, or what happened.
     NotAsked(String),
 }
 
@@ -146,7 +146,7 @@ fn invalid_at(path: &str, message: impl std::fmt::Display) -> Invalid {
 fn errors_of(status: &Status, reason: &str) -> Vec<Invalid> {
     let causes = status.details.iter().flat_map(|details| &details.causes);
     let mut errors: Vec<_> = causes
-        // That rules were not checked beside errors of the schema has no field.
+        // One cause has no field: it says that rules were not checked, since the schema has errors.
         .filter(|cause| !["", "<nil>"].contains(&&*cause.field))
         .map(|cause| invalid_at(&cause.field, &cause.message))
         .collect();
@@ -193,7 +193,7 @@ fn known_fields() -> BTreeSet<String> {
         }
     }
     let mut names = BTreeSet::new();
-    // Of this program's CRD: it is only for what may have been meant.
+    // The CRD of this program will do: it is only for what may have been meant.
     let schema = serde_json::to_value(PodProbeMarker::crd()).unwrap_or_default();
     collect_fields(&schema["spec"]["versions"], &mut names);
     names

@@ -76,7 +76,7 @@ fn add_selected(text: &mut Text, trial: &MarkerTrial) {
     }
 }
 
-/// What is in the way, each with the pods concerned.
+/// Adds what is in the way, each with the pods concerned.
 fn add_obstacles(text: &mut Text, trial: &MarkerTrial) {
     let mut found: Vec<(&Cause, Vec<String>)> = Vec::new();
     for pod in &trial.pods.selected {

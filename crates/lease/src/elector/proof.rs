@@ -221,7 +221,7 @@ impl SimulatedWorld {
         answer
     }
 
-    /// Whoever believes to hold the Lease now, stopped ones included.
+    /// The identities of the candidates that believe to hold the Lease now, stopped ones included.
     fn believed_leaders(&self) -> Vec<&str> {
         let leads = |candidate: &&SimulatedCandidate| {
             let at = candidate.clock_at(self.start, self.now);

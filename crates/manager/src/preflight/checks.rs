@@ -28,7 +28,7 @@ impl Finding {
     }
 }
 
-/// What a check finds in what it needs. That it cannot be read is a finding too: before an installation it is in the way,
+/// The findings of a check in what it needs. A failed look-up is a finding too: before an installation it is in the way,
 /// since nobody knows what it would say.
 fn examine<T>(
     check: &'static str,
@@ -387,7 +387,7 @@ fn check_markers(seen: &Lookup<MarkerSurvey>) -> Vec<Finding> {
     })
 }
 
-/// What leadsman does with the marks of a field manager.
+/// Describes what leadsman does with the marks of a field manager.
 fn describe_owned_marks(owner: &MarkOwner, (marks, pods): (usize, usize)) -> Finding {
     let (manager, operation, below) = (&owner.manager, &owner.operation, &owner.subresource);
     let fate = match (operation.as_str(), below.as_str()) {
@@ -419,8 +419,8 @@ fn check_rights(seen: &[(RequiredRight, Lookup<bool>)], scope: &PreflightScope) 
     all
 }
 
-/// What grants the rights of this installation. Without its namespace it would bind them to the accounts of another one, and
-/// without its gates it would leave out those of a feature.
+/// The command that grants the rights of this installation. Without its namespace it would bind them to the accounts of
+/// another one, and without its gates it would leave out those of a feature.
 fn grant_command(scope: &PreflightScope) -> String {
     let gates = match scope.gates.to_string() {
         gates if gates.is_empty() => gates,

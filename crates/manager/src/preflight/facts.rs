@@ -34,17 +34,17 @@ pub type Lookup<T> = Result<T, String>;
 /// The install that a preflight is about, and how much of it is there to be checked.
 #[derive(Clone, Debug)]
 pub struct PreflightScope {
-    /// Its namespace.
+    /// The namespace of the install.
     pub namespace: String,
     /// The feature gates of its manager.
     pub gates: Gates,
-    /// What becomes of pods while no manager answers, if API servers call for all of them.
+    /// The fate of a pod while no manager answers, if API servers call the webhook for all pods.
     pub standing_rule: Option<FailurePolicy>,
-    /// What is checked of it.
+    /// The part of the install that is checked.
     pub part: InstallPart,
 }
 
-/// What is checked beside the cluster itself and what else runs in it.
+/// The part of an install that is checked, beside the cluster itself and what else runs in it.
 #[derive(Clone, Debug)]
 pub enum InstallPart {
     /// Nothing: the install has yet to bring it.
@@ -74,7 +74,7 @@ pub struct ClusterFacts {
     pub install: Option<InstallFacts>,
 }
 
-/// What was read of what an installation brings, and of what it acts on.
+/// The facts about what an installation brings, and about what it acts on.
 #[derive(Clone, Debug)]
 pub struct InstallFacts {
     /// The CRDs of the features whose gates are on.
@@ -120,9 +120,9 @@ pub struct RequiredRight {
     pub group: Cow<'static, str>,
     /// `pods` or `pods/status`.
     pub resource: Cow<'static, str>,
-    /// In this namespace; in all, if empty.
+    /// The namespace; all, if empty.
     pub namespace: String,
-    /// On this object; on all, if empty.
+    /// The name of the object; all objects, if empty.
     pub name: Cow<'static, str>,
 }
 
@@ -233,7 +233,7 @@ fn parse_leading_number(text: &str) -> u32 {
 }
 
 async fn read_identity(client: &Client) -> kube::Result<Identity> {
-    // Whoever is authenticated may ask who it is, and what it may do (`system:basic-user`,
+    // Every authenticated user may ask who it is, and what it may do (`system:basic-user`,
     // `plugin/pkg/auth/authorizer/rbac/bootstrappolicy/policy.go`).
     let reviews: Api<SelfSubjectReview> = Api::all(client.clone());
     let review = reviews
@@ -331,7 +331,7 @@ pub(super) fn release_that_deletes(crd: &CustomResourceDefinition) -> Option<Str
 
 /// Collects the paths of properties that only the first schema has, the outermost of each.
 fn collect_missing_properties(ours: &Value, theirs: &Value, place: &str, into: &mut Vec<String>) {
-    // It keeps what it does not name (`pkg/apiserver/schema/pruning` of k8s.io/apiextensions-apiserver).
+    // A schema with this field keeps what it does not name (`pkg/apiserver/schema/pruning` of k8s.io/apiextensions-apiserver).
     if theirs["x-kubernetes-preserve-unknown-fields"] == json!(true) {
         return;
     }

@@ -1,4 +1,4 @@
-//! What a check has found, of `preflight` and of `kubectl leadsman doctor`.
+//! Findings of the checks of `preflight` and of `kubectl leadsman doctor`.
 
 /// The number of items of a long list that are named.
 const NAMED: usize = 5;
@@ -10,7 +10,7 @@ pub enum CheckResult {
     Ok,
     /// Information; nothing has to be done.
     Note,
-    /// It could not be read.
+    /// Something that the check needs could not be read.
     Unread,
     /// Something has to be done first.
     Todo,
@@ -19,13 +19,13 @@ pub enum CheckResult {
 /// One line of the report.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
-    /// Which check, from a fixed list.
+    /// The name of the check, from a fixed list.
     pub check: &'static str,
-    /// Its result.
+    /// The result of the check.
     pub result: CheckResult,
-    /// What was found.
+    /// The text that says what was found.
     pub message: String,
-    /// What to do, a command or a sentence each.
+    /// Things to do, a command or a sentence each.
     pub commands: Vec<String>,
 }
 

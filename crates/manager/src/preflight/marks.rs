@@ -41,7 +41,7 @@ pub struct MarkerFacts {
 /// A field manager.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct MarkOwner {
-    /// Its name.
+    /// The name of the field manager.
     pub manager: String,
     /// `Apply` or `Update`.
     pub operation: String,
@@ -53,7 +53,7 @@ pub struct MarkOwner {
 type ParsedMarkers = BTreeMap<String, Vec<Marker>>;
 
 impl MarkerSurvey {
-    /// Of markers and pods that were read already.
+    /// Surveys markers and pods that were read already.
     pub fn of(markers: &[Guarded<PodProbeMarker>], pods: &[Pod]) -> Self {
         let (mut all, mut parsed) = (Self::default(), ParsedMarkers::new());
         for marker in markers {
@@ -93,7 +93,7 @@ pub(super) async fn read_markers(client: &Client) -> Result<MarkerSurvey, Dispos
     })
     .await;
     match read {
-        // Without the CRD there are no markers.
+        // A cluster without the CRD has no markers.
         Err(Disposition::Retry {
             cause: RetryCause::NoSuchKind,
             ..
@@ -120,7 +120,7 @@ pub(super) async fn read_pages<K: Resource + DeserializeOwned + Clone>(
     let target = target.with_page_size(PAGE);
     let (mut token, mut paging) = (None, Paging::default());
     loop {
-        // Of the deadlines of a page the second: nothing is asked again here, and the whole has about as long.
+        // The second of a page's deadlines holds: nothing is asked again here, and the whole has about as long.
         paging.timeouts = 1;
         let page = target.read_page(server, token, &mut paging).await?;
         page.objects.into_iter().for_each(&mut observe);

@@ -23,8 +23,8 @@ const DAEMON: &str = "kruise-daemon";
 const VALIDATING: &str = "kruise-validating-webhook-configuration";
 const MUTATING: &str = "kruise-mutating-webhook-configuration";
 
-/// What reading it takes beside [`GUARD_RIGHTS`](crate::openkruise::GUARD_RIGHTS): group, resource, name (any, if empty), verb. Which pod holds the Lease is not
-/// known beforehand.
+/// The rights that reading it takes beside [`GUARD_RIGHTS`](crate::openkruise::GUARD_RIGHTS): group, resource, name (any, if
+/// empty), verb. Which pod holds the Lease is not known beforehand.
 pub(super) const OPENKRUISE_RIGHTS: [(&str, &str, &str, &str); 4] = [
     ("", "pods", "", "list"),
     ("apps", "daemonsets", DAEMON, "get"),
@@ -45,7 +45,7 @@ pub struct OpenKruiseFacts {
     pub manager: Lookup<OpenKruiseState>,
     /// The feature gates of its agents, if there are any.
     pub daemon: Lookup<Option<String>>,
-    /// Its webhooks for pods, markers and `SidecarSet`s without which these cannot be written.
+    /// The webhooks without which pods, markers or `SidecarSet`s cannot be written.
     pub webhooks: Lookup<Vec<BlockingWebhook>>,
 }
 
@@ -77,7 +77,7 @@ pub(super) async fn read_openkruise(client: &Client) -> OpenKruiseFacts {
     });
     let daemon = daemon.await.map(|daemon| {
         let template = daemon?.spec.template;
-        // Without the flag all gates have their defaults, as with an empty one.
+        // An absent flag leaves all gates at their defaults, as an empty one does.
         Some(feature_gates_flag(&template.spec?).unwrap_or_default())
     });
     OpenKruiseFacts {
@@ -138,7 +138,7 @@ async fn read_blocking_webhooks(client: &Client) -> kube::Result<Vec<BlockingWeb
     Ok(found)
 }
 
-/// What cannot be written while nobody answers a webhook. Its failurePolicy defaults to `Fail`
+/// The resources that cannot be written while nobody answers a webhook. A failurePolicy defaults to `Fail`
 /// (`SetDefaults_ValidatingWebhook`, `pkg/apis/admissionregistration/v1/defaults.go`).
 fn blocking_webhooks(
     kind: &'static str,

@@ -1,4 +1,4 @@
-//! Of what type a mount is, as the kernel itself knows it: `fstatfs` would ask the file system, which may be a program.
+//! The type of a mount, as the kernel itself knows it: `fstatfs` would ask the file system, which may be a program.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader};

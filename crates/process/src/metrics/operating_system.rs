@@ -1,5 +1,5 @@
-//! What the operating system counts of this process, by the names that Prometheus' client libraries agree on ("Writing client
-//! libraries", "Process metrics"). Read when asked.
+//! Metrics of this process that the operating system keeps, by the names that Prometheus' client libraries agree on ("Writing
+//! client libraries", "Process metrics"). Read when asked.
 
 use std::fmt::{Result, Write};
 use std::fs;

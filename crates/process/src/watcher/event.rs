@@ -1,4 +1,4 @@
-//! What a watch delivers, and why it delivers nothing.
+//! The events that a watch delivers, and why it delivers nothing.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! What became of the writes that were sent.
+//! The outcomes of the writes that were sent.
 
 use std::sync::Arc;
 
@@ -70,7 +70,7 @@ impl<F: Feature> Reconciler<F> {
     fn settle(&mut self, id: &WriteId, outcome: Outcome) {
         let sent = self.sent.get_mut(id);
         let Some(sent) = sent.filter(|sent| sent.is_under_way) else {
-            // It was a notice, and the next one about the object may be told.
+            // The write was a notice, and the next one about the object may be told.
             if self.notices.is_waiting(id) {
                 self.dirty.insert(id.clone());
             }
@@ -139,13 +139,13 @@ impl<F: Feature> Reconciler<F> {
     }
 }
 
-/// What the answer to a write says.
+/// The outcome of a write, by its answer.
 #[derive(Clone, Copy)]
 enum Outcome {
     /// It was carried out, and the object that its reply shows was observed, if it shows one.
     Done { has_reply: bool },
-    /// It was not carried out.
+    /// The write was not carried out.
     NotDone,
-    /// It may have been carried out.
+    /// The write may have been carried out.
     Unknown,
 }

@@ -1,4 +1,4 @@
-//! What this process has asked of objects, until it is known what became of it.
+//! The writes that this process has asked for, until it is known what became of them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use crate::object::ObjectName;
 /// How long a write whose fate no event shows keeps its effect. A watch is re-established sooner.
 const ASKED: Duration = Duration::from_mins(5);
 
-/// What this process has asked the API server to do with an object, and no event has shown yet.
+/// A write of an object that this process has asked the API server for, and that no event has shown yet.
 pub(super) struct Asked<K> {
     assumption: Assumption<K>,
     /// The object as it is if the write is carried out on what is known by now.
@@ -22,7 +22,7 @@ pub(super) struct Asked<K> {
     is_done: bool,
     /// Whether an earlier attempt may have been carried out, whatever the answer to this one is.
     is_repeated: bool,
-    /// When it is given up, on the monotonic clock.
+    /// The time at which the assumption is given up, on the monotonic clock.
     until: Duration,
 }
 
@@ -33,18 +33,18 @@ pub(super) struct Late<K> {
     count: usize,
     /// The uid of the object of this name of which it is known already who has made it.
     known: Option<String>,
-    /// When they are given up, on the monotonic clock: no request is under way for so long.
+    /// The time at which the creations are given up, on the monotonic clock: no request is under way for so long.
     until: Duration,
 }
 
-/// What a write does to an object.
+/// The effect of a write on an object.
 pub enum Assumption<K> {
-    /// It makes this of what is there. Others may change the object while the write is under way, so this is done again with
-    /// each state that is observed.
+    /// The write makes this of what is there. Others may change the object while the write is under way, so this is done
+    /// again with each state that is observed.
     Changed(ObjectChange<K>),
-    /// It makes the object, which has no uid yet.
+    /// The write makes the object, which has no uid yet.
     Created(Arc<K>),
-    /// It takes the object away.
+    /// The write takes the object away.
     Gone,
 }
 
@@ -153,7 +153,7 @@ impl<K: Stored> Asked<K> {
     }
 }
 
-/// What was asked of the objects of a kind, whatever the kind.
+/// The writes that were asked for of a kind's objects, whatever the kind.
 pub(crate) trait AskedObjects {
     /// Whether it is not known what has become of all that was asked.
     fn is_open(&self, name: &ObjectName) -> bool;

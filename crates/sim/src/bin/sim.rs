@@ -27,7 +27,7 @@ struct Arguments {
     /// Leave out faults of this class; may be given more than once
     #[arg(long, value_name = "CLASS")]
     without: Vec<FaultClass>,
-    /// Also faults of this class, which the gate leaves out
+    /// Include faults of this class, which the gate leaves out
     #[arg(long, value_name = "CLASS")]
     with: Vec<FaultClass>,
     /// Tell the whole story of this seed

@@ -14,7 +14,7 @@ use crate::resources::TENANT;
 use crate::story::Story;
 use crate::tenants::PRIMARY;
 
-/// Who has which exclusive values.
+/// The holders of exclusive values.
 #[derive(Default)]
 pub(super) struct Holders {
     /// The pods as they are stored, by name.
@@ -107,7 +107,7 @@ impl Holders {
     }
 }
 
-/// What a pod has proved does not go backwards on it.
+/// Checks that the versions that a pod has proved do not go backwards.
 fn check_versions(before: Option<&Value>, after: &Value, story: &Story) {
     let known = before.map(records).unwrap_or_default();
     for (entry, record) in records(after) {

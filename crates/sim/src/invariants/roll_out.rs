@@ -16,7 +16,7 @@ use crate::tenants::{SELECTED_BY_SETS, SIDECARS, is_active, max_unavailable, set
 /// The longest call of a webhook, and the tick after which it is judged.
 const CALL: Duration = Duration::from_secs(31);
 
-/// What is known of both sets.
+/// The known state of both sets.
 #[derive(Default)]
 pub(super) struct RollOuts {
     /// Pods that a set has taken down, by uid.
@@ -100,7 +100,8 @@ impl RollOuts {
         }
     }
 
-    /// What is injected into a pod, if the set selects it and its status says that it is in force as it is stored.
+    /// The content that is injected into a pod, if the set selects it and its status says that it is in force as it is
+    /// stored.
     fn in_force(&self, set: usize, pod: &Value) -> Option<Value> {
         let stored = self.stored[set].as_ref()?;
         let app = pod["metadata"]["labels"]["app"].as_str()?;

@@ -18,7 +18,7 @@ use crate::story::Story;
 /// The kinds that marks and entries follow from.
 const KINDS: [&str; 4] = ["pods", "nodes", "podprobemarkers", "nodepodprobes"];
 
-/// Of [`Takeover::touched`]: a pod on a node.
+/// The kind that a pod on a node has in [`Takeover::touched`].
 const ON_NODE: &str = "pods on";
 /// How long an event takes at most that no fault delays.
 const ON_ITS_WAY: Duration = Duration::from_secs(1);
@@ -26,13 +26,13 @@ const ON_ITS_WAY: Duration = Duration::from_secs(1);
 /// The objects as they are, and what has changed in the present term.
 #[derive(Default)]
 pub(super) struct Takeover {
-    /// By plural, namespace and name.
+    /// The objects by plural, namespace and name.
     objects: BTreeMap<[String; 3], Arc<Value>>,
     /// The leader, if it took the Lease from another one, and when.
     leader: Option<(String, Duration)>,
     /// The identity that was in the Lease last.
     holder: String,
-    /// When others have changed something last, by plural and name.
+    /// The time of the last change by others, by plural and name.
     touched: BTreeMap<(&'static str, String), Duration>,
     /// The kinds of which the leader's watches were behind when it took the Lease.
     behind: BTreeSet<String>,
@@ -111,7 +111,7 @@ impl Takeover {
     }
 
     fn touch(&mut self, plural: &'static str, object: &Value, now: Duration) {
-        // Who selects is any marker.
+        // Any marker may be the one that selects.
         let name = if plural == "podprobemarkers" {
             ""
         } else {

@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::Oracle;
 use super::marker::Row;
 
-/// What a pod's annotation says of a value.
+/// The record of a value in a pod's annotation.
 fn record(pod: &Pod, entry: &str) -> Value {
     let text = pod.annotations().get(EXCLUSIVE_ANNOTATION);
     let records = text.and_then(|text| serde_json::from_str::<Value>(text).ok());
@@ -34,9 +34,9 @@ fn setter<'a, 'b>(rows: &'b [Row<'a>], label: &str) -> Option<&'b Row<'a>> {
 }
 
 impl Oracle<'_> {
-    /// Of the pods that claim a value the one with the highest version has it, and no other.
+    /// Checks that the pod that claims a value with the highest version has it, and no other.
     pub(super) fn check_exclusive(&self, faults: &mut Vec<String>) {
-        // By the probe: the claims, each with whether the pod has the value, and all that have it.
+        // The claims by probe, each with whether the pod has the value, and all pods that have it.
         let mut claims: BTreeMap<String, Vec<(u64, bool, String)>> = BTreeMap::new();
         let mut holders: BTreeMap<String, Vec<String>> = BTreeMap::new();
         let mut silent = BTreeSet::new();
@@ -59,7 +59,7 @@ impl Oracle<'_> {
                         let claims = values.get("role") == Some(&exclusive.value);
                         claims.then(|| values["version"].parse().unwrap_or_default())
                     }
-                    // Without a verdict it keeps what it has, unless another one has a better claim.
+                    // A pod without a verdict keeps what it has, unless another one has a better claim.
                     None if has => {
                         silent.insert((entry.clone(), pod.name_any()));
                         let recorded = record(pod, &entry)["version"].as_u64();
@@ -77,7 +77,7 @@ impl Oracle<'_> {
                         .or_default()
                         .push(pod.name_any());
                 }
-                // What has no verdict may have the label by another marker.
+                // A pod without a verdict may have the label by another marker.
                 let is_silent = silent.contains(&(entry.clone(), pod.name_any()));
                 let holds = record(pod, &entry)["holds"].as_bool().unwrap_or_default();
                 if has != holds && !is_silent {
@@ -104,7 +104,7 @@ impl Oracle<'_> {
             let holders = holders.remove(&entry).unwrap_or_default();
             let is_right = match (expected, &holders[..]) {
                 (None, []) => true,
-                // Of claims that are equal any one may have it.
+                // Any one of equal claims may have it.
                 (Some((version, ..)), [holder]) => claims
                     .iter()
                     .any(|(own, _, pod)| own == version && pod == holder),

@@ -16,7 +16,7 @@ use crate::plan::Answer;
 
 /// The order in which a marker's status names them.
 const TROUBLES: [&str; 2] = ["Conflict", "ContainerNotFound"];
-/// What no marker of the simulation is or does.
+/// Troubles that no marker of the simulation has.
 const NEVER: [&str; 4] = ["InvalidSpec", "Cycle", "TooManyProbes", "PortNotFound"];
 
 /// One probe of a marker on one pod.
@@ -31,7 +31,7 @@ impl Row<'_> {
         format!("{}#{}", self.marker.name_any(), self.probe.name)
     }
 
-    /// What the command of the probe asks for.
+    /// The outcome that the command of the probe asks for.
     fn key(&self) -> usize {
         let exec = self.probe.probe.exec.as_ref();
         let command = exec.and_then(|exec| exec.command.as_ref()?.get(1));
@@ -149,7 +149,7 @@ impl Oracle<'_> {
         }
     }
 
-    /// What agents report is what commands answer.
+    /// Checks that agents report what commands answer.
     pub(super) fn check_verdicts(&self, faults: &mut Vec<String>) {
         for pod in &self.pods {
             let uid = pod.uid().unwrap_or_default();

@@ -45,7 +45,7 @@ impl Draw<'_> {
             };
             if self.has_exclusive && probes.is_empty() {
                 probe.is_exclusive = true;
-                // Of all markers alike: what one gave, another one finds.
+                // All markers share these: what one gave, another one finds.
                 (probe.key, probe.label) = (0, Some(self.rng.usize(..2)));
             }
             // The schema of markers refuses a condition that two probes have, and a probe that sets nothing.
@@ -262,7 +262,7 @@ impl Draw<'_> {
             5 => Action::Delay {
                 process,
                 only,
-                // What a former leader has on its way arrives, and nothing in a request could tell: a limit of leadsman.
+                // Requests of a former leader arrive late, and nothing in them says that it is former: a limit of leadsman.
                 by_ms: self.rng.u64(50..3000),
                 for_ms,
             },

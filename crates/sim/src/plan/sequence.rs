@@ -6,7 +6,7 @@ use super::{Action, Answer, FaultClass, MANAGERS, ProcessId, SETS, SetEdit, Watc
 /// Steps, each with its distance from the first in milliseconds.
 type Sequence = Vec<(u64, Action)>;
 
-/// What a sequence is about, whichever it is.
+/// The subject of a sequence, whichever it is.
 struct Subject {
     process: ProcessId,
     /// The other replica.

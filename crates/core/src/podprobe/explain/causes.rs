@@ -1,4 +1,4 @@
-//! What keeps a pod's marks from being what they should be, and what to do about it.
+//! The causes that keep a pod's marks from being what they should be, and what to do about them.
 //!
 //! A marker's own troubles have the words of its status ([`Trouble`]). Added are those
 //! that no status can show: that no marker matches, that a pod cannot be probed, that a verdict is due, that nobody
@@ -51,7 +51,7 @@ impl PodContext<'_> {
                 let pairs = parsed.probes.iter().zip(probes);
                 let pairs =
                     pairs.filter_map(|(probe, known)| self.probe_cause(parsed, probe, known));
-                // What the manager knows comes before what its silence suggests.
+                // Causes that the manager knows come before those that its silence suggests.
                 let remembered = self.remembered_refusal_cause(marker);
                 if !self.cluster.knows_nodes {
                     causes.extend(remembered.clone());
@@ -98,7 +98,7 @@ impl PodContext<'_> {
             || self.inspected.marks.iter().any(|mark| mark.differs)
     }
 
-    /// That no manager acts on markers.
+    /// The cause if no manager acts on markers.
     fn no_leader_cause(&self) -> Option<Cause> {
         if !self.cluster.gate {
             return Some(Cause::new_problem(
@@ -106,8 +106,7 @@ impl PodContext<'_> {
                 "the manager runs with PodProbeMarkerGate=false and acts on no marker: remove it from --feature-gates",
             ));
         }
-        // That the Lease could not be read is told beside the causes; that nobody leads does not
-        // follow.
+        // An unreadable Lease is told beside the causes; it does not follow that nobody leads.
         let what = match self.cluster.manager.as_ref().ok()? {
             ManagerState::Leads(_) => return None,
             ManagerState::Expired(holder, renewed) => {
@@ -132,8 +131,8 @@ impl PodContext<'_> {
         probe: &MarkerProbe,
         known: &InspectedProbe,
     ) -> Option<Cause> {
-        // Without the objects of the nodes the pod is the next witness: the manager has written a
-        // condition there, or the keys of a policy.
+        // The pod is the next witness where the objects of the nodes cannot be read: the manager
+        // has written a condition there, or the keys of a policy.
         let cause = if self.is_known(known) {
             let failed = || diagnose_failure(probe, known.verdict.as_ref()?);
             self.pending_cause(marker, probe, known).or_else(failed)
@@ -150,7 +149,7 @@ impl PodContext<'_> {
     /// Whether a verdict shows on the pod though the probe has no condition: as a label or an annotation of its policies.
     fn shows_marks(&self, probe: &MarkerProbe) -> bool {
         let has = |pairs: &[(String, String)], key: &str, value: &ValueText| {
-            // Which values it had is not known.
+            // Values taken from an output are not known, so any fits.
             let fits = |is: &str| !matches!(value, ValueText::Fixed(text) if **text != *is);
             pairs.iter().any(|(own, is)| own == key && fits(is))
         };
@@ -163,7 +162,7 @@ impl PodContext<'_> {
         })
     }
 
-    /// Without the objects of the nodes, only what follows from pod and marker is known.
+    /// Whether the state of a probe is known: without the objects of the nodes, only what follows from pod and marker is.
     fn is_known(&self, probe: &InspectedProbe) -> bool {
         let follows = [
             Pending::Conflict,
@@ -205,7 +204,7 @@ impl PodContext<'_> {
         }
     }
 
-    /// What the pod has in place of a container or port that it lacks.
+    /// Lists what the pod has in place of a container or port that it lacks, as the end of a message.
     fn list_alternatives(&self, pending: Pending, probe: &MarkerProbe) -> String {
         let containers = &self.inspected.pod.containers;
         let (wanted, names): (_, Vec<&str>) = match pending {
@@ -351,10 +350,10 @@ impl PodContext<'_> {
         causes
     }
 
-    /// What the marker's status says and objects do not show.
+    /// The cause that the marker's status tells and objects do not show.
     fn remembered_refusal_cause(&self, marker: &InspectedMarker<'_>) -> Option<Cause> {
         let (reason, message) = reported_problem(marker)?;
-        // Who may not read the objects of the nodes has the manager's word for what they show.
+        // A user who may not read the objects of the nodes has the manager's word for what they show.
         let of_nodes = OF_NODES.iter().filter(|_| !self.cluster.knows_nodes);
         let mut told = REMEMBERED.iter().chain(of_nodes).copied();
         let reason = told.find(|known| known.as_str() == reason)?;
@@ -396,7 +395,7 @@ impl PodContext<'_> {
         )
     }
 
-    /// What the manager has yet to write.
+    /// The cause if the manager has yet to write something of the pod.
     fn unwritten_marks_cause(&self) -> Option<Cause> {
         if !self.is_anything_due() {
             return None;

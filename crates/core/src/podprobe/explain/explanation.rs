@@ -11,9 +11,9 @@ use crate::podprobe::marker::{Marker, MarkerProbe};
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Explanation {
-    /// Its namespace.
+    /// The pod's namespace.
     pub namespace: String,
-    /// Its name.
+    /// The pod's name.
     pub name: String,
     /// The uid by which its node knows it.
     pub uid: String,
@@ -25,13 +25,13 @@ pub struct Explanation {
     /// `Pending`, `Running`, `Succeeded`, `Failed`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub phase: Option<String>,
-    /// What keeps marks from being what they should be, the first one to look at first. Empty if nothing does.
+    /// The causes that keep marks from being what they should be, the first one to look at first. Empty if there are none.
     pub causes: Vec<Cause>,
     /// The markers of its namespace: those that match in order of precedence, then the others by name.
     pub markers: Vec<MarkerExplanation>,
-    /// Its marks.
+    /// The pod's marks.
     pub marks: Vec<MarkExplanation>,
-    /// What could not be read, and the right that is missing.
+    /// Everything that could not be read: the rights that are missing, or the API server's answers.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub unread: Vec<String>,
 }
@@ -40,7 +40,7 @@ pub struct Explanation {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Cause {
-    /// In one word.
+    /// The cause in one word.
     pub reason: CauseReason,
     /// Whether it resolves by itself.
     pub resolves: bool,
@@ -50,7 +50,7 @@ pub struct Cause {
     /// The probe concerned; None if all are.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub probe: Option<String>,
-    /// What it is and what to do.
+    /// The cause in words, and what to do.
     pub message: String,
 }
 
@@ -84,16 +84,16 @@ impl Cause {
     }
 }
 
-/// What a marker has to do with a pod.
+/// A marker, and whether it matches a pod.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct MarkerExplanation {
-    /// Its name.
+    /// The marker's name.
     pub name: String,
     /// Whether it matches, and why not.
     #[serde(flatten)]
     pub fit: MarkerFit,
-    /// What its own status says is wrong.
+    /// The problem that the marker's own status tells.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reported: Option<String>,
 }
@@ -102,55 +102,55 @@ pub struct MarkerExplanation {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(tag = "fit", rename_all_fields = "camelCase")]
 pub enum MarkerFit {
-    /// It matches.
+    /// The marker matches.
     Matches {
-        /// Its probes.
+        /// The marker's probes.
         probes: Vec<ProbeExplanation>,
     },
-    /// Its selector does not match the pod's labels; or it does, and the pod cannot be probed.
+    /// The selector does not match the pod's labels; or it does, and the pod cannot be probed.
     DoesNotMatch {
         /// The requirements of its selector.
         terms: Vec<SelectorTerm>,
     },
-    /// It is stopped.
+    /// The marker is stopped.
     Stopped {
         /// Why.
         message: String,
     },
-    /// It breaks a rule.
+    /// The marker breaks a rule.
     Invalid {
-        /// Which.
+        /// The rule that it breaks.
         message: String,
     },
-    /// It cannot be decoded.
+    /// The marker cannot be decoded.
     Undecodable {
         /// Why.
         message: String,
     },
-    /// It is being deleted.
+    /// The marker is being deleted.
     Deleting,
 }
 
-/// What is known of a probe of a pod.
+/// A probe of a pod, with all that is known of it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ProbeExplanation {
-    /// Its name.
+    /// The probe's name.
     pub name: String,
     /// The container.
     pub container: String,
-    /// What it does, how often.
+    /// The probe's action and period, in words.
     pub does: String,
-    /// Its verdict, if there is one.
+    /// The probe's verdict, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub verdict: Option<ShownVerdict>,
     /// The equal results that count towards a threshold, as the agent told.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub in_a_row: Option<ResultsInARow>,
-    /// Its recent runs, as the agent told; the newest one last.
+    /// The probe's recent runs, as the agent told; the newest one last.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub runs: Vec<RecordedRun>,
-    /// What comes next, and when.
+    /// The next step to a first verdict or to another one, and when.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub next: String,
 }
@@ -161,12 +161,12 @@ pub struct ProbeExplanation {
 pub struct ShownVerdict {
     /// `Succeeded`, `Failed` or `Unknown`.
     pub state: &'static str,
-    /// Where it was read.
+    /// The source of the verdict.
     pub source: VerdictSource,
-    /// When it last changed.
+    /// The time of the last change of the state.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub since: Option<Time>,
-    /// When a probe last ran, at the time of the last report.
+    /// The time of the last run, as of the last report.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_probe_time: Option<Time>,
     /// The output of the probe, or why it failed.
@@ -174,7 +174,7 @@ pub struct ShownVerdict {
     pub message: String,
 }
 
-/// Where a verdict was read.
+/// The source of a verdict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum VerdictSource {
     /// The report of the node's agent, or of the provider of a virtual node.
@@ -189,18 +189,18 @@ pub enum VerdictSource {
 pub struct MarkExplanation {
     /// `label`, `annotation` or `condition`.
     pub kind: &'static str,
-    /// Its key or type.
+    /// The mark's key or type.
     pub key: String,
-    /// Its value, of a condition its status. None if it is not on the pod.
+    /// The mark's value, of a condition its status. None if the mark is not on the pod.
     pub value: Option<String>,
-    /// What it should be, in words.
+    /// The value that the mark should have, in words.
     pub wanted: String,
     /// Whether it is not as it should be.
     pub differs: bool,
     /// The probe that sets it, as `MARKER#PROBE`; None if no marker names it any more.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub set_by: Option<String>,
-    /// Who wrote it.
+    /// The field managers that wrote it.
     pub owners: Vec<Owner>,
 }
 
@@ -208,14 +208,14 @@ pub struct MarkExplanation {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Owner {
-    /// Its name.
+    /// The field manager's name.
     pub manager: String,
     /// `Apply` or `Update`.
     pub operation: String,
     /// The subresource that it wrote to; empty for the pod itself.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub subresource: String,
-    /// When it last wrote one of its fields.
+    /// The time when it last wrote one of its fields.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub time: Option<Time>,
 }
@@ -225,17 +225,17 @@ closed_list! {
     pub enum CauseReason {
         /// The namespace has no marker.
         NoMarker,
-        /// It has some, of which none selects the pod's labels.
+        /// The namespace has markers, and none of them selects the pod's labels.
         NoMarkerMatches,
         /// A marker of another namespace selects them.
         OtherNamespace,
         /// The pod is bound to no node yet.
         NotScheduled,
-        /// Its init containers have not all ended.
+        /// The pod's init containers have not all ended.
         NotInitialized,
-        /// It is being deleted.
+        /// The pod is being deleted.
         BeingDeleted,
-        /// It has ended.
+        /// The pod has ended.
         Ended,
         /// The marker breaks a rule.
         InvalidSpec,
@@ -249,11 +249,11 @@ closed_list! {
         PortNotFound,
         /// The container does not run.
         ContainerNotRunning,
-        /// Its startup probe has not passed.
+        /// The container's startup probe has not passed.
         StartupProbe,
         /// The probe's initial delay has not ended.
         InitialDelay,
-        /// There were not enough equal results in a row.
+        /// Too few results in a row were equal.
         ThresholdNotReached,
         /// A verdict was due.
         NoVerdict,

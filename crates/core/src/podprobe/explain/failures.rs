@@ -1,4 +1,4 @@
-//! What the message of a failed probe means, and what to do.
+//! The meaning of a failed probe's message, and what to do.
 
 use super::explanation::{Cause, CauseReason};
 use crate::podprobe::marker::MarkerProbe;
@@ -6,9 +6,9 @@ use crate::podprobe::probe::State;
 use crate::podprobe::template::HandlerTemplate;
 use crate::podprobe::verdict::Verdict;
 
-/// What the message of a failed probe means that can hardly succeed as it is.
+/// The meaning of the message of a failed probe that can hardly succeed as it is.
 struct Hint {
-    /// Of probes with this handler: a command may print what another handler says.
+    /// The handler of the probes that the hint is for: a command may print what another handler says.
     handler: FailedHandler,
     /// The message begins with this.
     begins: &'static str,
@@ -62,8 +62,8 @@ const NOT_ALLOWED: &str = "the container's user may not run it: make it executab
 const NOBODY_LISTENS: &str =
     "nothing listens there: correct the port, or have the server listen on the pod's address";
 
-/// In the words of our own executors (`Outcome::timed_out`, `leadsman_probe`), and of the runtimes that cannot start a
-/// command (`CANNOT_START` in `leadsman_cri`'s `exec`). What a probe itself prints has none of these beginnings.
+/// Hints for the words of our own executors (`Outcome::timed_out`, `leadsman_probe`), and of the runtimes that cannot start
+/// a command (`CANNOT_START` in `leadsman_cri`'s `exec`). The output of a probe itself has none of these beginnings.
 #[rustfmt::skip]
 const HINTS: &[Hint] = &[
     failure_hint(Exec, "command timed out", "", CauseReason::TimedOut, SLOW),
@@ -81,7 +81,7 @@ const HINTS: &[Hint] = &[
     failure_hint(Grpc, "connecting to ", "connection refused", CauseReason::ConnectionRefused, NOBODY_LISTENS),
 ];
 
-/// What the message of a verdict means, if the probe failed.
+/// The cause that a verdict's message tells, if the probe failed.
 pub(super) fn diagnose_failure(probe: &MarkerProbe, verdict: &Verdict) -> Option<Cause> {
     if verdict.state != State::Failed {
         return None;

@@ -1,4 +1,4 @@
-//! What is on the pod, what should be, and who wrote it.
+//! The marks on a pod, what they should be, and who wrote them.
 
 use leadsman_api::slim::{FieldOwner, Owned};
 
@@ -97,7 +97,7 @@ fn to_owner(owner: &FieldOwner) -> Owner {
     }
 }
 
-/// What a mark should be, in words.
+/// The value that a mark should have, in words.
 fn describe_wanted<T>(
     want: Option<&Want<T>>,
     held: Option<&HeldVerdict>,

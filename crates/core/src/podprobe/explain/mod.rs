@@ -78,24 +78,24 @@ pub struct ObservedObjects {
     pub pods: Vec<Pod>,
     /// Other pods of markers with exclusive values, which may have these.
     pub neighbours: Vec<Pod>,
-    /// Their nodes.
+    /// The pods' nodes.
     pub nodes: Result<Vec<Node>, Unread>,
     /// The objects of their nodes.
     pub node_pod_probes: Result<Vec<NodePodProbe>, Unread>,
     /// The pods of the agents of their nodes; of other nodes, if there is none on these.
     pub agents: Result<Vec<Pod>, Unread>,
-    /// Who leads.
+    /// Whether a manager leads.
     pub manager: Result<ManagerState, Unread>,
 }
 
 /// Whether a manager leads, by its Lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ManagerState {
-    /// This one, which has renewed the Lease in time.
+    /// The manager that leads: it has renewed the Lease in time.
     Leads(String),
-    /// This one did, and has not renewed the Lease since.
+    /// The manager that led last, and its last renewal of the Lease, which is too long ago.
     Expired(String, Timestamp),
-    /// None: there is no Lease, or its holder released it.
+    /// No manager leads: there is no Lease, or its holder released it.
     Absent,
 }
 
@@ -111,7 +111,7 @@ pub struct ObservedCluster {
     /// Whether the objects of the nodes could be read: without them no verdict is known but what the pods show.
     knows_nodes: bool,
     knows_agents: bool,
-    /// Those of the agents; empty if they cannot be read, or run as something else.
+    /// The agents' pods; empty if they cannot be read, or if the agents run as something else.
     agents: Vec<Pod>,
     unread: Vec<String>,
 }
@@ -165,7 +165,7 @@ impl ObservedCluster {
         self.pods.keys()
     }
 
-    /// What could not be read, and the right that is missing.
+    /// Everything that could not be read: the rights that are missing, or the API server's answers.
     pub fn unread_kinds(&self) -> &[String] {
         &self.unread
     }
@@ -222,8 +222,8 @@ impl ObservedCluster {
             let labels = &pod.pod.labels;
             let label = |key: &str| labels.get(key).map(|value| &**value);
             !pod.markers.iter().any(|marker| match &marker.fit {
-                // Which pods the latter two would select is not known; one of them may have been
-                // meant for this one.
+                // The pods that an invalid or deleted marker would select are not known; it may
+                // have been meant for this one.
                 InspectedFit::Matches(..) | InspectedFit::Invalid(_) | InspectedFit::Deleting => {
                     true
                 }
@@ -242,7 +242,7 @@ impl ObservedCluster {
     }
 
     fn observe_pods(&mut self, pods: Vec<Pod>, neighbours: &[Pod]) {
-        // With the agents' pods, by which the machines judge whether an agent works.
+        // The agents' pods are among them: by these the machines judge whether an agent works.
         let all = neighbours.iter().chain(&self.agents).chain(&pods).cloned();
         let names = self.reconciler.observe_all(all);
         self.observe_listed::<Pod>(&names);

@@ -1,5 +1,5 @@
-//! What is known of each probe of a matching marker, what its agent tells of recent runs beside that, and whether the agent
-//! of a pod's node runs.
+//! The probes of a matching marker: what is known of each, what its agent tells of recent runs beside that, and whether the
+//! agent of the pod's node runs.
 //!
 //! A marker's status says that an agent is missing or not Ready when that has lasted for two minutes, since each change of
 //! a status is a write and a roll-out replaces all agents. An explanation writes nothing and need not wait.
@@ -88,7 +88,7 @@ fn to_shown_verdict(verdict: &Verdict, source: VerdictSource) -> ShownVerdict {
     }
 }
 
-/// What turns a verdict.
+/// The results that turn a verdict, in words.
 fn describe_next_verdict(state: &str, probe: &MarkerProbe) -> String {
     let template = &probe.template;
     let period = template.period_seconds.get();
@@ -107,7 +107,7 @@ fn describe_next_verdict(state: &str, probe: &MarkerProbe) -> String {
 }
 
 impl PodContext<'_> {
-    /// That the node has no agent, or one that is not Ready.
+    /// The cause if the node has no agent, or one that is not Ready.
     pub(super) fn agent_cause(&self) -> Option<Cause> {
         let node = self.inspected.pod.node.as_deref()?;
         let is_told = self.inspected.agent != AgentState::Reporting;
@@ -142,7 +142,7 @@ fn is_ready(pod: &Pod) -> bool {
     conditions.any(|one| one.type_ == "Ready" && one.status == "True")
 }
 
-/// It resolves by itself in a roll-out; if it lasts, the agent counts as silent.
+/// The cause if an agent's pod is not Ready. It resolves by itself in a roll-out; if it lasts, the agent counts as silent.
 fn agent_not_ready_cause(agent: &Pod, node: &str) -> Cause {
     let name = agent.identity.name.as_deref().unwrap_or_default();
     let namespace = agent.identity.namespace.as_deref().unwrap_or_default();
@@ -162,7 +162,7 @@ impl Explanation {
     /// Adds the recent runs of this pod's probes; those of others are passed over.
     pub fn add_recent_runs(&mut self, history: &[ProbeHistory]) {
         for recent in history {
-            // Of a pod that was recreated, the runs of the one before are kept for a while.
+            // The runs of a recreated pod's predecessor are kept for a while.
             if *recent.namespace != self.namespace
                 || *recent.pod != self.name
                 || *recent.uid != self.uid

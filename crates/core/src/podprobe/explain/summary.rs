@@ -19,30 +19,30 @@ use crate::podprobe::status::READY;
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct MarkerSummary {
-    /// Its namespace.
+    /// The marker's namespace.
     pub namespace: String,
-    /// Its name.
+    /// The marker's name.
     pub name: String,
-    /// When it was created.
+    /// The time of the marker's creation.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub created: Option<Time>,
-    /// Its generation.
+    /// The marker's generation.
     pub generation: i64,
     /// The generation that every node's object reflects.
     pub observed_generation: i64,
     /// The number of pods that match; None while no manager has counted them.
     pub matched_pods: Option<i64>,
-    /// Its probes, in its order.
+    /// The marker's probes, in its order.
     pub probes: Vec<ProbeCounts>,
     /// The reason of its condition `Ready`; `Unobserved` while no manager has written one, `Undecodable` if the marker
     /// cannot be decoded.
     pub reason: String,
     /// Whether nothing is wrong.
     pub ready: bool,
-    /// What is wrong, and why pods are pending.
+    /// A message that says what is wrong, and why pods are pending.
     pub message: String,
-    /// When one of its probes last ran, as far as that could be read: an agent reports it when a verdict changes, and
-    /// every ten minutes.
+    /// The time when one of its probes last ran, as far as that could be read: an agent reports it when a verdict changes,
+    /// and every ten minutes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub newest_result: Option<Time>,
 }
@@ -73,7 +73,7 @@ pub struct FleetSummary {
     pub markers: Vec<MarkerSummary>,
     /// The nodes whose agents do not report.
     pub silent_nodes: Vec<String>,
-    /// What could not be read, and the right that is missing.
+    /// Everything that could not be read: the rights that are missing, or the API server's answers.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub unread: Vec<String>,
 }
@@ -136,7 +136,7 @@ impl MarkerSummary {
 
 fn summarize_decoded(marker: &PodProbeMarker) -> MarkerSummary {
     let status = marker.status.clone().unwrap_or_default();
-    // By name and not by place: the status may be of an earlier generation, which had other probes.
+    // Counts are found by name and not by place: the status may be of an earlier generation, which had other probes.
     let known: BTreeMap<_, _> = status.probes.iter().map(|one| (&one.name, one)).collect();
     let probes = marker.spec.probes.iter().map(|probe| {
         let counts = known.get(&probe.name);
@@ -172,9 +172,9 @@ fn summarize_decoded(marker: &PodProbeMarker) -> MarkerSummary {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PodGroup {
-    /// Their causes, in the words of the first pod; empty if nothing is in the way.
+    /// The pods' causes, in the words of the first pod; empty if nothing is in the way.
     pub causes: Vec<Cause>,
-    /// Their names, as `NAMESPACE/NAME`.
+    /// The pods' names, as `NAMESPACE/NAME`.
     pub pods: Vec<String>,
 }
 
@@ -183,7 +183,7 @@ pub fn group_by_causes(explanations: &[Explanation]) -> Vec<PodGroup> {
     let mut groups: BTreeMap<Vec<_>, PodGroup> = BTreeMap::new();
     for explanation in explanations {
         let causes = &explanation.causes;
-        // Without the message, which names times and the pod: each pod would be a group.
+        // The key leaves out the message, which names times and the pod: each pod would be a group.
         let key = causes.iter().map(|cause| {
             (
                 cause.reason,
@@ -226,7 +226,7 @@ impl ObservedCluster {
     }
 }
 
-/// Since when a probe has its verdict.
+/// The time since which a probe has its verdict.
 fn verdict_since(pod: &InspectedPod<'_>, (marker, probe): ProbePosition) -> Option<Timestamp> {
     let InspectedFit::Matches(_, probes) = &pod.markers.get(marker)?.fit else {
         return None;

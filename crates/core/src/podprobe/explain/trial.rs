@@ -1,5 +1,5 @@
-//! What would become of pods if a marker were applied: which it would match and what would be in the way, what would be
-//! run in each, and which marks would be written after runs with these outcomes.
+//! The trial of a marker: which pods it would match if it were applied, what would be in the way, what would be run in
+//! each, and which marks would be written after runs with these outcomes.
 //!
 //! The marker is put among the observed objects ([`ObservedObjects::propose_marker`]), and outcomes are recorded as an agent
 //! would report them ([`ObservedObjects::record_outcomes`]); all else follows from the index, as for a pod that is explained.
@@ -33,22 +33,22 @@ const OF_NEW_MARKERS: &[CauseReason] = &[
     CauseReason::NoVerdict,
 ];
 
-/// What becomes of a pod.
+/// A pod that a marker on trial selects.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct TrialPod {
-    /// Its name.
+    /// The pod's name.
     pub name: String,
     /// The node it is bound to.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub node: Option<String>,
     /// Whether the marker would match it.
     pub matches: bool,
-    /// What would be in the way of its marks, conflicts with other markers included.
+    /// The causes that would be in the way of its marks, conflicts with other markers included.
     pub causes: Vec<Cause>,
 }
 
-/// Which pods a marker would match.
+/// The pods of a marker's namespace, by whether its selector selects them.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct TrialPods {
@@ -65,7 +65,7 @@ pub struct TrialPods {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct NearestPod {
-    /// Its name.
+    /// The pod's name.
     pub name: String,
     /// The requirements of the selector.
     pub terms: Vec<SelectorTerm>,
@@ -88,9 +88,9 @@ pub struct TrialRun {
     pub probe: String,
     /// The container.
     pub container: String,
-    /// What it does, in words.
+    /// The probe's action and period, in words.
     pub does: String,
-    /// What it does, ports as numbers.
+    /// The probe's action, ports as numbers.
     pub handler: Handler,
     /// The time limit of the run.
     pub timeout: Duration,
@@ -106,13 +106,13 @@ pub struct TrialRun {
 pub struct MarkChange {
     /// `label`, `annotation` or `condition`.
     pub kind: &'static str,
-    /// Its key or type.
+    /// The mark's key or type.
     pub key: String,
-    /// Its value now, of a condition its status.
+    /// The value before the change, of a condition its status. None if the pod lacks the mark.
     pub before: Option<String>,
-    /// Its value then.
+    /// The value after the change. None if the mark is removed.
     pub after: Option<String>,
-    /// Of a condition: its message.
+    /// The message of a condition; empty for other marks.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub message: String,
     /// The probe that sets it, as `MARKER#PROBE`; None if no marker names it any more.
@@ -157,7 +157,7 @@ impl ObservedObjects {
         let objects = match &mut self.node_pod_probes {
             Ok(objects) => objects,
             unread => {
-                // Whoever may not read these objects gets one of what was run here.
+                // Objects that could not be read are replaced by one of what was run here.
                 *unread = Ok(Vec::new());
                 return self.record_outcomes(report, now);
             }
@@ -220,7 +220,7 @@ pub struct TrialReport<'a> {
     pub pod: &'a ObjectName,
     /// The uid by which its node knows it.
     pub uid: &'a str,
-    /// Its node.
+    /// The pod's node.
     pub node: &'a str,
     /// The marker's name.
     pub marker: &'a str,
@@ -233,17 +233,16 @@ pub struct TrialReport<'a> {
 pub struct TrialTarget {
     /// The uid by which its node knows it.
     pub uid: String,
-    /// Its node.
+    /// The pod's node.
     pub node: String,
-    /// Its address; empty without one.
+    /// The pod's address; empty without one.
     pub ip: String,
-    /// Its probes. Those that could not be run are left out.
+    /// The marker's probes that can be run in the pod.
     pub runs: Vec<TrialRun>,
 }
 
 impl ObservedCluster {
-    /// Which pods of its namespace a marker matches, and what is in the way. Of a marker that was proposed, that is what
-    /// would be.
+    /// Tells which pods of its namespace a marker matches, and what is in the way; for a proposed marker, what would be.
     pub fn try_marker(&self, marker: &ObjectName) -> TrialPods {
         let mut trial = TrialPods::default();
         let mut nearest: Option<((usize, usize), NearestPod)> = None;
@@ -332,7 +331,7 @@ impl ObservedCluster {
     }
 }
 
-/// What a marker has to do with a pod.
+/// A pod on trial, by whether a marker's selector selects it.
 enum TrialMatch {
     Selected(TrialPod),
     NotSelected(NearestPod),
@@ -368,15 +367,15 @@ impl PodContext<'_> {
         }))
     }
 
-    /// What is in the way of a marker in this pod, and of others because of it.
+    /// The causes in the way of a marker in this pod, and of others because of it.
     fn causes_of(&self, marker: &InspectedMarker<'_>) -> Vec<Cause> {
         let name = &marker.name.name;
         let concerns = |cause: &Cause| match &cause.marker {
             None => true,
             Some(of) if of == name => true,
             Some(_) => {
-                // It takes a mark from another marker.
-                // Such a cause is the loser's; the winner is in its message alone.
+                // The marker takes a mark from another one. Such a cause is the loser's; the winner
+                // is in its message alone.
                 let by = format!(" is set by {name}#");
                 cause.reason == CauseReason::Conflict && cause.message.contains(&by)
             }

@@ -99,12 +99,11 @@ impl PodContext<'_> {
         invalid.chain(undecodable).collect()
     }
 
-    /// That no marker selects the pod: the one that comes nearest, or one in another namespace.
+    /// The cause if no marker selects the pod: it names the one that comes nearest, or one in another namespace.
     pub(super) fn no_marker_cause(&self) -> Cause {
         let name = &*self.inspected.pod.name;
         let elsewhere = self.cluster.machines().markers_elsewhere(name);
-        // It selects the pod's labels, so it is nearer than any marker of the namespace, which does
-        // not.
+        // A marker elsewhere selects the pod's labels, which none of the namespace does, so it is nearer.
         if let Some(marker) = elsewhere.first() {
             return Cause::new_problem(
                 CauseReason::OtherNamespace,
@@ -123,7 +122,7 @@ impl PodContext<'_> {
             }
             _ => None,
         });
-        // Of those that miss by as many requirements, the one whose value was most probably meant.
+        // The fewest failing requirements come first, then the value that was most probably meant.
         let misses = |(_, failing): &(_, Vec<SelectorTerm>)| {
             let distances = failing
                 .iter()

@@ -19,7 +19,7 @@ const SLACK: SignedDuration = SignedDuration::from_secs(15);
 /// A hung command is reported so much later than its timeout.
 const LATE: u32 = 2;
 
-/// What a probe waits for that has an entry, and no verdict yet.
+/// The wait of a probe that has an entry, and no verdict yet.
 pub(super) enum Waiting {
     /// The manager has not written the entry.
     Entry,
@@ -36,7 +36,7 @@ pub(super) enum Waiting {
 }
 
 impl PodContext<'_> {
-    /// What a probe waits for, if it has an entry and nothing else is wrong.
+    /// Tells what a probe waits for, if it has an entry and nothing else is wrong.
     pub(super) fn waiting_for(
         &self,
         marker: &Marker,
@@ -44,7 +44,7 @@ impl PodContext<'_> {
         inspected: &InspectedProbe,
     ) -> Option<Waiting> {
         let entry = inspected.entry.as_ref().ok()?;
-        // Without the objects of the nodes it is not known whether they have the entry.
+        // Whether the nodes have the entry is not known without their objects.
         if self.cluster.knows_nodes {
             if inspected.cause != Some(Pending::Starting) {
                 return None;
@@ -78,7 +78,7 @@ impl PodContext<'_> {
         })
     }
 
-    /// When the pod was initialized: its entries are not written before.
+    /// The time when the pod was initialized: its entries are not written before.
     fn initialized_at(&self) -> Timestamp {
         let conditions = self.wire.status.conditions.iter();
         let initialized = conditions.filter(|one| one.type_ == "Initialized");
@@ -94,7 +94,8 @@ impl PodContext<'_> {
         containers.find(|container| container.name == entry.container)
     }
 
-    /// When the first verdict of a probe is due, in words. None if something else has to happen first.
+    /// Describes the next step to the first verdict of a probe. None if the probe has no entry, something else is wrong, or
+    /// the verdict is overdue.
     pub(super) fn describe_first_verdict(
         &self,
         marker: &Marker,
@@ -113,7 +114,7 @@ impl PodContext<'_> {
         })
     }
 
-    /// What such a probe waits for, as a cause.
+    /// The wait of a probe that has an entry and no verdict yet, as a cause.
     pub(super) fn waiting_cause(
         &self,
         marker: &Marker,
@@ -162,7 +163,7 @@ impl PodContext<'_> {
         })
     }
 
-    /// That the kubelet's startup probe holds a probe back.
+    /// The cause if the kubelet's startup probe holds a probe back.
     pub(super) fn startup_probe_cause(probe: &MarkerProbe) -> Cause {
         Cause::new_resolving(
             CauseReason::StartupProbe,
@@ -173,7 +174,7 @@ impl PodContext<'_> {
         )
     }
 
-    /// That a probe waits for its container.
+    /// The cause if a probe waits for its container.
     pub(super) fn container_not_running_cause(&self, probe: &MarkerProbe) -> Cause {
         let (name, container) = (&probe.name, &probe.container);
         Cause::new_resolving(

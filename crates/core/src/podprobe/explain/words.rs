@@ -19,7 +19,7 @@ pub fn format_selector(selector: &LabelSelector) -> Result<String, Invalid> {
     Ok(parsed.to_string())
 }
 
-/// What a probe does, how often.
+/// Describes what a probe does, and how often.
 pub(super) fn describe_probe(probe: &MarkerProbe) -> String {
     let template = &probe.template;
     let handler = match &template.handler {

@@ -1,4 +1,4 @@
-//! What the machines share: the time, the interners, and the list of what has to be planned.
+//! State that the machines share: the time, the interners, and the list of what has to be planned.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ pub(super) type NodeName = Arc<str>;
 /// Name of a pod, and the uid by which its node knows it.
 pub(super) type PodKey = (PodName, Arc<str>);
 
-/// Where the entries of a pod are.
+/// The node of a pod, and the key of the pod's entries there. None while the pod is bound to no node.
 pub(super) fn pod_key(pod: &IndexedPod) -> Option<(NodeName, PodKey)> {
     let node = pod.node.clone()?;
     Some((node, (pod.name.clone(), pod.node_uid.clone())))
@@ -32,17 +32,17 @@ pub(super) fn is_contested(undone: u32) -> bool {
     rest_after_undone(undone.saturating_sub(1)) >= Duration::from_secs(4)
 }
 
-/// What a pod adds to the tallies of the markers that match it, in order of precedence.
+/// The contributions of a pod to the tallies of the markers that match it, in order of precedence.
 #[derive(Debug, Default)]
 pub(super) struct Contributions {
-    /// Those of the markers of which it may have probes.
+    /// The contributions to the markers that may give it probes.
     pub(super) of_pod: Box<[(MarkerName, PodContribution)]>,
     /// The markers beyond these. The names alone, as there may be many, and all pods add the same to their tallies.
     pub(super) surplus: Box<[MarkerName]>,
 }
 
 impl Contributions {
-    /// What is added to the tally of each marker; None stands for what is added to that of a surplus one.
+    /// The contribution to the tally of each marker; None stands for the contribution to that of a surplus one.
     pub(super) fn by_marker(
         &self,
         with_surplus: bool,
@@ -56,10 +56,10 @@ impl Contributions {
     }
 }
 
-/// What a machine uses besides its own state.
+/// The state that a machine uses besides its own.
 #[derive(Debug, Default)]
 pub(super) struct IndexContext {
-    /// When the current event happened.
+    /// The time of the current event.
     pub(super) now: Now,
     /// Whether every kind has been listed. Nothing is planned or written before.
     pub(super) synced: bool,
@@ -69,7 +69,7 @@ pub(super) struct IndexContext {
     pub(super) entries: Interner<Entries>,
 }
 
-/// What has to be planned because of an observation or of another plan.
+/// Everything that has to be planned because of an observation or of another plan.
 #[derive(Debug, Default)]
 pub(super) struct Affected {
     /// Pods.

@@ -64,9 +64,9 @@ pub(super) enum WatchedKind {
 /// Whether the API server drops our optional fields.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct DroppedFields {
-    /// Those in the status of a marker.
+    /// Fields in the status of a marker.
     pub(super) of_markers: bool,
-    /// Those in the entries of a `NodePodProbe`.
+    /// Fields in the entries of a `NodePodProbe`.
     pub(super) of_objects: bool,
 }
 
@@ -135,7 +135,7 @@ impl<K: Send + Sync + 'static> Stored for Handed<K> {
     }
 }
 
-/// What has to be planned.
+/// A pod, marker or node that has to be planned.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PlanKey {
     /// The entries and marks of a pod.
@@ -167,7 +167,7 @@ impl Feature for PodProbes {
     const NAME: &'static str = "podprobe";
     const WRITES: &'static [WriteKind] = writes::WRITES;
     const CLASSES: &'static [Class] = writes::CLASSES;
-    /// What no pod wants yet would be removed from the object of its node.
+    /// Entries that no pod wants yet would be removed from the object of its node.
     const RUNS_ALL_FIRST: bool = true;
 
     type Key = PlanKey;
@@ -181,7 +181,7 @@ impl Feature for PodProbes {
             .map(|(name, _)| name)
             .map(|name| PlanKey::Marker(name.clone()));
         let pods = world.pods.iter().map(|(name, _)| name.clone());
-        // Their entries stay as they are, and would be removed if nothing wanted them.
+        // Undecodable pods have keys too: their entries stay as they are, and would be removed if nothing wanted them.
         let undecodable = world
             .pods
             .undecodable()
@@ -228,7 +228,7 @@ pub(super) trait ObservedKind: Send + Sync + Sized + 'static {
     /// Hands an object to the machines.
     fn observe(self: Arc<Self>, is_listed: bool, machines: &mut Machines);
 
-    /// What stands for an object that cannot be decoded.
+    /// The object that stands for one that cannot be decoded, if any does.
     fn of_undecodable(_metadata: &ObjectMeta) -> Option<Self> {
         None
     }

@@ -118,8 +118,8 @@ impl Groups {
             cx.affected.markers.insert(name.marker.clone());
         }
         if changes_others {
-            // Those whose label or record follows from who is to have the value, and not all that claim it in vain. Of those that
-            // may have it, only the elected one waits for the others.
+            // Affects the pods whose label or record follows from who is to have the value, and not all that claim it
+            // in vain. Only the elected pod waits for the others that may have the value.
             let elected = before.holder.iter().chain(&group.election().holder);
             let is_as_before = *group.election() == before;
             let possible = group
@@ -134,7 +134,7 @@ impl Groups {
         }
     }
 
-    /// What is decided of a pod in a group, and what its record is to say.
+    /// The ruling on a pod in a group, and the record that the pod should have.
     pub(super) fn ruling(&self, name: &GroupName, pod: &PodName) -> (Ruling, Option<Record>) {
         let Some(group) = self.by_name.get(name) else {
             return (Ruling::Declines, None);
@@ -155,7 +155,7 @@ impl Groups {
         &self,
         marker: &ObjectName,
     ) -> BTreeMap<Arc<str>, Vec<ExclusiveHolder>> {
-        // So it is where no marker has such a value.
+        // The map is empty where no marker has such a value.
         if self.by_name.is_empty() {
             return BTreeMap::new();
         }

@@ -1,5 +1,5 @@
-//! What the index knows of a pod, for those who explain it to somebody. All of it comes from the same functions that
-//! decide what is written; nothing is decided here, and nothing is changed.
+//! The inspection of a pod: what the index knows of it, for those who explain it to somebody. All of it comes from the same
+//! functions that decide what is written; nothing is decided here, and nothing is changed.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ pub struct InspectedPod<'a> {
     pub pod: &'a IndexedPod,
     /// The markers of its namespace: those that match in order of precedence, then the others by name.
     pub markers: Vec<InspectedMarker<'a>>,
-    /// What its marks are to be.
+    /// The wanted state of its marks.
     pub wants: Wants,
     /// All marks that are ours or claimed.
     pub marks: Vec<InspectedMark>,
@@ -37,7 +37,7 @@ pub struct InspectedPod<'a> {
     pub refused: Vec<RefusedValue>,
     /// Verdicts that do not count yet.
     pub held: Vec<HeldVerdict>,
-    /// What is decided of exclusive values, of the probes that set their labels.
+    /// The rulings on exclusive values, by the probes that set their labels.
     pub rulings: Vec<(ProbePosition, Ruling)>,
     /// Whether the object of its node lacks entries of it, or has others than it should.
     pub entries_differ: bool,
@@ -52,29 +52,29 @@ pub struct InspectedPod<'a> {
 /// A marker of the pod's namespace.
 #[derive(Debug)]
 pub struct InspectedMarker<'a> {
-    /// Its name.
+    /// The marker's name.
     pub name: &'a ObjectName,
-    /// Its generation.
+    /// The marker's generation.
     pub generation: i64,
     /// The status that was observed last.
     pub status: &'a PodProbeMarkerStatus,
-    /// What it has to do with the pod.
+    /// Whether the marker matches the pod, and why not.
     pub fit: InspectedFit<'a>,
 }
 
-/// What a marker has to do with a pod.
+/// Whether a marker matches a pod, and why not.
 #[derive(Debug)]
 pub enum InspectedFit<'a> {
-    /// It matches the pod; its probes with what is known of each.
+    /// The marker matches the pod; its probes with what is known of each.
     Matches(&'a Marker, Vec<InspectedProbe>),
-    /// It is acted on, and does not match: by its selector, or because the pod cannot be probed.
+    /// The marker is acted on, and does not match: by its selector, or because the pod cannot be probed.
     DoesNotMatch(&'a Marker),
-    /// It is stopped, because its marks would change without end or its namespace has too many markers; reason and message
-    /// of its status.
+    /// The marker is stopped, because its marks would change without end or its namespace has too many markers; reason and
+    /// message of its status.
     Stopped(&'a Marker, &'a Trouble, &'a str),
-    /// It breaks a rule; the message of its status.
+    /// The marker breaks a rule; the message of its status.
     Invalid(&'a str),
-    /// It is being deleted.
+    /// The marker is being deleted.
     Deleting,
 }
 
@@ -90,8 +90,7 @@ pub struct InspectedMark {
 }
 
 impl Machines {
-    /// What is known of a pod. None if it is not known. Before this process
-    /// writes its entries and verdicts are not compared yet.
+    /// Inspects a pod; None if it is not known. Before this process writes, its entries and verdicts are not compared yet.
     pub fn inspect_pod(&self, name: &ObjectName, now: Now) -> Option<InspectedPod<'_>> {
         let pod = self.pods.get(name)?;
         let node = self.nodes.view_of_pod(pod);
@@ -166,7 +165,7 @@ impl Machines {
         self.nodes.unreachable_agents().collect()
     }
 
-    /// When a probe of each marker last ran, as far as the agents have reported it.
+    /// The time of the last run of a probe of each marker, as far as the agents have reported it.
     pub fn newest_results(&self) -> BTreeMap<ObjectName, Timestamp> {
         let mut newest = BTreeMap::new();
         for (namespace, entry, probed) in self.nodes.latest_results() {

@@ -72,13 +72,13 @@ use super::pod::IndexedPod;
 use super::totals::StatusTotals;
 use crate::cluster::{Now, ObjectName};
 
-/// Of more markers that are restarted at once, the pods that they match are not looked for one by one.
+/// Markers restarted at once for which the pods that they match are looked for one by one, at most.
 const RESTARTED_ONE_BY_ONE: usize = 8;
 
 /// The settings of the index.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Whose defaults fill a probe's timing.
+    /// The project whose defaults fill a probe's timing.
     pub compatibility: Compatibility,
     /// Namespace of the agents' pods.
     pub agent_namespace: String,
@@ -196,7 +196,7 @@ impl Machines {
     fn pass_on(&mut self, pass_on: &mut dyn FnMut(PlanKey)) {
         // A standby answers the webhook too: it must know which markers are stopped.
         if self.cx.synced || self.markers_listed {
-            // Before any pod is planned, since a stopped marker matches none.
+            // Markers are judged before any pod is planned, since a stopped marker matches none.
             self.judge_markers();
         }
         let Affected {
@@ -281,7 +281,7 @@ impl Machines {
             .into_iter()
             .map(|(name, _)| name.clone())
             .collect();
-        // What the object has now is an input: an entry remembers for which container the startup probe has passed.
+        // The object's present entries are an input: an entry remembers for which container the startup probe has passed.
         let observed = self.nodes.view_of_pod(pod).observed_entries();
         let entries = PlannedEntries::new(pod, &matching, observed);
         let cx = &mut self.cx;
@@ -297,8 +297,8 @@ impl Machines {
         if let Some((node, key)) = &on_node {
             self.nodes.set_wanted(node, key, wanted, cx);
         }
-        // From here on a verdict counts on an entry that was not wanted before: the group must know of the claim that the marks
-        // follow from.
+        // Verdicts may now count on entries that were not wanted before: the group must know of the claim that the
+        // marks follow from.
         let members = self.observations_of(pod, self.cx.now).plan_memberships(
             &matching,
             &entries,
@@ -350,7 +350,7 @@ impl Machines {
         }
     }
 
-    /// What a pod's marks follow from, besides its markers and entries.
+    /// The observations that a pod's marks follow from, besides its markers and entries.
     fn observations_of<'a>(&'a self, pod: &'a IndexedPod, now: Now) -> Observations<'a> {
         let node = self.nodes.view_of_pod(pod);
         Observations {

@@ -91,7 +91,7 @@ impl Machines {
         if known.is_some_and(|known| known.uid != pod.uid) {
             self.remove_pod(&pod.name);
         }
-        // What is read of an agent's pod is not kept with the pod.
+        // The fields that are read of an agent's pod are not kept with the pod.
         let may_be_agent = pod.name.namespace == self.config.agent_namespace;
         if self.pods.is_unchanged(&pod) && !may_be_agent {
             return;
@@ -287,11 +287,11 @@ impl Machines {
             return;
         };
         let pod = &removed.pod;
-        // So that nothing is written of it any more.
+        // Planned once more, so that nothing is written of it any more.
         cx.affected.pods.insert(pod.name.clone());
         self.groups.remove_pod(&pod.name, cx);
         self.nodes.remove_agent(pod, cx);
-        // With the last pod that had unclaimed marks, markers that wait for their removal may go.
+        // Markers that wait for the removal of unclaimed marks may go with the last pod that had some.
         if self.pods.set_unclaimed(&pod.name, false) {
             self.markers.mark_held_as_affected(&name.namespace, cx);
         }

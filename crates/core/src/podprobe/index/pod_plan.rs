@@ -29,7 +29,7 @@ use crate::podprobe::verdict::Verdict;
 /// The markers that match a pod, in order of precedence.
 pub(super) type Matching<'a> = [(&'a MarkerName, &'a Marker)];
 
-/// For each probe of each matching marker: the entry of the pod, or why there is none.
+/// The entry of the pod, or why there is none, for each probe of each matching marker.
 pub(super) struct PlannedEntries(Vec<Vec<Result<Entry, Gap>>>);
 
 impl PlannedEntries {
@@ -79,26 +79,26 @@ pub(super) struct Observations<'a> {
     pub(super) contested: Vec<&'a Mark>,
     /// Whether a marker of its namespace cannot be decoded: it may be the one that claims otherwise unclaimed marks.
     pub(super) keeps_unclaimed: bool,
-    /// By which verdicts that have to hold for some time count.
+    /// The time of day, by which verdicts that have to hold for some time count.
     pub(super) now: Timestamp,
     /// Markers that do not match the pod any more may be those of its records.
     pub(super) markers: &'a Markers,
 }
 
-/// What follows from the verdicts on a pod.
+/// Everything that follows from the verdicts on a pod.
 pub(super) struct PlannedMarks {
     /// The marks that the pod should have.
     pub(super) wants: Wants,
-    /// What it adds to the tallies.
+    /// The pod's contributions to the tallies.
     pub(super) contributions: Box<[(MarkerName, PodContribution)]>,
-    /// When the last of the verdicts changed.
+    /// The time when the last of the verdicts changed.
     pub(super) last_transition: Option<Timestamp>,
-    /// When the next verdict counts that does not yet.
+    /// The time when the next verdict counts that does not yet.
     pub(super) counts_from: Option<Timestamp>,
     pub(super) exclusive: PlannedExclusive,
 }
 
-/// What a plan of a pod has to do with exclusive values.
+/// The part of a pod's plan that concerns exclusive values.
 #[derive(Debug, Default)]
 pub(in crate::podprobe::index) struct PlannedExclusive {
     /// Whether it has to do with any: its marks are written for the version of the pod that was planned, and no other. What an
@@ -178,7 +178,7 @@ impl Observations<'_> {
         }
     }
 
-    /// What the pod has to do with exclusive values, by its verdicts and its marks.
+    /// The pod's memberships in groups of exclusive values, by its verdicts and its marks.
     pub(super) fn plan_memberships(
         &self,
         matching: &Matching<'_>,
@@ -186,7 +186,7 @@ impl Observations<'_> {
         groups: &Groups,
     ) -> Vec<NewMember> {
         let records = read_records(self.pod);
-        // So have hardly any pods, and the others cost no more than this.
+        // Hardly any pods have to do with exclusive values, and the others cost no more than this.
         if records.is_empty() && !matching.iter().any(|(_, marker)| marker.has_exclusive()) {
             return Vec::new();
         }
@@ -336,7 +336,7 @@ impl Observations<'_> {
         Some((Trouble::InvalidValue { probe }, subject.into()))
     }
 
-    /// What the provider of its node is asked to run; None on other nodes.
+    /// The probes that the provider of its node is asked to run; None on other nodes.
     fn provided_probes(&self, markers: &[&Marker]) -> Option<Provided> {
         (self.has_provider == Some(true)).then(|| Provided::new(markers, self.pod))
     }
@@ -375,8 +375,8 @@ impl Observations<'_> {
         if let Some(provided) = provided {
             provided.leave_conditions(self.pod, wants);
         }
-        // Before the provider's annotations are governed: the marker that cannot be decoded may
-        // have a part in them.
+        // The provider's annotations are not governed while a marker cannot be decoded: it may have
+        // a part in them.
         if self.keeps_unclaimed {
             wants.hold_unclaimed(&self.pod.ours);
         } else if let Some(provided) = provided {
@@ -388,7 +388,7 @@ impl Observations<'_> {
         (desired, exclusive)
     }
 
-    /// What the marks follow from, for [`Machines::inspect_pod`](super::Machines::inspect_pod).
+    /// Inspects what the marks follow from, for [`Machines::inspect_pod`](super::Machines::inspect_pod).
     pub(super) fn inspect_plan(
         &self,
         matching: &Matching<'_>,
@@ -451,7 +451,7 @@ pub(super) fn markers_of_pod<'a>(matching: &Matching<'a>) -> Vec<&'a Marker> {
     markers.map(|(_, marker)| *marker).collect()
 }
 
-/// Who runs the probe at this place.
+/// The party that runs the probe at this place.
 fn prober_of(place: ProbePosition, provided: Option<&Provided>) -> ProbedBy<'_> {
     match provided {
         Some(provided) => ProbedBy::Provider(provided.obstacle_of(place)),
@@ -459,9 +459,9 @@ fn prober_of(place: ProbePosition, provided: Option<&Provided>) -> ProbedBy<'_> 
     }
 }
 
-/// What the marks of a pod follow from.
+/// The probes and desired marks of a pod's plan.
 pub(super) struct InspectedPlan {
-    /// For each probe of each matching marker.
+    /// The probes of each matching marker.
     pub(super) probes: Vec<Vec<InspectedProbe>>,
     pub(super) desired: DesiredMarks,
 }
@@ -469,9 +469,9 @@ pub(super) struct InspectedPlan {
 /// A probe of a pod as the index judges it.
 #[derive(Clone, Debug)]
 pub struct InspectedProbe {
-    /// Its entry in the object of the node, or why it has none.
+    /// The probe's entry in the object of the node, or why it has none.
     pub entry: Result<Entry, Gap>,
-    /// Its verdict, None before the first one.
+    /// The probe's verdict; None before the first one.
     pub verdict: Option<Verdict>,
     /// Why it has no verdict, or none that anybody keeps up to date.
     pub cause: Option<Pending>,

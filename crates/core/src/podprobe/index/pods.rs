@@ -37,29 +37,29 @@ pub(super) struct Pods {
 #[derive(Debug)]
 struct PodRecord {
     pod: IndexedPod,
-    /// When it was first seen; monotonic.
+    /// The time when it was first seen; monotonic.
     since: Duration,
     /// The node on which its entries are wanted.
     on_node: Option<(NodeName, PodKey)>,
-    /// What it adds to the tallies of the markers that match it.
+    /// The pod's contributions to the tallies of the markers that match it.
     contributions: Contributions,
-    /// When the last of its verdicts changed that any plan has had. One that counts again, because the edit of a marker was
-    /// undone, did not change then.
+    /// The time of the last change of one of its verdicts that any plan has had. A verdict that counts again, because the
+    /// edit of a marker was undone, did not change then.
     last_transition: Option<CompactTime>,
-    /// None if it has what is wanted, and has kept it.
+    /// Facts about marks that it lacks or does not keep, if there are any.
     open: Option<Box<OpenMarks>>,
     /// Whether it was planned, and has what is wanted.
     at_rest: bool,
 }
 
-/// What was known at the last plan of marks that a pod lacks.
+/// Facts about marks that a pod lacks or does not keep, as of its last plan.
 #[derive(Debug, Default, PartialEq)]
 struct OpenMarks {
     /// The marks that are contested.
     contested: Vec<Mark>,
     /// Why the API server refuses the marks.
     refusal: Option<Arc<str>>,
-    /// When the verdict changed that they follow from. None if they follow from something else.
+    /// The time of the change of the verdict that they follow from. None if they follow from something else.
     verdict_since: Option<Timestamp>,
 }
 
@@ -70,7 +70,7 @@ impl PodRecord {
         let was_matched = !self.contributions.of_pod.is_empty();
         let is_new = was_matched && last_transition.map(Into::into) > self.last_transition;
         let waiting = self.open.as_ref().and_then(|open| open.verdict_since);
-        // What was due before keeps its time: a later verdict does not make the wait shorter.
+        // Marks that were due before keep their time: a later verdict does not make the wait shorter.
         waiting.or(last_transition.filter(|_| is_new))
     }
 }
@@ -82,13 +82,13 @@ pub(super) struct PodPlan {
     /// The node on which its entries are wanted. None if it has none.
     pub(super) on_node: Option<(NodeName, PodKey)>,
     pub(super) wants: Wants,
-    /// What it adds to the tallies of the markers.
+    /// The pod's contributions to the tallies of the markers.
     pub(super) contributions: Contributions,
-    /// When the last of its verdicts changed.
+    /// The time of the last change of its verdicts.
     pub(super) last_transition: Option<Timestamp>,
-    /// When the next of its verdicts counts that does not yet.
+    /// The time when the next of its verdicts counts that does not yet.
     pub(super) counts_from: Option<Timestamp>,
-    /// What it has to do with exclusive values.
+    /// The part of the plan that concerns exclusive values.
     pub(super) exclusive: PlannedExclusive,
 }
 
@@ -99,7 +99,7 @@ pub(super) struct RemovedPod {
     pub(super) contributions: Contributions,
 }
 
-/// What a plan has changed.
+/// The changes that a plan has made.
 pub(super) struct Planned<'a> {
     pub(super) contributions_before: Contributions,
     pub(super) contributions: &'a Contributions,
@@ -195,7 +195,7 @@ impl Pods {
         })
     }
 
-    /// When a pod was first seen, and the markers in whose tallies it is counted and of which it may have marks.
+    /// The time when a pod was first seen, and the markers that count it in their tallies and may have marked it.
     pub(super) fn first_seen_and_counting_markers(
         &self,
         name: &ObjectName,
@@ -264,8 +264,8 @@ impl Pods {
         }
         let state = self.record_mut(name)?;
         let now = cx.now.monotonic;
-        // By the clock of the wall, by which the agent wrote when the verdict changed: if it is set back meanwhile, the pod is
-        // planned too early, and again.
+        // The wall clock decides, by which the agent wrote when the verdict changed: if it is set back meanwhile, the
+        // pod is planned too early, and again.
         let left = plan
             .counts_from
             .map(|at| at.duration_since(cx.now.wall).max(SignedDuration::ZERO));
@@ -371,7 +371,7 @@ impl MarkRests {
                 held.push(one.key.clone());
                 writes.wake_at(rest.until);
             }
-            // What is there stands: it was undone once less than it was written.
+            // A mark that does not differ stands: it was undone once less than it was written.
             let undone = rest.times.saturating_sub(u32::from(!one.differs));
             if is_contested(undone) {
                 contested.push(one.key.clone());

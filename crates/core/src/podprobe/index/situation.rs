@@ -11,7 +11,7 @@ use crate::podprobe::serverless::NotInjected;
 use crate::podprobe::status::{Pending, PodContribution, ProbeContribution, Trouble};
 use crate::podprobe::template::HandlerTemplate;
 
-/// Who runs a probe.
+/// The party that runs a probe.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum ProbedBy<'a> {
     /// The agent of the node.
@@ -20,7 +20,7 @@ pub(super) enum ProbedBy<'a> {
     Provider(Option<&'a NotInjected>),
 }
 
-/// What all probes of one pod have in common.
+/// The facts that all probes of one pod have in common.
 pub(super) struct PodSituation<'a> {
     pod: &'a IndexedPod,
     node: NodeView<'a>,
@@ -80,7 +80,7 @@ impl<'a> PodSituation<'a> {
         entry: &Result<Entry, Gap>,
         (prober, state): (ProbedBy<'_>, Option<State>),
     ) -> Option<Pending> {
-        // Whoever would run it.
+        // The bound holds whoever would run the probe.
         if let Err(Gap::TooManyMarkers) = entry {
             return Some(Pending::TooManyProbes);
         }
@@ -103,13 +103,13 @@ impl<'a> PodSituation<'a> {
         let entry = match entry {
             Err(Gap::ContainerNotFound) => return Pending::ContainerNotFound,
             Err(Gap::PortNotFound(_)) => return Pending::PortNotFound,
-            // Whatever the state of the node's agent: the kubelet runs startup probes.
+            // The state of the node's agent does not matter: the kubelet runs startup probes.
             Err(Gap::NotStarted) => return Pending::StartupProbe,
             Err(Gap::TooManyMarkers) => return Pending::TooManyProbes,
             Ok(entry) => entry,
         };
-        // From the outside in: while the object cannot have the entry, it does not matter what the
-        // agent does.
+        // The order is from the outside in: while the object cannot have the entry, it does not
+        // matter what the agent does.
         if let Some(absence) = self.absence {
             return absence;
         }

@@ -23,7 +23,7 @@ impl Undecodable {
 
     /// Removes an object, which can be decoded now or was deleted. Returns whether it was there.
     pub(super) fn remove(&mut self, kind: WatchedKind, name: &ObjectName) -> bool {
-        // As a rule there is none, and each observation would clone a name to ask for it.
+        // The set is empty as a rule, and each observation would clone a name to ask for it.
         !self.0.is_empty() && self.0.remove(&(kind, name.clone()))
     }
 
@@ -45,7 +45,7 @@ impl Undecodable {
             .is_some_and(|(kind, name)| *kind == WatchedKind::Marker && name.namespace == namespace)
     }
 
-    /// Those of a pod's observed entries that belong to markers that cannot be decoded.
+    /// The observed entries of a pod that belong to markers that cannot be decoded.
     pub(super) fn entries_of_markers(
         &self,
         pod: &IndexedPod,

@@ -67,7 +67,7 @@ impl Machines {
     }
 
     fn release(&mut self, node: &NodeName, key: PodKey) {
-        // What the plan of its pod has put in their place stays.
+        // Entries that the plan of the pod has put in their place stay.
         let planned = self.pods.on_node(&key.0);
         if planned.is_none_or(|(on, of)| (on, of) != (node, &key)) {
             self.nodes.preserve_entries(node, &key, false, &mut self.cx);

@@ -1,4 +1,4 @@
-//! What a marker sets on a pod for a verdict.
+//! The policies of a marker: what it sets on a pod for a verdict.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,13 +16,13 @@ use crate::podprobe::output::{ExpectedOutput, OutputValues, ValueText};
 /// Labels and annotations of a pod for one verdict.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Policy {
-    /// What it sets whatever the output.
+    /// The pairs that it sets whatever the output.
     pub pairs: PolicyPairs,
     /// The message of the condition in place of the probe's.
     pub message: Option<ValueText>,
     /// How long state and values have to hold until they count.
     pub hold: SignedDuration,
-    /// What it sets beside that for certain values of the output: the first that fits.
+    /// Policies for certain values of the output, beside `pairs`: the first that fits counts.
     pub outputs: Vec<OutputPolicy>,
 }
 
@@ -35,19 +35,19 @@ pub struct PolicyPairs {
     pub annotations: BTreeMap<Arc<str>, ValueText>,
 }
 
-/// What a policy sets for certain values of the output, in place of its own where the keys are the same.
+/// The part of a policy for certain values of the output, in place of the policy's own pairs where the keys are the same.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OutputPolicy {
     /// The values, by name.
     pub when: OutputValues,
-    /// What it sets.
+    /// The pairs that it sets.
     pub pairs: PolicyPairs,
     /// Replaces [`Policy::hold`].
     pub hold: Option<SignedDuration>,
 }
 
 impl Policy {
-    /// What it sets, whatever the output.
+    /// All pairs that it sets, whatever the output.
     pub fn all_pairs(&self) -> impl Iterator<Item = &PolicyPairs> {
         let outputs = self.outputs.iter().map(|output| &output.pairs);
         std::iter::once(&self.pairs).chain(outputs)
@@ -68,9 +68,9 @@ pub(super) fn uses_values(policy: &ProbeMarkerPolicy) -> bool {
 pub(super) enum PolicyReader<'a> {
     /// Any output will do.
     Anything,
-    /// It is invalid, so no value of it is checked.
+    /// The expected output is invalid, so no value of it is checked.
     Invalid,
-    /// It has these values.
+    /// The expected output has these values.
     Expected(&'a ExpectedOutput),
 }
 
@@ -186,7 +186,7 @@ impl PolicyReader<'_> {
             at.check(names::unreserved_key(key));
             let mut at = at.key(key);
             let text = ValueText::parse(value);
-            // Of a text with references each part is checked: whether its values fit, an output decides.
+            // Each reference is checked as an `x`: whether its value fits, an output decides.
             at.check(names::label_value(&text.fill_with("x")));
             if text.names().next().is_some() {
                 at.at_most_chars(value, limits::LABEL);

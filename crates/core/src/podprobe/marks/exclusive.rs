@@ -15,8 +15,8 @@ use crate::podprobe::pod::IndexedPod;
 use crate::podprobe::verdict::Verdict;
 
 impl ClaimedMarks<'_> {
-    /// What the verdicts say of the exclusive values whose labels their probes set. A claim without a valid version is none, and
-    /// refused.
+    /// Returns the stances of the verdicts on the exclusive values whose labels their probes set. A claim without a valid
+    /// version is none, and refused.
     pub(super) fn judge_exclusive<'v>(
         &mut self,
         markers: &[&Marker],
@@ -59,13 +59,13 @@ impl ClaimedMarks<'_> {
     }
 }
 
-/// What is decided of a pod and one exclusive value.
+/// The decision on a pod and one exclusive value.
 pub(in crate::podprobe) struct Membership<'a> {
     /// `<marker>#<probe>`.
     pub(in crate::podprobe) entry: &'a str,
     pub(in crate::podprobe) exclusive: &'a Exclusive,
     pub(in crate::podprobe) ruling: Ruling,
-    /// What the pod's record is to say.
+    /// The record that the pod is to have.
     pub(in crate::podprobe) record: Option<Record>,
     /// Whether no matching marker has the value.
     pub(in crate::podprobe) is_past: bool,

@@ -1,4 +1,4 @@
-//! What follows from the verdict on one probe: the policy with its values, and whether the verdict counts yet.
+//! The consequences of the verdict on one probe: the policy with its values, and whether the verdict counts yet.
 //!
 //! A policy may say for how long its verdict has to hold. Until then the marks stay as they are, and one that only this policy
 //! could have set goes: it is of an earlier verdict of the same kind, and another one that nobody has seen lies between. So
@@ -26,11 +26,11 @@ pub(super) type PairsOf = fn(&PolicyPairs) -> &BTreeMap<Arc<str>, ValueText>;
 pub struct HeldVerdict {
     /// The probe.
     pub probe: ProbePosition,
-    /// Its state.
+    /// The verdict's state.
     pub state: State,
-    /// When the state or the values last changed; None if whoever found it did not say.
+    /// The time of the last change of state or values; None if whoever found the verdict did not say.
     pub since: Option<Timestamp>,
-    /// When it counts; None if `since` is not known.
+    /// The time from which it counts; None if `since` is not known.
     pub until: Option<Timestamp>,
 }
 
@@ -41,7 +41,7 @@ pub struct RefusedValue {
     pub probe: ProbePosition,
     /// The mark.
     pub mark: Mark,
-    /// What is wrong with it.
+    /// The reason why the value is not valid.
     pub why: String,
 }
 
@@ -51,7 +51,7 @@ pub(super) struct Finding<'a> {
     verdict: &'a Verdict,
     policy: Option<&'a Policy>,
     output: Option<&'a OutputPolicy>,
-    /// While it does not count.
+    /// The verdict while it does not count.
     pub(super) held: Option<HeldVerdict>,
 }
 
@@ -92,7 +92,7 @@ impl<'a> Finding<'a> {
             .unwrap_or_default()
     }
 
-    /// When it counts; None if nobody said since when it holds.
+    /// The time from which the verdict counts; None if nobody said since when it holds.
     fn counts_from(&self) -> Option<Timestamp> {
         let since = self.verdict.since?;
         Some(since.saturating_add(self.hold()).unwrap_or(Timestamp::MAX))
@@ -102,7 +102,8 @@ impl<'a> Finding<'a> {
         !self.hold().is_zero() && until.is_none_or(|until| until > now)
     }
 
-    /// What a condition shows. While the verdict is held, its status stays, unless this verdict alone could have set it.
+    /// The verdict that a condition shows. While the verdict on the probe is held, the condition's status stays, unless this
+    /// verdict alone could have set it.
     pub(super) fn condition(&self, seen: Option<&IndexedCondition>) -> Verdict {
         let message = self
             .policy
@@ -141,7 +142,7 @@ impl<'a> Finding<'a> {
         }
     }
 
-    /// What a key should be. `present` is its value if it is ours. Adds to `refused` if a value of the output is not
+    /// The desired state of a key. `present` is its value if it is ours. Adds to `refused` if a value of the output is not
     /// valid there: then the key is absent, since what it was is not true any more.
     pub(super) fn want(
         &self,

@@ -40,12 +40,12 @@ impl Need {
         }
     }
 
-    /// For a mark that is somebody else's.
+    /// The change of a mark that is somebody else's.
     fn to_leave(owner: Option<CoOwner>) -> Self {
         owner.map_or(Self::Nothing, |_| Self::Release)
     }
 
-    /// For a label or an annotation. `want` is None where no marker names it.
+    /// The change of a label or an annotation. `want` is None where no marker names it.
     fn of_pair(
         want: Option<&Want<Arc<str>>>,
         seen: Option<&Arc<str>>,
@@ -61,7 +61,7 @@ impl Need {
         }
     }
 
-    /// For a mark that no marker names.
+    /// The change of a mark that no marker names.
     fn of_unclaimed(owner: Option<CoOwner>) -> Self {
         match owner {
             None => Self::Nothing,
@@ -71,7 +71,7 @@ impl Need {
         }
     }
 
-    /// For a condition. `want` is None where no marker names it.
+    /// The change of a condition. `want` is None where no marker names it.
     fn of_condition(
         want: Option<&Want<Verdict>>,
         seen: Option<&IndexedCondition>,
@@ -140,7 +140,7 @@ pub(in crate::podprobe) fn compare_marks(
         let want = wants.conditions.get(kind);
         let owner = pod.ours.conditions.get(kind).copied();
         let need = Need::of_condition(want, pod.conditions.get(kind), owner, now);
-        // Without the times of the verdict, which change while the desired mark does not.
+        // The times of the verdict are left out: they change while the desired mark does not.
         let wanted = match want {
             Some(Want::Value(verdict)) => Purpose::of((verdict.state, &verdict.message)),
             Some(Want::Hold | Want::Absent | Want::Leave) => Purpose::of("stays"),
@@ -301,7 +301,7 @@ fn conditions_difference(
         };
         match (need, want, seen) {
             (Need::Release, _, _) => difference.apply = true,
-            // Not even while a release is held: the apply would force a value that may be outdated.
+            // Left out even while a release is held: the apply would force a value that may be outdated.
             (_, Some(Want::Leave), _) => {}
             (Need::Remove, _, _) => difference.remove.push(kind.clone()),
             (Need::Set, Some(Want::Value(verdict)), _) => {

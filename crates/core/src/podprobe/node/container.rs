@@ -10,9 +10,9 @@ use super::key::PodIdentity;
 /// A container of a pod, by name.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ContainerName {
-    /// Its pod.
+    /// The container's pod.
     pub pod: PodIdentity,
-    /// Its name in the pod.
+    /// The container's name in the pod.
     pub name: Arc<str>,
 }
 
@@ -24,7 +24,7 @@ pub type RuntimeContainers = HashMap<ContainerName, RuntimeContainer>;
 pub struct RuntimeContainer {
     /// The runtime's id, without a scheme.
     pub id: Arc<str>,
-    /// Its state.
+    /// The container's state.
     pub state: RuntimeState,
 }
 
@@ -35,12 +35,12 @@ pub enum RuntimeState {
     Created,
     /// Running.
     Running {
-        /// When it was started.
+        /// The start time.
         started_at: Timestamp,
     },
     /// Ended.
     Exited {
-        /// Its exit code.
+        /// The exit code.
         exit_code: i32,
     },
     /// Unknown to the runtime, or not reported by it.

@@ -23,11 +23,11 @@ pub(super) struct PlannedProbe {
     pub(super) probe: Arc<Probe>,
     /// The manager's token for handler and container: it changes with them.
     pub(super) revision: Option<Arc<str>>,
-    /// What the output of a successful run has to be.
+    /// The expected output of a successful run.
     pub(super) output: Option<Arc<ExpectedOutput>>,
     /// Whether the agent may not run it.
     pub(super) is_forbidden: bool,
-    /// When set, the only container that may be probed, by the runtime's id: its startup probe has passed.
+    /// The only container that may be probed, by the runtime's id: its startup probe has passed. None if any may be.
     pub(super) started_container: Option<Arc<str>>,
 }
 

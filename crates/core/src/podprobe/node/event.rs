@@ -20,7 +20,7 @@ pub enum NodeEvent<'a> {
     Plan(Option<&'a NodePodProbe>),
     /// The container runtime has answered a list of containers.
     ContainersListed {
-        /// When the request was sent; since the agent's start.
+        /// The time when the request was sent; since the agent's start.
         began: Duration,
         /// The containers; `None` if they equal those of the list before.
         containers: Option<RuntimeContainers>,
@@ -80,7 +80,7 @@ pub struct VerdictChange {
     pub from: Option<State>,
     /// The state now.
     pub to: State,
-    /// When it changed. None if the verdict before it had no time either.
+    /// The time of the change. None if the verdict before it had no time either.
     pub since: Option<Timestamp>,
     /// The probe's message, not truncated.
     pub message: Arc<str>,

@@ -1,5 +1,5 @@
-//! What the output of a run means where the entry says what it has to be. The whole output is judged, of which the status has
-//! only a part.
+//! The meaning of a run's output where the entry says what it has to be. The whole output is judged, although the status
+//! has only a part of it.
 
 use std::sync::Arc;
 

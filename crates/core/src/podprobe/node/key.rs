@@ -9,11 +9,11 @@ use crate::podprobe::probe::ProbeId;
 /// The identity of a pod.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PodIdentity {
-    /// Its namespace.
+    /// The pod's namespace.
     pub namespace: Arc<str>,
-    /// Its name.
+    /// The pod's name.
     pub name: Arc<str>,
-    /// Its uid, by which it differs from a later pod of the same name.
+    /// The pod's uid, by which it differs from a later pod of the same name.
     pub uid: Arc<str>,
 }
 
@@ -28,7 +28,7 @@ pub struct ProbeKey {
     pub id: ProbeId,
 }
 
-/// Only what differs mostly: a key is hashed several times a run, and the names are long.
+/// Hashes only what differs mostly: a key is hashed several times a run, and the names are long.
 impl Hash for ProbeKey {
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.pod.uid.hash(state);

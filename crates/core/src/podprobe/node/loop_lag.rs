@@ -11,7 +11,7 @@ use super::schedule::TimeSlot;
 /// How late the agent's loop was, as it was last observed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LoopLag {
-    /// When the loop is to look next, since the agent's start. None while no run is under way.
+    /// The time when the loop is to look next, since the agent's start. None while no run is under way.
     look_at: Option<Duration>,
     total: Duration,
 }

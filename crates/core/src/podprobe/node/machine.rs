@@ -51,11 +51,11 @@ pub struct NodeProbes {
     malformed: Vec<MalformedEntry>,
     /// `None` until the runtime has answered a list that began when there was something to probe.
     containers: Option<RuntimeContainers>,
-    /// When the last list was answered.
+    /// The time when the last list was answered.
     listed_at: Timestamp,
-    /// When the newest list began; since the agent's start.
+    /// The time when the newest list began; since the agent's start.
     last_list_began: Option<Duration>,
-    /// When the plan last became non-empty. Lists that began earlier were not asked about any probed pod.
+    /// The time when the plan last became non-empty. Lists that began earlier were not asked about any probed pod.
     probing_since: Duration,
     /// Whether workers were added after the newest list began: for them an equal list is new.
     has_unobserved_workers: bool,
@@ -77,7 +77,7 @@ pub struct NodeProbes {
 impl NodeProbes {
     /// A node without a plan.
     pub fn new(limits: ExecLimits, history: HistoryLimits, now: Now) -> Self {
-        // More in one slot than may run at once would only wait for permits.
+        // Runs in one slot beyond those that may run at once would only wait for permits.
         let most_per_slot = u32::try_from(limits.per_node).unwrap_or(u32::MAX);
         Self {
             workers: HashMap::new(),
@@ -131,8 +131,8 @@ impl NodeProbes {
             NodeEvent::Tick => {}
             NodeEvent::StatusWritten(end) => self.reporter.end_write(end, now),
         }
-        // After each event, not only after a tick: an event may have queued a run in the slot of
-        // now.
+        // Due runs start after each event, not only after a tick: an event may have queued a run in
+        // the slot of now.
         self.start_due_runs(now, &mut actions);
         self.runs.plan_next_look(now.monotonic);
         #[cfg(debug_assertions)]
@@ -140,8 +140,8 @@ impl NodeProbes {
         actions
     }
 
-    /// When to apply [`NodeEvent::Tick`] and then to call [`NodeProbes::begin_due_write`], unless another event comes first.
-    /// Since the agent's start; may be in the past.
+    /// The time to apply [`NodeEvent::Tick`] and then to call [`NodeProbes::begin_due_write`], unless another event comes
+    /// first. Since the agent's start; may be in the past.
     pub fn next_tick_at(&self) -> Option<Duration> {
         let run_at = self.schedule.next_slot().map(TimeSlot::start_time);
         let look_at = self.runs.lag().look_at();
@@ -149,7 +149,7 @@ impl NodeProbes {
         all.chain(look_at).min()
     }
 
-    /// When to call [`NodeProbes::begin_due_write`] next. Since the agent's start; may be in the past.
+    /// The time to call [`NodeProbes::begin_due_write`] next. Since the agent's start; may be in the past.
     ///
     /// Nothing is written before the runtime has answered once: until then the verdicts of an earlier agent are neither
     /// confirmed nor refuted.
@@ -160,7 +160,7 @@ impl NodeProbes {
 
     /// The whole status, if a write is due. [`NodeEvent::StatusWritten`] must follow.
     pub fn begin_due_write(&mut self, now: Now) -> Option<NodePodProbeStatus> {
-        // Before the rows are built, since they clone the verdicts of the whole node.
+        // The check comes before the rows are built, since they clone the verdicts of the whole node.
         if self.write_at()? > now.monotonic {
             return None;
         }
@@ -195,7 +195,7 @@ impl NodeProbes {
         }))
     }
 
-    /// When the write became due that has not succeeded yet, since the agent's start.
+    /// The time when the write became due that has not succeeded yet, since the agent's start.
     pub fn write_overdue_since(&self) -> Option<Duration> {
         self.reporter.overdue_since()
     }
@@ -275,7 +275,7 @@ impl NodeProbes {
         now: Now,
         actions: &mut Vec<NodeAction>,
     ) {
-        // It never moves back: that the runtime was alive at that time stays true.
+        // The time never moves back: it stays true that the runtime was alive then.
         self.last_list_began = self.last_list_began.max(Some(began));
         // A list that began before there was a plan may lack the containers of its pods.
         if began < self.probing_since || self.order.is_empty() {
@@ -283,8 +283,7 @@ impl NodeProbes {
         }
         self.listed_at = now.wall;
         let first = self.containers.is_none();
-        // None is the answer of a runtime in which nothing has changed; only new workers have not seen the list that it
-        // repeats.
+        // A runtime in which nothing has changed answers None; only new workers have not seen the list that it repeats.
         if containers.is_none() && !first && !self.has_unobserved_workers {
             return;
         }
@@ -295,7 +294,7 @@ impl NodeProbes {
             self.reporter.compare_at_once();
         }
         self.has_unobserved_workers = false;
-        // In the order of the plan: actions, and with them events and log lines, come in an order that a test can name.
+        // The order of the plan is kept: actions, and with them events and log lines, come in an order that a test can name.
         for key in self.order.clone() {
             self.has_unobserved_workers |= self.workers[&key].added_at() > began;
             self.observe_container(&key, now, actions);
@@ -473,8 +472,7 @@ impl NodeProbes {
                 to: after.state,
                 since: after.since,
                 message: after.message.clone(),
-                // By the last known state: an agent that restarts passes through Unknown, and that is no event for a
-                // user.
+                // The last known state decides: an agent that restarts passes through Unknown, which is no event for a user.
                 send_event: after.state != State::Unknown && last_known != Some(after.state),
             }));
         }

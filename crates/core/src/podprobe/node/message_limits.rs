@@ -1,4 +1,4 @@
-//! Whose messages are cut while the status of a node is too large.
+//! The namespaces whose messages are cut while the status of a node is too large.
 //!
 //! The messages of a node share a room in bytes. While they take more, the namespace whose messages take the most gets
 //! the next of four limits. So one that takes no more than an equal part of the room keeps its messages whole, whatever
@@ -84,15 +84,15 @@ impl<'a> MessageSizes<'a> {
     ) {
         let sum = self.by_namespace.entry(namespace).or_default();
         let mut most = 0;
-        // From the smallest limit on: a message that is not sent yet may be shorter and still take more, by its escapes. A
-        // smaller limit must not count as the larger size.
+        // The sizes are added from the smallest limit on: a message that is not sent yet may be shorter and still take
+        // more, by its escapes. A smaller limit must not count as the larger size.
         for (sum, bytes) in sum.iter_mut().zip(bytes).rev() {
             most = bytes.max(most);
             *sum += most;
         }
     }
 
-    /// What all messages take with these limits.
+    /// The bytes that all messages take with these limits.
     pub(super) fn total(&self, limits: &MessageLimits) -> usize {
         let sizes = self.by_namespace.iter();
         sizes
@@ -106,7 +106,7 @@ impl<'a> MessageSizes<'a> {
         let sizes = self.by_namespace.iter();
         let mut places: BTreeMap<_, _> = sizes.clone().map(|(name, _)| (*name, 0)).collect();
         let mut total: usize = sizes.clone().map(|(_, sizes)| sizes[0]).sum();
-        // Of two that take as much the first by name.
+        // The first by name is cut first if two take as much.
         let mut largest: BinaryHeap<_> = sizes
             .map(|(name, sizes)| (sizes[0], Reverse(*name)))
             .collect();

@@ -15,9 +15,9 @@ use crate::podprobe::history::{RecordedRun, RunResult};
 use crate::podprobe::probe::{CannotProbe, Outcome};
 use crate::podprobe::verdict::VERDICT_MESSAGE_BYTES;
 
-/// What a run takes without its output.
+/// The bytes of a run without its output.
 const RUN_BYTES: usize = size_of::<RecentRun>();
-/// What an output takes besides its text: the counts of an `Arc`.
+/// The bytes of an output besides its text: the counts of an `Arc`.
 const OUTPUT_BYTES: usize = 2 * size_of::<usize>();
 
 const _: () = assert!(
@@ -33,7 +33,7 @@ const _: () = assert!(RUN_BYTES == 40);
 pub struct HistoryLimits {
     /// The runs of one probe. With 0 nothing is kept.
     pub runs_per_probe: usize,
-    /// What all runs of the node may take.
+    /// The bytes that all runs of the node may take.
     pub bytes: usize,
 }
 
@@ -41,7 +41,7 @@ impl HistoryLimits {
     /// Nothing is kept.
     pub const NONE: Self = Self::with_runs_per_probe(0);
 
-    /// So many runs of each probe, in at most 4 MiB.
+    /// Limits of so many runs of each probe, in at most 4 MiB.
     pub const fn with_runs_per_probe(runs_per_probe: usize) -> Self {
         Self {
             runs_per_probe,
@@ -189,7 +189,7 @@ impl RecentRuns {
 }
 
 impl RecentRun {
-    /// What it takes, beside a newer one whose output it may share.
+    /// The bytes of the run, beside a newer one whose output it may share.
     fn bytes_beside_newer(&self, newer: Option<&Self>) -> usize {
         let shares = |output: &Arc<str>| {
             let newer = newer.and_then(|newer| newer.output.as_ref());

@@ -35,19 +35,19 @@ const ROOM_KEPT: Duration = Duration::from_mins(10);
 /// How a write of the status ended.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum StatusWriteEnd {
-    /// It is written. What the API server shows now comes as a [`NodeEvent::Plan`](super::NodeEvent::Plan) before this.
+    /// The status is written. What the API server shows now comes as a [`NodeEvent::Plan`](super::NodeEvent::Plan) before this.
     Written {
         /// Whether the status in the reply names anything that cannot be probed.
         shows_unprobed: bool,
     },
     /// The API server refuses it for its size: the next one is smaller, if it can be.
     TooLarge {
-        /// From the begin of the failed write to the begin of the next.
+        /// The time from the begin of the failed write to the begin of the next.
         backoff: Duration,
     },
-    /// It is not written, or not known to be.
+    /// The status is not written, or not known to be.
     Failed {
-        /// From the begin of the failed write to the begin of the next: it grows with the failures in a row.
+        /// The time from the begin of the failed write to the begin of the next: it grows with the failures in a row.
         backoff: Duration,
         /// The API server's `Retry-After`, from now on.
         retry_after: Option<Duration>,
@@ -69,19 +69,19 @@ enum WritePace {
 /// The field of the status for what cannot be probed, which OpenKruise's definition of the kind lacks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct CannotProbeField {
-    /// When it was last sent with something new, or first seen with what an earlier agent has sent.
+    /// The time when it was last sent with something new, or first seen with what an earlier agent has sent.
     sent_at: Option<Duration>,
     /// Whether the API server drops it. Then no write is due for what only this field would say.
     is_dropped: bool,
 }
 
-/// What all messages may take where the API server refuses statuses for their size, by its refusals alone.
+/// The bytes that all messages may take where the API server refuses statuses for their size, by its refusals alone.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct MessageRoom {
     bytes: Option<usize>,
     /// Whether it has refused the last status.
     is_refused: bool,
-    /// When whole messages are tried again.
+    /// The time when whole messages are tried again.
     until: Duration,
 }
 
@@ -90,11 +90,11 @@ struct MessageRoom {
 pub(super) struct StatusReporter {
     /// `None` while there is no object to write to.
     observed: Option<NodePodProbeStatus>,
-    /// When to compare again; `None` if nothing has changed.
+    /// The time to compare again; `None` if nothing has changed.
     look_at: Option<Duration>,
     pace: WritePace,
     overdue_since: Option<Duration>,
-    /// When an entry was last sent with more than a new time.
+    /// The time when each entry was last sent with more than a new time.
     sent_at: HashMap<Arc<ProbeKey>, Duration>,
     cannot_probe: CannotProbeField,
     message_limits: MessageLimits,
@@ -124,7 +124,7 @@ impl StatusReporter {
             // The definition may have been upgraded: once the field is seen, it is kept.
             self.cannot_probe.is_dropped &= !shows_unprobed(shown);
         } else {
-            // Without an object there is nothing to write, so nothing is late.
+            // Nothing can be written without an object, so nothing is late.
             self.overdue_since = None;
             self.cannot_probe = CannotProbeField::default();
         }
@@ -149,12 +149,12 @@ impl StatusReporter {
         self.sent_at.remove(key);
     }
 
-    /// Since when a due write has not succeeded.
+    /// The time since which a due write has not succeeded.
     pub(super) fn overdue_since(&self) -> Option<Duration> {
         self.overdue_since
     }
 
-    /// When to call [`StatusReporter::begin_write`] next.
+    /// The time to call [`StatusReporter::begin_write`] next.
     pub(super) fn write_at(&self) -> Option<Duration> {
         match (self.pace, &self.observed, self.look_at) {
             (WritePace::Pausing { until }, Some(_), Some(at)) => Some(at.max(until)),
@@ -238,7 +238,7 @@ impl StatusReporter {
         let until = match end {
             StatusWriteEnd::Written { shows_unprobed } => {
                 self.overdue_since = None;
-                // Only a status that names something shows whether the field is kept.
+                // A status shows whether the field is kept only if it names something.
                 if sent {
                     self.cannot_probe.is_dropped = !shows_unprobed;
                 }

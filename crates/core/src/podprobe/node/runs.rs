@@ -25,14 +25,14 @@ pub(super) struct ActiveRun {
     pub(super) key: Arc<ProbeKey>,
     pub(super) weight: Weight,
     probe: Arc<Probe>,
-    /// When it was started; since the agent's start.
+    /// The start time; since the agent's start.
     started: Duration,
     /// [`ProbeRun::waited`].
     waited: Duration,
 }
 
 impl ActiveRun {
-    /// Its times, if it has ended now.
+    /// The run's times, if it has ended now.
     pub(super) fn times_if_ended(&self, now: Now, took: Duration) -> RunTimes {
         RunTimes {
             ended: now.wall,
@@ -47,7 +47,7 @@ impl ActiveRun {
 struct WaitingRun {
     run: ProbeRun,
     weight: Weight,
-    /// Since the agent's start.
+    /// The beginning of the wait; since the agent's start.
     since: Duration,
 }
 
@@ -190,7 +190,7 @@ impl Runs {
         &self.lag
     }
 
-    /// What a result means that came at the run's deadline.
+    /// Decides the meaning of a result that came at the run's deadline.
     ///
     /// Our own deadline of a command is a failure by timeout if the runtime was alive when it should have ended the command:
     /// a list that began after the timeout has succeeded, so the command hangs. An earlier list proves nothing, since the

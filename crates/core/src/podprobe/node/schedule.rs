@@ -45,7 +45,7 @@ impl TimeSlot {
         }
     }
 
-    /// Its beginning, since the agent's start.
+    /// The beginning of the slot, since the agent's start.
     pub(super) fn start_time(self) -> Duration {
         Duration::from_millis(self.0.saturating_mul(SLOT_MILLIS))
     }
@@ -67,7 +67,7 @@ pub(super) enum Weight {
     Light,
     /// The container runtime starts a command.
     Exec {
-        /// Its period in slots, at least one.
+        /// The probe's period in slots, at least one.
         every: u64,
     },
 }
@@ -201,7 +201,7 @@ impl<K: Clone + Eq + Hash> Schedule<K> {
                 break;
             };
             if weight.is_exec() && self.started.1 >= self.exec_limit() {
-                // With its old arrival it comes before those that are due in that slot.
+                // The old arrival puts it before those that are due in that slot.
                 self.insert_at(key, weight, (now.plus_slots(1), first.1));
                 continue;
             }
@@ -284,7 +284,7 @@ pub(super) fn next_due(
     if next >= after {
         return (next, None);
     }
-    // In the probe's own phase: the run after the one that makes up for it is due a period after
+    // The probe keeps its phase: the run after the one that makes up for it is due a period after
     // `missed`, so a slow run does not move the phase.
     let missed = due.plus_slots(after.slots_since(due) / period * period);
     (after, (missed < after).then_some(missed))

@@ -33,12 +33,12 @@ pub(super) struct Sim {
     now: Duration,
     /// The agent's start; times of the node are since then.
     start: Duration,
-    /// By how much the clock was set back.
+    /// The time by which the clock was set back.
     pub(super) clock_behind: Duration,
     pub(super) object: NodePodProbe,
     pub(super) containers: RuntimeContainers,
     pub(super) runs: BTreeMap<RunId, ProbeRun>,
-    /// When those of them that were cancelled were. They may end all the same, and are aborted a second later.
+    /// The times at which runs were cancelled. Cancelled runs may end all the same, and are aborted a second later.
     pub(super) cancelled: BTreeMap<RunId, Duration>,
     pub(super) changes: Vec<VerdictChange>,
     pub(super) dropped: usize,
@@ -59,9 +59,9 @@ pub(super) struct Sim {
     pub(super) holds_writes: bool,
     /// The one that is under way.
     pub(super) in_flight: Option<NodePodProbeStatus>,
-    /// There is no object.
+    /// Whether there is no object.
     pub(super) gone: bool,
-    /// When the runs that are on their way began.
+    /// The times at which the runs that are on their way began.
     pub(super) begun: BTreeMap<RunId, Duration>,
     /// The API server drops the fields that OpenKruise does not know.
     pub(super) prunes: bool,
@@ -358,12 +358,12 @@ impl Sim {
         self.in_flight = None;
     }
 
-    /// Since the world began.
+    /// The time since the world began.
     pub(super) fn world_time(&self) -> Duration {
         self.now
     }
 
-    /// When the agent started, since the world began.
+    /// The agent's start, since the world began.
     pub(super) fn agent_start(&self) -> Duration {
         self.start
     }
@@ -403,7 +403,7 @@ impl Sim {
         .collect()
     }
 
-    /// What cannot be probed and why, as the API server shows it.
+    /// The probes that cannot be run and why, as the API server shows them.
     pub(super) fn shown_obstacles(&self) -> Vec<(String, String)> {
         let status = self.object.status.clone().unwrap_or_default();
         let pods = status.pod_probe_statuses.into_iter();
@@ -419,7 +419,7 @@ impl Sim {
         state.message.clone().unwrap_or_default()
     }
 
-    /// From what to what verdicts changed, and whether there is an event.
+    /// Takes the changes of verdicts: the state before, the state after, and whether there is an event.
     pub(super) fn take_verdict_changes(&mut self) -> Vec<(Option<State>, State, bool)> {
         let changes = std::mem::take(&mut self.changes).into_iter();
         changes.map(|c| (c.from, c.to, c.send_event)).collect()
@@ -455,7 +455,7 @@ pub(super) fn exec_probe() -> Value {
     json!({"exec": {"command": ["true"]}, "periodSeconds": 1, "failureThreshold": 1})
 }
 
-/// With the file, which an entry has beside the probe.
+/// A probe that reads a file, with the file, which an entry has beside the probe.
 pub(super) fn file_probe() -> Value {
     json!({"file": {"volume": "work", "path": "beat"}, "periodSeconds": 10, "failureThreshold": 1})
 }

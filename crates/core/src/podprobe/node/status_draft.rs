@@ -19,10 +19,10 @@ use crate::podprobe::verdict::Verdict;
 /// Maximum size of a status as the API server stores it. etcd takes 1.5 MiB for the whole object (`--max-request-bytes`), the
 /// spec included; a write of twice this size takes the API server as much longer, and all verdicts of the node wait for it.
 const STATUS_BYTES: usize = 256 * 1024;
-/// What all messages may take however much the verdicts do: there is room for it between this limit, that of the spec and
-/// etcd's.
+/// The bytes that all messages may take however much the verdicts do: there is room for it between this limit, that of the
+/// spec and etcd's.
 const LEAST_MESSAGE_ROOM: usize = 64 * 1024;
-/// Where the API server refuses a status for its size, the messages of the next take a quarter of what they took.
+/// The divisor of the messages' bytes where the API server refuses a status for its size: the next one has a quarter of them.
 const REFUSED_PART: usize = 4;
 /// The time between two writes that change only the message of an entry, or what cannot be probed.
 pub(super) const MESSAGE_PAUSE: Duration = Duration::from_secs(10);
@@ -36,7 +36,7 @@ const _: () = assert!(
 /// One verdict to be written.
 pub(super) struct StatusRow<'a> {
     pub(super) key: &'a Arc<ProbeKey>,
-    /// With the time when it was last confirmed.
+    /// The verdict, with the time when it was last confirmed.
     pub(super) verdict: Verdict,
 }
 
@@ -54,12 +54,12 @@ pub(super) struct StatusDraft {
     pub(super) status: NodePodProbeStatus,
     /// The limits of its messages.
     pub(super) limits: MessageLimits,
-    /// What all messages may take, if the API server has refused a status for its size.
+    /// The bytes that all messages may take, if the API server has refused a status for its size.
     pub(super) message_room: Option<usize>,
     /// Entries that differ in more than `lastProbeTime`.
     pub(super) changed: Vec<Arc<ProbeKey>>,
     pub(super) is_due: bool,
-    /// When the differences that are not due yet will be.
+    /// The time when the differences that are not due yet will be.
     pub(super) due_at: Option<Duration>,
 }
 
@@ -68,11 +68,11 @@ pub(super) struct StatusDraft {
 enum Difference {
     /// Nothing is due before `until`.
     None { until: Duration },
-    /// Only `lastProbeTime` differs, and it is due.
+    /// Nothing but `lastProbeTime` differs, and it is due.
     ProbeTime,
-    /// Only the message differs, and it is not due before `until`.
+    /// Nothing but the message differs, and it is not due before `until`.
     Message { until: Duration },
-    /// More differs, or a message that is due.
+    /// Something else differs, or the message does and is due.
     Due,
 }
 
@@ -81,7 +81,7 @@ type PodRef<'a> = (&'a str, &'a str, &'a str);
 /// States by pod and probe.
 type StatesByProbe<'a> = HashMap<(PodRef<'a>, &'a str), &'a ContainerProbeState>;
 
-/// What a status is drafted from.
+/// The input of a draft.
 #[derive(Clone, Copy)]
 pub(super) struct DraftInput<'a> {
     pub(super) rows: &'a [StatusRow<'a>],
@@ -89,11 +89,11 @@ pub(super) struct DraftInput<'a> {
     pub(super) observed: &'a NodePodProbeStatus,
     /// Whether the API server keeps the field for what cannot be probed.
     pub(super) keeps_unprobed: bool,
-    /// When an entry was last sent with more than a new time.
+    /// The time when each entry was last sent with more than a new time.
     pub(super) sent_at: &'a HashMap<Arc<ProbeKey>, Duration>,
     /// The limits of the draft before.
     pub(super) limits: &'a MessageLimits,
-    /// What all messages may take, if the API server has refused a status for its size.
+    /// The bytes that all messages may take, if the API server has refused a status for its size.
     pub(super) message_room: Option<usize>,
     /// Whether it has refused the status before this one for its size.
     pub(super) is_refused: bool,
@@ -121,10 +121,10 @@ impl StatusDraft {
     }
 }
 
-/// What is to be shown, beside what is shown.
+/// The status to be shown, beside the one that is shown.
 struct Comparison<'a> {
     input: DraftInput<'a>,
-    /// Of the entries of the rows.
+    /// The names of the rows' entries.
     names: Vec<String>,
     observed: ShownStatus<'a>,
 }
@@ -321,7 +321,7 @@ fn compare_row(
     if message != truncate(&verdict.message, limit) {
         let sent_at = input.sent_at.get(row.key);
         let until = sent_at.map_or(Duration::ZERO, |sent_at| *sent_at + MESSAGE_PAUSE);
-        // What is longer than it may be is cut at once.
+        // A message that is longer than it may be is cut at once.
         return if message.len() <= limit && until > now.monotonic {
             Difference::Message { until }
         } else {
@@ -384,7 +384,7 @@ fn add_unprobed(pods: &mut Vec<PodProbeStatus>, input: &DraftInput<'_>, limits: 
                 indices.insert(one.pod.clone(), pods.len() - 1);
                 pods.len() - 1
             }
-            // Where the definition drops the field, such a pod would come back empty and differ for ever.
+            // A pod without verdicts would come back empty where the definition drops the field, and differ for ever.
             None => continue,
         };
         let of_pod = &mut pods[index].cannot_probe;
@@ -404,7 +404,7 @@ fn obstacle_message(unprobed: &Unprobed, limit: usize) -> &str {
     truncate(&unprobed.why, limit.min(CANNOT_PROBE_MESSAGE))
 }
 
-/// What a message adds to a status.
+/// The bytes that a message adds to a status.
 fn message_bytes(message: &str) -> usize {
     if message.is_empty() {
         return 0;

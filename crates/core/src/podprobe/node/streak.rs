@@ -29,7 +29,7 @@ impl ResultStreak {
         (self.count >= threshold.get()).then_some(state)
     }
 
-    /// What was counted, towards the threshold of this probe. None before the first result.
+    /// The results counted so far, towards the threshold of this probe. None before the first result.
     pub(super) fn results_in_a_row(self, probe: &Probe) -> Option<ResultsInARow> {
         let (result, threshold) = if self.succeeded {
             (RunResult::Succeeded, probe.success_threshold)

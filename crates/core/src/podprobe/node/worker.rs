@@ -131,8 +131,8 @@ impl Worker {
         &self.planned
     }
 
-    /// When the plan added it, since the agent's start. Lists of containers that began earlier may lack its container
-    /// or show one that is gone.
+    /// The time when the plan added it, since the agent's start. Lists of containers that began earlier may lack its
+    /// container or show one that is gone.
     pub(super) fn added_at(&self) -> Duration {
         self.added_at
     }
@@ -233,7 +233,7 @@ impl Worker {
             return self.stop_in_phase(Phase::AwaitingContainer);
         }
         match self.phase {
-            // Its initial delay may be another one.
+            // The initial delay may be another one.
             Phase::Delayed { started_at, .. } => self.first_run(started_at, now),
             Phase::Probing {
                 run_state: RunState::Due { .. },
@@ -262,7 +262,7 @@ impl Worker {
         };
         let id = &container.id;
         let started = self.planned.started_container.as_ref();
-        // Before the state: until the startup probe has passed, it does not matter what the container does.
+        // The gate comes first: until the startup probe has passed, it does not matter what the container does.
         if started.is_some_and(|started| started != id) {
             self.invalidate_verdict("the container has not started yet", Some(id), now);
             return self.stop_in_phase(Phase::AwaitingStart);
@@ -297,8 +297,8 @@ impl Worker {
         }
         let name = &self.planned.container;
         let message = format!("container {name} is not running (exit code {exit_code})");
-        // Without a threshold, like the kubelet for a container that does not run (`doProbe`,
-        // `pkg/kubelet/prober/worker.go`).
+        // No threshold applies: the kubelet does the same for a container that does not run
+        // (`doProbe`, `pkg/kubelet/prober/worker.go`).
         self.conclude_verdict((State::Failed, None), &message, Some(id), now);
         self.stop_in_phase(Phase::Exited {
             container: id.clone(),
@@ -310,7 +310,7 @@ impl Worker {
             return Reschedule::Keep;
         }
         self.invalidate_if_about_another(id, Some(started_at), now);
-        // It was about the container before, or about this one before it ran.
+        // The dropped runs were about the container before, or about this one before it ran.
         self.dropped = None;
         self.phase = Phase::Delayed {
             container: id.clone(),
@@ -360,8 +360,8 @@ impl Worker {
         }
     }
 
-    /// What the probe reads has changed: it is run at once, and then a period later. At most once in each slot, so that a file
-    /// that is written without end costs ten runs a second.
+    /// Schedules a run at once, since the file that the probe reads has changed, and the next a period later. At most one in
+    /// each slot, so that a file that is written without end costs ten runs a second.
     pub(super) fn observe_change(&mut self, now: Now) -> Reschedule {
         if !self.reads_file() {
             return Reschedule::Keep;
@@ -522,7 +522,7 @@ impl Worker {
             let found = (state, judged.values);
             self.conclude_verdict(found, &message, Some(container), now);
         }
-        // Also by a result below its threshold: the verdict that it leaves as it is still holds.
+        // A result below its threshold counts too: the verdict that it leaves as it is still holds.
         if let Some(verdict) = &mut self.verdict {
             verdict.probed = Some(now.wall);
         }

@@ -26,11 +26,11 @@ pub struct Sample {
 /// Whether a marker is valid.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SampleVerdict {
-    /// It is accepted.
+    /// The marker is accepted.
     Accepted,
-    /// It is refused with an error at this path.
+    /// The marker is refused with an error at this path.
     Refused(String),
-    /// It does not decode: a value is of another type or out of its type's range.
+    /// The marker does not decode: a value is of another type or out of its type's range.
     Unreadable,
 }
 

@@ -37,25 +37,25 @@ use super::wire::to_wire;
 /// The probes of one pod that its provider is to run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ProviderProbes {
-    /// For each probe of each marker: why the provider is not asked to run it, if so.
+    /// The plans for each probe of each marker; an error says why the provider is not asked to run it.
     pub plans: Vec<Vec<Result<(), NotInjected>>>,
-    /// None if no probe is to be run.
+    /// The values of both annotations; None if no probe is to be run.
     pub annotations: Option<Annotations>,
 }
 
 /// The values of the two annotations.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Annotations {
-    /// Of [`PROBES`].
+    /// The value of [`PROBES`].
     pub probes: Arc<str>,
-    /// Of [`MARKERS`].
+    /// The value of [`MARKERS`].
     pub markers: Arc<str>,
 }
 
 /// Why a provider is not asked to run a probe of a matching marker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NotInjected {
-    /// It names no condition by which the provider could report.
+    /// The probe names no condition by which the provider could report.
     NoConditionType,
     /// A probe with precedence has the condition.
     ConditionTaken,
@@ -63,7 +63,7 @@ pub enum NotInjected {
     ContainerNotFound,
     /// The container has no port of this name.
     PortNotFound(Arc<str>),
-    /// It reads a file, which is a probe of our agents alone.
+    /// The probe reads a file, which our agents alone do.
     ReadsFile,
     /// The annotation is full, or the pod's other annotations leave it too little.
     TooManyProbes,
@@ -100,10 +100,10 @@ struct Draft<'a> {
     /// Names of probes by container.
     names: BTreeMap<&'a str, BTreeSet<&'a str>>,
     markers: BTreeSet<&'a str>,
-    /// What their names take, separated.
+    /// The bytes of the markers' names, commas included.
     markers_bytes: usize,
     probes: String,
-    /// What the values of both annotations may have.
+    /// The bytes that the values of both annotations may have.
     room: usize,
 }
 
@@ -141,7 +141,7 @@ impl<'a> Draft<'a> {
             pod_condition_type: Some(condition.to_owned()),
         };
         let text = serde_json::to_string(&injected).map_err(|_| NotInjected::TooManyProbes)?;
-        // With a bracket or a comma before it, and a bracket at the end.
+        // The text has a bracket or a comma before it, and the list a bracket at its end.
         let probes = self.probes.len() + text.len() + "[]".len();
         let own: &str = &marker.name.name;
         let markers = match self.markers.len() {

@@ -18,7 +18,7 @@ use crate::podprobe::verdict::Verdict;
 /// The probes of a pod's markers, as far as its provider runs them.
 #[derive(Debug)]
 pub struct Provided {
-    /// For each probe of each marker: its verdict, None before the first one; or why it is not run.
+    /// The verdict on each probe of each marker, None before the first one; or why the probe is not run.
     probes: Vec<Vec<Result<Option<Verdict>, NotInjected>>>,
     wanted: Option<Annotations>,
 }

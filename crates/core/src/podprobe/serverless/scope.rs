@@ -12,7 +12,7 @@ use crate::cluster::{Selector, cel};
 /// The pods that markers may match.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MarkerScope {
-    /// Their namespaces, sorted. None for all namespaces, if there are too many to be named.
+    /// The pods' namespaces, sorted. None for all namespaces, if there are too many to be named.
     pub namespaces: Option<Vec<String>>,
     /// The CEL condition for a call, over `request` and `object`: the labels of the pod match, or it has the
     /// annotations of another pod. None if it would be too long.
@@ -28,7 +28,7 @@ impl MarkerScope {
     /// (`pkg/admission/plugin/webhook/matchconditions/matcher.go`).
     pub const EXPRESSION_BYTES: usize = 16 * 1024;
 
-    /// None if the webhook need not be called at all.
+    /// The scope of these markers; None if the webhook need not be called at all.
     pub fn new(markers: &ProviderMarkers) -> Option<Self> {
         if markers.is_empty() {
             return None;
@@ -62,7 +62,7 @@ impl MarkerScope {
             )
         };
         let expression =
-            // Without the namespaces it is shorter, and true for more pods but for none less.
+            // The expression without namespaces is shorter, and true for more pods but for none less.
             any(by_namespace.collect()).or_else(|| any(selectors.keys().cloned().collect()));
         let namespaces = markers.namespaces.keys().map(ToString::to_string);
         Some(Self {

@@ -21,7 +21,7 @@ pub(super) fn fields<'a, const N: usize>(
 ) -> Option<[Option<&'a RawValue>; N]> {
     let mut json = serde_json::Deserializer::from_str(object);
     let values = json.deserialize_map(Fields(names)).ok()?;
-    // With a text behind it the annotation is no JSON, as for whoever reads it as a whole.
+    // An object with text behind it is not JSON: reading the annotation as a whole fails too.
     json.end().ok()?;
     Some(values)
 }

@@ -1,4 +1,4 @@
-//! In which fields a pod differs from what it would get from a set if it were created now.
+//! The fields in which a pod differs from what it would get from a set if it were created now.
 //!
 //! A field differs if what the set gives stands otherwise in the pod. What the pod has beside that may come from the API
 //! server's defaults or from other webhooks; it counts only where the revision that the pod was injected by gave it and
@@ -28,10 +28,10 @@ use crate::workload::object::{inner, items, text};
 pub struct FieldDifference {
     /// The field, its list entries by name: `containers[log].env[LEVEL]`.
     pub field: String,
-    /// What the pod has, as JSON; None if it has nothing there.
+    /// The pod's value, as JSON; None if it has nothing there.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub has: Option<String>,
-    /// What it would get; None if nothing.
+    /// The value that it would get, as JSON; None if nothing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub would_get: Option<String>,
 }
@@ -194,7 +194,7 @@ impl Differences {
             let path = format!("{path}.{field}");
             let former = former.and_then(|former| former.get(field));
             let own = present.get(field).unwrap_or(&Value::Null);
-            // As an empty list, so that each entry is a difference of its own.
+            // An absent list is compared as an empty one, so that each entry is a difference of its own.
             if own.is_null() && value.is_array() {
                 self.compare(&path, former, value, &Value::Array(Vec::new()));
             } else {
@@ -232,7 +232,7 @@ impl Differences {
         }
     }
 
-    /// Where resources are computed otherwise than when the pod was injected.
+    /// Adds the resources policies that differ from those of the revision that the pod was injected by.
     fn of_resources_policies(&mut self, wanted: &Template, former: &Template) {
         let lists = [
             ("containers", &wanted.containers),

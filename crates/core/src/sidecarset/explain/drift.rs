@@ -14,37 +14,37 @@ pub struct DriftReport {
     pub set: String,
     /// The name of its present revision.
     pub revision: String,
-    /// Its pods, by namespace and name.
+    /// The set's pods, by namespace and name.
     pub pods: Vec<PodDrift>,
 }
 
-/// In what a pod differs.
+/// A pod with its differences from the set.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PodDrift {
-    /// Its namespace.
+    /// The pod's namespace.
     pub namespace: String,
-    /// Its name.
+    /// The pod's name.
     pub name: String,
     /// The name of its revision; None if its annotation has none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub revision: Option<String>,
-    /// What makes it what it would be if it were created now.
+    /// The step that makes it what it would be if it were created now.
     pub takes: DriftRemedy,
     /// The fields that differ.
     pub differs: Vec<FieldDifference>,
 }
 
-/// What makes a pod what it would be if it were created now.
+/// The step that makes a pod what it would be if it were created now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub enum DriftRemedy {
-    /// Nothing: it is.
+    /// Nothing: the pod is that already.
     Nothing,
     /// An upgrade in place: only images differ.
     Upgrade,
     /// An upgrade for the images, and its re-creation for the rest.
     UpgradeAndRecreation,
-    /// Its re-creation.
+    /// The pod's re-creation.
     Recreation,
 }
 
@@ -64,7 +64,8 @@ impl DriftRemedy {
 }
 
 impl PodDrift {
-    /// In what a pod differs from a set. None if it was not injected by the set, or is not selected by it any more.
+    /// Compares a pod with a set. None if the pod terminates or has ended, was not injected by the set, or is not selected by
+    /// it any more.
     pub fn of(known: &KnownSet, pod: &PodObject, sets: &KnownSets, now: Timestamp) -> Option<Self> {
         let namespace = &pod.observed.name.namespace;
         let labels = sets.namespaces.get(namespace);

@@ -14,7 +14,7 @@ use crate::sidecarset::reconcile::{
 use crate::sidecarset::set::MIN_READY_SECONDS_ANNOTATION;
 use crate::sidecarset::strategy::UpdateMode;
 
-/// What a pod has to do with a set.
+/// The relation of a pod to a set.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SetExplanation {
@@ -27,13 +27,13 @@ pub struct SetExplanation {
     pub revision: Option<String>,
     /// Why the pod is not what it would be if it were created now. Empty if it is.
     pub causes: Vec<SetCause>,
-    /// In which fields it differs from that.
+    /// The fields in which the pod differs from one that is created now.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub differs: Vec<FieldDifference>,
-    /// What the set says and this pod does not have, as a variable of a container that is not there.
+    /// Settings of the set that this pod does not have, such as a variable of a container that is not there.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub remarks: Vec<String>,
-    /// What the set's own status says is wrong.
+    /// The problem that the set's own status reports.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reported: Option<String>,
 }
@@ -42,9 +42,9 @@ pub struct SetExplanation {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SetCause {
-    /// In one word.
+    /// The cause in one word.
     pub reason: SetReason,
-    /// What it is, and what to do.
+    /// The cause in full, and what to do.
     pub message: String,
     /// The requirements of the selector that does not match.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -61,7 +61,7 @@ closed_list! {
         Namespace,
         /// The labels of its namespace are not known.
         NamespaceUnknown,
-        /// It is static.
+        /// The pod is static.
         MirrorPod,
         /// The injection is paused.
         InjectionPaused,
@@ -71,29 +71,29 @@ closed_list! {
         CreatedBefore,
         /// The pod was created before the webhooks knew the set.
         NotInForce,
-        /// It should have been injected, and no webhook answered.
+        /// The pod should have been injected, and no webhook answered.
         Missed,
-        /// It has a container of that name of its own.
+        /// The pod has its own container of a name that the set uses.
         OwnContainer,
-        /// It has another volume of the name that the set uses as a device.
+        /// The pod has another volume of the name that the set uses as a device.
         OwnVolume,
         /// A port of the host is taken in it, or cannot be another than the container's.
         HostPort,
-        /// With the set it would have what a pod of its kind cannot have.
+        /// The set would give the pod what a pod of its kind cannot have.
         WouldBeInvalid,
         /// An older set claims the same.
         Conflict,
         /// The set does not exist any more.
         SetDeleted,
-        /// It was injected by an earlier set of the name.
+        /// An earlier set of the same name injected the pod.
         FormerSet,
-        /// Its labels or its namespace were selected once.
+        /// The pod's labels or its namespace were selected once, and are not any more.
         NoLongerSelected,
-        /// It has the pinned revision.
+        /// The pod has the pinned revision.
         Pinned,
-        /// It differs in more than images.
+        /// The pod differs in more than images.
         NotUpgradable,
-        /// It differs in what no hash shows.
+        /// The pod differs in what no hash shows.
         OutsideOfHash,
         /// The set upgrades no pods.
         NotUpdate,
@@ -105,11 +105,11 @@ closed_list! {
         Partition,
         /// Others are unavailable.
         MaxUnavailable,
-        /// Its turn is not known.
+        /// The pod's turn is not known.
         TurnUnknown,
-        /// It is upgraded now.
+        /// The pod is upgraded now.
         Due,
-        /// Its upgrade has been written.
+        /// The pod's upgrade has been written.
         InProgress,
         /// The write was refused.
         Refused,
@@ -134,7 +134,7 @@ fn cause(reason: SetReason, message: impl Into<String>) -> SetCause {
     }
 }
 
-/// So many pods that hold up others are named.
+/// The most pods that are named as those that hold up others.
 const FEW: usize = 3;
 const RECREATE: &str = "create the pod again";
 
@@ -214,7 +214,7 @@ impl Context<'_> {
         }
     }
 
-    /// What of the revision that the pod was injected by does not take effect in it.
+    /// Lists what does not take effect in the pod, of the revision that it was injected by.
     fn remarks(&self, set: &str, injected: bool) -> Vec<String> {
         let known = self.known(set).filter(|_| injected);
         known.map_or_else(Vec::new, |known| {
@@ -242,7 +242,7 @@ impl Context<'_> {
     fn of_not_injected(&self, known: &KnownSet, lack: Option<&Lack>) -> Vec<SetCause> {
         let set = &known.set;
         let labels = self.sets.namespaces.get(&self.pod.observed.name.namespace);
-        // In the order in which the webhook asks; what is left then is a matter of time.
+        // The webhook asks in this order; what is left then is a matter of time.
         let unselected = NotSelected::find(set, &self.pod.as_new(), labels);
         if !unselected.is_empty() {
             return unselected.iter().map(of_unselected).collect();
@@ -285,7 +285,7 @@ impl Context<'_> {
         }]
     }
 
-    /// What keeps a set out of the pod that selects it.
+    /// Finds what keeps a set out of a pod that it selects.
     fn left_out(&self, known: &KnownSet) -> Option<SetCause> {
         let namespace = &self.pod.observed.name.namespace;
         let report = report(&self.pod.object, namespace, self.sets, self.now);
@@ -318,7 +318,7 @@ impl Context<'_> {
         let fields = || names(&differs);
         let mut causes = Vec::new();
         match member.state.version {
-            // Whatever else differs: a pod that is created again gets the same.
+            // Other differences do not matter: a pod that is created again gets the same.
             _ if member.hold == Some(&Hold::Pinned) => causes.push(of_hold(&Hold::Pinned)),
             PodVersion::Updated if !member.state.is_consistent() => causes.push(self.in_progress(known)),
             PodVersion::Updated if differs.is_empty() => {}
@@ -418,7 +418,7 @@ impl Context<'_> {
         }
     }
 
-    /// Which pods hold the places that a pod waits for, and why.
+    /// Names the pods that hold the places that a pod waits for, and why.
     fn holders(&self, known: &KnownSet, would_go_down: bool) -> String {
         let holders = self.inspection.holders(&known.set.name, would_go_down);
         let told = holders.iter().take(FEW).map(|holder| {
@@ -451,7 +451,7 @@ impl Context<'_> {
         }
     }
 
-    /// Until when a pod has to stay ready before it counts as available.
+    /// Says until when a pod has to stay ready before it counts as available.
     fn freshness(&self, known: &KnownSet, pod: &PodObject) -> Option<String> {
         let until = fresh_until(&known.set, &pod.observed, self.now)?;
         Some(format!(
@@ -541,7 +541,7 @@ fn of_unselected(one: &NotSelected) -> SetCause {
     }
 }
 
-/// What the status of a set says is wrong.
+/// The problem that the status of a set reports.
 fn reported(known: &KnownSet) -> Option<String> {
     let mut conditions = known.status.conditions.iter();
     let ready = conditions.find(|condition| condition.type_ == READY)?;

@@ -8,7 +8,7 @@ use serde::Serialize;
 use super::{SetCause, SetExplanation, SetReason};
 use crate::cluster::ObjectName;
 
-/// What a set does to pods.
+/// The pods that a set concerns, grouped by what it does to them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PodsBySet {
@@ -24,9 +24,9 @@ pub struct PodsBySet {
 pub struct SetPodGroup {
     /// Whether they were injected by it.
     pub injected: bool,
-    /// Their causes, in the words of the first pod; empty if they are as the set says.
+    /// The causes, in the words of the first pod; empty if the pods are as the set says.
     pub causes: Vec<SetCause>,
-    /// Their names, as `NAMESPACE/NAME`.
+    /// The names of the pods, as `NAMESPACE/NAME`.
     pub pods: Vec<String>,
 }
 
@@ -51,7 +51,7 @@ pub fn group_by_set<'a>(
     for (pod, explained) in pods {
         for set in explained.iter().filter(|set| set.concerns_the_pod()) {
             let reasons = set.causes.iter().map(|cause| cause.reason);
-            // By reasons and not by words, which name what each pod has of its own.
+            // Groups go by reasons and not by words, which name what each pod has of its own.
             let key = (set.injected, reasons.collect::<Vec<_>>());
             let groups = sets.entry(&set.set).or_default();
             let group = groups.entry(key).or_insert_with(|| SetPodGroup {

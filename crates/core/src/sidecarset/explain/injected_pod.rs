@@ -24,11 +24,11 @@ use crate::workload::pod::ObservedPod;
 /// A pod.
 #[derive(Clone, Debug)]
 pub struct PodObject {
-    /// As it is stored, but for its managedFields, which are half of it and explain nothing here.
+    /// The pod as it is stored, but for its managedFields, which are half of it and explain nothing here.
     pub object: JsonObject,
-    /// What an index reads of it.
+    /// The parts of the pod that an index reads.
     pub wire: Pod,
-    /// What the rules read of it.
+    /// The parts of the pod that the rules read.
     pub observed: ObservedPod,
 }
 
@@ -93,7 +93,7 @@ impl PodObject {
 }
 
 impl KnownSet {
-    /// What a pod is to the set; None if it does not belong to it.
+    /// Reads what a pod is to the set; None if it does not belong to it.
     pub fn state(
         &self,
         pod: &PodObject,
@@ -104,7 +104,7 @@ impl KnownSet {
         PodState::read(&self.set, &pod.observed, label, now)
     }
 
-    /// In which fields a pod differs from what it would get if it were created again.
+    /// The fields in which a pod differs from what it would get if it were created again.
     pub fn differences(
         &self,
         pod: &PodObject,
@@ -122,7 +122,7 @@ impl KnownSet {
         difference::find(&pod.object, injection, former, sets.render, now)
     }
 
-    /// What of the revision that a pod was injected by does not take effect in it, in the words of an injection.
+    /// Lists what does not take effect in a pod, of the revision that it was injected by, in the words of an injection.
     pub(super) fn remarks(&self, pod: &PodObject, sets: &KnownSets, now: Timestamp) -> Vec<String> {
         let none = Whitelist::default();
         let allowed = || sets.allowed_keys(&self.set, &none);

@@ -1,5 +1,5 @@
-//! What a pod would get if it were created now: the injection of the webhook, with everything that it leaves out. And why a
-//! set does not select a pod: everything that is in the way, since who corrects the first thing wants to know of the second.
+//! The result if a pod were created now: the injection of the webhook, with everything that it leaves out. And why a set does
+//! not select a pod: everything that is in the way, since who corrects the first thing wants to know of the second.
 
 use std::fmt;
 
@@ -14,7 +14,7 @@ use crate::sidecarset::selection::{NewPod, offer};
 use crate::sidecarset::set::{Namespaces, SidecarSet};
 use crate::workload::JsonObject;
 
-/// What sets do to a pod that is created.
+/// The effects of sets on a pod that is created.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct InjectionReport {
@@ -25,16 +25,16 @@ pub struct InjectionReport {
     pub pod: JsonObject,
 }
 
-/// What a set does to a pod that is created.
+/// The effect of a set on a pod that is created.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SetReport {
-    /// Its name.
+    /// The set's name.
     pub set: String,
     /// Whether it is injected, and why not.
     #[serde(flatten)]
     pub outcome: SetOutcome,
-    /// What of it does not take effect.
+    /// Remarks on parts of the set that do not take effect.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub remarks: Vec<String>,
 }
@@ -43,27 +43,27 @@ pub struct SetReport {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(tag = "outcome", rename_all_fields = "camelCase")]
 pub enum SetOutcome {
-    /// It is.
+    /// The set is injected.
     Injected {
-        /// In this revision.
+        /// The injected revision.
         revision: String,
     },
-    /// It selects the pod, which cannot have it; a remark says why.
+    /// The set selects the pod, which cannot have it; a remark says why.
     LeftOut {
-        /// What is in the way.
+        /// The obstacle.
         reason: SetReason,
         /// The older set that has the same; None if the pod itself has.
         #[serde(skip_serializing_if = "Option::is_none")]
         older: Option<String>,
     },
-    /// It does not select the pod.
+    /// The set does not select the pod.
     NotSelected {
         /// Everything that is in the way.
         causes: Vec<NotSelected>,
     },
-    /// It breaks rules, and is not acted on.
+    /// The set breaks rules, and is not acted on.
     Invalid {
-        /// Which.
+        /// The broken rules.
         errors: Vec<String>,
     },
 }
@@ -75,7 +75,7 @@ impl SetOutcome {
     }
 }
 
-/// What sets do to a pod that is created in a namespace.
+/// Reports what sets do to a pod that is created in a namespace.
 pub fn report(
     pod: &JsonObject,
     namespace: &str,
@@ -171,26 +171,26 @@ impl KnownSets {
 pub enum NotSelected {
     /// The pod is the mirror of a static pod.
     MirrorPod,
-    /// Its injection is paused.
+    /// The set's injection is paused.
     InjectionPaused,
-    /// Its selector does not match the pod's labels.
+    /// The set's selector does not match the pod's labels.
     Labels {
-        /// Its requirements.
+        /// The selector's requirements.
         terms: Vec<SelectorTerm>,
     },
-    /// It is for another namespace.
+    /// The set is for another namespace.
     Namespace {
-        /// Which.
+        /// The set's namespace.
         namespace: String,
     },
-    /// Its namespace selector does not match.
+    /// The set's namespace selector does not match.
     NamespaceLabels {
         /// The pod's namespace.
         namespace: String,
         /// The requirements.
         terms: Vec<SelectorTerm>,
     },
-    /// It selects namespaces by labels that are not known.
+    /// The set selects namespaces by labels, and those of the pod's namespace are not known.
     NamespaceUnknown {
         /// The pod's namespace.
         namespace: String,

@@ -1,5 +1,5 @@
-//! What sets do to a pod, and why not, for people. What is decided here by the rules of the other modules is whatever the
-//! manager and its webhook decide; what is added is words.
+//! Explanations for people: what sets do to a pod, and why not. Decisions come from the rules of the other modules, as those of
+//! the manager and its webhook do; only words are added here.
 //!
 //! | module | holds |
 //! |---|---|
@@ -44,9 +44,9 @@ pub type Labels = BTreeMap<String, String>;
 /// The sets, and what their injection follows from.
 #[derive(Clone, Debug, Default)]
 pub struct KnownSets {
-    /// Those that can be acted on.
+    /// The sets that can be acted on.
     pub valid: Vec<KnownSet>,
-    /// What is wrong with the others, by name.
+    /// The other sets, by name, with what is wrong with them.
     pub invalid: Vec<InvalidSet>,
     /// The labels of namespaces, as far as they are known.
     pub namespaces: BTreeMap<String, Labels>,
@@ -63,17 +63,17 @@ pub struct KnownSets {
 pub struct KnownSet {
     /// The set.
     pub set: SidecarSet,
-    /// Its revisions.
+    /// The set's revisions.
     pub history: SetHistory,
-    /// Its status.
+    /// The set's status.
     pub status: SidecarSetStatus,
 }
 
 /// A set that breaks a rule.
 #[derive(Clone, Debug)]
 pub struct InvalidSet {
-    /// Its name.
+    /// The set's name.
     pub name: String,
-    /// Which rules.
+    /// The broken rules.
     pub errors: Vec<String>,
 }

@@ -79,7 +79,7 @@ impl SetObjects {
         (known, errors.collect())
     }
 
-    /// What the manager would know, were these all pods.
+    /// Computes what the manager would know if these were all pods.
     pub fn observe(&self, pods: Vec<Pod>, now: Timestamp) -> ObservedSets {
         let feature = SidecarSets::new(self.config.clone(), ());
         // Nothing is written, so nothing runs that would take time.
@@ -115,7 +115,7 @@ pub struct ObservedSets {
 }
 
 impl ObservedSets {
-    /// What follows from them.
+    /// Inspects the sets and their pods.
     pub fn inspect(&self) -> Inspection<'_> {
         Inspection::new(&self.config, self.reconciler.world(), self.now)
     }
@@ -162,29 +162,29 @@ pub fn parse(set: &Guarded<SidecarSetWire>) -> Result<SidecarSet, Vec<String>> {
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SetSummary {
-    /// Its name.
+    /// The set's name.
     pub name: String,
-    /// When it was created.
+    /// The creation time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub created: Option<Time>,
-    /// Its generation.
+    /// The set's generation.
     pub generation: i64,
     /// The generation that the status reflects.
     pub observed_generation: i64,
     /// The pods that it selects.
     pub matched_pods: i64,
-    /// Those of its present revision.
+    /// The pods of the set's present revision.
     pub updated_pods: i64,
-    /// Those that are ready.
+    /// The pods that are ready.
     pub ready_pods: i64,
-    /// Those that are both.
+    /// The pods that are both updated and ready.
     pub updated_ready_pods: i64,
     /// Whether nothing is wrong.
     pub ready: bool,
     /// The reason of its condition `Ready`; `Unobserved` while no manager has written one, `Undecodable` if the set cannot
     /// be decoded.
     pub reason: String,
-    /// What is wrong.
+    /// The message of its condition `Ready`, or what is wrong where `reason` is `Unobserved` or `Undecodable`.
     pub message: String,
 }
 

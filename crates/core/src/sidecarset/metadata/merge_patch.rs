@@ -27,7 +27,7 @@ pub enum MergeError {
     /// Either of the two.
     #[error("the value or the patch is nested more than {MOST_LEVELS} levels deep")]
     Nesting,
-    /// What follows.
+    /// The pod's annotations, as patched.
     #[error(
         "with the patch, the annotations of the pod would have more than 256 KiB, which the API server refuses; shorten the \
          patch or the pod's other annotations"
@@ -68,7 +68,7 @@ struct GoKey(String);
 
 impl<'de> Deserialize<'de> for GoKey {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        // As a text such a key is an error.
+        // Decoding such a key as text would be an error.
         deserializer.deserialize_bytes(GoKeyVisitor)
     }
 }

@@ -15,20 +15,20 @@ use crate::cluster::{FieldErrors, names};
 /// Annotations of one policy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MetadataPatch {
-    /// What becomes of an annotation that is there.
+    /// The policy for an annotation that is there already.
     pub policy: PatchPolicy,
     /// Keys and values.
     pub annotations: BTreeMap<String, String>,
 }
 
-/// What becomes of an annotation that is there.
+/// The policy for an annotation that is there already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PatchPolicy {
-    /// It stays.
+    /// The annotation stays.
     Retain,
-    /// It is replaced.
+    /// The annotation is replaced.
     Overwrite,
-    /// It is merged with the value as a patch (RFC 7396).
+    /// The annotation is merged with the value as a patch (RFC 7396).
     MergePatchJson,
 }
 
@@ -36,7 +36,7 @@ pub enum PatchPolicy {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("leaves annotation {key:?} of the pod as it is: {reason}")]
 pub struct NotMerged {
-    /// Its key.
+    /// The annotation's key.
     pub key: String,
     /// Why.
     pub reason: MergeError,

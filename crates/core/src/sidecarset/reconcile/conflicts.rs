@@ -1,4 +1,4 @@
-//! Which sets cannot be on one pod together.
+//! Sets that cannot be on one pod together.
 //!
 //! An edit that leaves alone what a set claims and selects costs the set alone. Any other compares the set with those that
 //! claim something of the same name, and not with all; it affects the younger ones of these with which it differs. So many
@@ -41,7 +41,7 @@ impl Conflicts {
             if before.is_injection_paused == now.is_injection_paused {
                 return BTreeSet::new();
             }
-            // What gave way to it may be injected now, or not any more.
+            // Sets that give way to it may be injected now, or not any more.
             let younger = self
                 .winners
                 .iter()
@@ -115,8 +115,8 @@ impl Conflicts {
     }
 }
 
-/// What two sets cannot both do to a pod that both select. Where each namespace has a set of its own, all of them may claim the
-/// same, and no two of them the same pod.
+/// Finds what two sets cannot both do to a pod that both select. Where each namespace has a set of its own, all of them may
+/// claim the same, and no two of them the same pod.
 pub(super) fn overlap_of_sets(newer: &SidecarSet, older: &SidecarSet) -> Option<Overlap> {
     let may_meet = !newer.is_disjoint(older);
     may_meet

@@ -1,4 +1,4 @@
-//! From which generation on the webhooks inject a set, and what a replica has to know for it.
+//! The generation from which on the webhooks inject a set, and what a replica has to know for it.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::cluster::{Now, ResourceVersion, whole_seconds};
 use crate::sidecarset::set::SidecarSet;
 use crate::sidecarset::snapshot::SnapshotVersion;
 
-/// Which generation of a set is in force, as long as its status does not say so.
+/// The generation of a set that is in force, as long as its status does not say so.
 #[derive(Debug, Default)]
 pub(super) struct InForceMemory {
     pub(super) in_force: Option<InForce>,
@@ -89,8 +89,8 @@ impl SidecarSets {
         }
     }
 
-    /// What a snapshot must include to inject a set as it is now. No later version is asked for than what is known: once etcd
-    /// was restored, versions that were known before may never come again.
+    /// The versions that a snapshot must include to inject a set as it is now. No later version is asked for than what is
+    /// known: once etcd was restored, versions that were known before may never come again.
     pub(super) fn required_snapshot(
         &self,
         stored: &StoredSet,
@@ -120,7 +120,7 @@ impl SidecarSets {
         }
     }
 
-    /// Which generation of a set is in force now.
+    /// Updates which generation of a set is in force.
     pub(super) fn update_in_force(
         &self,
         (stored, known): (&StoredSet, &KnownSet),
@@ -139,7 +139,7 @@ impl SidecarSets {
         };
         let said = said.filter(|said| said.generation == generation);
         memory.in_force = match world.barrier {
-            // After a start: what was in force stays so until the configuration shows otherwise.
+            // Nothing is known after a start: what was in force stays so until the configuration shows otherwise.
             KnownBarrier::Unknown => said.or(before),
             KnownBarrier::NoWebhook => None,
             KnownBarrier::At(_) if known.active_set().is_none() => None,

@@ -1,5 +1,5 @@
-//! What is known of a pod and of a set, for those who explain it to somebody. All of it comes from the functions that decide
-//! what is written; nothing is decided here.
+//! Knowledge of a pod and of a set, for those who explain it to somebody. All of it comes from the functions that decide what
+//! is written; nothing is decided here.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ pub struct Inspection<'a> {
 }
 
 struct InspectedReview {
-    /// Since when the set is in force.
+    /// The time since which the set is in force.
     since: Option<Timestamp>,
     review: Option<SetReview>,
     turns: Vec<Turn>,
@@ -33,11 +33,11 @@ struct InspectedReview {
 /// A set that a pod was injected by, or that selects it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct InspectedSet<'a> {
-    /// Its name.
+    /// The set's name.
     pub name: &'a str,
     /// The set.
     pub set: SetByName<'a>,
-    /// What the pod is to it, if it was injected by it and still belongs to it.
+    /// The pod's membership, if it was injected by the set and still belongs to it.
     pub membership: Option<InspectedMembership<'a>>,
     /// Why the pod lacks it, if it selects the pod and is in force since before the pod was created.
     pub lack: Option<Lack>,
@@ -46,24 +46,24 @@ pub struct InspectedSet<'a> {
 /// A set by a name in a pod.
 #[derive(Clone, Debug, PartialEq)]
 pub enum SetByName<'a> {
-    /// It is acted on.
+    /// The set is acted on.
     Active(&'a Arc<SidecarSet>),
-    /// It breaks rules.
+    /// The set breaks rules.
     Invalid(&'a [Invalid]),
-    /// It is being deleted.
+    /// The set is being deleted.
     Deleting,
-    /// There is none of this name.
+    /// No set has this name.
     Gone,
 }
 
-/// What a pod is to a set that it was injected by.
+/// The membership of a pod in a set that it was injected by.
 #[derive(Clone, Debug, PartialEq)]
 pub struct InspectedMembership<'a> {
-    /// As it is observed.
+    /// The state as it is observed.
     pub state: PodState,
     /// Why it is not upgraded, apart from what the roll-out says.
     pub hold: Option<&'a Hold>,
-    /// Its place in the roll-out.
+    /// The pod's place in the roll-out.
     pub turn: Turn,
     /// The revision that it has, as it says.
     pub revision: Option<&'a str>,
@@ -72,17 +72,17 @@ pub struct InspectedMembership<'a> {
 /// The place of a pod in a roll-out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Turn {
-    /// It is upgraded now.
+    /// The pod is upgraded now.
     Now,
-    /// It waits until others are available again, or have shown that their new image is good.
+    /// The pod waits until others are available again, or have shown that their new image is good.
     Waiting {
         /// Whether it serves, so that it waits for pods that are down. Others are down anyway, and wait for pods whose upgrade
         /// has not shown yet that the image is good.
         would_go_down: bool,
     },
-    /// It stays as it is: by the partition, or because the set upgrades nothing.
+    /// The pod stays as it is: by the partition, or because the set upgrades nothing.
     Kept,
-    /// It is no candidate.
+    /// The pod is no candidate.
     None,
 }
 
@@ -174,7 +174,7 @@ impl<'a> Inspection<'a> {
         let holders = pods.zip(&inspected.turns).filter_map(|(own, turn)| {
             let takes_place = own.assumed.would_go_down() == would_go_down;
             let is_next = takes_place && *turn == Turn::Now;
-            // As the roll-out counts it: a pod whose upgrade was sent holds a place already.
+            // The roll-out counts the same: a pod whose upgrade was sent holds a place already.
             (is_next || holds_place(own.assumed)).then_some(Holder {
                 pod: own.pod.name(),
                 is_next,

@@ -1,4 +1,4 @@
-//! What a pod is to a set that it was injected by, and why a pod lacks one that selects it.
+//! The membership of a pod in a set that it was injected by, and why a pod lacks a set that selects it.
 
 use std::sync::{Arc, PoisonError};
 
@@ -20,13 +20,13 @@ use crate::workload::pod::ObservedPod;
 /// Why a pod is not upgraded by a set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Hold {
-    /// Its last write was refused, for this reason.
+    /// The pod's last write was refused, for this reason.
     Refused(Arc<str>),
     /// An older set claims the same, and wins.
     Conflict(Arc<str>),
-    /// It was injected by an earlier set of the same name.
+    /// An earlier set of the same name injected the pod.
     Former,
-    /// It was injected with the revision that new pods are pinned to, in place of the newest.
+    /// The pod was injected with the revision that new pods are pinned to, in place of the newest.
     Pinned,
 }
 
@@ -35,12 +35,12 @@ pub enum Hold {
 pub enum Lack {
     /// No webhook answered when it was created.
     Missed,
-    /// It has a container of this name.
+    /// The pod has a container of this name.
     OwnContainer(Arc<str>),
 }
 
 impl SidecarSets {
-    /// What a pod is to a set that it was injected by.
+    /// The membership of a pod in a set that it was injected by.
     pub(super) fn member(
         &self,
         set: &Arc<SidecarSet>,
@@ -127,7 +127,7 @@ impl SidecarSets {
             .or_else(|| self.hold_as_pinned(set, member, world))
     }
 
-    /// Only on a pod that has both are two sets in each other's way.
+    /// Finds an older set that is in the way. Two sets are in each other's way only on a pod that has both.
     fn hold_by_older_set(
         &self,
         set: &SidecarSet,
@@ -173,7 +173,7 @@ impl SidecarSets {
     }
 }
 
-/// What a pod is once its upgrade has been written, or the end of a hot upgrade, which comes first.
+/// The state of a pod once its upgrade has been written, or the end of a hot upgrade, which comes first.
 pub(super) fn state_after_upgrade(state: PodState) -> PodState {
     // The end of a hot upgrade replaces an idle image and changes no version.
     let (version, last_upgrade) = if state.awaits_reset() {
@@ -195,7 +195,7 @@ pub(super) fn missing_variable(pod: &ObservedPod, set: &SidecarSet) -> Option<(S
     let is_transferred = |container: &str, variable: &String| {
         let mut transfers = set.template.all().flat_map(|sidecar| &sidecar.transfers);
         transfers.any(|transfer| {
-            // What a label or an annotation named was decided when the pod was created.
+            // The container that a label or an annotation names was decided when the pod was created.
             let is_from =
                 !matches!(&transfer.source, TransferSource::Named(own) if own != container);
             is_from && transfer.names.contains(variable)
@@ -213,7 +213,7 @@ pub(super) fn lack(
     pod: &StoredPod,
     world: &SetWorld,
 ) -> Option<Lack> {
-    // Before that time no webhook had the set, so nothing was missed.
+    // No webhook had the set before that time, so nothing was missed.
     let is_missing = !set.is_injection_paused
         && pod.pod.created > Some(since)
         && !pod.is_mirror
@@ -250,7 +250,7 @@ fn is_injected(set: &SidecarSet, stored: &StoredPod) -> bool {
         let mut names = set.template.all().flat_map(SetContainer::names_in_pod);
         names.any(|name| has(&name))
     };
-    // It may have got other containers than the set has now.
+    // The pod may have got other containers than the set has now.
     let has_former = || {
         let text = pod.annotations.get(HASH).map(|text| &**text);
         let hashes = HashEntries::from_annotation(text.unwrap_or_default(), Timestamp::UNIX_EPOCH);

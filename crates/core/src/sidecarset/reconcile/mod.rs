@@ -69,11 +69,11 @@ pub struct Config {
     pub namespace: String,
     /// Whether sets may patch any annotation where the whitelist has no rule for them.
     pub allows_unlisted_metadata: bool,
-    /// When a pod gets the condition that says whether it can be upgraded.
+    /// The rule by which a pod gets the condition that says whether it can be upgraded.
     pub condition: WhenWritten,
     /// How sets are injected.
     pub render: RenderOptions,
-    /// What becomes of a pod without an answer, if API servers call for all pods, and not for those of the sets alone.
+    /// The fate of a pod without an answer, if API servers call for all pods, and not for those of the sets alone.
     pub standing_rule: Option<FailurePolicy>,
     /// The namespaces whose pods are never refused, beside `kube-system` and that of the manager.
     pub protected_namespaces: Vec<String>,
@@ -98,7 +98,7 @@ impl Default for Config {
 /// The feature.
 pub struct SidecarSets {
     config: Config,
-    /// What is the same in many pods is kept once.
+    /// Values that many pods have in common, kept once.
     interners: RefCell<Interners>,
     publisher: Box<dyn Publisher>,
 }
@@ -122,7 +122,7 @@ impl SidecarSets {
     }
 }
 
-/// What is looked at by itself. A pod comes before the sets, as its run changes what they count.
+/// An object that is looked at by itself. A pod comes before the sets, as its run changes what they count.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum SetKey {
     /// A pod.
@@ -140,18 +140,18 @@ impl Key for SetKey {
     }
 }
 
-/// What is remembered of each set.
+/// The memory of each set.
 type Sets = BTreeMap<SetName, SetMemory>;
 
-/// What no object shows of a set, and what is found again only by looking at many.
+/// Facts about a set that no object shows, or that are found again only by looking at many.
 #[derive(Default)]
 pub struct SetMemory {
     in_force: InForceMemory,
-    /// What decides which pods lack it, as they were found.
+    /// The facts by which the pods that lack it were found.
     selection: Option<Selection>,
     /// The pods that it selects and that lack it.
     lacking: BTreeMap<PodName, Lack>,
-    /// What of each revision that pods were injected with differs from the set, and is in no hash.
+    /// The differences of the set from each revision that pods were injected with, as far as they are in no hash.
     drift: Drift,
     sums: SetSums,
 }
@@ -163,18 +163,18 @@ struct Drift {
     parts: BTreeMap<Arc<str>, Vec<&'static str>>,
 }
 
-/// What becomes of the hashes of a set, on which its status may have to wait.
+/// The write of a set's hashes, on which its status may have to wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum WrittenHashes {
-    /// They are as they are to be, or are not waited for.
+    /// The hashes are as they are to be, or are not waited for.
     Over,
-    /// They are about to be written.
+    /// The hashes are about to be written.
     Awaited,
 }
 
 impl Feature for SidecarSets {
     const NAME: &'static str = "sidecarset";
-    // As `OpenKruise`'s events name it.
+    // The name in `OpenKruise`'s events.
     const EVENTS_FROM: &'static str = "sidecarset-controller";
     const WRITES: &'static [WriteKind] = writes::WRITES;
     const CLASSES: &'static [Class] = writes::CLASSES;

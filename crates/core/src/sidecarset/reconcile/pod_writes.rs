@@ -45,12 +45,12 @@ impl SidecarSets {
             let Some(set) = world.active_set(name) else {
                 continue;
             };
-            // What it looks like may have to settle before it can be told that another container has taken over.
+            // The pod's state may have to settle before it can be told that another container has taken over.
             let until = self.member(set, pod, world, now.wall).until;
             if let Some(until) = until {
                 plan.wake_at(monotonic(until, now));
             }
-            // What becomes of another set's write has to be known before.
+            // The outcome of another set's write has to be known first.
             if sent_by.is_some_and(|other| other != name) {
                 continue;
             }
@@ -75,7 +75,7 @@ impl SidecarSets {
     }
 
     fn plan_condition(&self, pod: &StoredPod, world: &SetWorld, plan: &mut Plan<'_, Self>) {
-        // What a set is that breaks a rule is not known.
+        // A pod's state with regard to a set that breaks a rule is not known.
         let is_unknown = |set: &SetName| world.known.get(set).is_some_and(|it| it.parsed.is_err());
         if !pod.has_writes() || pod.injected.iter().any(is_unknown) {
             return;

@@ -1,5 +1,5 @@
-//! What others in this process answer by: the webhooks by a snapshot, also while this process does not write, and the metrics
-//! by sums.
+//! Publishing of what others in this process answer by: the webhooks by a snapshot, also while this process does not write, and
+//! the metrics by sums.
 
 use std::sync::Arc;
 
@@ -15,10 +15,10 @@ use crate::workload::amount::Amount;
 
 /// Takes what is published.
 pub trait Publisher: Send + 'static {
-    /// What new pods are injected by, and sets are judged beside, has changed.
+    /// Takes a snapshot: what new pods are injected by, and sets are judged beside, has changed.
     fn publish_snapshot(&mut self, snapshot: Arc<Snapshot>);
 
-    /// A set has changed: the sums of all of them.
+    /// Takes the sums of all sets: one of them has changed.
     fn publish_totals(&mut self, totals: &SetTotals);
 }
 
@@ -45,7 +45,7 @@ pub const REASONS: [&str; Reason::ALL.len() + 1] = {
 pub struct SetTotals {
     /// Sets by the reason of their condition `Ready` as the API server has it, in the order of [`REASONS`].
     pub sets: [usize; REASONS.len()],
-    /// What their pods come to.
+    /// The sums over the pods of sets.
     pub pods: SetSums,
 }
 
@@ -55,7 +55,7 @@ impl SidecarSets {
             let totals = totals(world, memory);
             self.publisher.publish_totals(&totals);
         }
-        // By a part of the sets, or of what they depend on, pods would get less than they should.
+        // Pods would get less than they should by a part of the sets, or of what these depend on.
         let is_listed = world.sets.is_listed()
             && world.namespaces.is_listed()
             && world.revisions.is_listed()

@@ -7,13 +7,13 @@ pub const READY: &str = "Ready";
 /// Why a set does, or does not do, what it says. Of several reasons the first in this order is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Reason {
-    /// It breaks a rule, and is not acted on.
+    /// The set breaks a rule, and is not acted on.
     InvalidSpec,
     /// An older set claims the same, and wins on pods that both select.
     Conflict,
     /// New pods are pinned to a revision that does not exist.
     RevisionMissing,
-    /// It patches annotations that the administrator does not allow.
+    /// The set patches annotations that the administrator does not allow.
     MetadataNotAllowed,
     /// Writes were refused.
     WriteRefused,
@@ -27,28 +27,28 @@ pub enum Reason {
     FormerPods,
     /// Pods keep the revision that new pods are pinned to.
     PinnedPods,
-    /// It does what it says.
+    /// The set does what it says.
     InForce,
 }
 
-/// What is to be known of a reason.
+/// The facts about a reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReasonFacts {
     /// The reason.
     pub reason: Reason,
-    /// As the condition has it.
+    /// The name in the condition.
     pub name: &'static str,
     /// The status of the condition: whether the set does what it says, though pods may have to be re-created for it.
     pub is_ready: bool,
     /// Whether people are told of it by an event.
     pub is_told: bool,
-    /// What it means.
+    /// The meaning.
     pub meaning: &'static str,
-    /// What to do.
+    /// The action to take.
     pub action: &'static str,
 }
 
-/// What is to be known of each, in their order.
+/// The facts about each reason, in the order of [`Reason`].
 const TABLE: [ReasonFacts; 11] = [
     ReasonFacts {
         reason: Reason::InvalidSpec,
@@ -153,12 +153,12 @@ impl Reason {
         all
     };
 
-    /// What is to be known of it.
+    /// The facts about the reason.
     pub const fn facts(self) -> ReasonFacts {
         TABLE[self as usize]
     }
 
-    /// As the condition has it.
+    /// The name in the condition.
     pub const fn as_str(self) -> &'static str {
         self.facts().name
     }

@@ -24,9 +24,9 @@ pub(super) type Resting = HashMap<(ObjectName, Purpose), (Arc<str>, Duration)>;
 pub(super) struct ReviewedPod {
     pub(super) pod: Arc<StoredPod>,
     pub(super) member: Arc<SetMember>,
-    /// As it is observed; the status counts this.
+    /// The state as it is observed; the status counts this.
     pub(super) state: PodState,
-    /// As it is if the write that is under way has been carried out; budgets count this.
+    /// The state if the write that is under way has been carried out; budgets count this.
     pub(super) assumed: PodState,
     /// Whether that write is of this set.
     pub(super) is_sent: bool,
@@ -40,7 +40,7 @@ pub(super) struct ReviewedPod {
 
 /// A set that is acted on, with its pods.
 pub(super) struct SetReview {
-    /// Its pods by name.
+    /// The set's pods by name.
     pub(super) pods: Vec<ReviewedPod>,
     pub(super) rollout: Rollout,
     pub(super) counts: Counts,
@@ -52,9 +52,9 @@ pub(super) struct SetReview {
     pub(super) refused: Listed,
     pub(super) former: Listed,
     pub(super) pinned: Listed,
-    /// Those that lack a variable which the set transfers.
+    /// Pods that lack a variable which the set transfers.
     pub(super) without_variable: Listed,
-    /// When a pod is something else to it, if nothing shows that before.
+    /// The time at which a pod becomes something else to the set, if nothing shows that before.
     pub(super) until: Option<Timestamp>,
 }
 
@@ -65,10 +65,10 @@ pub(super) struct Listed {
     first: Option<usize>,
 }
 
-/// What the pods of a set come to.
+/// The sums over the pods of a set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SetSums {
-    /// What its status counts.
+    /// The counts of the set's status.
     pub counts: Counts,
     /// Pods that differ in more than their images.
     pub not_upgradable: usize,
@@ -216,7 +216,7 @@ impl SidecarSets {
     }
 }
 
-/// What decides which pods lack a set.
+/// The facts that decide which pods lack a set.
 #[derive(Clone, Debug)]
 pub(super) struct Selection {
     pub(super) set: Arc<SidecarSet>,
@@ -247,7 +247,7 @@ fn refused_upgrade<'a>(
     resting.get(&(name, upgrade_purpose(set, pod)))
 }
 
-/// What the upgrade of a pod by a set is to achieve.
+/// The purpose of the upgrade of a pod by a set.
 pub(super) fn upgrade_purpose(set: &SidecarSet, pod: &StoredPod) -> Purpose {
     Purpose::of((&set.name, &set.hashes.hash, &pod.pod.uid))
 }
@@ -307,6 +307,6 @@ pub(super) struct SetView<'a> {
     pub(super) known: &'a KnownSet,
     pub(super) world: &'a SetWorld,
     pub(super) memory: &'a SetMemory,
-    /// None for a set that breaks a rule.
+    /// The set with its pods; None for a set that breaks a rule.
     pub(super) review: Option<&'a SetReview>,
 }

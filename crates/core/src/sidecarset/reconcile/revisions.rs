@@ -98,7 +98,7 @@ impl Stored for StoredRevision {
         self.label(SET_LABEL).is_none()
     }
 
-    // Its patches are of a version.
+    // The version of a revision counts, since its patches are of a version.
     fn is_same(&self, other: &Self) -> bool {
         self.object == other.object
     }

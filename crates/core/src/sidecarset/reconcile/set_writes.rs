@@ -135,7 +135,7 @@ fn plan_hashes(
         .map(|(key, hash)| (key, &**hash))
         .collect();
     let purpose = Purpose::of((&meta.uid, &annotations));
-    // Without a version: nobody else's is overwritten, and a set that is edited meanwhile is patched again.
+    // The patch has no version: nobody else's is overwritten, and a set that is edited meanwhile is patched again.
     let patch = json!({"metadata": {"uid": meta.uid, "annotations": annotations}});
     let name = set_object(&set.name);
     plan.patch(&SET_HASHES, name.clone(), &patch)

@@ -60,7 +60,7 @@ impl SidecarSets {
             .cloned()
             .collect();
         if view.world.drops_fields {
-            // What the API server drops would differ from what is wanted after each write.
+            // Fields that the API server drops would differ from what is wanted after each write.
             wanted.in_force = None;
             wanted.conditions = conditions;
         } else {
@@ -72,7 +72,7 @@ impl SidecarSets {
             return;
         }
         let before = present.and_then(ready_reason);
-        // Without a stored condition nobody knows what was said before, and each restart would say it again.
+        // A dropped condition tells nobody what was said before, and each restart would say it again.
         let is_news =
             !view.world.drops_fields && reason.facts().is_told && before != Some(reason.as_str());
         let purpose = Purpose::of(serde_json::to_string(&wanted).ok());
@@ -80,7 +80,7 @@ impl SidecarSets {
         let write = plan.patch(&SET_STATUS, set_object(view.name), &patch);
         write.with_purpose(purpose);
         if is_news {
-            // After the status, so that whoever reads it finds the condition that it tells of.
+            // The event follows the status, so that whoever reads it finds the condition that it tells of.
             write.tell_when_done(Notice {
                 regarding: regarding(view),
                 is_warning: !reason.is_ready(),
@@ -91,7 +91,7 @@ impl SidecarSets {
         }
     }
 
-    /// What is to be said of a set: the first thing that is wrong. `refused` is why a write of its revisions was refused.
+    /// Finds the first thing that is wrong with a set, to be told. `refused` is why a write of its revisions was refused.
     pub(super) fn first_problem(
         &self,
         view: SetView<'_>,
@@ -103,7 +103,7 @@ impl SidecarSets {
                 return (Reason::InvalidSpec, invalid_message(errors, refuses_pods));
             }
             (Ok(set), Some(review)) => (set, review),
-            // It is being deleted, and nothing is said of it.
+            // The set is being deleted, and nothing is said of it.
             (Ok(set), None) => return (Reason::InForce, in_force(set)),
         };
         // One is reported: first what keeps the whole set from acting, then what concerns some of its pods.

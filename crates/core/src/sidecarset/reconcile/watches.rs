@@ -191,8 +191,8 @@ impl Watch<ConfigMap> for SidecarSets {
 
     fn note_change(&self, change: &Change<Configuration>, world: &mut SetWorld) {
         world.published.whitelist_changed = true;
-        // When it was deleted is not known, and a replica that listed earlier may never come as far as the list that shows it.
-        // One that has not heard of it yet patches an annotation too many, and injects all sidecars.
+        // The time of a deletion is not known, and a replica that listed earlier may never come as far as the list that shows
+        // it. One that has not heard of it yet patches an annotation too many, and injects all sidecars.
         let now = change.now.as_ref();
         world.whitelist_since = now.map(|now| now.version()).unwrap_or_default();
     }

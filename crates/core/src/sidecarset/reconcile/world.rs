@@ -1,5 +1,5 @@
-//! What is known of the cluster, as far as sets need it: a store for each kind, and beside them what follows from several
-//! objects and is read often.
+//! The state of the cluster, as far as it is known and sets need it: a store for each kind, and beside them what follows from
+//! several objects and is read often.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
@@ -29,13 +29,13 @@ use crate::workload::scatter::LabelPair;
 const MIRROR_POD: &str = "kubernetes.io/config.mirror";
 /// Annotations that no two pods have in common: this one has the ids of containers.
 const UNIQUE: &[&str] = &[IN_PLACE_STATE];
-/// What the record of one set in a pod's annotations takes at least.
+/// The least bytes that the record of one set takes in a pod's annotations.
 const RECORD_BYTES: usize = 256;
 /// The most sets that a pod is taken to be injected by: the annotations of a pod have no room for the records of more. Mere
 /// names would take a few bytes, and each costs a look-up here.
 pub(super) const MOST_SETS: usize = limits::ANNOTATIONS_BYTES / RECORD_BYTES;
 
-/// What is known of the cluster.
+/// The known state of the cluster.
 #[derive(Default)]
 pub struct SetWorld {
     pub(super) sets: Store<StoredSet>,
@@ -43,7 +43,7 @@ pub struct SetWorld {
     pub(super) namespaces: Store<StoredNamespace>,
     pub(super) revisions: Store<StoredRevision>,
     pub(super) configuration: Store<Configuration>,
-    /// What follows from a set and its revisions.
+    /// The facts that follow from each set and its revisions.
     pub(super) known: BTreeMap<SetName, KnownSet>,
     pub(super) conflicts: Conflicts,
     /// The other sets to which the last change of one is something else.
@@ -57,19 +57,19 @@ pub struct SetWorld {
     pub(super) published: Published,
 }
 
-/// What the webhook injects by, as far as it is known.
+/// The version that the webhook injects by, as far as it is known.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) enum KnownBarrier {
     /// Nothing is known yet.
     #[default]
     Unknown,
-    /// There is no webhook.
+    /// No webhook exists.
     NoWebhook,
-    /// By this version, or a later one.
+    /// The webhook injects by this version, or a later one.
     At(SnapshotVersion),
 }
 
-/// What was published last, and what has changed since.
+/// The last snapshot that was published, and what has changed since.
 #[expect(clippy::struct_excessive_bools, reason = "each kind changes by itself")]
 #[derive(Default)]
 pub(super) struct Published {
@@ -89,7 +89,7 @@ pub struct StoredSet {
     version: ResourceVersion,
 }
 
-/// What follows from a set and its revisions.
+/// The facts that follow from a set and its revisions.
 pub(super) struct KnownSet {
     /// The set, or what is wrong with it. The same as long as nothing but its status changes.
     pub(super) parsed: Result<Arc<SidecarSet>, Arc<[Invalid]>>,
@@ -117,7 +117,7 @@ pub struct StoredPod {
     /// The set whose write of it may have been carried out. Whatever becomes of that write, the pod has another version then: a
     /// write of the version that is known would change it, or is refused.
     pub(super) sent: Option<SetName>,
-    /// What it is to its sets, as long as that is still so.
+    /// The pod's memberships in its sets, as far as they are known and still so.
     pub(super) members: KnownMembers,
 }
 
@@ -128,16 +128,16 @@ pub(super) struct ObservedCondition {
     pub(super) message: Arc<str>,
 }
 
-/// What a pod is to a set that it was injected by, from both of them and the labels of the namespace.
+/// The membership of a pod in a set that it was injected by, from both of them and the labels of the namespace.
 #[derive(Debug)]
 pub(super) struct SetMember {
     pub(super) set: Arc<SidecarSet>,
     pub(super) namespace: Option<Arc<StoredNamespace>>,
-    /// When it is something else, if nothing shows that before.
+    /// The time at which it becomes something else, if nothing shows that before.
     pub(super) until: Option<Timestamp>,
-    /// None if it does not belong to the set.
+    /// The pod's state; None if it does not belong to the set.
     pub(super) state: Option<PodState>,
-    /// Its place in the roll-out, if it can be upgraded.
+    /// The pod's place in the roll-out, if it can be upgraded.
     pub(super) place: Option<Box<UpgradePlace>>,
     /// The labels by which the set scatters it.
     pub(super) labels: Box<[LabelPair]>,
@@ -153,7 +153,7 @@ pub(super) struct SetMember {
     pub(super) lacks_variable: bool,
 }
 
-/// What a pod is to its sets. A copy of the pod knows nothing yet.
+/// The memberships of a pod in its sets. A copy of the pod knows nothing yet.
 #[derive(Debug, Default)]
 pub(super) struct KnownMembers(pub(super) Mutex<Vec<Arc<SetMember>>>);
 
@@ -364,7 +364,7 @@ impl StoredPod {
     }
 }
 
-/// What sets read of a pod that none of them was injected into.
+/// The parts that sets read of a pod that none of them was injected into.
 fn selected_by(wire: &Pod) -> Pod {
     Pod {
         identity: wire.identity.clone(),
@@ -437,7 +437,7 @@ impl Stored for StoredNamespace {
         set_object(&self.name)
     }
 
-    // Its labels are all that is read.
+    // The labels are all that is read of a namespace.
     fn uid(&self) -> &'static str {
         ""
     }

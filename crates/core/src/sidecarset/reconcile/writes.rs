@@ -107,7 +107,7 @@ pub(super) const EVENT: WriteKind = WriteKind {
     class: EVENTS,
 };
 
-/// What events name as done or tried.
+/// The action that events name as done or tried.
 pub(super) const ACTION: &str = "Upgrade";
 
 /// Why a write that was carried out has changed nothing.

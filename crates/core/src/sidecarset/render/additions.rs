@@ -1,4 +1,4 @@
-//! What is added to a pod, and the patch that adds it.
+//! The additions to a pod, and the patch that makes them.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -11,12 +11,12 @@ use crate::workload::defaults::complete_container;
 use crate::workload::go_json::GoValue;
 use crate::workload::object::{inner, items, list_mut};
 
-/// What is added to a pod.
+/// The additions to a pod.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Additions {
-    /// To its containers.
+    /// Additions to the containers.
     pub containers: ListAdditions,
-    /// To its init containers.
+    /// Additions to the init containers.
     pub init_containers: ListAdditions,
     /// Volumes.
     pub volumes: Vec<JsonObject>,
@@ -26,14 +26,14 @@ pub struct Additions {
     pub annotations: BTreeMap<String, Option<String>>,
 }
 
-/// What is added to a list of containers.
+/// The additions to a list of containers.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ListAdditions {
-    /// In front of all others.
+    /// Containers in front of all others.
     pub before: Vec<JsonObject>,
-    /// Instead of those at these places.
+    /// Containers instead of those at these places.
     pub replaced: Vec<(usize, JsonObject)>,
-    /// Behind all others.
+    /// Containers behind all others.
     pub after: Vec<JsonObject>,
 }
 
@@ -174,7 +174,7 @@ impl ListAdditions {
     }
 
     fn apply(self, list: &mut Vec<Value>) {
-        // Their places are those before anything is added in front.
+        // Places are those before anything is added in front.
         for (place, object) in self.replaced {
             if let Some(item) = list.get_mut(place) {
                 *item = object.into();
@@ -190,7 +190,7 @@ impl ListAdditions {
             let path = format!("/spec/{field}/{place}");
             operations.push(json!({"op": "replace", "path": path, "value": object}));
         }
-        // From the front on, so that each place is the final one.
+        // Additions in front go from the first on, so that each place is the final one.
         for (place, object) in self.before.iter().enumerate() {
             let path = format!("/spec/{field}/{place}");
             operations.push(json!({"op": "add", "path": path, "value": object}));

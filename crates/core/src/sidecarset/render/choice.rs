@@ -1,5 +1,5 @@
-//! Which of the sets that select a pod it gets: of two that cannot both be injected the older, and none with which the API
-//! server would refuse the pod.
+//! The sets that a pod gets, of those that select it: of two that cannot both be injected the older, and none with which the
+//! API server would refuse the pod.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -39,7 +39,7 @@ pub(super) fn choose<'a>(
             None => chosen.push(injection),
         }
     }
-    // By name, so that the pods of one workload are alike: `OpenKruise` takes sets as its cache
+    // The order by name makes the pods of one workload alike: `OpenKruise` takes sets as its cache
     // lists them, each time in another order.
     chosen.sort_by(|a, b| a.set.name.cmp(&b.set.name));
     chosen
@@ -69,7 +69,7 @@ fn host_port_in_the_way(pod: &PodView<'_>, template: &Template) -> Option<Remark
     }
     let mut ports = template.host_ports(is_on_host_network).peekable();
     ports.peek()?;
-    // Those of a container that is replaced go.
+    // Ports of a container that is replaced go.
     let names: BTreeSet<_> = template
         .containers
         .iter()

@@ -12,7 +12,7 @@ use crate::workload::object::{items, list_mut, text};
 
 /// A variable of a container.
 pub(super) fn variable<'a>(container: &'a JsonObject, name: &str) -> Option<&'a JsonObject> {
-    // Of two of one name the later counts, as in the container.
+    // The later of two with one name counts, as in the container.
     let named = items(container, "env").filter(|variable| text(variable, "name") == Some(name));
     named.last()
 }

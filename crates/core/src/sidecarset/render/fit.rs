@@ -29,7 +29,7 @@ const NOT_OF_WINDOWS: [&str; 10] = [
     "runAsUser",
     "runAsGroup",
 ];
-/// As Kubernetes has it by default (`DefaultTerminationGracePeriodSeconds` in `k8s.io/api/core/v1`).
+/// The default of Kubernetes (`DefaultTerminationGracePeriodSeconds` in `k8s.io/api/core/v1`).
 const GRACE_SECONDS: i64 = 30;
 
 /// Why the API server would refuse a pod with a set, and what to change.
@@ -40,11 +40,11 @@ pub enum Misfit {
     Field {
         /// The container.
         container: Arc<str>,
-        /// What it has.
+        /// The field, such as `volumeDevices`.
         field: String,
-        /// What the pod has.
+        /// The property of the pod, such as `with hostUsers: false`.
         pod: String,
-        /// What to change in one of the two.
+        /// The change to make in one of the two.
         remedy: &'static str,
     },
     /// An amount for all containers of the pod.
@@ -83,7 +83,7 @@ pub(super) fn field_in_the_way(pod: &PodView<'_>, template: &Template) -> Option
     })
 }
 
-/// What a container has, and the pod, that cannot be beside each other.
+/// A field of a container and a property of the pod that cannot be beside each other.
 struct Clash {
     field: String,
     pod: String,
@@ -262,7 +262,7 @@ fn amount(resources: &JsonObject, list: &str, resource: &str) -> Option<i128> {
     Some(Quantity::of(inner(resources, list)?.get(resource)?)?.nanos())
 }
 
-/// What the containers of a pod request together (`AggregateContainerRequests`,
+/// The amount that the containers of a pod request together (`AggregateContainerRequests`,
 /// `k8s.io/component-helpers/resource/helpers.go`).
 fn requested(containers: &[&JsonObject], init_containers: &[&JsonObject], resource: &str) -> i128 {
     let of = |container: &JsonObject| {

@@ -1,5 +1,5 @@
-//! What a pod gets as it is created: a function of the pod and of the sets that select it, and nothing else. The pod is
-//! not changed here, nor read into a type: what is added is returned, so that fields of later versions pass through.
+//! The injection of sets into a pod as it is created: a function of the pod and of the sets that select it, and nothing else.
+//! The pod is not changed here, nor read into a type: what is added is returned, so that fields of later versions pass through.
 //!
 //! A pod is never refused. A set that cannot be injected is left out as a whole, and the reason is returned; so is
 //! whatever else a set says that does not take effect in this pod.
@@ -46,9 +46,9 @@ use crate::workload::object::text;
 pub struct Injection<'a> {
     /// The set.
     pub set: &'a SidecarSet,
-    /// What the pod gets: of the set as it is now, or of the revision that new pods are pinned to.
+    /// The template that the pod gets: that of the set as it is now, or of the revision that new pods are pinned to.
     pub template: &'a Template,
-    /// Its hashes.
+    /// The template's hashes.
     pub hashes: &'a Hashes,
     /// The name of its revision.
     pub revision: &'a str,
@@ -63,10 +63,10 @@ pub struct Injection<'a> {
 /// The order in which containers of several sets stand.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ContainerOrder {
-    /// By the name of the set, then as declared.
+    /// Sorted by the name of the set, then as declared.
     #[default]
     BySet,
-    /// By the name of the container.
+    /// Sorted by the name of the container.
     ByName,
 }
 
@@ -79,18 +79,18 @@ pub struct RenderOptions {
     pub init_containers: ContainerOrder,
 }
 
-/// What follows for a pod.
+/// The result for a pod.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Injected {
     /// The sets that it gets, by name.
     pub sets: Vec<Arc<str>>,
-    /// What is added to it.
+    /// The additions to the pod.
     pub additions: Additions,
-    /// What does not take effect, by set.
+    /// Remarks on what does not take effect, each with its set.
     pub remarks: Vec<(Arc<str>, Remark)>,
 }
 
-/// What a set says that does not take effect in a pod.
+/// A part of a set that does not take effect in a pod.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Remark {
     /// The whole set.
@@ -101,7 +101,7 @@ pub enum Remark {
     Overlap {
         /// The set that is injected.
         older: Arc<str>,
-        /// What both do.
+        /// The claim that both have.
         overlap: Overlap,
     },
     /// The whole set.
@@ -144,7 +144,7 @@ pub enum Remark {
     Resources {
         /// The sidecar.
         container: Arc<str>,
-        /// What it gets instead.
+        /// The remark on what it gets instead.
         remark: ResourceRemark,
     },
     /// The pin.
@@ -319,7 +319,7 @@ fn add_volumes(
                 remarks.push(Remark::OwnVolume(name.to_owned()));
             }
             Some(_) => {}
-            // Of two sets that have the same volume the first adds it.
+            // The first of two sets that have the same volume adds it.
             None if additions
                 .volumes
                 .iter()
@@ -430,7 +430,7 @@ fn changed_annotations(
     let mut annotations = pod.annotations.clone();
     // The pod may have been copied from an injected one, whose records are not about it.
     annotations.retain(|key, _| !is_ours(key));
-    // Beside ours: the API server refuses a pod whose annotations take more in all (`ValidateAnnotationsSize`,
+    // Ours count too: the API server refuses a pod whose annotations take more in all (`ValidateAnnotationsSize`,
     // k8s.io/apimachinery/pkg/api/validation/objectmeta.go).
     let most_bytes = limits::ANNOTATIONS_BYTES.saturating_sub(bytes_of(&ours));
     for injection in injections {

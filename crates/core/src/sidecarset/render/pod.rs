@@ -14,22 +14,17 @@ pub(super) const IS_INJECTED: &str = "IS_INJECTED";
 /// A pod that is being created.
 #[derive(Clone, Debug)]
 pub struct PodView<'a> {
-    /// Its containers.
     pub(super) containers: Vec<&'a JsonObject>,
-    /// Its init containers.
     pub(super) init_containers: Vec<&'a JsonObject>,
-    /// Its volumes.
     pub(super) volumes: Vec<&'a JsonObject>,
-    /// Its secrets for pulling images.
+    /// The pod's secrets for pulling images.
     pub(super) secrets: Vec<&'a JsonObject>,
     /// Whether it is on the host's network.
     pub(super) is_on_host_network: bool,
-    /// Its annotations.
     pub(super) annotations: BTreeMap<String, String>,
-    /// Its resources, for all its containers together.
+    /// The pod's resources, for all its containers together.
     pub(super) resources: Option<&'a JsonObject>,
     labels: Option<&'a JsonObject>,
-    /// Its spec.
     pub(super) spec: Option<&'a JsonObject>,
 }
 
@@ -106,7 +101,7 @@ impl<'a> PodView<'a> {
             .filter(|one| !is_injected(one))
     }
 
-    /// These, and the native sidecars among the init containers: those that run as long as the pod does.
+    /// Containers that were not injected and run as long as the pod does: also native sidecars among the init containers.
     pub(super) fn own_running_containers(&self) -> impl Iterator<Item = &'a JsonObject> {
         let init_containers = self.init_containers.iter().copied();
         let native = init_containers

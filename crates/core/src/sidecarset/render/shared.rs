@@ -10,7 +10,7 @@ use crate::sidecarset::container::SetContainer;
 use crate::workload::JsonObject;
 use crate::workload::object::{inner, items, list_mut, text};
 
-/// What a sidecar gets.
+/// Mounts, devices and variables that a sidecar gets from the pod's own containers.
 #[derive(Default)]
 pub(super) struct SharedMounts {
     pub(super) mounts: Vec<JsonObject>,
@@ -28,8 +28,8 @@ pub(super) fn find(
     let mut paths: BTreeSet<_> = of("volumeMounts", "mountPath")
         .chain(of("volumeDevices", "devicePath"))
         .collect();
-    // Within one container a volume is mounted or a device, and that once (`ValidateVolumeMounts`, `ValidateVolumeDevices`,
-    // `pkg/apis/core/validation/validation.go`).
+    // A volume is either mounted in a container or a device of it, and a device only once (`ValidateVolumeMounts`,
+    // `ValidateVolumeDevices`, `pkg/apis/core/validation/validation.go`).
     let mut mounted: BTreeSet<_> = of("volumeMounts", "name").collect();
     let mut attached: BTreeSet<_> = of("volumeDevices", "name").collect();
     let security = inner(container, "securityContext");
@@ -102,7 +102,7 @@ fn variable_names(expression: &str) -> impl Iterator<Item = &str> {
 }
 
 fn is_variable_name(name: &str) -> bool {
-    // As `SubPathExprEnvReg` has it (`pkg/control/sidecarcontrol/util.go` of `OpenKruise`).
+    // `SubPathExprEnvReg` allows the same (`pkg/control/sidecarcontrol/util.go` of `OpenKruise`).
     let is_allowed = |b: u8| b.is_ascii_alphanumeric() || b"-._".contains(&b);
     name.bytes().all(is_allowed) && name.bytes().next().is_some_and(|b| !b.is_ascii_digit())
 }

@@ -1,4 +1,4 @@
-//! What follows from a policy for a pod, and where that is not what the set says.
+//! The resources that follow from a policy for a pod, and where they are not what the set says.
 
 use serde_json::{Value as Json, json};
 
@@ -12,14 +12,14 @@ use crate::workload::object::{inner, text};
 pub struct ComputedResources {
     pub(super) limits: JsonObject,
     pub(super) requests: JsonObject,
-    /// Where they are not what the set says.
+    /// Remarks on amounts that are not what the set says.
     pub remarks: Vec<ResourceRemark>,
 }
 
-/// What a sidecar gets instead of what an expression says.
+/// A difference between what a sidecar gets and what an expression says.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ResourceRemark {
-    /// There is nothing to compute from.
+    /// No container of the pod matches, so there is nothing to compute from.
     #[error("resources as if the pod had no containers: the name of none matches {0:?}")]
     NoTarget(String),
     /// The pod bounds its containers together.
@@ -30,7 +30,7 @@ pub enum ResourceRemark {
     /// A limit that would be larger than any.
     #[error("no limit of {resource}: container {target:?} of the pod has none")]
     Unlimited {
-        /// Of this resource.
+        /// The resource.
         resource: ResourceKind,
         /// A container without a limit.
         target: String,
@@ -38,45 +38,45 @@ pub enum ResourceRemark {
     /// The kubelet treats a limit of 0 as unlimited.
     #[error("no limit of {resource}: {expression:?} is {value} for this pod")]
     NoLimit {
-        /// Of this resource.
+        /// The resource.
         resource: ResourceKind,
-        /// By this expression.
+        /// The expression.
         expression: String,
         /// The amount.
         value: String,
     },
-    /// Less than nothing.
+    /// A request of less than nothing.
     #[error("a request of 0 {resource}: {expression:?} is {value} for this pod")]
     NegativeRequest {
-        /// Of this resource.
+        /// The resource.
         resource: ResourceKind,
-        /// By this expression.
+        /// The expression.
         expression: String,
         /// The amount.
         value: String,
     },
-    /// Above the limit, which Kubernetes refuses.
+    /// A request above the limit, which Kubernetes refuses.
     #[error(
         "a request of {limit} {resource}, which is its limit: {expression:?} is {value} for this pod"
     )]
     RequestAboveLimit {
-        /// Of this resource.
+        /// The resource.
         resource: ResourceKind,
-        /// By this expression.
+        /// The expression.
         expression: String,
         /// The amount.
         value: String,
-        /// What is requested.
+        /// The limit, which is requested instead.
         limit: String,
     },
-    /// More than Kubernetes can count.
+    /// An amount above what Kubernetes can count.
     #[error("no {what} of {resource}: {expression:?} is too large for this pod")]
     TooLarge {
         /// Limit or request.
         what: &'static str,
-        /// Of this resource.
+        /// The resource.
         resource: ResourceKind,
-        /// By this expression.
+        /// The expression.
         expression: String,
     },
 }
@@ -116,7 +116,7 @@ impl ResourcesFormula {
                 computed.remarks.push(ResourceRemark::OfThePod(resource));
                 continue;
             }
-            // Before the request, which must not exceed it.
+            // The limit comes before the request, which must not exceed it.
             let limit = self.limits.expression_for(resource).and_then(|expression| {
                 let limit = self.limit(resource, expression, &targets);
                 limit.map_err(|remark| computed.remarks.extend(remark)).ok()
@@ -237,7 +237,7 @@ impl ResourcesFormula {
 }
 
 impl TargetsMode {
-    /// None if it is too large to be calculated with.
+    /// The amount of several containers together; None if it is too large to be calculated with.
     fn of(self, amounts: &[Ratio]) -> Option<Ratio> {
         let none = Ratio::from_integer(0);
         let mut amounts = amounts.iter().copied();

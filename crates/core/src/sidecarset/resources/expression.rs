@@ -18,7 +18,7 @@ const MOST: u128 = 10_u128.pow(36);
 /// An expression that was parsed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Expression {
-    /// As it was written.
+    /// The expression as it was written.
     pub(super) text: String,
     pub(super) term: Term,
 }
@@ -28,15 +28,15 @@ pub(super) struct Expression {
 pub(super) enum Term {
     /// A number or a quantity.
     Constant(Ratio),
-    /// What the pod's containers have.
+    /// The amount that the pod's containers have.
     Variable,
-    /// Its negative.
+    /// The negative of a part.
     Negative(Box<Term>),
     /// Two parts.
     Combined(Operation, Box<Term>, Box<Term>),
 }
 
-/// What is done with two parts.
+/// An operation on two parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Operation {
     Add,
@@ -47,19 +47,19 @@ pub(super) enum Operation {
     Min,
 }
 
-/// What an expression is.
+/// The value of an expression.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ExpressionValue {
-    /// So much.
+    /// A finite value, exactly.
     Exactly(Ratio),
-    /// More than any amount: a limit that there is not.
+    /// A value above any amount: a limit that there is not.
     Unlimited,
     /// Nothing that can be told, as the difference of two limits that there are not.
     Undefined,
 }
 
 impl Expression {
-    /// What it is for this value of its variable; None if that, or something on the way, is too large.
+    /// Evaluates it for this value of its variable; None if that, or something on the way, is too large.
     pub(super) fn evaluate(&self, variable: ExpressionValue) -> Option<ExpressionValue> {
         self.term.evaluate(variable)
     }
@@ -115,7 +115,7 @@ impl Operation {
         })
     }
 
-    /// None if the result is too large.
+    /// Applies the operation to two numbers; None if the result is too large.
     pub(super) fn of_numbers(self, left: Ratio, right: Ratio) -> Option<Ratio> {
         let value = match self {
             Self::Add => left.checked_add(&right),

@@ -54,7 +54,7 @@ impl PartialEq for TargetNames {
     }
 }
 
-/// What several containers have together.
+/// The amount that several containers have together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum TargetsMode {
     /// The sum.

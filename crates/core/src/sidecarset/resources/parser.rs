@@ -78,7 +78,7 @@ pub(super) fn parse(text: &str, variable: &str) -> Result<Expression, NotAnExpre
     parser.advance()?;
     let (term, _) = parser.expression()?;
     parser.expect(Token::End, "an operator")?;
-    // What depends on no pod is known now, and its author is told instead of each pod's.
+    // A value that depends on no pod is known now, and the expression's author is told instead of each pod's.
     if !term.has_variable() {
         match term.evaluate(ExpressionValue::Undefined) {
             Some(ExpressionValue::Exactly(value)) if *value.numer() >= 0 => {}
@@ -94,12 +94,12 @@ pub(super) fn parse(text: &str, variable: &str) -> Result<Expression, NotAnExpre
 
 struct Parser<'a> {
     text: &'a str,
-    /// What follows the next token.
+    /// The text behind the next token.
     rest: &'a str,
     variable: &'a str,
     depth: usize,
     next: Token<'a>,
-    /// Where the next token begins.
+    /// The place in the text at which the next token begins, in bytes.
     at: usize,
 }
 
@@ -246,7 +246,7 @@ fn combine(
     match (operation, quantities) {
         (Operation::Multiply, [true, true]) => return Err(NotAnExpression::ProductOfQuantities),
         (Operation::Divide, [_, true]) => return Err(NotAnExpression::DivisionByQuantity),
-        // With the variable it would be a quantity, so its value does not depend on what that is.
+        // A divisor with the variable would be a quantity, so the value of this one does not depend on it.
         (Operation::Divide, [_, false]) => match right.evaluate(ExpressionValue::Undefined) {
             Some(ExpressionValue::Exactly(value)) if *value.numer() == 0 => {
                 return Err(NotAnExpression::DivisionByZero);
@@ -265,7 +265,7 @@ fn combine(
     Ok((term, dimension))
 }
 
-/// Where the number at the beginning of a text ends, with its exponent and whatever stands right behind it.
+/// The end of the number at the beginning of a text, with its exponent and whatever stands right behind it.
 fn end_of_number(text: &str) -> usize {
     let is_digit = |c: char| c.is_ascii_digit();
     let digits = |text: &str| text.find(|c| !is_digit(c)).unwrap_or(text.len());
@@ -274,7 +274,7 @@ fn end_of_number(text: &str) -> usize {
         .unwrap_or(text.len());
     if let Some(exponent) = text[end..].strip_prefix(['e', 'E']) {
         let unsigned = exponent.strip_prefix(['+', '-']).unwrap_or(exponent);
-        // Without a digit it begins no exponent, but a unit that there is not.
+        // An `e` without a digit begins no exponent, but a unit that there is not.
         if digits(unsigned) > 0 {
             end = text.len() - unsigned.len() + digits(unsigned);
         }

@@ -57,7 +57,7 @@ impl ResourceKind {
         self.amount(inner(inner(container, "resources")?, "limits"))
     }
 
-    /// What a container requests: its limit if it has one and says nothing else, as the API server fills it in
+    /// The request of a container: its limit if it has one and says nothing else, as the API server fills it in
     /// (`SetDefaults_Pod`, in the same file).
     pub(super) fn request_of(self, container: &JsonObject) -> Ratio {
         let resources = inner(container, "resources");

@@ -1,4 +1,4 @@
-//! What has changed in a set since one of its revisions.
+//! The changes of a set since one of its revisions.
 
 use serde_json::Value;
 

@@ -1,5 +1,5 @@
-//! What the API server requires of a container across its fields (`validateContainers` and what it calls,
-//! `pkg/apis/core/validation/validation.go`), as far as it follows from the container alone and holds in every version of
+//! The API server's requirements on a container across its fields (`validateContainers` and what it calls,
+//! `pkg/apis/core/validation/validation.go`), as far as they follow from the container alone and hold in every version of
 //! Kubernetes that is supported.
 
 use std::collections::BTreeSet;

@@ -1,5 +1,5 @@
-//! What the API server requires of a volume across its fields (`validateVolumeSource` and what it calls,
-//! `pkg/apis/core/validation/validation.go`), as far as it holds in every version of Kubernetes that is supported.
+//! The API server's requirements on a volume across its fields (`validateVolumeSource` and what it calls,
+//! `pkg/apis/core/validation/validation.go`), as far as they hold in every version of Kubernetes that is supported.
 
 use serde_json::Value;
 

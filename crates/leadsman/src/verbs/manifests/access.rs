@@ -1,4 +1,4 @@
-//! Who may do what: accounts, roles and bindings, and with them the policies (module `policies`).
+//! Accounts, roles and bindings: who may do what. The policies come with them (module `policies`).
 //!
 //! Each feature gate adds whole objects and changes none, so that the chart can take over what a gate adds as it is.
 

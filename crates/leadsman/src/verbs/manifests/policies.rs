@@ -1,4 +1,4 @@
-//! What a role cannot say: policies by which the API server itself restricts accounts of leadsman
+//! Policies by which the API server itself restricts accounts of leadsman, for what a role cannot say
 //! (`ValidatingAdmissionPolicy`, KEP-3488).
 
 use std::collections::BTreeSet;

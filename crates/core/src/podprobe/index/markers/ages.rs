@@ -1,4 +1,4 @@
-//! Which markers of each namespace are the oldest: only so many are acted on.
+//! The oldest markers of each namespace: only so many are acted on.
 //!
 //! Anybody who may create markers decides how many there are, and each event of a pod costs as much as all that are acted
 //! on in its namespace. The others have a status that says so, and cost what they are themselves.

@@ -80,7 +80,7 @@ impl Markers {
         reflection: MarkerReflection,
         now: Duration,
     ) -> Option<Vec<String>> {
-        // With those of others, since a merge patch replaces a list as a whole (RFC 7396).
+        // The finalizers of others are included, since a merge patch replaces a list as a whole (RFC 7396).
         let mut finalizers = marker.finalizers.clone();
         if marker.is_held() {
             let is_overdue = marker.held_until.is_some_and(|time| time <= now);

@@ -1,5 +1,5 @@
-//! Which labels the markers of each namespace set and read, and which of them can feed each other: what the search for
-//! [`loops`](super::loops) is made of.
+//! The labels that the markers of each namespace set and read, and which markers can feed each other: the input of the
+//! search for [`loops`](super::loops).
 //!
 //! Anybody who may create markers decides how many there are and what they select by, so each bound here is a bound on
 //! what one edit costs everybody: [`COMPARED_MARKERS`] of a namespace are compared, the oldest ones, by requirements of up to
@@ -37,13 +37,13 @@ pub(super) struct LabelUses {
 pub(super) struct NamespaceUses {
     by_marker: HashMap<MarkerName, MarkerLabels>,
     by_key: HashMap<Arc<str>, KeyUse>,
-    /// Those that set a label which is read and read one which is set, from the oldest to the youngest.
+    /// Markers that set a label which is read and read one which is set, from the oldest to the youngest.
     possible_members: BTreeSet<(Timestamp, MarkerName)>,
-    /// Those that are stopped for a loop.
+    /// Markers that are stopped for a loop.
     stopped: BTreeSet<MarkerName>,
-    /// Those whose pairs with one another have been compared.
+    /// Markers whose pairs with one another have been compared.
     compared: BTreeSet<MarkerName>,
-    /// Of the compared ones, those pairs of which one can feed the other. The first name is the lesser one.
+    /// The pairs of compared markers in which one can feed the other. The first name is the lesser one.
     pairs: BTreeMap<(MarkerName, MarkerName), Pair>,
 }
 
@@ -254,7 +254,7 @@ impl NamespaceUses {
     fn compare_new_members(&mut self) {
         let members: BTreeSet<_> = self.members().cloned().collect();
         let new: Vec<_> = members.difference(&self.compared).cloned().collect();
-        // What is known of markers that are no members now is kept: an edit of another marker may make them members
+        // Results about markers that are no members now are kept: an edit of another marker may make them members
         // again.
         if self.compared.len() + new.len() > 2 * COMPARED_MARKERS {
             self.compared.retain(|name| members.contains(name));
@@ -284,8 +284,8 @@ impl NamespaceUses {
         }
     }
 
-    /// For each of the members, by its place, the places of those that it feeds: they read a label which it sets on pods
-    /// that both may select.
+    /// Returns, for each of the members by its place, the places of those that it feeds: they read a label which it sets on
+    /// pods that both may select.
     pub(super) fn find_edges(&self) -> Vec<u128> {
         let places: HashMap<_, _> = self.members().zip(0_usize..).collect();
         let fixed: Vec<_> = self.members().map(|name| self.fixed_keys(name)).collect();
@@ -342,7 +342,7 @@ impl LabelUse {
             let Operator::In(values) = operator else {
                 continue;
             };
-            // Of several requirements of one label that with the fewest values says the most.
+            // The requirement with the fewest values says the most, if there are several of one label.
             let fewest = known.as_ref().map_or(COMPARED_VALUES + 1, Vec::len);
             if values.len() < fewest {
                 *known = Some(values.clone());
@@ -357,7 +357,7 @@ impl LabelUse {
 
     /// The keys that this marker sets and the other one reads.
     fn fed_keys(&self, other: &Self) -> impl Iterator<Item = &str> {
-        // Of what is read there is a small bound, and of what is set a large one.
+        // The number of labels read has a small bound, that of labels set a large one.
         let read = other.reads.keys();
         read.filter_map(|key| self.sets.get(key)).map(|key| &**key)
     }

@@ -28,7 +28,7 @@ fn find_closed_loop(edges: &[u128], in_force: u128, new: usize) -> Option<Vec<us
             way.reverse();
             return Some(way);
         }
-        // This never queues `new` again: the search ends where an edge leads back to it.
+        // `new` is never queued again: the search ends where an edge leads back to it.
         let mut next = edges[at] & unseen;
         unseen &= !next;
         while next != 0 {
@@ -120,7 +120,7 @@ impl Markers {
         let Some(uses) = self.labels.in_namespace(namespace) else {
             return Vec::new();
         };
-        // From the oldest on, so that a marker which worked is never stopped by one that came later.
+        // The oldest come first, so that a marker which worked is never stopped by one that came later.
         let members: Vec<_> = uses.members().collect();
         let edges = uses.find_edges();
         let mut in_force = 0;

@@ -90,7 +90,7 @@ struct MarkerState {
     /// The pods that are counted in the tally.
     pods: BTreeSet<PodName>,
     tally: Tally,
-    /// Who has the exclusive values of its probes, by the probe.
+    /// The pods that have the exclusive values of its probes, by the probe's name.
     holders: BTreeMap<Arc<str>, Vec<ExclusiveHolder>>,
     releases: Releases,
 }
@@ -257,7 +257,7 @@ impl Markers {
         let name = name.clone();
         let (_, uncounted) = self.remove_with_counted_pods(&name)?;
         self.labels.observe_marker(&name, None, false);
-        // So that nothing is written of it any more.
+        // Planned once more, so that nothing is written of it any more.
         cx.affected.markers.insert(name.clone());
         Some(MarkerChange {
             name,
@@ -419,7 +419,7 @@ impl Markers {
     ) {
         // Hardly any plan changes the surplus, and it may be many times the rest.
         let with_surplus = before.surplus != after.surplus;
-        // By name and not by place: the order of precedence may have changed between the two plans.
+        // Contributions are paired by name, not by place: the order of precedence may have changed between the two plans.
         let mut before: BTreeMap<_, _> = before.by_marker(with_surplus).collect();
         for (name, contribution) in after.by_marker(with_surplus) {
             let old = before.remove(name);

@@ -6,24 +6,24 @@ use crate::podprobe::status::Trouble;
 /// Whether a marker is acted on, and why not.
 #[derive(Debug)]
 pub(in crate::podprobe::index) enum MarkerPhase {
-    /// It is acted on.
+    /// The marker is acted on.
     Active(Marker),
-    /// It is valid, and not acted on.
+    /// The marker is valid, and not acted on.
     Stopped(Marker, StopReason),
-    /// It breaks a rule; its status says which.
+    /// The marker breaks a rule; its status says which.
     Invalid(Trouble, String),
-    /// It is being deleted, and is to have no entry and no mark any more.
+    /// The marker is being deleted, and is to have no entry and no mark any more.
     Deleting,
 }
 
 /// Why a marker is stopped, with the message for its status.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::podprobe::index) enum StopReason {
-    /// It and others change what each other matches.
+    /// The marker and others change what each other matches.
     Loop(String),
-    /// Its labels make a workload give up its pods.
+    /// The marker's labels make a workload give up its pods.
     Release(String),
-    /// Its namespace has as many older markers as are acted on.
+    /// The namespace has as many older markers as are acted on.
     Surplus(String),
 }
 
@@ -34,7 +34,7 @@ impl StopReason {
         }
     }
 
-    /// What the marker's status gives as the reason.
+    /// The trouble that the marker's status gives as the reason.
     pub(in crate::podprobe::index) fn trouble(&self) -> &'static Trouble {
         match self {
             Self::Loop(_) | Self::Release(_) => &Trouble::Cycle,

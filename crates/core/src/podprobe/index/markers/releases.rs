@@ -31,13 +31,13 @@ struct Release {
     pod: PodName,
     /// The marker's labels that the pod had.
     keys: BTreeSet<Arc<str>>,
-    /// When the pod was first seen, and when it lost its controller; both monotonic.
+    /// The monotonic times when the pod was first seen, and when it lost its controller.
     pod_since: Duration,
     at: Duration,
 }
 
 impl Releases {
-    /// This many within [`Releases::WITHIN`] are no coincidence.
+    /// The number of releases within [`Releases::WITHIN`] that is no coincidence.
     const ENOUGH: usize = 3;
     const WITHIN: Duration = Duration::from_mins(10);
     const KEPT: usize = 64;
@@ -59,8 +59,7 @@ impl Releases {
             latest.filter(|release| release.controller == controller)
         };
         let first = same().map(|release| release.at).min()?;
-        // Without a pod that came after the first release the pods are used up some time: that
-        // ends.
+        // The releases end by themselves unless a pod came after the first: the pods are used up.
         let is_replaced = same().any(|release| release.pod_since > first);
         if !is_replaced || same().count() < Self::ENOUGH {
             return None;

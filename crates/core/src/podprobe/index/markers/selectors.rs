@@ -44,7 +44,7 @@ impl SelectorIndex {
             .or_default();
         let least = selector
             .pairs()
-            // Of equal pairs that with the fewest values, since the marker is listed under each.
+            // The fewest values decide between equal pairs, since the marker is listed under each value.
             .min_by_key(|(key, values)| (namespace.count_listed(key, values), values.len()));
         match least {
             Some((key, values)) => {
@@ -65,7 +65,7 @@ impl SelectorIndex {
             return;
         };
         namespace.others.remove(marker);
-        // It is listed under one of its pairs.
+        // The marker is listed under one of its pairs.
         for (key, values) in selector.pairs() {
             let Some(by_value) = namespace.by_pair.get_mut(key) else {
                 continue;

@@ -1,4 +1,4 @@
-//! What is written of a marker: its status, and its finalizers.
+//! The writes of a marker: its status, and its finalizers.
 
 use jiff::Timestamp;
 use leadsman_api::{PodProbeMarker, PodProbeMarkerStatus};
@@ -83,8 +83,8 @@ impl Markers {
     }
 }
 
-/// What we write of a status, without its times. The conditions of other writers are left out: they may
-/// change each time that ours is undone.
+/// The purpose of a write of a status: what we write of it, without its times. The conditions of other writers are left
+/// out: they may change each time that ours is undone.
 fn purpose_of_status(status: &PodProbeMarkerStatus) -> Purpose {
     let probes = status.probes.iter().map(|probe| {
         let counts = [

@@ -19,31 +19,31 @@ use crate::podprobe::pod::IndexedPod;
 /// How long an agent's pod may be missing or not Ready before markers' statuses say so. A rolling update replaces the
 /// pod of a node within that time, image pull included, so it writes no marker's status.
 const GRACE: Duration = Duration::from_mins(2);
-/// For agents without a pod: a node counts as silent after this time without a sign of life of its agent.
+/// The time after which a node counts as silent without a sign of life of its agent, if the agent has no pod.
 const SILENT_AFTER: Duration = Duration::from_mins(20);
 
 /// Whether the agent of a node works.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum AgentState {
-    /// It reports, as far as is known.
+    /// The agent reports, as far as is known.
     #[default]
     Reporting,
     /// The node has no agent's pod, and nothing was reported since the spec was last written.
     NoAgent,
-    /// It does not report any more.
+    /// The agent does not report any more.
     Silent,
 }
 
 /// The pod of an agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AgentPod {
-    /// Its condition `Ready` is True.
+    /// The pod's condition `Ready` is True.
     Ready,
-    /// Its condition `Ready` is not True.
+    /// The pod's condition `Ready` is not True.
     NotReady {
-        /// Since when, as the pod's condition says.
+        /// The time of the condition's last transition, if the pod has one.
         since: Option<Timestamp>,
-        /// When, on the monotonic clock, the grace period is over.
+        /// The end of the grace period, on the monotonic clock.
         silent_from: Duration,
     },
 }
@@ -51,9 +51,9 @@ pub(super) enum AgentPod {
 /// Two deadlines on the monotonic clock, which follow from the times in a `NodePodProbe`.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct AgentDeadlines {
-    /// When the agent's last sign of life is too old. None if there was never one.
+    /// The time from which the agent's last sign of life is too old. None if there was never one.
     silent_from: Option<Duration>,
-    /// When an agent should have answered the last write of the spec. None if it has answered.
+    /// The time by which an agent should have answered the last write of the spec. None if it has answered.
     unanswered_from: Option<Duration>,
 }
 
@@ -90,7 +90,7 @@ fn last_sign_of_life(object: &NodePodProbe) -> Option<Timestamp> {
     probed.chain(written).map(|time| time.0).max()
 }
 
-/// When the spec was last written.
+/// The time of the last write of the spec.
 fn last_spec_write(object: &NodePodProbe) -> Option<Timestamp> {
     let meta = &object.metadata;
     let written = meta
@@ -176,7 +176,7 @@ impl Nodes {
         if let Some(node) = self.by_name.get_mut(name)
             && node.agents.remove(&pod.name).is_some()
         {
-            // From its deletion on, not from the last answer: the agent may have had nothing to report for hours.
+            // The time counts from its deletion, not from the last answer: the agent may have had nothing to report for hours.
             node.absent_from = cx.now.monotonic.saturating_add(GRACE);
             self.judge_agent(name, cx);
             self.forget_if_empty(name);

@@ -20,7 +20,7 @@ const NAMESPACE_SHARE: (usize, usize) = (3, 4);
 
 /// How long a node's object stays smaller after the API server has refused it for its size.
 const SHRUNK: Duration = Duration::from_mins(30);
-/// What is left then of the room that was used: three quarters.
+/// The part of the used room that is left then: three quarters.
 const SHRUNK_PART: (usize, usize) = (3, 4);
 
 fn namespace_share(bytes: usize) -> usize {
@@ -61,7 +61,7 @@ impl<'a> Allocation<'a> {
 
     /// Admits pods that have room already, in the order of their rank.
     pub(super) fn admit_present(&mut self, present: &[(Rank, &'a PodKey, usize)]) {
-        // What this process has decided counts before what the object shows, which may be older.
+        // Decisions of this process count before what the object shows, which may be older.
         for rank in [Rank::Admitted, Rank::Observed] {
             let of_rank = present.iter().filter(|(one, ..)| *one == rank);
             let pods = of_rank.map(|(_, key, bytes)| (*key, *bytes));
@@ -121,7 +121,7 @@ impl<'a> Allocation<'a> {
 /// The order among pods that have room already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Rank {
-    /// This process admitted it.
+    /// The pod was admitted by this process.
     Admitted,
     /// The object has its entries: it was admitted before a restart, or written by another client.
     Observed,
@@ -198,8 +198,8 @@ fn allocate_rooms(
         .shrunk_room
         .map_or(max_bytes, |(most, _)| most.min(max_bytes));
     let mut pods = node.pods.values();
-    // Within one namespace's share of an empty object all fit, however the bytes are divided among
-    // namespaces.
+    // All pods fit within one namespace's share of an empty object, however the bytes are divided
+    // among namespaces.
     if node.wanted_bytes <= namespace_share(max_bytes) && pods.all(|pod| pod.room == Room::Given) {
         return None;
     }

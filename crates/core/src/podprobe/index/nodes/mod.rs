@@ -48,7 +48,7 @@ use crate::podprobe::plan::PodEntries;
 #[derive(Debug)]
 pub(super) struct Nodes {
     by_name: HashMap<NodeName, Box<NodeState>>,
-    /// For each marker, the number of pods whose entries in a `NodePodProbe` differ from what is wanted.
+    /// The number of pods whose entries in a `NodePodProbe` differ from what is wanted, for each marker.
     unacknowledged: HashMap<MarkerName, usize>,
     /// The nodes on which entries of pods changed since their last plan, with the room that each of these pods had then.
     resized: BTreeMap<NodeName, BTreeMap<PodKey, usize>>,
@@ -60,21 +60,21 @@ pub(super) struct Nodes {
     revision: u64,
 }
 
-/// What is known under the name of a node: the node itself, its object, its pods, its agent.
+/// Everything known under the name of a node: the node itself, its object, its pods, its agent.
 #[derive(Debug, Default)]
 struct NodeState {
-    /// None while there is no such node.
+    /// The node; None while there is none.
     node: Option<ObservedNode>,
-    /// None while there is no such object.
+    /// The node's object; None while there is none.
     object: Option<ObservedObject>,
     pods: BTreeMap<PodKey, PodOnNode>,
     /// The number of pods whose entries differ from what is wanted.
     differing: usize,
     /// Bytes of all entries that are wanted.
     wanted_bytes: usize,
-    /// What the wanted entries may take, where the API server has refused the object for its size, and until when.
+    /// The bytes that the wanted entries may take, where the API server has refused the object for its size, and until when.
     shrunk_room: Option<(usize, Duration)>,
-    /// What was to be achieved by the write that was refused for its size.
+    /// The purpose of the write that was refused for its size.
     too_large: Option<Purpose>,
     /// The number of the last change of what is wanted.
     wanted_revision: u64,
@@ -84,10 +84,10 @@ struct NodeState {
     is_contested: bool,
     /// The pods of the node's agent.
     agents: BTreeMap<PodName, AgentPod>,
-    /// When, on the monotonic clock, the grace period after the deletion of an agent's pod is over.
+    /// The end of the grace period after the deletion of an agent's pod, on the monotonic clock.
     absent_from: Duration,
     agent: AgentState,
-    /// When the state of the agent may change without an event.
+    /// The time when the state of the agent may change without an event.
     agent_changes_at: Option<Duration>,
 }
 
@@ -183,7 +183,7 @@ impl Nodes {
         let name = wire.identity.name.as_deref().unwrap_or_default();
         let name = cx.interners.strings.share(name);
         let mut labels = wire.labels.iter();
-        // As `OpenKruise` tells such nodes (`VirtualKubelet`,
+        // `OpenKruise` tells such nodes by the same label (`VirtualKubelet`,
         // `pkg/controller/podprobemarker/podprobemarker_event_handler.go`).
         let is_virtual = labels.any(|(key, value)| key == "type" && value == "virtual-kubelet");
         let state = self.by_name.entry(name.clone()).or_default();
@@ -297,7 +297,7 @@ impl Nodes {
             let bytes = wanted.as_ref().map_or(0, bytes_of);
             let node = self.by_name.entry(name.clone()).or_default();
             let pod = node.pods.entry(key.clone()).or_default();
-            // Only the first change since the last plan counts: the room that a pod had before decides whether it keeps it.
+            // The first change since the last plan counts: the room that a pod had before decides whether it keeps it.
             let had = if pod.lacks_room() { 0 } else { pod.bytes };
             let resized = self.resized.entry(name.clone()).or_default();
             resized.entry(key.clone()).or_insert(had);

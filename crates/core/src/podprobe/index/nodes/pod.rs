@@ -35,11 +35,11 @@ pub(super) enum Room {
     Given,
     /// The entries have grown beyond the share of their namespace: they stay until somebody within a share wants the room.
     Lent,
-    /// There is none.
+    /// The object has no room for the entries.
     Lacking,
 }
 
-/// What is observed of one pod on a node.
+/// The observed state of one pod on a node.
 #[derive(Debug, Default)]
 pub(super) struct PodObservation {
     pub(super) entries: Option<PodEntries>,
@@ -129,7 +129,7 @@ impl Nodes {
         let Some(node) = self.by_name.get_mut(name) else {
             return;
         };
-        // Before every kind is listed nothing counts as wanted or observed: no difference may be acted on.
+        // Nothing counts as wanted or observed before every kind is listed: no difference may be acted on.
         let desired = node.desired_entries(key).filter(|_| cx.synced).cloned();
         let Some(pod) = node.pods.get_mut(key) else {
             return;

@@ -79,7 +79,7 @@ fn read_verdicts(
     pods: &mut BTreeMap<PodKey, PodObservation>,
     interners: &mut Interners,
 ) {
-    // By borrowed keys: owned ones would be allocated for each pod of each status.
+    // The keys are borrowed: owned ones would be allocated for each pod of each status.
     let known: HashMap<_, _> = known
         .into_iter()
         .flatten()

@@ -1,4 +1,4 @@
-//! What a node's object and agent say of one pod.
+//! The state of one pod, as a node's object and agent tell it.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ pub(in crate::podprobe::index) struct NodeView<'a> {
 /// Why a node's object does not have a pod's entries, and will not get them by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::podprobe::index) enum Absence {
-    /// There is no such node.
+    /// The node does not exist.
     NoNode,
     /// A provider runs the probes of the node's pods.
     VirtualNode,
@@ -66,7 +66,7 @@ impl<'a> NodeView<'a> {
         entry: &Entry,
     ) -> Option<&'a Verdict> {
         let on_node = self.pod?;
-        // What such an object still has is about to be removed, and its verdicts with it.
+        // Entries of a node that is not served, or without room, are about to be removed, and their verdicts with them.
         if !self.node?.is_served() || on_node.lacks_room() {
             return None;
         }
@@ -91,7 +91,7 @@ impl<'a> NodeView<'a> {
         if self.pod.is_some_and(PodOnNode::lacks_room) {
             return Some(Absence::NoRoom);
         }
-        // Its replacement has to wait until it is gone.
+        // The replacement of the object has to wait until it is gone.
         let is_blocked = self.blocking_finalizers().is_some();
         (is_blocked && self.has_unapplied_entries()).then_some(Absence::BeingDeleted)
     }

@@ -1,4 +1,4 @@
-//! What is to be written of a node's object.
+//! The writes of a node's object.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::podprobe::writes::{
 };
 
 impl Nodes {
-    /// What a write of a node's object is to achieve.
+    /// The purpose of a write of a node's object.
     fn purpose(&self, node: &NodeState) -> Purpose {
         Purpose::of((node.wanted_revision, node.is_served(), self.keeps_fields))
     }
@@ -90,7 +90,7 @@ impl Nodes {
             Some((key.clone(), entries.clone()))
         });
         let (pods, keeps_fields): (Vec<_>, _) = (pods.collect(), self.keeps_fields);
-        // With the resourceVersion that was observed: a PUT onto a newer object is answered with 409, and planned again.
+        // The observed resourceVersion is sent: a PUT onto a newer object is answered with 409, and planned again.
         let meta = object.map(|object| object.meta.clone());
         let (kind, own) = match object {
             None => (&CREATE_NODE_POD_PROBE, id.name.clone()),
@@ -118,7 +118,7 @@ impl Nodes {
     }
 }
 
-/// What has become of the writes of a node's object that are to achieve this.
+/// The fate of the writes of a node's object that have this purpose.
 struct ObjectFate {
     purpose: Purpose,
     refusal: Option<Arc<str>>,

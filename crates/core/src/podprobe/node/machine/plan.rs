@@ -24,7 +24,7 @@ impl NodeProbes {
             .map(|o| entries::parse_spec(&o.spec, &self.allowed))
             .unwrap_or_default();
         let status = object.map(|o| o.status.clone().unwrap_or_default());
-        // From the first plan only: later on, what this agent knows is newer than any status.
+        // Verdicts are taken over with the first plan only: later on, what this agent knows is newer than any status.
         let previous = match &status {
             Some(status) if !self.has_had_plan => previous_verdicts(status, now),
             _ => HashMap::new(),
@@ -39,7 +39,7 @@ impl NodeProbes {
             self.keep_states_of_deleted();
         }
         if self.order.is_empty() || entries.is_empty() {
-            // When something is probed again, the last list may be hours old.
+            // The last list may be hours old when something is probed again.
             self.containers = None;
             self.probing_since = now.monotonic;
         }
@@ -52,14 +52,14 @@ impl NodeProbes {
                 self.add_worker(key, entry, &previous, &removed, now);
             }
         }
-        // With more probes each has a smaller share of the bytes, and nothing else trims the runs
-        // of a probe that is not run at present.
+        // Each probe has a smaller share of the bytes if there are more, and nothing else trims the
+        // runs of a probe that is not run at present.
         let limits = self.history.share_of_one(self.workers.len());
         #[expect(clippy::iter_over_hash_type, reason = "each is trimmed by itself")]
         for worker in self.workers.values_mut() {
             worker.trim_recent_runs(limits);
         }
-        // After all workers are added and removed, since each of them changes the share.
+        // The share is set after all workers are added and removed, since each of them changes it.
         self.schedule.set_even_share(self.even_execs_per_slot());
         let workers = self.workers.iter();
         self.runs
@@ -129,7 +129,7 @@ impl NodeProbes {
             return;
         }
         self.update_worker(key, actions, |worker, _| worker.update_entry(entry, now));
-        // By the same list, which the new entry may judge otherwise: its gate may have opened.
+        // The last list is applied again: the new entry may judge it otherwise, since its gate may have opened.
         self.observe_container(key, now, actions);
     }
 
@@ -162,7 +162,7 @@ impl NodeProbes {
     /// Commands in each slot when all of them are spread evenly, rounded up.
     fn even_execs_per_slot(&self) -> u32 {
         const SLOTS_PER_SECOND: f64 = 1.0 / SLOT.as_secs_f64();
-        // In the order of the spec, since a sum of fractions depends on it.
+        // The order is that of the spec, since a sum of fractions depends on it.
         let workers = self.order.iter().filter_map(|key| self.workers.get(key));
         let execs = workers.filter(|worker| worker.weight().is_exec());
         let per_second: f64 = execs

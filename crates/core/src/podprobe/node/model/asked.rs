@@ -101,7 +101,7 @@ impl NodeModel {
         Some((verdict, fits))
     }
 
-    /// As OpenKruise's agent writes it: no revision, no container.
+    /// Makes the status one that OpenKruise's agent writes: no revision, no container, nothing that cannot be probed.
     pub(super) fn write_status_of_openkruise(&mut self) {
         let pods = self.sim.object.status.iter_mut();
         for pod in pods.flat_map(|status| &mut status.pod_probe_statuses) {

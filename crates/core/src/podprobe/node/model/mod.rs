@@ -43,9 +43,9 @@ struct NodeModel {
     asked: [AskedProbe; PROBES.len()],
     /// Probes that are in the plan when there is an object.
     mask: u8,
-    /// By the probe's number; those of the plan.
+    /// The references of the probes in the plan, by the probe's number.
     references: BTreeMap<usize, ReferenceProbe>,
-    /// What users know, by the probe's number.
+    /// The states that users know, by the probe's number.
     last_known: HashMap<usize, &'static str>,
     /// Whether an object was seen since the agent's start.
     planned: bool,
@@ -54,7 +54,7 @@ struct NodeModel {
     newest_id: u32,
     /// A list of containers that is under way: when it began, and what it will show.
     list: Option<(Duration, [Option<ModelContainer>; CONTAINERS.len()])>,
-    /// When the newest list that has succeeded began.
+    /// The time when the newest list that has succeeded began.
     last_list_began: Option<Duration>,
     /// The probe and the era of each run that was noted.
     eras: HashMap<RunId, (usize, u64)>,
@@ -212,7 +212,7 @@ impl NodeModel {
     }
 
     fn pass_time(&mut self, time: Duration) {
-        // In steps of a slot, so that each begin is noted in its own.
+        // The time passes in steps of a slot, so that each begin is noted in its own.
         let mut left = time;
         while left > Duration::ZERO {
             let part = left.min(SLOT);
@@ -340,7 +340,7 @@ impl NodeModel {
         }
     }
 
-    /// Whatever was lost or wiped, the API server has it in the end; and what may be probed is probed.
+    /// Checks that the API server has all in the end, whatever was lost or wiped; and that what may be probed is probed.
     fn settle_everything(&mut self) {
         self.sim.gone = false;
         self.show_plan();

@@ -1,4 +1,4 @@
-//! What the rules say of one probe.
+//! The reference for one probe: what the rules say of it.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ pub(super) struct ModelContainer {
     pub(super) started_at: Timestamp,
 }
 
-/// What users see, the container it is about if that is known, and since when, in whole seconds.
+/// The state that users see, the container it is about if that is known, and since when, in whole seconds.
 #[derive(Clone, Debug)]
 pub(super) struct ModelVerdict {
     pub(super) state: &'static str,
@@ -31,7 +31,7 @@ pub(super) struct ModelVerdict {
 }
 
 impl ModelVerdict {
-    /// What users know by it.
+    /// The state that users know by it; None if it is Unknown.
     pub(super) fn known_state(&self) -> Option<&'static str> {
         (self.state != "Unknown").then_some(self.state)
     }
@@ -40,7 +40,7 @@ impl ModelVerdict {
 #[derive(Clone, Debug)]
 pub(super) struct ReferenceProbe {
     asked: AskedProbe,
-    /// When it came into the plan.
+    /// The time when it came into the plan.
     pub(super) added: Duration,
     /// Whether a list has shown it; what the last one showed, and as what that is taken.
     observed: bool,
@@ -117,7 +117,7 @@ impl ReferenceProbe {
         let Some(container) = shown else {
             return self.begin_era();
         };
-        // What the runtime does not say for a moment changes nothing about a container that is probed.
+        // A state that the runtime does not know for a moment changes nothing about a container that is probed.
         if container.seen == ModelState::Unknown
             && before == Some(container.id)
             && self.is_open(container)

@@ -1,4 +1,4 @@
-//! What may happen to a node.
+//! The steps of a history: what may happen to a node.
 
 use proptest::prelude::*;
 
@@ -8,7 +8,7 @@ use super::{CONTAINERS, PROBES};
 pub(super) enum NodeStep {
     /// A new container of this container, or none.
     Container(usize, Option<ModelState>),
-    /// Its container does something else.
+    /// The container changes its state.
     State(usize, ModelState),
     /// A list of containers begins; it will show what is there now.
     BeginList,
@@ -18,14 +18,14 @@ pub(super) enum NodeStep {
     List,
     /// Ends the run that began so many runs ago, if it is still on its way.
     Finish(usize, RunFate),
-    /// So many milliseconds.
+    /// A number of milliseconds passes.
     Pass(u64),
-    /// This probe does something else.
+    /// The probe does something else.
     Handler(usize, u16),
     /// Period and thresholds of this probe.
     Timing(usize, (u32, u32, u32)),
     Gate(usize, StartGate),
-    /// These probes are in the plan, one bit for each.
+    /// The probes in the plan, one bit for each.
     Entries(u8),
     /// The object is deleted, or made again.
     Gone(bool),
@@ -71,7 +71,7 @@ pub(super) enum WriteFate {
     Done,
     /// And nothing was written.
     Failed,
-    /// It was written, and nobody answered.
+    /// The status was written, and nobody answered.
     Lost,
 }
 
