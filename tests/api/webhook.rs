@@ -15,7 +15,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client};
 use leadsman_admission::{
-    Admission, AdmissionRequest, Args, CONFIGURATION, Mutation, OWNER, PatchOperation,
+    Admission, AdmissionArgs, AdmissionRequest, CONFIGURATION, Mutation, OWNER, PatchOperation,
     RefusalCause, Reviewer, SECRET, VALIDATING_OWNER, Validation, Webhook, WebhookCalls,
     WebhookServing, WebhookSpec,
 };
@@ -102,7 +102,7 @@ struct Replica {
 
 impl Replica {
     async fn start(installation: &Installation, leads: bool) -> Result<Self> {
-        let connection = client::Args {
+        let connection = client::ClientArgs {
             kubeconfig: Some(installation.kubeconfig.clone()),
             context: None,
         };
@@ -153,9 +153,9 @@ impl Replica {
 }
 
 /// On a free port.
-fn args() -> Result<Args> {
+fn args() -> Result<AdmissionArgs> {
     let [free] = free_addresses()?;
-    Ok(Args {
+    Ok(AdmissionArgs {
         webhook_bind_address: free.to_string().parse()?,
         webhook_cert_dir: None,
         webhook_service: None,

@@ -40,7 +40,7 @@ pub(crate) struct Order {
 /// Does it until nobody asks any more.
 pub(crate) async fn run(order: Order, questions: Questions) -> Result<()> {
     let requests: Vec<ApiRequest> = serde_json::from_slice(&std::fs::read(&order.requests)?)?;
-    let client = leadsman_process::client::Args {
+    let client = leadsman_process::client::ClientArgs {
         kubeconfig: Some(order.kubeconfig),
         context: None,
     };

@@ -18,10 +18,10 @@ use tokio::sync::{RwLock, oneshot};
 use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 
-use crate::args::Args;
+use crate::args::AdmissionArgs;
 use crate::barrier::progress::StateProgress;
 use crate::certificate::directory::{Directory, DirectoryError};
-use crate::certificate::publish::Publisher;
+use crate::certificate::publish::CertificatePublisher;
 use crate::certificate::secret::{LIFE, SecretLoop, SecretLoopState};
 use crate::certificate::{BundlesInForce, CaBundle, KeySource};
 use crate::configuration::leftover::delete_leftover;
@@ -90,11 +90,11 @@ impl WebhookServing {
     async fn listen(self, address: BindAddress) -> Result<Listener, AdmissionError> {
         match self {
             Self::Socket => {
-                let listener = address.listen().await;
-                let listener = listener
+                let listening = address.listen().await;
+                let bound = listening
                     .and_then(|listener| listener.ok_or(io::ErrorKind::AddrNotAvailable.into()));
                 let listener =
-                    listener.map_err(|source| AdmissionError::Listen { address, source })?;
+                    bound.map_err(|source| AdmissionError::Listen { address, source })?;
                 Ok(Listener::Socket(listener))
             }
             #[cfg(feature = "sim")]
@@ -125,7 +125,7 @@ impl Admission {
     /// Serves these webhooks until the process is to end, keeps their certificates, and registers them with the API
     /// server while leading; without a webhook, a registration left by an earlier process is deleted.
     pub async fn start(
-        args: &Args,
+        args: &AdmissionArgs,
         namespace: &str,
         webhooks: Vec<Webhook>,
         (process, serving): (&Process, WebhookServing),
@@ -146,7 +146,7 @@ impl Admission {
         let listener = serving.listen(address).await?;
         let metrics = AdmissionMetrics::new(&process.metrics);
         let check = |name| process.readiness.add_check(name, "not read yet");
-        let publisher = Publisher::new(metrics.clone(), check("webhook certificates"));
+        let publisher = CertificatePublisher::new(metrics.clone(), check("webhook certificates"));
         let certificate = publisher.subscribe_to_certificate();
         let address = Address::from_args(args, namespace);
         let names = address.certificate_names();
@@ -160,9 +160,9 @@ impl Admission {
             writes: Arc::default(),
         };
         let of_kind = |kind| webhooks.iter().filter(move |webhook| webhook.kind == kind);
-        let mutating = of_kind(ReviewKind::Mutating).map(source).collect();
+        let mutating_sources = of_kind(ReviewKind::Mutating).map(source).collect();
         let mutating = parts.build_configuration_loop::<MutatingWebhookConfiguration>(
-            mutating,
+            mutating_sources,
             Some(check("webhook configuration")),
         );
         let absent_since = mutating.absent_since.subscribe();
@@ -212,7 +212,7 @@ impl Admission {
     }
 
     fn without_server(
-        args: &Args,
+        args: &AdmissionArgs,
         namespace: &str,
         webhooks: &[Webhook],
         process: &Process,

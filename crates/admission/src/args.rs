@@ -17,7 +17,7 @@ pub const WEBHOOK_PORT: u16 = 9443;
 #[derive(Clone, Debug, clap::Args)]
 #[group(skip)]
 #[command(next_help_heading = "Admission webhooks")]
-pub struct Args {
+pub struct AdmissionArgs {
     /// Address of the admission webhooks, which are served when a feature needs them: `IP:PORT`, `:PORT` for every
     /// address, or 0 for none
     #[arg(

@@ -51,13 +51,13 @@ pub(crate) struct BundlesInForce(pub(crate) Vec<watch::Receiver<Option<BundleInF
 impl BundlesInForce {
     /// Returns the time since which all of them have had this bundle.
     pub(crate) fn in_all_since(&mut self, bundle: &CaBundle) -> Option<Instant> {
-        let each = self.0.iter_mut().map(|in_force| {
+        let times = self.0.iter_mut().map(|in_force| {
             let in_force = in_force.borrow_and_update();
             let same = in_force.as_ref().filter(|known| known.bundle == *bundle);
             same.map(|known| known.since)
         });
         // Each is asked, so that all changes so far have been seen.
-        let each: Vec<_> = each.collect();
+        let each: Vec<_> = times.collect();
         let all: Option<Vec<_>> = each.into_iter().collect();
         all?.into_iter().max()
     }
@@ -320,9 +320,9 @@ pub(crate) fn issue_certificate(
 
     let mut server = CertificateParams::new(names)?;
     server.distinguished_name = rcgen::DistinguishedName::new();
-    let name = names.first().map_or("leadsman", String::as_str);
+    let first_name = names.first().map_or("leadsman", String::as_str);
     // A common name has at most 64 characters (RFC 5280, appendix A.1); the names that count are beside it.
-    let name: String = name.chars().take(64).collect();
+    let name: String = first_name.chars().take(64).collect();
     server.distinguished_name.push(DnType::CommonName, name);
     server.key_usages = vec![KeyUsagePurpose::DigitalSignature];
     server.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];

@@ -21,7 +21,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 
 use crate::FIELD_MANAGER;
-use crate::args::{Args, ServiceReference, WebhookUrl};
+use crate::args::{AdmissionArgs, ServiceReference, WebhookUrl};
 use crate::barrier::{Barrier, StoredBarrier};
 use crate::certificate::CaBundle;
 use crate::endpoint::CallPath;
@@ -87,7 +87,7 @@ pub(crate) enum Address {
 
 impl Address {
     /// The address in the flags; by default a Service in this namespace.
-    pub(crate) fn from_args(args: &Args, namespace: &str) -> Self {
+    pub(crate) fn from_args(args: &AdmissionArgs, namespace: &str) -> Self {
         match (&args.webhook_url, &args.webhook_service) {
             (Some(url), _) => Self::Url(url.clone()),
             (None, Some(service)) => Self::Service(service.clone()),
@@ -264,9 +264,9 @@ fn contains_fields(observed: &Map<String, Value>, desired: &Map<String, Value>) 
 /// Whether a set of fields has all of an object, and nothing else (`FieldsV1` in
 /// `k8s.io/apimachinery/pkg/apis/meta/v1/types.go`). A value that is owned as a whole has no fields below it.
 fn owns_exactly(fields: &Value, object: &Value) -> bool {
-    let below = fields.as_object().into_iter().flatten();
+    let entries = fields.as_object().into_iter().flatten();
     // The item of a list itself, beside its fields.
-    let below: Vec<_> = below.filter(|(key, _)| *key != ".").collect();
+    let below: Vec<_> = entries.filter(|(key, _)| *key != ".").collect();
     let has_all = match object {
         _ if below.is_empty() => return fields.is_object(),
         Value::Object(object) => object.len() == below.len(),

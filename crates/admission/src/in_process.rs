@@ -108,8 +108,8 @@ impl InProcessCaller {
     }
 
     fn connect(&self) -> Result<Arc<Serving>, CallError> {
-        let serving = self.0.borrow().clone();
-        let serving = serving.filter(|serving| !serving.gone.is_cancelled());
+        let known = self.0.borrow().clone();
+        let serving = known.filter(|serving| !serving.gone.is_cancelled());
         serving.ok_or(CallError::Refused)
     }
 }
@@ -156,7 +156,7 @@ mod tests {
     use tokio::time::Instant;
 
     use super::*;
-    use crate::certificate::publish::Publisher;
+    use crate::certificate::publish::CertificatePublisher;
     use crate::certificate::tests::{YEAR, names, time};
     use crate::certificate::{CaBundle, Certificate, KeySource, issue_certificate};
     use crate::metrics::AdmissionMetrics;
@@ -167,10 +167,10 @@ mod tests {
     const NAME: &str = "leadsman-webhook.leadsman-system.svc";
     const PATH: &str = "/echo.leadsman.test?timeout=10s";
 
-    fn server() -> (Server, Publisher) {
+    fn server() -> (Server, CertificatePublisher) {
         let check = Readiness::default().add_check("webhook certificates", "not read");
         let metrics = AdmissionMetrics::new(&Metrics::default());
-        let publisher = Publisher::new(metrics.clone(), check);
+        let publisher = CertificatePublisher::new(metrics.clone(), check);
         let draining = CancellationToken::new();
         let (_, calls) = watch::channel(WebhookCalls::default());
         let server = Server {

@@ -51,7 +51,7 @@ mod server;
 mod webhook;
 
 pub use admission::{Admission, AdmissionError, WebhookServing};
-pub use args::{Args, SERVICE, ServiceReference, WEBHOOK_PORT, WebhookUrl};
+pub use args::{AdmissionArgs, SERVICE, ServiceReference, WEBHOOK_PORT, WebhookUrl};
 pub use barrier::StateVersion;
 pub use certificate::secret::SECRET;
 pub use certificate::{BundleError, bundle_validity};

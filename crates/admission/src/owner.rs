@@ -125,8 +125,8 @@ fn decode_owner<R: Resource<DynamicType = ()> + DeserializeOwned>(
     name: &str,
     role: &[u8],
 ) -> OwningRole {
-    let uid = serde_json::from_slice::<R>(role).ok();
-    let uid = uid.and_then(|role| role.uid());
+    let decoded = serde_json::from_slice::<R>(role).ok();
+    let uid = decoded.and_then(|role| role.uid());
     uid.map_or(OwningRole::None, |uid| {
         OwningRole::Known(Box::new(OwnerReference {
             api_version: R::api_version(&()).into_owned(),

@@ -105,8 +105,8 @@ impl Server {
         let mut absent_since = self.absent_since.clone();
         loop {
             // An API server's watch of the configuration may be late as well.
-            let since = *absent_since.borrow_and_update();
-            let since = since.map_or(began, |since| since.min(began));
+            let known_since = *absent_since.borrow_and_update();
+            let since = known_since.map_or(began, |since| since.min(began));
             tokio::select! {
                 // The change first, which moves the end. It is rare.
                 biased;

@@ -510,7 +510,7 @@ fn invalid_status(causes: &[RefusalCause], (kind, name): (&ObjectKind, &str)) ->
         .iter()
         .map(|cause| format!("{}: {}", cause.field, cause.message))
         .collect();
-    let texts = match &texts[..] {
+    let text = match &texts[..] {
         [only] => only.clone(),
         several => format!("[{}]", several.join(", ")),
     };
@@ -523,7 +523,7 @@ fn invalid_status(causes: &[RefusalCause], (kind, name): (&ObjectKind, &str)) ->
         status: Some("Failure".to_owned()),
         code: Some(i32::from(StatusCode::UNPROCESSABLE_ENTITY.as_u16())),
         reason: Some("Invalid".to_owned()),
-        message: Some(format!("{qualified} {name:?} is invalid: {texts}")),
+        message: Some(format!("{qualified} {name:?} is invalid: {text}")),
         details: Some(StatusDetails {
             group: Some(group.clone()),
             kind: Some(kind.clone()),

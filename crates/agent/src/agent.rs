@@ -8,7 +8,7 @@ use leadsman_process::{Component, Process, RunError, clock};
 
 use tokio::sync::mpsc;
 
-use crate::args::Args;
+use crate::args::AgentArgs;
 use crate::health::HealthChecks;
 use crate::history::HistorySocket;
 use crate::host::{TaskFailure, Tasks};
@@ -27,7 +27,7 @@ pub enum AgentError {
 }
 
 /// Runs the agent until SIGTERM or SIGINT.
-pub fn run_agent(args: &Args) -> Result<(), RunError<AgentError>> {
+pub fn run_agent(args: &AgentArgs) -> Result<(), RunError<AgentError>> {
     leadsman_process::run_process(&args.process, Component::Agent, async |process| {
         let runtime = Runtime::connect_lazily(&args.runtime_endpoint)?;
         run_tasks(args, process, runtime).await
@@ -48,7 +48,11 @@ pub async fn runtime_version(endpoint: &str) -> Result<String, String> {
 
 /// Runs the tasks of the agent until the process is to stop. All of them end with the future: one that is dropped is a process
 /// that is killed, but for events that wait to be sent.
-pub async fn run_tasks(args: &Args, process: Process, runtime: Runtime) -> Result<(), AgentError> {
+pub async fn run_tasks(
+    args: &AgentArgs,
+    process: Process,
+    runtime: Runtime,
+) -> Result<(), AgentError> {
     let context = task_context(args, &process, runtime);
     let mut tasks = Tasks::new(&context);
     // The socket answers a few at once, and each waits for its answer anyway.
@@ -71,14 +75,14 @@ pub async fn run_tasks(args: &Args, process: Process, runtime: Runtime) -> Resul
 }
 
 /// The socket for questions about recent runs. Probing does not depend on it.
-fn bind_history_socket(args: &Args) -> Option<HistorySocket> {
+fn bind_history_socket(args: &AgentArgs) -> Option<HistorySocket> {
     let path = args.history_socket.as_ref().filter(|_| args.history > 0)?;
     HistorySocket::bind_in_place(path, args.history.into())
         .inspect_err(|error| tracing::warn!(%error, "keeping no recent runs of probes"))
         .ok()
 }
 
-fn task_context(args: &Args, process: &Process, runtime: Runtime) -> TaskContext {
+fn task_context(args: &AgentArgs, process: &Process, runtime: Runtime) -> TaskContext {
     TaskContext {
         node_name: args.node_name.as_str().into(),
         start: clock::monotonic(),

@@ -19,7 +19,7 @@ const HANDLERS: [&str; HandlerKind::ALL.len()] = ["exec", "httpGet", "tcpSocket"
 ///
 /// Every flag can also be set in the environment, as LEADSMAN_ and its name in capitals.
 #[derive(Clone, Debug, clap::Args)]
-pub struct Args {
+pub struct AgentArgs {
     /// Name of this node in the cluster
     #[arg(long, env = "LEADSMAN_NODE_NAME", value_name = "NAME")]
     pub node_name: String,
@@ -87,10 +87,10 @@ pub struct Args {
     pub history_socket: Option<PathBuf>,
     /// The flags that manager and agent share.
     #[command(flatten)]
-    pub process: leadsman_process::Args,
+    pub process: leadsman_process::ProcessArgs,
 }
 
-impl Args {
+impl AgentArgs {
     pub(crate) fn probing_config(&self, history: HistoryLimits) -> ProbingConfig {
         let execs = self.exec_concurrency.get();
         ProbingConfig {

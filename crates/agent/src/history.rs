@@ -27,7 +27,7 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-pub use client::{Args, HistoryError, print_history};
+pub use client::{HistoryError, PrintHistoryArgs, print_history};
 
 /// The path of the socket in the agent's pod.
 pub(crate) const SOCKET: &str = "/run/leadsman/history.sock";

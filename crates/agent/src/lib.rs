@@ -22,7 +22,7 @@ mod request;
 mod task;
 
 pub use agent::{AgentError, run_agent, run_tasks, runtime_version};
-pub use args::Args;
+pub use args::AgentArgs;
 pub use host::TaskFailure;
 pub use request::RIGHTS;
 pub use task::TaskError;

@@ -52,7 +52,7 @@ use self::event_spam_filter::EventSpamFilter;
 use self::events::EventSender;
 use self::files::FileReader;
 use self::metrics::{ProbingMetrics, cause_label};
-use self::plan::{Plan, PlanEvent, PlanFollower, watch_plan};
+use self::plan::{NodePlan, PlanEvent, PlanFollower, watch_plan};
 use self::prober::{FinishedRun, Prober, RunEnd};
 use self::status::{StatusWrite, disposition_of, failed_write, shows_unprobed, write_status};
 use self::targets::ProbeTargets;
@@ -309,8 +309,8 @@ impl Probing {
     fn follow_plan(&mut self, event: PlanEvent) {
         let now = self.now_since_start().monotonic;
         let object = match self.plan.follow_event(event, now) {
-            Some(Plan::Object(object)) => Some(object),
-            Some(Plan::Absent) => None,
+            Some(NodePlan::Object(object)) => Some(object),
+            Some(NodePlan::Absent) => None,
             None => return,
         };
         let object = object.as_deref();

@@ -50,7 +50,7 @@ pub struct Variables {
 
 /// The configurations of one kind that are in force for a request, and the labels of its namespace.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct InForce {
+pub(crate) struct ConfigurationsInForce {
     pub(crate) webhooks: Vec<Value>,
     pub(crate) namespace_labels: Map<String, Value>,
 }
@@ -73,7 +73,7 @@ impl Review<'_> {
     pub(crate) async fn mutate(
         &self,
         admission: &Arc<dyn Admission>,
-        in_force: &InForce,
+        in_force: &ConfigurationsInForce,
         mut object: Value,
     ) -> Result<Value, Failure> {
         let mut again = Vec::new();
@@ -100,7 +100,7 @@ impl Review<'_> {
     pub(crate) async fn validate(
         &self,
         admission: &Arc<dyn Admission>,
-        in_force: &InForce,
+        in_force: &ConfigurationsInForce,
         object: &Value,
     ) -> Result<(), Failure> {
         for webhook in &in_force.webhooks {
@@ -115,7 +115,7 @@ impl Review<'_> {
     async fn call(
         &self,
         admission: &Arc<dyn Admission>,
-        in_force: &InForce,
+        in_force: &ConfigurationsInForce,
         webhook: &Value,
         object: &mut Value,
     ) -> Result<bool, Failure> {
@@ -153,7 +153,12 @@ impl Review<'_> {
         Ok(true)
     }
 
-    fn is_selected(&self, webhook: &Value, in_force: &InForce, object: &Value) -> bool {
+    fn is_selected(
+        &self,
+        webhook: &Value,
+        in_force: &ConfigurationsInForce,
+        object: &Value,
+    ) -> bool {
         let rules = webhook["rules"].as_array().into_iter().flatten();
         let is_covered = rules.into_iter().any(|rule| self.is_covered(rule));
         let labels = |object: &Value| {

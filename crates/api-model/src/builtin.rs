@@ -5,8 +5,8 @@
 use serde_json::{Map, Value, json};
 
 use crate::resource::{Generation, Resource};
-use crate::schema::{MergedList, Schema};
-use crate::status::Cause;
+use crate::schema::{MergedList, ValueSchema};
+use crate::status::StatusCause;
 
 /// The fields of each list of containers.
 const CONTAINER: &[(&str, &[&str], Option<&str>)] = &[
@@ -176,9 +176,9 @@ fn secrets() -> Resource {
 /// Adds maps of the root.
 fn with_maps(mut resource: Resource, maps: &[&str]) -> Resource {
     for map in maps {
-        let schema = Schema {
-            additional: Some(Box::new(Schema::open())),
-            ..Schema::open()
+        let schema = ValueSchema {
+            additional: Some(Box::new(ValueSchema::open())),
+            ..ValueSchema::open()
         };
         resource.schema.fields.insert((*map).to_owned(), schema);
     }
@@ -315,7 +315,7 @@ fn fill_in(map: &mut Map<String, Value>, defaults: &Value) {
 
 /// Checks that only images of a pod's spec change, and a few fields that nobody here writes
 /// (`ValidatePodUpdate`, `pkg/apis/core/validation/validation.go`).
-fn validate_pod(new: &Value, old: Option<&Value>, subresource: Option<&str>) -> Vec<Cause> {
+fn validate_pod(new: &Value, old: Option<&Value>, subresource: Option<&str>) -> Vec<StatusCause> {
     const MAY: &str = "spec: Forbidden: pod updates may not change fields other than `spec.containers[*].image`,\
         `spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing tolerations),\
         `spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)";
@@ -323,7 +323,7 @@ fn validate_pod(new: &Value, old: Option<&Value>, subresource: Option<&str>) -> 
         return Vec::new();
     }
     let count = |pod: &Value| pod["spec"]["containers"].as_array().map_or(0, Vec::len);
-    let of_containers = |reason, message: &str| Cause {
+    let of_containers = |reason, message: &str| StatusCause {
         reason,
         field: "spec.containers".to_owned(),
         message: message.to_owned(),
@@ -345,7 +345,7 @@ fn validate_pod(new: &Value, old: Option<&Value>, subresource: Option<&str>) -> 
     // An update is asked for the image once as a pod and once as a change.
     causes.extend(required.clone().into_iter().chain(required));
     if without_images(&new["spec"]) != without_images(&old["spec"]) {
-        causes.push(Cause {
+        causes.push(StatusCause {
             reason: "FieldValueForbidden",
             field: "spec".to_owned(),
             message: MAY.trim_start_matches("spec: ").to_owned(),
@@ -354,12 +354,12 @@ fn validate_pod(new: &Value, old: Option<&Value>, subresource: Option<&str>) -> 
     causes
 }
 
-fn missing_images(pod: &Value) -> Vec<Cause> {
+fn missing_images(pod: &Value) -> Vec<StatusCause> {
     let containers = pod["spec"]["containers"].as_array().into_iter().flatten();
     let missing = containers
         .enumerate()
         .filter(|(_, container)| container["image"].as_str().unwrap_or_default().is_empty());
-    let causes = missing.map(|(place, _)| Cause {
+    let causes = missing.map(|(place, _)| StatusCause {
         reason: "FieldValueRequired",
         field: format!("spec.containers[{place}].image"),
         message: "Required value".to_owned(),

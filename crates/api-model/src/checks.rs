@@ -5,8 +5,8 @@ use serde_json::{Value, json};
 use crate::request::{APPLY, Call, JSON, MERGE, STRATEGIC};
 use crate::resource::Resource;
 use crate::server::Connection;
-use crate::status::{Cause, Failure, Named};
-use crate::store::Key;
+use crate::status::{Failure, Named, StatusCause};
+use crate::store::ObjectKey;
 
 /// The letters of generated names (`k8s.io/apimachinery/pkg/util/rand`).
 const LETTERS: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
@@ -23,7 +23,7 @@ impl Connection {
         }
         let Some(prefix) = text("generateName") else {
             let named = Named { resource, name: "" };
-            return Err(named.invalid(&[Cause {
+            return Err(named.invalid(&[StatusCause {
                 reason: "FieldValueRequired",
                 field: "metadata.name".to_owned(),
                 message: "Required value: name or generateName is required".to_owned(),
@@ -50,7 +50,7 @@ impl Connection {
         else {
             return Ok(());
         };
-        let key = Key {
+        let key = ObjectKey {
             kind,
             namespace: String::new(),
             name: call.namespace.clone(),
@@ -174,12 +174,12 @@ pub(crate) fn check_uid(
 }
 
 /// `ValidateObjectMetaAccessorUpdate`, `k8s.io/apimachinery/pkg/api/validation/objectmeta.go`.
-pub(crate) fn check_metadata(new: &Value, old: &Value) -> Vec<Cause> {
+pub(crate) fn check_metadata(new: &Value, old: &Value) -> Vec<StatusCause> {
     let mut causes = Vec::new();
     for field in ["name", "namespace", "uid"] {
         if new[field] != old[field] {
             let message = format!("Invalid value: {}: field is immutable", new[field]);
-            causes.push(Cause::invalid(&format!("metadata.{field}"), message));
+            causes.push(StatusCause::invalid(&format!("metadata.{field}"), message));
         }
     }
     let list = |metadata: &Value| {
@@ -195,7 +195,7 @@ pub(crate) fn check_metadata(new: &Value, old: &Value) -> Vec<Cause> {
         .collect();
     if old.get("deletionTimestamp").is_some() && !added.is_empty() {
         let added: Vec<_> = added.iter().map(Value::to_string).collect();
-        causes.push(Cause {
+        causes.push(StatusCause {
             reason: "FieldValueForbidden",
             field: "metadata.finalizers".to_owned(),
             message: format!(
@@ -209,7 +209,7 @@ pub(crate) fn check_metadata(new: &Value, old: &Value) -> Vec<Cause> {
     causes
 }
 
-pub(crate) fn refuse_causes(named: Named<'_>, causes: &[Cause]) -> Result<(), Failure> {
+pub(crate) fn refuse_causes(named: Named<'_>, causes: &[StatusCause]) -> Result<(), Failure> {
     if causes.is_empty() {
         return Ok(());
     }

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::ApiServer;
 use crate::delete::{DeleteOptions, FOREGROUND, ORPHAN};
-use crate::store::{Author, Key, Object, Store};
+use crate::store::{Author, Object, ObjectKey, ObjectStore};
 
 const COLLECTOR: &str = "system:serviceaccount:kube-system:generic-garbage-collector";
 
@@ -43,7 +43,7 @@ impl ApiServer {
 }
 
 /// The uids of all objects, with their keys.
-fn uids(store: &Store) -> BTreeMap<String, Key> {
+fn uids(store: &ObjectStore) -> BTreeMap<String, ObjectKey> {
     let objects = store.objects.iter();
     let uids = objects.filter_map(|(key, object)| {
         let uid = object.value["metadata"]["uid"].as_str()?;
@@ -52,8 +52,8 @@ fn uids(store: &Store) -> BTreeMap<String, Key> {
     uids.collect()
 }
 
-impl Store {
-    fn collect(&mut self, key: &Key, owners: &BTreeMap<String, Key>, by: Author<'_>) {
+impl ObjectStore {
+    fn collect(&mut self, key: &ObjectKey, owners: &BTreeMap<String, ObjectKey>, by: Author<'_>) {
         let Some(object) = self.objects.get(key).cloned() else {
             return;
         };
@@ -84,7 +84,7 @@ impl Store {
     }
 
     /// Removes a finalizer of the garbage collection once its work is done.
-    fn finish_policy(&mut self, key: &Key, owner: &Arc<Object>, by: Author<'_>) {
+    fn finish_policy(&mut self, key: &ObjectKey, owner: &Arc<Object>, by: Author<'_>) {
         let uid = &owner.value["metadata"]["uid"];
         let is_of = |reference: &Value| reference["uid"] == *uid;
         let is_dependent = |object: &Arc<Object>| {
@@ -112,7 +112,13 @@ impl Store {
         }
     }
 
-    fn remove_finalizer(&mut self, key: &Key, object: &Value, finalizer: &str, by: Author<'_>) {
+    fn remove_finalizer(
+        &mut self,
+        key: &ObjectKey,
+        object: &Value,
+        finalizer: &str,
+        by: Author<'_>,
+    ) {
         let mut left = object.clone();
         let finalizers = left["metadata"]["finalizers"].as_array_mut();
         let is_last = finalizers.is_some_and(|finalizers| {
@@ -126,7 +132,7 @@ impl Store {
         }
     }
 
-    fn empty_namespace(&mut self, key: &Key, namespace: &Arc<Object>, by: Author<'_>) {
+    fn empty_namespace(&mut self, key: &ObjectKey, namespace: &Arc<Object>, by: Author<'_>) {
         let inside: Vec<_> = self
             .objects
             .keys()

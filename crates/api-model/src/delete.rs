@@ -11,7 +11,7 @@ use crate::request::Call;
 use crate::resource::{Generation, Resource};
 use crate::server::{Answer, Connection};
 use crate::status::{Failure, Named};
-use crate::store::{Author, Key, Object, Store, encode};
+use crate::store::{Author, Object, ObjectKey, ObjectStore, encode};
 use crate::write::{keeps_namespace, stored_answer};
 
 pub(crate) const ORPHAN: &str = "orphan";
@@ -45,7 +45,7 @@ impl Connection {
             call.read_body()?
         };
         let options = read_options(&body, call)?;
-        let key = Key {
+        let key = ObjectKey {
             kind,
             namespace: call.namespace.clone(),
             name: call.name.clone(),
@@ -106,11 +106,11 @@ impl Connection {
     }
 }
 
-impl Store {
+impl ObjectStore {
     /// Deletes an object, or marks it as being deleted. None if there is none.
     pub(crate) fn delete(
         &mut self,
-        key: &Key,
+        key: &ObjectKey,
         options: &DeleteOptions,
         by: Author<'_>,
     ) -> Option<Deletion> {
@@ -192,10 +192,10 @@ fn mark_as_deleting(object: &mut Value, now: Timestamp, grace: i64, resource: &R
         let generation = metadata["generation"].as_i64().unwrap_or_default();
         metadata["generation"] = json!(generation + 1);
     }
-    let until = now
+    let end = now
         .saturating_add(SignedDuration::from_secs(grace))
         .unwrap_or(now);
-    let until = json!(until.strftime("%Y-%m-%dT%H:%M:%SZ").to_string());
+    let until = json!(end.strftime("%Y-%m-%dT%H:%M:%SZ").to_string());
     if !was_deleting || grace > 0 || until.as_str() < metadata["deletionTimestamp"].as_str() {
         metadata["deletionTimestamp"] = until;
     }
@@ -233,8 +233,8 @@ fn read_options(body: &Value, call: &Call) -> Result<DeleteOptions, Failure> {
         "" => body[name].as_str().map(str::to_owned),
         text => Some(text.to_owned()),
     };
-    let grace = call.number("gracePeriodSeconds")?;
-    let grace = grace.and_then(|grace| i64::try_from(grace).ok());
+    let given = call.number("gracePeriodSeconds")?;
+    let grace = given.and_then(|grace| i64::try_from(grace).ok());
     let propagation = match body["orphanDependents"].as_bool() {
         Some(true) => Some("Orphan".to_owned()),
         Some(false) => Some("Background".to_owned()),

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Map, Value};
 
-use crate::schema::Schema;
+use crate::schema::ValueSchema;
 
 /// A set of fields, by the elements of their paths as `FieldsV1` writes them: `f:name`, `k:{"type":"Ready"}`, `v:"a"`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -87,7 +87,7 @@ impl FieldSet {
 
     /// Returns the set with the structs above its fields (`EnsureNamedFieldsAreMembers`,
     /// `fieldpath/set.go`).
-    pub(crate) fn with_structs(&self, schema: &Schema) -> Self {
+    pub(crate) fn with_structs(&self, schema: &ValueSchema) -> Self {
         let mut with = Self {
             members: self.members.clone(),
             children: BTreeMap::new(),
@@ -158,14 +158,14 @@ impl FieldSet {
     }
 
     /// The fields that a configuration names (`typed/tofieldset.go`).
-    pub(crate) fn of_value(value: &Value, schema: &Schema) -> Self {
+    pub(crate) fn of_value(value: &Value, schema: &ValueSchema) -> Self {
         let mut set = Self::default();
         set.add_value(value, schema);
         set
     }
 
     /// Adds what is below a value. Returns whether the value is a leaf.
-    fn add_value(&mut self, value: &Value, schema: &Schema) -> bool {
+    fn add_value(&mut self, value: &Value, schema: &ValueSchema) -> bool {
         match value {
             Value::Object(map) if !schema.is_atomic => {
                 for (name, value) in map {
@@ -207,8 +207,8 @@ fn readable_element(element: &str) -> String {
     match kind {
         "f:" => format!(".{rest}"),
         "k:" => {
-            let keys: Map<String, Value> = serde_json::from_str(rest).unwrap_or_default();
-            let keys: Vec<_> = keys
+            let fields: Map<String, Value> = serde_json::from_str(rest).unwrap_or_default();
+            let keys: Vec<_> = fields
                 .iter()
                 .map(|(key, value)| format!("{key}={value}"))
                 .collect();
@@ -220,15 +220,15 @@ fn readable_element(element: &str) -> String {
 
 /// The difference of two objects (`typed/compare.go`).
 #[derive(Debug, Default)]
-pub(crate) struct Comparison {
+pub(crate) struct FieldComparison {
     pub(crate) removed: FieldSet,
     pub(crate) modified: FieldSet,
     pub(crate) added: FieldSet,
     path: Vec<String>,
 }
 
-impl Comparison {
-    pub(crate) fn of_objects(old: &Value, new: &Value, schema: &Schema) -> Self {
+impl FieldComparison {
+    pub(crate) fn of_objects(old: &Value, new: &Value, schema: &ValueSchema) -> Self {
         let mut comparison = Self::default();
         comparison.compare(Some(old), Some(new), schema);
         comparison
@@ -241,7 +241,7 @@ impl Comparison {
         }
     }
 
-    fn compare(&mut self, old: Option<&Value>, new: Option<&Value>, schema: &Schema) {
+    fn compare(&mut self, old: Option<&Value>, new: Option<&Value>, schema: &ValueSchema) {
         if old == new {
             return;
         }
@@ -285,7 +285,7 @@ impl Comparison {
         }
     }
 
-    fn compare_maps(&mut self, old: Option<&Value>, new: Option<&Value>, schema: &Schema) {
+    fn compare_maps(&mut self, old: Option<&Value>, new: Option<&Value>, schema: &ValueSchema) {
         let empty = Map::new();
         let old = old.and_then(Value::as_object).unwrap_or(&empty);
         let new = new.and_then(Value::as_object).unwrap_or(&empty);
@@ -297,7 +297,7 @@ impl Comparison {
         }
     }
 
-    fn compare_lists(&mut self, old: Option<&Value>, new: Option<&Value>, schema: &Schema) {
+    fn compare_lists(&mut self, old: Option<&Value>, new: Option<&Value>, schema: &ValueSchema) {
         let (old, new) = (index_items(old, schema), index_items(new, schema));
         let elements: BTreeSet<_> = old.keys().chain(new.keys()).collect();
         for element in elements {
@@ -309,7 +309,7 @@ impl Comparison {
     }
 }
 
-fn index_items<'a>(list: Option<&'a Value>, schema: &Schema) -> BTreeMap<String, &'a Value> {
+fn index_items<'a>(list: Option<&'a Value>, schema: &ValueSchema) -> BTreeMap<String, &'a Value> {
     let items = list.and_then(Value::as_array).into_iter().flatten();
     items
         .filter_map(|item| Some((schema.path_element(item)?, item)))
@@ -320,7 +320,7 @@ fn index_items<'a>(list: Option<&'a Value>, schema: &Schema) -> BTreeMap<String,
 pub(crate) fn merge_values(
     live: Option<&Value>,
     config: Option<&Value>,
-    schema: &Schema,
+    schema: &ValueSchema,
 ) -> Option<Value> {
     let (Some(old), Some(new)) = (live, config) else {
         return config.or(live).cloned();
@@ -344,7 +344,7 @@ pub(crate) fn merge_values(
 }
 
 /// Items of the live list stay where they are, those that both have are in the configuration's order, and new ones follow.
-fn merge_lists(old: &[Value], new: &[Value], schema: &Schema) -> Vec<Value> {
+fn merge_lists(old: &[Value], new: &[Value], schema: &ValueSchema) -> Vec<Value> {
     let index = |items: &[Value]| -> Vec<(String, Value)> {
         let items = items.iter();
         items
@@ -404,7 +404,11 @@ fn merge_lists(old: &[Value], new: &[Value], schema: &Schema) -> Vec<Value> {
 }
 
 /// A value without these fields (`typed/remove.go`). None where nothing is left.
-pub(crate) fn remove_fields(value: &Value, fields: &FieldSet, schema: &Schema) -> Option<Value> {
+pub(crate) fn remove_fields(
+    value: &Value,
+    fields: &FieldSet,
+    schema: &ValueSchema,
+) -> Option<Value> {
     match value {
         Value::Object(map) if !schema.is_atomic => {
             let mut left = Map::new();

@@ -52,12 +52,12 @@ mod write;
 
 pub use admission::{Admission, Variables, WebhookCall};
 pub use builtin::kubernetes;
-pub use link::{Answered, EventFate, Fate, FaultlessLink, Link, RequestFacts};
+pub use link::{Answered, EventFate, FaultlessLink, Link, RequestFacts, RequestFate};
 pub use resource::{Generation, Resource, Validate};
-pub use schema::Schema;
+pub use schema::ValueSchema;
 pub use server::ApiServer;
-pub use status::Cause;
-pub use store::Change;
+pub use status::StatusCause;
+pub use store::StoredChange;
 
 #[cfg(test)]
 mod tests;

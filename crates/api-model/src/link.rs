@@ -8,9 +8,9 @@ use hyper::body::Bytes;
 /// The way from one client to its API server.
 pub trait Link: Send + Sync {
     /// Decides on the fate of a request.
-    fn fate(&self, request: &RequestFacts) -> Fate {
+    fn fate(&self, request: &RequestFacts) -> RequestFate {
         let _ = request;
-        Fate::Pass
+        RequestFate::Pass
     }
 
     /// Tells the outcome of a request that arrived. Not called for one whose client is gone
@@ -97,12 +97,12 @@ pub struct Answered {
     /// Why it failed; empty for a success.
     pub reason: String,
     /// The fate that the link chose.
-    pub fate: Fate,
+    pub fate: RequestFate,
 }
 
 /// The fate of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fate {
+pub enum RequestFate {
     /// The request is carried out and answered at once.
     Pass,
     /// The request arrives later, even if the client has given it up meanwhile.

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use crate::fields::{Comparison, FieldSet, merge_values, remove_fields};
-use crate::schema::Schema;
+use crate::fields::{FieldComparison, FieldSet, merge_values, remove_fields};
+use crate::schema::ValueSchema;
 use crate::status::Failure;
 
 /// The identity of a writer, and the way in which it writes.
@@ -19,18 +19,18 @@ pub(crate) struct Manager {
 }
 
 #[derive(Clone, Debug, PartialEq)]
-struct Owned {
+struct OwnedFields {
     set: FieldSet,
     time: Option<Value>,
 }
 
 /// The owners of an object's fields.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Managers(BTreeMap<Manager, Owned>);
+pub(crate) struct Managers(BTreeMap<Manager, OwnedFields>);
 
 /// How the fields of a kind are owned, for one request.
 pub(crate) struct Ownership<'a> {
-    pub(crate) schema: &'a Schema,
+    pub(crate) schema: &'a ValueSchema,
     /// Fields that the endpoint does not write, so that nobody gets them by it.
     pub(crate) reset: &'a FieldSet,
     pub(crate) manager: Manager,
@@ -67,7 +67,7 @@ impl Managers {
                     subresource: text("subresource"),
                 };
                 let set = entry.get("fieldsV1").map(FieldSet::from_fields);
-                let owned = Owned {
+                let owned = OwnedFields {
                     set: set.unwrap_or_default(),
                     time: entry.get("time").cloned(),
                 };
@@ -121,7 +121,7 @@ impl Managers {
 
     /// Notes an update: whoever changes a field owns it.
     pub(crate) fn note_update(&mut self, live: &Value, new: &Value, by: &Ownership<'_>) {
-        let mut comparison = Comparison::of_objects(live, new, by.schema);
+        let mut comparison = FieldComparison::of_objects(live, new, by.schema);
         comparison.exclude(by.reset);
         self.take_changed(&comparison, None);
         let mut own = comparison.modified;
@@ -129,7 +129,7 @@ impl Managers {
         let own = own.difference(&FieldSet::of_paths(UNOWNED));
         if !own.is_empty() {
             let entry = self.0.entry(by.manager.clone());
-            let owned = entry.or_insert_with(|| Owned {
+            let owned = entry.or_insert_with(|| OwnedFields {
                 set: FieldSet::default(),
                 time: None,
             });
@@ -139,7 +139,7 @@ impl Managers {
     }
 
     /// Takes what has changed from all but one manager.
-    fn take_changed(&mut self, comparison: &Comparison, but: Option<&Manager>) {
+    fn take_changed(&mut self, comparison: &FieldComparison, but: Option<&Manager>) {
         for (manager, owned) in &mut self.0 {
             if Some(manager) != but {
                 owned.set = owned.set.difference(&comparison.modified);
@@ -171,12 +171,12 @@ impl Managers {
         self.0 = kept.into_iter().collect();
         let set = FieldSet::of_value(config, by.schema).recursive_difference(by.reset);
         let time = last.as_ref().and_then(|last| last.time.clone());
-        self.0.insert(by.manager.clone(), Owned { set, time });
+        self.0.insert(by.manager.clone(), OwnedFields { set, time });
         let new = match &last {
             Some(last) if !last.set.is_empty() => self.prune(&merged, &last.set, by.schema),
             _ => merged,
         };
-        let mut comparison = Comparison::of_objects(live, &new, by.schema);
+        let mut comparison = FieldComparison::of_objects(live, &new, by.schema);
         comparison.exclude(by.reset);
         if !force {
             self.check_conflicts(&comparison, by)?;
@@ -196,7 +196,7 @@ impl Managers {
         Ok(new)
     }
 
-    fn check_conflicts(&self, with: &Comparison, by: &Ownership<'_>) -> Result<(), Failure> {
+    fn check_conflicts(&self, with: &FieldComparison, by: &Ownership<'_>) -> Result<(), Failure> {
         let mut wanted = with.modified.clone();
         wanted.union(&with.added);
         let mut conflicts = Vec::new();
@@ -213,7 +213,7 @@ impl Managers {
     }
 
     /// Removes what the last apply had, this one has not and nobody else owns (`prune`).
-    fn prune(&self, merged: &Value, last: &FieldSet, schema: &Schema) -> Value {
+    fn prune(&self, merged: &Value, last: &FieldSet, schema: &ValueSchema) -> Value {
         let set_of = |value: &Value| FieldSet::of_value(value, schema).with_structs(schema);
         let last = last.with_structs(schema);
         let pruned = remove_fields(merged, &last, schema).unwrap_or_default();
@@ -230,7 +230,7 @@ impl Managers {
 }
 
 impl Manager {
-    fn describe(&self, owned: &Owned) -> String {
+    fn describe(&self, owned: &OwnedFields) -> String {
         let mut text = format!("{:?}", self.name);
         if let Some(subresource) = &self.subresource {
             text = format!("{text} with subresource {subresource:?}");

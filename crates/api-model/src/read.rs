@@ -12,7 +12,7 @@ use crate::resource::Resource;
 use crate::selector::ObjectSelection;
 use crate::server::{Answer, Connection};
 use crate::status::{Failure, Named};
-use crate::store::{Key, Object, Objects, Store};
+use crate::store::{Object, ObjectKey, ObjectStore, Objects};
 
 impl Connection {
     pub(crate) fn get(&self, kind: usize, call: &Call) -> Result<Answer, Failure> {
@@ -26,7 +26,7 @@ impl Connection {
         if let Some(asked) = asked.filter(|asked| *asked > store.version) {
             return Err(Failure::too_large_version(asked, store.version));
         }
-        let key = Key {
+        let key = ObjectKey {
             kind,
             namespace: call.namespace.clone(),
             name: call.name.clone(),
@@ -50,13 +50,13 @@ impl Connection {
             .after
             .as_ref()
             .map_or(Bound::Unbounded, |(namespace, name)| {
-                Bound::Excluded(Key {
+                Bound::Excluded(ObjectKey {
                     kind,
                     namespace: namespace.clone(),
                     name: name.clone(),
                 })
             });
-        let selected = |(key, object): &(&Key, &Arc<Object>)| {
+        let selected = |(key, object): &(&ObjectKey, &Arc<Object>)| {
             let is_here = call.namespace.is_empty() || key.namespace == call.namespace;
             is_here && selection.matches(&object.value)
         };
@@ -84,7 +84,7 @@ impl Connection {
 
     /// Reads which state a list shows, and which part of it (`resourceVersionMatch`, Kubernetes API
     /// concepts).
-    fn read_page_terms(&self, store: &Store, call: &Call) -> Result<PageTerms, Failure> {
+    fn read_page_terms(&self, store: &ObjectStore, call: &Call) -> Result<PageTerms, Failure> {
         let limit = call.number("limit")?.filter(|limit| *limit > 0);
         let asked = call.number("resourceVersion")?;
         let token = call.parameter("continue");
@@ -144,7 +144,7 @@ struct PageTerms {
 }
 
 fn check_not_compacted(
-    store: &Store,
+    store: &ObjectStore,
     version: u64,
     message: impl Fn() -> String,
 ) -> Result<(), Failure> {
@@ -157,18 +157,21 @@ fn check_not_compacted(
 
 fn read_token(token: &str) -> Result<(u64, (String, String)), Failure> {
     let mut parts = token.splitn(3, '|');
-    let read = || {
+    let mut read = || {
         let version = parts.next()?.parse().ok()?;
         Some((
             version,
             (parts.next()?.to_owned(), parts.next()?.to_owned()),
         ))
     };
-    let mut read = read;
     read().ok_or_else(|| Failure::bad_request("continue key is not valid"))
 }
 
-fn write_list(resource: &Resource, metadata: &Value, items: &[(&Key, &Arc<Object>)]) -> Bytes {
+fn write_list(
+    resource: &Resource,
+    metadata: &Value,
+    items: &[(&ObjectKey, &Arc<Object>)],
+) -> Bytes {
     let head = json!({
         "kind": format!("{}List", resource.kind), "apiVersion": resource.api_version(), "metadata": metadata,
     });

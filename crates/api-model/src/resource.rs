@@ -3,12 +3,12 @@
 use serde_json::{Value, json};
 
 use crate::fields::FieldSet;
-use crate::schema::{MergedList, Schema};
-use crate::status::Cause;
+use crate::schema::{MergedList, ValueSchema};
+use crate::status::StatusCause;
 
 /// Judges an object that is about to be stored, by its former state if it is an update. The third argument is the
 /// subresource.
-pub type Validate = fn(&Value, Option<&Value>, Option<&str>) -> Vec<Cause>;
+pub type Validate = fn(&Value, Option<&Value>, Option<&str>) -> Vec<StatusCause>;
 
 /// A kind that is served.
 #[derive(Clone, Debug)]
@@ -38,7 +38,7 @@ pub struct Resource {
     /// Whether a PUT creates what does not exist (`AllowCreateOnUpdate`).
     pub create_on_update: bool,
     /// The known fields.
-    pub schema: Schema,
+    pub schema: ValueSchema,
     /// Fields that are stored as they are sent, also what is null in them (`RawExtension`).
     pub raw_fields: &'static [&'static str],
     /// Fills in and cleans what is decoded, beyond what the schema says.
@@ -81,7 +81,7 @@ impl Resource {
             generation: Generation::Absent,
             unconditional_update: true,
             create_on_update: false,
-            schema: Schema::builtin(&[], &[]),
+            schema: ValueSchema::builtin(&[], &[]),
             raw_fields: &[],
             normalize: |_| {},
             admit: |_| {},
@@ -106,7 +106,7 @@ impl Resource {
             is_custom: true,
             generation: Generation::OfContent,
             unconditional_update: false,
-            schema: openapi.map_or_else(Schema::open, Schema::from_openapi),
+            schema: openapi.map_or_else(ValueSchema::open, ValueSchema::from_openapi),
             ..Self::builtin(group, version, plural, kind)
         })
     }
@@ -120,7 +120,7 @@ impl Resource {
 
     /// Adds lists that are merged, and fields that have one owner.
     pub(crate) fn with_fields(mut self, lists: &[MergedList], atomic: &[&str]) -> Self {
-        self.schema = Schema::builtin(lists, atomic);
+        self.schema = ValueSchema::builtin(lists, atomic);
         self
     }
 

@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use crate::admission::{Admission, InForce, Review};
+use crate::admission::{Admission, ConfigurationsInForce, Review};
 use crate::change::decode;
 use crate::request::Call;
 use crate::resource::Resource;
 use crate::server::Connection;
 use crate::status::Failure;
-use crate::store::Key;
+use crate::store::ObjectKey;
 
 const MUTATING: &str = "mutatingwebhookconfigurations";
 const VALIDATING: &str = "validatingwebhookconfigurations";
@@ -55,7 +55,7 @@ impl Connection {
         resource: &Resource,
         configurations: &'static str,
         call: &Call,
-    ) -> Option<(Arc<dyn Admission>, InForce)> {
+    ) -> Option<(Arc<dyn Admission>, ConfigurationsInForce)> {
         // Webhooks that judge webhooks could lock everybody out (`plugin/webhook/predicates/rules`).
         if resource.group == "admissionregistration.k8s.io" {
             return None;
@@ -87,22 +87,24 @@ impl Connection {
     }
 
     /// The webhooks that this client's API server calls, and the labels of a namespace.
-    fn in_force(&self, plural: &'static str, namespace: &str) -> InForce {
+    fn in_force(&self, plural: &'static str, namespace: &str) -> ConfigurationsInForce {
         let store = self.server.store();
         let version = self.cached_version(&store, plural);
         let Some(kind) = store.find_kind("admissionregistration.k8s.io", "v1", plural) else {
-            return InForce::default();
+            return ConfigurationsInForce::default();
         };
         let configurations = store.objects_at(kind, version);
         let webhooks = configurations.values().flat_map(|configuration| {
             let webhooks = configuration.value["webhooks"].as_array();
             webhooks.into_iter().flatten().cloned().collect::<Vec<_>>()
         });
-        let key = store.find_kind("", "v1", "namespaces").map(|kind| Key {
-            kind,
-            namespace: String::new(),
-            name: namespace.to_owned(),
-        });
+        let key = store
+            .find_kind("", "v1", "namespaces")
+            .map(|kind| ObjectKey {
+                kind,
+                namespace: String::new(),
+                name: namespace.to_owned(),
+            });
         let found = key.and_then(|key| store.objects.get(&key));
         let mut labels = found
             .and_then(|found| found.value.pointer("/metadata/labels"))
@@ -110,7 +112,7 @@ impl Connection {
             .cloned()
             .unwrap_or_default();
         labels.insert("kubernetes.io/metadata.name".to_owned(), json!(namespace));
-        InForce {
+        ConfigurationsInForce {
             webhooks: webhooks.collect(),
             namespace_labels: labels,
         }

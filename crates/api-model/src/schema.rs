@@ -9,13 +9,13 @@ use serde_json::{Map, Value};
 
 /// The schema of a value.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Schema {
+pub struct ValueSchema {
     /// Fields that are declared.
-    pub(crate) fields: BTreeMap<String, Schema>,
+    pub(crate) fields: BTreeMap<String, ValueSchema>,
     /// The schema of all other keys of a map.
-    pub(crate) additional: Option<Box<Schema>>,
+    pub(crate) additional: Option<Box<ValueSchema>>,
     /// The schema of the items of a list.
-    pub(crate) items: Option<Box<Schema>>,
+    pub(crate) items: Option<Box<ValueSchema>>,
     /// The fields by which items of an associative list are told apart (`x-kubernetes-list-map-keys`).
     pub(crate) keys: Vec<String>,
     /// Whether a list is a set of scalars.
@@ -31,7 +31,7 @@ pub struct Schema {
 }
 
 /// The schema of a value that no schema describes.
-static UNKNOWN: Schema = Schema {
+static UNKNOWN: ValueSchema = ValueSchema {
     fields: BTreeMap::new(),
     additional: None,
     items: None,
@@ -53,7 +53,7 @@ const METADATA: &[MergedList] = &[
     ("metadata.finalizers", &[], Some("")),
 ];
 
-impl Schema {
+impl ValueSchema {
     /// The schema of a kind that Kubernetes has itself: lists that are merged, and structs and maps that have one owner. A
     /// path names the items of a list with `[]`.
     pub(crate) fn builtin(lists: &[MergedList], atomic: &[&str]) -> Self {
@@ -215,8 +215,8 @@ impl Schema {
             }),
             Value::Array(items) => items.iter().find_map(|item| {
                 let below = self.item().find_undeclared(item)?;
-                let name = self.path_element(item).unwrap_or_default();
-                let name = name.get(2..).unwrap_or_default();
+                let element = self.path_element(item).unwrap_or_default();
+                let name = element.get(2..).unwrap_or_default();
                 Some(format!("[{name}]{below}"))
             }),
             _ => None,

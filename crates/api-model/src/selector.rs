@@ -24,12 +24,12 @@ const FIELDS: [(&str, &[&str]); 4] = [
 /// The restriction of a list or a watch.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ObjectSelection {
-    labels: Vec<Requirement>,
+    labels: Vec<LabelRequirement>,
     fields: Vec<(String, bool, String)>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
-enum Requirement {
+enum LabelRequirement {
     In(String, Vec<String>),
     NotIn(String, Vec<String>),
     Exists(String),
@@ -125,7 +125,7 @@ pub(crate) fn selects(selector: Option<&Value>, labels: Option<&Map<String, Valu
         .flatten()
         .map(|(key, value)| {
             let value = value.as_str().unwrap_or_default().to_owned();
-            Requirement::In(key.clone(), vec![value])
+            LabelRequirement::In(key.clone(), vec![value])
         });
     let expressions = selector
         .get("matchExpressions")
@@ -142,10 +142,10 @@ pub(crate) fn selects(selector: Option<&Value>, labels: Option<&Map<String, Valu
                 .map(str::to_owned)
                 .collect();
             match expression["operator"].as_str() {
-                Some("In") => Requirement::In(key, values),
-                Some("NotIn") => Requirement::NotIn(key, values),
-                Some("Exists") => Requirement::Exists(key),
-                _ => Requirement::Absent(key),
+                Some("In") => LabelRequirement::In(key, values),
+                Some("NotIn") => LabelRequirement::NotIn(key, values),
+                Some("Exists") => LabelRequirement::Exists(key),
+                _ => LabelRequirement::Absent(key),
             }
         });
     pairs
@@ -153,7 +153,7 @@ pub(crate) fn selects(selector: Option<&Value>, labels: Option<&Map<String, Valu
         .all(|requirement| requirement.matches(labels))
 }
 
-impl Requirement {
+impl LabelRequirement {
     fn matches(&self, labels: Option<&Map<String, Value>>) -> bool {
         let find = |key: &str| labels.and_then(|labels| labels.get(key)?.as_str());
         match self {
@@ -191,7 +191,7 @@ fn split_outside(text: &str) -> Vec<&str> {
         .collect()
 }
 
-fn parse_requirement(term: &str) -> Result<Requirement, Failure> {
+fn parse_requirement(term: &str) -> Result<LabelRequirement, Failure> {
     let unreadable = || Failure::bad_request(format!("unable to parse requirement: {term}"));
     let listed = |separator: &str| {
         let (key, values) = term.split_once(separator)?;
@@ -205,25 +205,25 @@ fn parse_requirement(term: &str) -> Result<Requirement, Failure> {
         Some((key.trim().to_owned(), values))
     };
     if let Some((key, values)) = listed(" notin ") {
-        return Ok(Requirement::NotIn(key, values));
+        return Ok(LabelRequirement::NotIn(key, values));
     }
     if let Some((key, values)) = listed(" in ") {
-        return Ok(Requirement::In(key, values));
+        return Ok(LabelRequirement::In(key, values));
     }
     let pair = |(key, value): (&str, &str)| (key.trim().to_owned(), vec![value.trim().to_owned()]);
     if let Some((key, values)) = term.split_once("!=").map(pair) {
-        return Ok(Requirement::NotIn(key, values));
+        return Ok(LabelRequirement::NotIn(key, values));
     }
     if let Some((key, values)) = term
         .split_once("==")
         .or_else(|| term.split_once('='))
         .map(pair)
     {
-        return Ok(Requirement::In(key, values));
+        return Ok(LabelRequirement::In(key, values));
     }
     match term.strip_prefix('!') {
-        Some(key) => Ok(Requirement::Absent(key.trim().to_owned())),
+        Some(key) => Ok(LabelRequirement::Absent(key.trim().to_owned())),
         None if term.contains(['(', ')', ' ']) => Err(unreadable()),
-        None => Ok(Requirement::Exists(term.to_owned())),
+        None => Ok(LabelRequirement::Exists(term.to_owned())),
     }
 }

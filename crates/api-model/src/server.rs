@@ -20,11 +20,11 @@ use tokio::sync::watch;
 use tower::Service;
 
 use crate::admission::Admission;
-use crate::link::{Answered, Fate, FaultlessLink, Link, RequestFacts};
+use crate::link::{Answered, FaultlessLink, Link, RequestFacts, RequestFate};
 use crate::request::Call;
 use crate::resource::Resource;
 use crate::status::Failure;
-use crate::store::{Change, Store, encode};
+use crate::store::{ObjectStore, StoredChange, encode};
 
 /// The model of an API server. Clones are the same server.
 #[derive(Clone)]
@@ -33,7 +33,7 @@ pub struct ApiServer {
 }
 
 pub(crate) struct Shared {
-    store: Mutex<Store>,
+    store: Mutex<ObjectStore>,
     clock: Box<dyn Fn() -> Timestamp + Send + Sync>,
     admission: Mutex<Option<Arc<dyn Admission>>>,
     /// The version after each change: a channel for each watch with its kind, in the order in which they began, and one for
@@ -88,7 +88,7 @@ impl ApiServer {
     ) -> Self {
         Self {
             shared: Arc::new(Shared {
-                store: Mutex::new(Store::new(resources, seed)),
+                store: Mutex::new(ObjectStore::new(resources, seed)),
                 clock: Box::new(clock),
                 admission: Mutex::new(None),
                 changed: Mutex::default(),
@@ -138,7 +138,7 @@ impl ApiServer {
     }
 
     /// All changes that were ever stored, from a place in their order, also those that a restore took back.
-    pub fn changes(&self, from: usize) -> Vec<Arc<Change>> {
+    pub fn changes(&self, from: usize) -> Vec<Arc<StoredChange>> {
         let store = self.store();
         store.story.get(from..).unwrap_or_default().to_vec()
     }
@@ -181,7 +181,7 @@ impl ApiServer {
         store.compacted = store.compacted.max(version.min(store.version));
     }
 
-    pub(crate) fn store(&self) -> MutexGuard<'_, Store> {
+    pub(crate) fn store(&self) -> MutexGuard<'_, ObjectStore> {
         lock(&self.shared.store)
     }
 
@@ -252,21 +252,21 @@ impl Connection {
         let facts = call.facts(call.number);
         let fate = self.link.fate(&facts);
         match fate {
-            Fate::LoseRequest => return Err(broken_connection()),
-            Fate::HangRequest => return pending().await,
-            Fate::Refuse(code, retry_after) => {
+            RequestFate::LoseRequest => return Err(broken_connection()),
+            RequestFate::HangRequest => return pending().await,
+            RequestFate::Refuse(code, retry_after) => {
                 let failure = refusal(code, retry_after);
                 self.report(&facts, fate, code, None, &failure.message);
                 return Ok(self.fail(&failure));
             }
-            Fate::CrashBefore => {
+            RequestFate::CrashBefore => {
                 self.is_gone.store(true, Ordering::Relaxed);
                 return pending().await;
             }
-            Fate::CrashAfter => self.is_gone.store(true, Ordering::Relaxed),
+            RequestFate::CrashAfter => self.is_gone.store(true, Ordering::Relaxed),
             _ => {}
         }
-        let reply = if let Fate::Delay(delay) = fate {
+        let reply = if let RequestFate::Delay(delay) = fate {
             let connection = self.clone();
             // A request on its way arrives, whether or not somebody waits for its answer.
             let served = tokio::spawn(async move {
@@ -278,10 +278,10 @@ impl Connection {
             self.serve(call, &facts, fate).await
         };
         match fate {
-            Fate::LoseReply => Err(broken_connection()),
-            Fate::HangReply | Fate::CrashAfter => pending().await,
+            RequestFate::LoseReply => Err(broken_connection()),
+            RequestFate::HangReply | RequestFate::CrashAfter => pending().await,
             _ if self.is_gone() => pending().await,
-            Fate::DelayReply(delay) => {
+            RequestFate::DelayReply(delay) => {
                 tokio::time::sleep(delay).await;
                 Ok(reply)
             }
@@ -294,13 +294,13 @@ impl Connection {
     }
 
     /// The version that this client's watch cache has reached.
-    pub(crate) fn cached_version(&self, store: &Store, resource: &str) -> u64 {
+    pub(crate) fn cached_version(&self, store: &ObjectStore, resource: &str) -> u64 {
         let lag = self.link.replica_lag(resource);
         store.version.saturating_sub(lag).max(store.compacted)
     }
 
     /// The version that a read without a resourceVersion shows.
-    pub(crate) fn read_version(&self, store: &Store, resource: &str) -> u64 {
+    pub(crate) fn read_version(&self, store: &ObjectStore, resource: &str) -> u64 {
         if self.link.reads_are_stale() {
             self.cached_version(store, resource)
         } else {
@@ -308,7 +308,7 @@ impl Connection {
         }
     }
 
-    async fn serve(&self, call: Call, facts: &RequestFacts, fate: Fate) -> Reply {
+    async fn serve(&self, call: Call, facts: &RequestFacts, fate: RequestFate) -> Reply {
         let kind = self
             .server
             .store()
@@ -352,7 +352,7 @@ impl Connection {
     fn report(
         &self,
         facts: &RequestFacts,
-        fate: Fate,
+        fate: RequestFate,
         status: StatusCode,
         changed: Option<u64>,
         reason: &str,

@@ -56,7 +56,7 @@ impl Named<'_> {
     }
 
     /// A 422 with its causes: field and message.
-    pub(crate) fn invalid(self, causes: &[Cause]) -> Failure {
+    pub(crate) fn invalid(self, causes: &[StatusCause]) -> Failure {
         let Resource { kind, group, .. } = self.resource;
         let full = if group.is_empty() {
             kind.clone()
@@ -77,7 +77,7 @@ impl Named<'_> {
         let message = format!("{full} \"{}\" is invalid: {texts}", self.name);
         let mut details = self.details();
         details["kind"] = json!(kind);
-        details["causes"] = causes.iter().map(Cause::to_value).collect();
+        details["causes"] = causes.iter().map(StatusCause::to_value).collect();
         Failure::new(422, "Invalid", message).with(details)
     }
 
@@ -89,7 +89,7 @@ impl Named<'_> {
 
 /// Why an object is refused (`StatusCause` in `k8s.io/apimachinery/pkg/apis/meta/v1`).
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Cause {
+pub struct StatusCause {
     /// `FieldValueInvalid`, say.
     pub reason: &'static str,
     /// The field, as `spec.containers[0].name`.
@@ -98,7 +98,7 @@ pub struct Cause {
     pub message: String,
 }
 
-impl Cause {
+impl StatusCause {
     /// A value that is wrong.
     pub fn invalid(field: &str, message: impl Into<String>) -> Self {
         Self {

@@ -55,7 +55,7 @@ pub(crate) fn version_of(value: &Value) -> u64 {
 
 /// The place of an object: that of its kind among those that are served, namespace, name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Key {
+pub(crate) struct ObjectKey {
     pub(crate) kind: usize,
     pub(crate) namespace: String,
     pub(crate) name: String,
@@ -63,7 +63,7 @@ pub(crate) struct Key {
 
 /// A change that was stored.
 #[derive(Debug)]
-pub struct Change {
+pub struct StoredChange {
     /// The version that it made.
     pub version: u64,
     /// The time at which it was made.
@@ -88,7 +88,7 @@ pub struct Change {
     pub before: Option<Arc<Value>>,
     /// The object after. None if it was deleted.
     pub after: Option<Arc<Value>>,
-    pub(crate) key: Key,
+    pub(crate) key: ObjectKey,
     pub(crate) old: Option<Arc<Object>>,
     pub(crate) new: Option<Arc<Object>>,
     /// A deletion shows the object in its last state, with the version of the deletion.
@@ -106,24 +106,24 @@ pub(crate) struct Author<'a> {
 }
 
 /// Objects, by their keys.
-pub(crate) type Objects = BTreeMap<Key, Arc<Object>>;
+pub(crate) type Objects = BTreeMap<ObjectKey, Arc<Object>>;
 
-pub(crate) struct Store {
+pub(crate) struct ObjectStore {
     pub(crate) resources: Vec<Arc<Resource>>,
     pub(crate) objects: Objects,
     pub(crate) version: u64,
     /// Watches and lists of earlier versions are refused.
     pub(crate) compacted: u64,
     /// The changes that led to the present state, by their versions.
-    log: Vec<Arc<Change>>,
+    log: Vec<Arc<StoredChange>>,
     /// All changes that were ever made, also those that a restore took back.
-    pub(crate) story: Vec<Arc<Change>>,
+    pub(crate) story: Vec<Arc<StoredChange>>,
     /// Grows with each restore, which ends all watches.
     pub(crate) restores: u64,
     pub(crate) random: fastrand::Rng,
 }
 
-impl Store {
+impl ObjectStore {
     pub(crate) fn new(resources: Vec<Resource>, seed: u64) -> Self {
         Self {
             resources: resources.into_iter().map(Arc::new).collect(),
@@ -173,7 +173,7 @@ impl Store {
     /// Stores an object under the next version, and returns it. None if it is too large.
     pub(crate) fn put(
         &mut self,
-        key: Key,
+        key: ObjectKey,
         mut value: Value,
         by: Author<'_>,
     ) -> Option<Arc<Object>> {
@@ -190,7 +190,7 @@ impl Store {
     }
 
     /// Removes an object under the next version. Returns its last state, with that version.
-    pub(crate) fn remove(&mut self, key: &Key, by: Author<'_>) -> Option<Arc<Object>> {
+    pub(crate) fn remove(&mut self, key: &ObjectKey, by: Author<'_>) -> Option<Arc<Object>> {
         let old = self.objects.remove(key)?;
         self.version += 1;
         let change = self.note_change(key.clone(), Some(old), None, by);
@@ -199,11 +199,11 @@ impl Store {
 
     fn note_change(
         &mut self,
-        key: Key,
+        key: ObjectKey,
         old: Option<Arc<Object>>,
         new: Option<Arc<Object>>,
         by: Author<'_>,
-    ) -> Arc<Change> {
+    ) -> Arc<StoredChange> {
         let plural = &self.resources[key.kind].plural;
         let deleted = old.as_ref().filter(|_| new.is_none()).map(|old| {
             let mut last = (*old.value).clone();
@@ -211,7 +211,7 @@ impl Store {
             Object::new(last)
         });
         let value = |object: &Option<Arc<Object>>| object.as_ref().map(|o| Arc::clone(&o.value));
-        let change = Arc::new(Change {
+        let change = Arc::new(StoredChange {
             version: self.version,
             time: by.time,
             request: by.request,
@@ -234,14 +234,14 @@ impl Store {
     }
 
     /// The changes after a version.
-    pub(crate) fn changes_after(&self, version: u64) -> &[Arc<Change>] {
+    pub(crate) fn changes_after(&self, version: u64) -> &[Arc<StoredChange>] {
         let first = self.log.partition_point(|change| change.version <= version);
         &self.log[first..]
     }
 
     /// The objects of a kind as they were at a version.
     pub(crate) fn objects_at(&self, kind: usize, version: u64) -> Objects {
-        let first = Key {
+        let first = ObjectKey {
             kind,
             namespace: String::new(),
             name: String::new(),
@@ -262,7 +262,7 @@ impl Store {
     }
 
     /// An object as it was at a version.
-    pub(crate) fn object_at(&self, key: &Key, version: u64) -> Option<Arc<Object>> {
+    pub(crate) fn object_at(&self, key: &ObjectKey, version: u64) -> Option<Arc<Object>> {
         let mut later = self.changes_after(version).iter();
         match later.find(|change| change.key == *key) {
             Some(next) => next.old.clone(),
@@ -282,7 +282,7 @@ impl Store {
     }
 }
 
-fn undo(objects: &mut Objects, change: &Change) {
+fn undo(objects: &mut Objects, change: &StoredChange) {
     match &change.old {
         Some(old) => objects.insert(change.key.clone(), Arc::clone(old)),
         None => objects.remove(&change.key),

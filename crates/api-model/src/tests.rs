@@ -14,8 +14,8 @@ use kube::client::Body;
 use serde_json::{Value, json};
 
 use crate::{
-    Admission, Answered, ApiServer, EventFate, Fate, FaultlessLink, Link, RequestFacts, Variables,
-    WebhookCall, kubernetes,
+    Admission, Answered, ApiServer, EventFate, FaultlessLink, Link, RequestFacts, RequestFate,
+    Variables, WebhookCall, kubernetes,
 };
 
 mod deletions;

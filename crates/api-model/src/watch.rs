@@ -16,7 +16,7 @@ use crate::request::Call;
 use crate::selector::ObjectSelection;
 use crate::server::{Answer, Connection, partial_metadata};
 use crate::status::Failure;
-use crate::store::{Change, Object, encode};
+use crate::store::{Object, StoredChange, encode};
 
 /// `defaultBookmarkFrequency` in `k8s.io/apiserver/pkg/storage/cacher/cacher.go`.
 const BOOKMARKS: Duration = Duration::from_mins(1);
@@ -170,7 +170,7 @@ impl WatchStream {
     }
 
     /// A change as the selection sees it: an object that leaves it is deleted, one that enters it is added.
-    fn event_of(&self, change: &Change) -> Option<Bytes> {
+    fn event_of(&self, change: &StoredChange) -> Option<Bytes> {
         let matches = |object: &Object| self.selection.matches(&object.value);
         let old = change.old.as_deref().filter(|object| matches(object));
         let new = change.new.as_deref().filter(|object| matches(object));

@@ -13,8 +13,8 @@ use crate::checks::{
 use crate::request::{APPLY, Call};
 use crate::resource::{Generation, Resource, copy_field};
 use crate::server::{Answer, Connection};
-use crate::status::{Cause, Failure, Named};
-use crate::store::{Author, Key, Object, Store, encode, version_of};
+use crate::status::{Failure, Named, StatusCause};
+use crate::store::{Author, Object, ObjectKey, ObjectStore, encode, version_of};
 
 /// How often a write is tried that finds the object changed under it.
 const ATTEMPTS: usize = 5;
@@ -92,7 +92,7 @@ impl Connection {
         refuse_causes(named, &(resource.validate)(&object, None, None))?;
         self.validate(resource, call, "CREATE", &name, &object, None)
             .await?;
-        let key = Key {
+        let key = ObjectKey {
             kind,
             namespace: call.namespace.clone(),
             name: name.clone(),
@@ -125,7 +125,7 @@ impl Connection {
             resource,
             name: &call.name,
         };
-        let key = Key {
+        let key = ObjectKey {
             kind,
             namespace: call.namespace.clone(),
             name: call.name.clone(),
@@ -143,10 +143,10 @@ impl Connection {
             };
             let mut new = self.change(resource, call, &old.value)?;
             (resource.admit)(&mut new);
-            let new = self
+            let mutated = self
                 .mutate(resource, call, "UPDATE", &call.name, new, Some(&old.value))
                 .await?;
-            let new = prepare_update(resource, call, &old.value, new)?;
+            let new = prepare_update(resource, call, &old.value, mutated)?;
             self.validate(resource, call, "UPDATE", &call.name, &new, Some(&old.value))
                 .await?;
             if let Some(answer) = self.commit(&key, resource, call, &old, new)? {
@@ -159,7 +159,7 @@ impl Connection {
     /// Stores an update, unless somebody else was first. None means that it is to be tried again.
     fn commit(
         &self,
-        key: &Key,
+        key: &ObjectKey,
         resource: &Resource,
         call: &Call,
         old: &Arc<Object>,
@@ -258,7 +258,7 @@ fn prepare_update(
     match version_of(&new) {
         0 if resource.unconditional_update => {}
         0 => {
-            let cause = Cause::invalid(
+            let cause = StatusCause::invalid(
                 "metadata.resourceVersion",
                 "Invalid value: 0: must be specified for an update",
             );
@@ -294,7 +294,7 @@ fn prepare_update(
 }
 
 /// Serves what a CRD defines, from the moment on when it is stored.
-fn follow_crd(resource: &Resource, store: &mut Store, crd: &Value) {
+fn follow_crd(resource: &Resource, store: &mut ObjectStore, crd: &Value) {
     if resource.plural == "customresourcedefinitions"
         && let Some(defined) = Resource::from_crd(crd)
     {

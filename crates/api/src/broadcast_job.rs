@@ -44,7 +44,7 @@ pub struct BroadcastJobSpec {
     pub completion_policy: CompletionPolicy,
     /// The consequence of a pod that fails.
     #[serde(default, deserialize_with = "null_as_default")]
-    pub failure_policy: FailurePolicy,
+    pub failure_policy: JobFailurePolicy,
 }
 
 /// Whether a job ends, and what becomes of it then.
@@ -65,7 +65,7 @@ pub struct CompletionPolicy {
 /// The consequence of a pod that fails.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-pub struct FailurePolicy {
+pub struct JobFailurePolicy {
     /// `FailFast`: the job fails, and its other pods are deleted. `Continue`: the other nodes get their pods. `Pause`: no further
     /// pod is created until the failure is acknowledged.
     #[serde(default, rename = "type", skip_serializing_if = "Option::is_none")]

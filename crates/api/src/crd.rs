@@ -242,14 +242,14 @@ fn schema_at<'a>(schema: &'a mut SchemaObject, path: &str) -> &'a mut SchemaObje
     path.split('.')
         .filter(|part| !part.is_empty())
         .fold(schema, |schema, part| {
-            let next = match part {
+            let below = match part {
                 "[]" => schema.get_mut("items"),
                 "{}" => schema.get_mut("additionalProperties"),
                 property => schema
                     .get_mut("properties")
                     .and_then(|properties| properties.get_mut(property)),
             };
-            let next = next.and_then(Value::as_object_mut);
+            let next = below.and_then(Value::as_object_mut);
             next.unwrap_or_else(|| unreachable!("the types have {path}"))
         })
 }

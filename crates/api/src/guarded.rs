@@ -75,8 +75,8 @@ impl<K: DeserializeOwned + Resource> Guarded<K> {
 /// The metadata, unless it is undecodable or too long.
 fn read_metadata(text: &str) -> Option<ObjectMeta> {
     let object: MetadataOnly<'_> = serde_json::from_str(text).ok()?;
-    let metadata = object.metadata.get();
-    let metadata = Some(metadata).filter(|metadata| metadata.len() <= LONGEST_METADATA)?;
+    let raw = object.metadata.get();
+    let metadata = Some(raw).filter(|raw| raw.len() <= LONGEST_METADATA)?;
     serde_json::from_str(metadata).ok()
 }
 

@@ -85,11 +85,11 @@ impl FieldSetLevel {
 /// The type in an associative key such as `k:{"type":"Ready"}`.
 fn condition_type(key: &str) -> Option<String> {
     #[derive(Deserialize)]
-    struct Key<'a> {
+    struct AssociativeKey<'a> {
         #[serde(borrow, rename = "type")]
         type_: Cow<'a, str>,
     }
-    let key = serde_json::from_str::<Key<'_>>(key.strip_prefix("k:")?);
+    let key = serde_json::from_str::<AssociativeKey<'_>>(key.strip_prefix("k:")?);
     key.ok().map(|key| key.type_.into_owned())
 }
 

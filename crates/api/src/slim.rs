@@ -307,11 +307,11 @@ fn pinned_node<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Stri
     #[serde(rename_all = "camelCase", default)]
     struct Required {
         #[serde(deserialize_with = "null_as_default")]
-        node_selector_terms: Vec<Term>,
+        node_selector_terms: Vec<NodeTerm>,
     }
     #[derive(Default, Deserialize)]
     #[serde(rename_all = "camelCase", default)]
-    struct Term {
+    struct NodeTerm {
         #[serde(deserialize_with = "null_as_default")]
         match_fields: Vec<FieldRequirement>,
     }
@@ -404,8 +404,8 @@ impl PodWire {
         // The values of annotations have a bound of their own (`TotalAnnotationSizeLimitB`,
         // `k8s.io/apimachinery/pkg/api/validation/objectmeta.go`).
         let annotations = self.metadata.annotations.iter().map(|(key, _)| key.len());
-        let containers = [&self.spec.containers, &self.spec.init_containers];
-        let containers = || containers.into_iter().flatten();
+        let lists = [&self.spec.containers, &self.spec.init_containers];
+        let containers = || lists.into_iter().flatten();
         let names = containers().map(|one| one.name.len() + one.image.len());
         let ports = containers()
             .flat_map(|one| &one.ports)

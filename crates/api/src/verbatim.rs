@@ -29,8 +29,8 @@ pub enum UnreadableTemplate {
 impl Verbatim {
     /// The object.
     pub fn read(&self) -> Result<Map<String, Value>, UnreadableTemplate> {
-        let text = self.0.as_ref();
-        let text = text.map_err(|bytes| UnreadableTemplate::TooLong(*bytes))?;
+        let kept = self.0.as_ref();
+        let text = kept.map_err(|bytes| UnreadableTemplate::TooLong(*bytes))?;
         serde_json::from_str(text).map_err(|error| UnreadableTemplate::Invalid(error.to_string()))
     }
 }
@@ -43,8 +43,8 @@ impl Default for Verbatim {
 
 impl<'de> Deserialize<'de> for Verbatim {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = Box::<RawValue>::deserialize(deserializer)?;
-        let text = text.get();
+        let raw = Box::<RawValue>::deserialize(deserializer)?;
+        let text = raw.get();
         if !text.starts_with('{') {
             return Err(D::Error::custom("a template is an object"));
         }

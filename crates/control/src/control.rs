@@ -13,7 +13,7 @@ use tokio::sync::mpsc::{Sender, channel};
 use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 
-use crate::feature::{Feature, FeatureContext};
+use crate::feature::{FeatureContext, FeatureLoop};
 use crate::kind::Kind;
 use crate::metrics::ControlMetrics;
 use crate::permissions::Permissions;
@@ -127,7 +127,7 @@ impl Control {
             leadership,
             ..self.shared.clone()
         };
-        let feature = Feature::new(rules, shared);
+        let feature = FeatureLoop::new(rules, shared);
         self.features
             .spawn(feature.run(arrivals, self.stop.clone()));
     }

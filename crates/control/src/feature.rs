@@ -41,7 +41,7 @@ const _: () = assert!(DRAIN.as_secs() > request::TIMEOUT.as_secs());
 const _: () = assert!(DRAIN.as_secs() < SHORTEST_GRACE_SECONDS);
 
 /// A feature's rules, and the state of their loop.
-pub(crate) struct Feature<R: Rules> {
+pub(crate) struct FeatureLoop<R: Rules> {
     rules: R,
     shared: FeatureContext,
     queue: WriteQueue<R::Target>,
@@ -77,7 +77,7 @@ struct AnsweredWrite<R: Rules> {
     outcome: RequestOutcome<R::Event>,
 }
 
-impl<R: Rules> Feature<R> {
+impl<R: Rules> FeatureLoop<R> {
     /// A loop that has observed nothing yet.
     pub(crate) fn new(rules: R, mut shared: FeatureContext) -> Self {
         let random = shared.random.fork_rng();
@@ -382,7 +382,7 @@ impl<R: Rules> Feature<R> {
     }
 }
 
-impl<R: Rules> Drop for Feature<R> {
+impl<R: Rules> Drop for FeatureLoop<R> {
     fn drop(&mut self) {
         // Even after a panic the other features go on until they have ended, with all places and
         // gauges that are right.

@@ -44,7 +44,7 @@ const KEPT_ROOM: usize = 1024;
 /// All targets that are not at rest.
 #[derive(Debug)]
 pub(crate) struct WriteQueue<T> {
-    targets: HashMap<T, TargetState>,
+    targets: HashMap<T, TargetProgress>,
     waiting: BTreeSet<(Instant, T)>,
     classes: Vec<ClassQueue<T>>,
     class_of: fn(&T) -> usize,
@@ -81,7 +81,7 @@ struct ClassPace {
 }
 
 #[derive(Debug)]
-enum TargetState {
+enum TargetProgress {
     /// The target is in the queue of its class.
     Ready { failures: Failures },
     /// A request is in flight, or about to be made.
@@ -171,12 +171,12 @@ impl<T: Target> WriteQueue<T> {
                 let ready = &mut self.classes[(self.class_of)(&target)].ready;
                 ready.push(target);
                 let failures = Failures::default();
-                vacant.insert(TargetState::Ready { failures });
+                vacant.insert(TargetProgress::Ready { failures });
             }
             Entry::Occupied(mut occupied) => match occupied.get_mut() {
                 // A waiting target keeps its time: a change of the object must not shorten the back-off of its writes.
-                TargetState::Ready { .. } | TargetState::Waiting { .. } => {}
-                TargetState::InFlight { dirty, .. } => *dirty = true,
+                TargetProgress::Ready { .. } | TargetProgress::Waiting { .. } => {}
+                TargetProgress::InFlight { dirty, .. } => *dirty = true,
             },
         }
     }
@@ -192,7 +192,7 @@ impl<T: Target> WriteQueue<T> {
         self.in_flight += 1;
         if let Some(state) = self.targets.get_mut(&target) {
             let failures = state.failures();
-            *state = TargetState::InFlight {
+            *state = TargetProgress::InFlight {
                 began: now,
                 failures,
                 dirty: false,
@@ -264,7 +264,7 @@ impl<T: Target> WriteQueue<T> {
         now: Instant,
         places: &mut Places,
     ) -> Retried {
-        let Some(TargetState::InFlight {
+        let Some(TargetProgress::InFlight {
             began,
             mut failures,
             dirty,
@@ -330,7 +330,7 @@ impl<T: Target> WriteQueue<T> {
             queue.held_until = None;
         }
         self.targets
-            .retain(|_, state| matches!(state, TargetState::InFlight { .. }));
+            .retain(|_, state| matches!(state, TargetProgress::InFlight { .. }));
         self.release_room();
     }
 
@@ -404,7 +404,7 @@ impl<T: Target> WriteQueue<T> {
         self.classes[(self.class_of)(&target)].waiting += 1;
         self.waiting.insert((until, target.clone()));
         self.targets
-            .insert(target, TargetState::Waiting { failures });
+            .insert(target, TargetProgress::Waiting { failures });
     }
 
     fn wake_due(&mut self, now: Instant) {
@@ -418,7 +418,7 @@ impl<T: Target> WriteQueue<T> {
             // A target that waits is in both, so this finds it.
             if let Some(state) = self.targets.get_mut(&target) {
                 let failures = state.failures();
-                *state = TargetState::Ready { failures };
+                *state = TargetProgress::Ready { failures };
                 queue.ready.push(target);
             }
         }
@@ -472,7 +472,7 @@ impl ClassPace {
     }
 }
 
-impl TargetState {
+impl TargetProgress {
     fn failures(&self) -> Failures {
         match self {
             Self::Ready { failures }

@@ -93,8 +93,8 @@ impl WatchesByType {
                 self.0.push((key, Box::new(watch)));
                 self.0.len() - 1
             });
-        let watch: &mut dyn Any = self.0[place].1.as_mut();
-        let watch = watch
+        let filed: &mut dyn Any = self.0[place].1.as_mut();
+        let watch = filed
             .downcast_mut::<KindWatch<K>>()
             .expect("a watch is filed under its type");
         // A page is decoded in one piece for all subscribers, so the one that allows the least memory decides.
@@ -123,8 +123,8 @@ struct KindWatch<K> {
 impl<K: Watchable> Spawn for KindWatch<K> {
     fn spawn_watch(self: Box<Self>, tasks: &mut JoinSet<()>, context: WatchContext) {
         let own_namespace = &*context.own_namespace;
-        let resource = GroupResource::of::<K>().full_name();
-        let resource = self.selection.describe_resource(resource, own_namespace);
+        let full_name = GroupResource::of::<K>().full_name();
+        let resource = self.selection.describe_resource(full_name, own_namespace);
         let target = self
             .selection
             .list_target::<K>(own_namespace)

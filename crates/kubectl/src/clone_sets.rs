@@ -6,7 +6,7 @@ use leadsman_api::clone_set::INSTANCE_LABEL;
 use leadsman_api::slim::Pod;
 use leadsman_api::slim::claim::PersistentVolumeClaim;
 use leadsman_api::slim::revision::ControllerRevision;
-use leadsman_core::cloneset::{SetExplanation, explain_set};
+use leadsman_core::cloneset::{CloneSetExplanation, explain_set};
 
 use crate::VerbError;
 use crate::reader::{ListSelection, Reader};
@@ -22,7 +22,7 @@ pub(crate) async fn explain(
     (namespace, name): (&str, &str),
     pods: &ListSelection<'_>,
     now: Timestamp,
-) -> Result<SetExplanation, VerbError> {
+) -> Result<CloneSetExplanation, VerbError> {
     let revisions = ListSelection {
         labels: pods.labels.clone(),
         ..ListSelection::of(Some(namespace), 100)
@@ -53,7 +53,7 @@ pub(crate) async fn explain(
     Ok(explained)
 }
 
-pub(crate) fn add_text(set: &SetExplanation, text: &mut Text) {
+pub(crate) fn add_text(set: &CloneSetExplanation, text: &mut Text) {
     let [wanted, there, available, updated] = set.counts;
     let name = bold(format_args!("cloneset {}", set.name));
     line!(text, 0 => "{name}: of {wanted} pods {there} are there, {available} available, {updated} of the present template");

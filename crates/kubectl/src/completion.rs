@@ -16,7 +16,7 @@ use clap_complete::engine::CompletionCandidate;
 use kube::config::Kubeconfig;
 use tokio::time::timeout;
 
-use crate::connection::Connection;
+use crate::connection::ConnectionFlags;
 use crate::output;
 use crate::resources::{ApiResource, CLONE_SETS, KINDS, MARKERS, NAMESPACES, PODS, SIDECAR_SETS};
 
@@ -40,14 +40,14 @@ pub fn complete_for_kubectl(mut command: clap::Command, words: Vec<OsString>) ->
         .iter()
         .filter(|one| !one.is_hide_set())
     {
-        let value = candidate.get_value().to_string_lossy();
-        let value = value.strip_prefix(&*flag).unwrap_or(&value);
-        let help = candidate
+        let whole = candidate.get_value().to_string_lossy();
+        let value = whole.strip_prefix(&*flag).unwrap_or(&whole);
+        let description = candidate
             .get_help()
             .map(ToString::to_string)
             .unwrap_or_default();
         // One line is one candidate.
-        let help = help.lines().next().unwrap_or_default();
+        let help = description.lines().next().unwrap_or_default();
         text.extend([value, "\t", help, "\n"]);
         // A kind, which is followed by a name in the same word.
         if value.ends_with('/') {
@@ -141,8 +141,8 @@ pub(crate) fn complete_targets(current: &OsStr) -> Vec<CompletionCandidate> {
     if let Some(resource) = kind_before(&words, &text) {
         return candidates_beginning_with(current, complete_names(resource));
     }
-    let kinds = KINDS.iter().map(|(_, names)| format!("{}/", names[0]));
-    let kinds = candidates_beginning_with(current, kinds);
+    let beginnings = KINDS.iter().map(|(_, names)| format!("{}/", names[0]));
+    let kinds = candidates_beginning_with(current, beginnings);
     // No kind begins so: what is typed may be the name of a pod.
     if kinds.is_empty() {
         return candidates_beginning_with(current, complete_names(PODS));
@@ -199,9 +199,9 @@ fn flag_values(words: &[String], long: &str) -> Vec<String> {
 }
 
 /// The cluster and the user that the words name, as the verb will have them.
-fn connection_from_words(words: &[String]) -> Connection {
+fn connection_from_words(words: &[String]) -> ConnectionFlags {
     let value = |long| flag_values(words, long).pop();
-    Connection {
+    ConnectionFlags {
         namespace: value("--namespace"),
         kubeconfig: value("--kubeconfig").map(Into::into),
         context: value("--context"),

@@ -15,7 +15,7 @@ use crate::{VerbError, completion};
 /// The flags that choose a cluster and a user.
 #[derive(Clone, Debug, Default, clap::Args)]
 #[command(next_help_heading = "Flags of kubectl")]
-pub(crate) struct Connection {
+pub(crate) struct ConnectionFlags {
     /// Namespace [default: the one of the context]
     #[arg(short, long, value_name = "NAME", add = ArgValueCompleter::new(completion::complete_namespaces))]
     pub(crate) namespace: Option<String>,
@@ -61,7 +61,7 @@ pub(crate) struct Connected {
     pub(crate) namespace: String,
 }
 
-impl Connection {
+impl ConnectionFlags {
     /// A reader of the cluster, and the namespace that is meant by default. No request is sent.
     pub(crate) async fn connect_reader(&self) -> Result<(Reader, String), VerbError> {
         let connected = self
@@ -147,7 +147,7 @@ contexts:
 
     async fn config(words: &[&str]) -> (String, Option<String>, String) {
         let words = std::iter::once("verb").chain(words.iter().copied());
-        let line = CommandLine::<Connection>::try_parse_from(words).unwrap();
+        let line = CommandLine::<ConnectionFlags>::try_parse_from(words).unwrap();
         let kubeconfig = Kubeconfig::from_yaml(KUBECONFIG).unwrap();
         let options = line.args.kubeconfig_options();
         let config = Config::from_custom_kubeconfig(kubeconfig, &options).await;

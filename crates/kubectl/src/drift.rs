@@ -13,7 +13,7 @@ use leadsman_core::sidecarset::set::Namespaces;
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::connection::Connection;
+use crate::connection::ConnectionFlags;
 use crate::output::{Colors, OutputFormat};
 use crate::reader::{ListSelection, Reader};
 use crate::report::{
@@ -32,7 +32,7 @@ const VALUE_CHARS: usize = 80;
 #[command(
     after_help = "Examples:\n  kubectl leadsman drift log-agent\n  kubectl leadsman drift log-agent -n prod -o wide"
 )]
-pub struct Args {
+pub struct DriftArgs {
     /// Name of the SidecarSet
     #[arg(value_name = "NAME", add = ArgValueCompleter::new(completion::complete_sidecar_sets))]
     set: String,
@@ -42,10 +42,10 @@ pub struct Args {
     #[command(flatten)]
     pub(crate) colors: Colors,
     #[command(flatten)]
-    connection: Connection,
+    connection: ConnectionFlags,
 }
 
-pub(crate) async fn run(args: &Args) -> Result<(), VerbError> {
+pub(crate) async fn run(args: &DriftArgs) -> Result<(), VerbError> {
     // `sidecarset/NAME`, as other verbs and kubectl take it, is the same.
     let name = args.set.rsplit('/').next().unwrap_or_default();
     let (reader, _) = args.connection.connect_reader().await?;

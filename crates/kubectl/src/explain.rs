@@ -7,7 +7,7 @@ use futures::future::try_join_all;
 use jiff::Timestamp;
 use leadsman_api::slim::{Node, Pod};
 use leadsman_api::{Guarded, NodePodProbe, PodProbeMarker};
-use leadsman_core::cloneset::SetExplanation;
+use leadsman_core::cloneset::CloneSetExplanation;
 use leadsman_core::cluster::ObjectName;
 use leadsman_core::podprobe::explain::{
     Explanation, ObservedCluster, ObservedObjects, PodGroup, Unread, format_selector,
@@ -15,7 +15,7 @@ use leadsman_core::podprobe::explain::{
 };
 use serde::Serialize;
 
-use crate::connection::Connection;
+use crate::connection::ConnectionFlags;
 use crate::output::{self, Colors, OutputFormat};
 use crate::reader::{ListSelection, Reader};
 use crate::recent_runs::{Agents, known_uids};
@@ -36,7 +36,7 @@ const FEW_NODES: usize = 8;
 #[command(
     after_help = "Examples:\n  kubectl leadsman explain pod/game-0\n  kubectl leadsman explain deploy/game -n prod\n  kubectl leadsman explain sidecarset/log-agent\n  kubectl leadsman explain -l app=game -A -o wide"
 )]
-pub struct Args {
+pub struct ExplainArgs {
     /// pod/NAME, deployment/NAME, statefulset/NAME, daemonset/NAME, replicaset/NAME, job/NAME, cronjob/NAME, cloneset/NAME,
     /// podprobemarker/NAME, sidecarset/NAME or broadcastjob/NAME; a NAME alone is a pod's
     #[arg(value_name = "TYPE/NAME", num_args = 0..=2, required_unless_present = "selector", add = ArgValueCompleter::new(completion::complete_targets))]
@@ -56,7 +56,7 @@ pub struct Args {
     #[command(flatten)]
     pub(crate) colors: Colors,
     #[command(flatten)]
-    connection: Connection,
+    connection: ConnectionFlags,
 }
 
 /// The answer for one pod.
@@ -76,7 +76,7 @@ struct ManyPods {
     object: Option<TargetState>,
     /// The explanation of a `CloneSet`: what its pods wait for.
     #[serde(rename = "cloneSet", skip_serializing_if = "Option::is_none")]
-    clone_set: Option<SetExplanation>,
+    clone_set: Option<CloneSetExplanation>,
     groups: Vec<PodGroup>,
     /// The explanation of each pod by its markers; empty where a set is asked about.
     pods: Vec<Explanation>,
@@ -86,7 +86,7 @@ struct ManyPods {
     names: Vec<ObjectName>,
 }
 
-pub(crate) async fn run(args: &Args) -> Result<(), VerbError> {
+pub(crate) async fn run(args: &ExplainArgs) -> Result<(), VerbError> {
     let words: Vec<_> = args.target.iter().map(String::as_str).collect();
     let target = parse_target(&words, args.selector.as_deref())?;
     let (reader, namespace) = args.connection.connect_reader().await?;
@@ -326,8 +326,8 @@ async fn read_neighbours(
             continue;
         };
         let mut policies = marker.spec.probes.iter().flat_map(|one| &one.marker_policy);
-        let namespace = marker.metadata.namespace.as_ref();
-        let namespace = namespace.filter(|namespace| namespaces.contains(*namespace));
+        let own = marker.metadata.namespace.as_ref();
+        let namespace = own.filter(|namespace| namespaces.contains(*namespace));
         let Some(namespace) = namespace.filter(|_| policies.any(|one| one.exclusive.is_some()))
         else {
             continue;
@@ -387,9 +387,9 @@ mod tests {
 
     #[test]
     fn a_target_or_a_selector_is_required() {
-        assert!(CommandLine::<Args>::try_parse_from(["explain"]).is_err());
-        assert!(CommandLine::<Args>::try_parse_from(["explain", "p", "-l", "a=b"]).is_err());
-        assert!(CommandLine::<Args>::try_parse_from(["explain", "p", "-A"]).is_err());
+        assert!(CommandLine::<ExplainArgs>::try_parse_from(["explain"]).is_err());
+        assert!(CommandLine::<ExplainArgs>::try_parse_from(["explain", "p", "-l", "a=b"]).is_err());
+        assert!(CommandLine::<ExplainArgs>::try_parse_from(["explain", "p", "-A"]).is_err());
     }
 
     /// What is said of a target, and by which requests.

@@ -15,7 +15,7 @@ use leadsman_process::list::ListTarget;
 use leadsman_process::watcher::{WatchEvent, list_and_watch};
 use serde::Serialize;
 
-use crate::connection::Connection;
+use crate::connection::ConnectionFlags;
 use crate::explain::explain_pods;
 use crate::output::{self, Colors, NO_TABLE, OutputFormat};
 use crate::reader::{ListSelection, Reader};
@@ -30,7 +30,7 @@ use crate::{VerbError, completion};
 #[command(
     after_help = "Examples:\n  kubectl leadsman history pod/game-0\n  kubectl leadsman history game-0 -n prod -o wide\n  kubectl leadsman history game-0 -w"
 )]
-pub struct Args {
+pub struct HistoryArgs {
     /// pod/NAME, or NAME
     #[arg(value_name = "pod/NAME", num_args = 1..=2, required = true, add = ArgValueCompleter::new(completion::complete_pods))]
     pod: Vec<String>,
@@ -43,7 +43,7 @@ pub struct Args {
     #[command(flatten)]
     pub(crate) colors: Colors,
     #[command(flatten)]
-    connection: Connection,
+    connection: ConnectionFlags,
 }
 
 /// The known past of a pod.
@@ -122,7 +122,7 @@ struct ProbeRuns {
     runs: Vec<RecordedRun>,
 }
 
-pub(crate) async fn run(args: &Args) -> Result<(), VerbError> {
+pub(crate) async fn run(args: &HistoryArgs) -> Result<(), VerbError> {
     let words: Vec<_> = args.pod.iter().map(String::as_str).collect();
     let target = parse_target(&words, None)?;
     if !matches!(target, PodsOf::Pod(_)) {
@@ -509,7 +509,7 @@ Not read
 
     #[test]
     fn a_pod_is_required() {
-        assert!(CommandLine::<Args>::try_parse_from(["history"]).is_err());
-        assert!(CommandLine::<Args>::try_parse_from(["history", "pod/p"]).is_ok());
+        assert!(CommandLine::<HistoryArgs>::try_parse_from(["history"]).is_err());
+        assert!(CommandLine::<HistoryArgs>::try_parse_from(["history", "pod/p"]).is_ok());
     }
 }

@@ -46,7 +46,7 @@ pub(crate) struct Install {
 #[derive(Debug, Parser)]
 #[command(name = "leadsman")]
 enum Leadsman {
-    Manager(leadsman_manager::Args),
+    Manager(leadsman_manager::ManagerArgs),
 }
 
 /// The label of leadsman's pods, without their component.
@@ -64,8 +64,8 @@ impl Reader {
             Ok(ManagerState::Absent) | Err(_) => None,
         };
         // A manager's identity begins with the namespace of its installation.
-        let namespace = holder.and_then(|holder| holder.split_once('/'));
-        let namespace = namespace
+        let identity = holder.and_then(|holder| holder.split_once('/'));
+        let namespace = identity
             .map_or(DEFAULT_NAMESPACE, |(namespace, _)| namespace)
             .to_owned();
         let selection = ListSelection {

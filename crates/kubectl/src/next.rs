@@ -19,7 +19,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::VerbError;
-use crate::connection::Connection;
+use crate::connection::ConnectionFlags;
 use crate::install::Install;
 use crate::output::{Colors, OutputFormat};
 use crate::report::{Report, Text, TextTable, bad, bold, line, print_report, row, waiting};
@@ -31,7 +31,7 @@ use crate::trial::documents;
 #[command(
     after_help = "Examples:\n  kubectl leadsman next nightly-report\n  kubectl leadsman next -f cronjob.yaml --count 10\n  kubectl leadsman next --schedule '30 2 * * *' --time-zone Europe/Berlin --since 2027-03-27T00:00:00Z"
 )]
-pub struct Args {
+pub struct NextArgs {
     /// Name of an `AdvancedCronJob`.
     #[arg(help = "Name of an AdvancedCronJob", required_unless_present_any = ["schedule", "file"], conflicts_with_all = ["schedule", "file"])]
     name: Option<String>,
@@ -59,7 +59,7 @@ pub struct Args {
     #[command(flatten)]
     pub(crate) colors: Colors,
     #[command(flatten)]
-    connection: Connection,
+    connection: ConnectionFlags,
 }
 
 /// The answer: one schedule, or those of a file.
@@ -94,7 +94,7 @@ struct MissedReport {
     latest: Timestamp,
 }
 
-pub(crate) async fn run(args: &Args) -> Result<(), VerbError> {
+pub(crate) async fn run(args: &NextArgs) -> Result<(), VerbError> {
     let mut default = args.default_time_zone.clone();
     let mut now = clock::now();
     let mut hindrances = Vec::new();
@@ -140,9 +140,9 @@ pub(crate) async fn run(args: &Args) -> Result<(), VerbError> {
         report.problems.extend(hindrances.iter().cloned());
         report
     });
-    let reports = Schedules(reports.collect());
-    print_report(args.output, now, &reports)?;
-    match reports.0.iter().find(|report| report.next.is_empty()) {
+    let schedules = Schedules(reports.collect());
+    print_report(args.output, now, &schedules)?;
+    match schedules.0.iter().find(|report| report.next.is_empty()) {
         Some(_) => Err(VerbError::Found("a schedule has no next time".to_owned())),
         None => Ok(()),
     }

@@ -304,13 +304,13 @@ impl Reader {
             ..ListParams::default()
         };
         loop {
-            let request = Request::new(resource.objects_path(selection.namespace));
-            let request = if selection.names_only {
-                request.list_metadata(&params)
+            let builder = Request::new(resource.objects_path(selection.namespace));
+            let built = if selection.names_only {
+                builder.list_metadata(&params)
             } else {
-                request.list(&params)
+                builder.list(&params)
             };
-            let request = request.map_err(|error| refused(&error))?;
+            let request = built.map_err(|error| refused(&error))?;
             let reply = self.send_request(Verb::ListOrWatch, request).await;
             if reply.disposition != Disposition::Done {
                 return Err(reply.disposition);

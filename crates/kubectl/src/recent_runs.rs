@@ -117,8 +117,8 @@ impl Reader {
         query: &HistoryQuery,
     ) -> Result<NodeHistory, Unread> {
         let pod = agents.agent_of_node(node)?;
-        let flags = query_flags(query);
-        let flags = flags.iter().map(String::as_str);
+        let words = query_flags(query);
+        let flags = words.iter().map(String::as_str);
         let command: Vec<_> = [PROGRAM, "history"].into_iter().chain(flags).collect();
         let output = self
             .exec_command(&ExecCommand {
@@ -153,8 +153,8 @@ fn query_flags(query: &HistoryQuery) -> Vec<String> {
 
 /// An answer, or why it is none.
 fn parse_answer(output: &ExecOutput) -> Result<NodeHistory, String> {
-    let said = String::from_utf8_lossy(&output.stderr);
-    let said = said.trim().trim_start_matches("leadsman-agent: ");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    let said = stderr.trim().trim_start_matches("leadsman-agent: ");
     match &output.end {
         ExecEnd::Exited(0) => {}
         ExecEnd::Exited(code) if said.is_empty() => {
@@ -178,8 +178,8 @@ fn parse_answer(output: &ExecOutput) -> Result<NodeHistory, String> {
     }
     let undecodable = |error: &serde_json::Error| format!("its answer cannot be decoded: {error}");
     let mut lines = output.stdout.split(|byte| *byte == b'\n');
-    let head = lines.next().unwrap_or_default();
-    let head: HistoryHead = serde_json::from_slice(head).map_err(|error| undecodable(&error))?;
+    let first = lines.next().unwrap_or_default();
+    let head: HistoryHead = serde_json::from_slice(first).map_err(|error| undecodable(&error))?;
     let probes = lines
         .take(head.probes)
         .filter(|line| !line.is_empty())

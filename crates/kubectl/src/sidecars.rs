@@ -60,8 +60,8 @@ pub(crate) async fn read_sidecars(
 ) -> Option<ExplainedSidecars> {
     let pod = reader.read_pod_object(name).map_ok(|pod| vec![pod]);
     let explained = explain_sidecars(reader, slice::from_ref(name), pod, now).await?;
-    let sets = explained.pods.into_iter().next();
-    let sets = sets.map_or_else(Vec::new, |(_, sets)| sets);
+    let first = explained.pods.into_iter().next();
+    let sets = first.map_or_else(Vec::new, |(_, sets)| sets);
     Sidecars::new(sets, explained.is_gate_off, explained.unread)
 }
 

@@ -19,7 +19,7 @@ use leadsman_process::list::ListTarget;
 use leadsman_process::watcher::{WatchEvent, list_and_watch};
 use serde::Serialize;
 
-use crate::connection::Connection;
+use crate::connection::ConnectionFlags;
 use crate::output::{self, Colors, NO_TABLE, OutputFormat};
 use crate::reader::{ListSelection, Reader};
 use crate::report::{
@@ -34,8 +34,8 @@ use crate::{VerbError, completion};
 #[command(
     after_help = "Examples:\n  kubectl leadsman status\n  kubectl leadsman status game-server -n prod -o wide\n  kubectl leadsman status -A -w"
 )]
-pub struct Args {
-    /// Only this marker
+pub struct StatusArgs {
+    /// Show only this marker
     #[arg(value_name = "MARKER", add = ArgValueCompleter::new(completion::complete_markers))]
     marker: Option<String>,
     /// Show only the markers and SidecarSets that this label selector matches
@@ -53,7 +53,7 @@ pub struct Args {
     #[command(flatten)]
     pub(crate) colors: Colors,
     #[command(flatten)]
-    connection: Connection,
+    connection: ConnectionFlags,
 }
 
 /// The objects of all features that are on.
@@ -64,10 +64,10 @@ struct Fleet<'a> {
     #[serde(rename = "sidecarSets", skip_serializing_if = "Vec::is_empty")]
     sets: Vec<SetSummary>,
     #[serde(skip)]
-    args: &'a Args,
+    args: &'a StatusArgs,
 }
 
-pub(crate) async fn run(args: &Args) -> Result<(), VerbError> {
+pub(crate) async fn run(args: &StatusArgs) -> Result<(), VerbError> {
     let (reader, namespace) = args.connection.connect_reader().await?;
     let namespace = (!args.all_namespaces).then_some(namespace.as_str());
     if args.watch {
@@ -78,7 +78,7 @@ pub(crate) async fn run(args: &Args) -> Result<(), VerbError> {
 }
 
 async fn read_fleet<'a>(
-    args: &'a Args,
+    args: &'a StatusArgs,
     reader: &Reader,
     namespace: Option<&str>,
 ) -> Result<(Fleet<'a>, Timestamp), VerbError> {
@@ -103,7 +103,7 @@ async fn read_fleet<'a>(
 }
 
 async fn read_markers(
-    args: &Args,
+    args: &StatusArgs,
     reader: &Reader,
     namespace: Option<&str>,
 ) -> Result<Vec<Guarded<PodProbeMarker>>, VerbError> {
@@ -122,7 +122,7 @@ async fn read_markers(
 
 /// The sets that may be for pods of a namespace, unless one marker is asked for; none where the kind is not served.
 async fn read_sets(
-    args: &Args,
+    args: &StatusArgs,
     reader: &Reader,
     namespace: Option<&str>,
 ) -> Result<Vec<SetSummary>, Unread> {
@@ -207,14 +207,14 @@ const HEADINGS: [&str; 13] = [
     "AGE",
 ];
 
-fn new_table(args: &Args) -> TextTable {
+fn new_table(args: &StatusArgs) -> TextTable {
     let first = usize::from(!args.all_namespaces);
     let end = last_column(args.output == OutputFormat::Wide, HEADINGS.len());
     TextTable::new(&HEADINGS[first..end])
 }
 
 /// Adds a line for each probe of a marker.
-fn add_rows(table: &mut TextTable, marker: &MarkerSummary, args: &Args, text: &Text) {
+fn add_rows(table: &mut TextTable, marker: &MarkerSummary, args: &StatusArgs, text: &Text) {
     let none = [ProbeCounts::default()];
     let probes = match marker.probes.as_slice() {
         [] => none.as_slice(),
@@ -343,7 +343,7 @@ impl Fleet<'_> {
         let mut table = TextTable::new(&headings[..last_column(text.is_wide, headings.len())]);
         for set in &self.sets {
             let style = if set.ready { good } else { bad };
-            let cells = [
+            let all = [
                 set.name.clone(),
                 set.matched_pods.to_string(),
                 set.updated_pods.to_string(),
@@ -353,7 +353,7 @@ impl Fleet<'_> {
                 observed_generation(set.observed_generation, set.generation),
                 or_dash(set.created.as_ref().map(|time| text.format_age(time.0))),
             ];
-            let cells = cells.iter().take(last_column(text.is_wide, cells.len()));
+            let cells = all.iter().take(last_column(text.is_wide, all.len()));
             table.add_row(&cells.map(|it| it as _).collect::<Vec<_>>());
         }
         text.add_table(0, &table);
@@ -365,7 +365,7 @@ impl Fleet<'_> {
 
 /// Prints all markers, then each one that changes.
 async fn watch_markers(
-    args: &Args,
+    args: &StatusArgs,
     reader: Reader,
     namespace: Option<&str>,
 ) -> Result<(), VerbError> {
@@ -435,7 +435,7 @@ mod tests {
 
     const NOW: &str = "2026-01-01T01:00:00Z";
 
-    fn args(words: &[&str]) -> Args {
+    fn args(words: &[&str]) -> StatusArgs {
         let words = std::iter::once("status").chain(words.iter().copied());
         CommandLine::try_parse_from(words).unwrap().args
     }

@@ -14,7 +14,7 @@ use leadsman_core::podprobe::history::{HistoryQuery, ProbeHistory, RunResult};
 use serde::Serialize;
 
 use crate::VerbError;
-use crate::connection::Connection;
+use crate::connection::ConnectionFlags;
 use crate::output::{Colors, OutputFormat};
 use crate::reader::{ListSelection, Reader};
 use crate::recent_runs::{Agents, NodeHistory, known_uids};
@@ -31,8 +31,8 @@ const CONCURRENCY: usize = 8;
 #[command(
     after_help = "Examples:\n  kubectl leadsman top -A\n  kubectl leadsman top -n prod -l app=game --by pod --sort-by failed\n  kubectl leadsman top -A --by node --max-nodes 200"
 )]
-pub struct Args {
-    /// What each line stands for
+pub struct TopArgs {
+    /// Group the runs by this; each group is one line
     #[arg(long, value_name = "WHAT", default_value = "probe")]
     by: By,
     /// Column to sort by, with the largest value first
@@ -53,7 +53,7 @@ pub struct Args {
     #[command(flatten)]
     pub(crate) colors: Colors,
     #[command(flatten)]
-    connection: Connection,
+    connection: ConnectionFlags,
 }
 
 /// The subject of a line.
@@ -137,14 +137,14 @@ struct SelectedPods {
     nodes: Vec<String>,
 }
 
-pub(crate) async fn run(args: &Args) -> Result<(), VerbError> {
+pub(crate) async fn run(args: &TopArgs) -> Result<(), VerbError> {
     let (reader, namespace) = args.connection.connect_reader().await?;
     let namespace = (!args.all_namespaces).then_some(namespace.as_str());
     let now = reader.cluster_time().await;
     let install = reader.read_install(now).await;
     let agent_namespace = &install.config.agent_namespace;
-    let agents = reader.read_agents(agent_namespace, None).await;
-    let agents = Agents::new(agent_namespace, &agents);
+    let found = reader.read_agents(agent_namespace, None).await;
+    let agents = Agents::new(agent_namespace, &found);
     let scope = select_pods(args, &reader, &agents, namespace).await?;
     if scope.nodes.len() > args.max_nodes {
         return Err(VerbError::Usage(format!(
@@ -166,7 +166,7 @@ pub(crate) async fn run(args: &Args) -> Result<(), VerbError> {
 
 /// Selects the pods that are meant, and the nodes with an agent on which they are.
 async fn select_pods(
-    args: &Args,
+    args: &TopArgs,
     reader: &Reader,
     agents: &Agents,
     namespace: Option<&str>,
@@ -215,7 +215,7 @@ async fn ask_agents(
 fn sum_up_answers(
     answers: Vec<(String, Result<NodeHistory, Unread>)>,
     scope: &SelectedPods,
-    args: &Args,
+    args: &TopArgs,
 ) -> Result<FleetUsage, VerbError> {
     let mut lines: BTreeMap<[String; 3], Usage> = BTreeMap::new();
     let (mut unread, mut nodes, mut runs_kept) = (BTreeSet::new(), 0, 0);
@@ -368,8 +368,8 @@ impl FleetUsage {
         };
         let mut table = TextTable::new(&[&of[self.left_out()..], &MEASURED].concat());
         for usage in &self.usage {
-            let cells = self.cells(usage);
-            let cells: Vec<_> = cells[self.left_out()..].iter().map(|it| it as _).collect();
+            let all = self.cells(usage);
+            let cells: Vec<_> = all[self.left_out()..].iter().map(|it| it as _).collect();
             table.add_row(&cells);
         }
         table
@@ -433,9 +433,9 @@ mod tests {
     use crate::CommandLine;
     use crate::report::plain_text;
 
-    fn args(words: &[&str]) -> Args {
+    fn args(words: &[&str]) -> TopArgs {
         let words = std::iter::once("top").chain(words.iter().copied());
-        CommandLine::<Args>::try_parse_from(words).unwrap().args
+        CommandLine::<TopArgs>::try_parse_from(words).unwrap().args
     }
 
     fn probe(pod: &str, name: &str, period: u32, runs: &[(&str, f64, f64)]) -> ProbeHistory {
@@ -552,7 +552,7 @@ Not read
     #[test]
     fn a_sort_key_that_does_not_exist_is_refused_with_what_was_meant() {
         let refused =
-            CommandLine::<Args>::try_parse_from(["top", "--sort-by", "bussy"]).unwrap_err();
+            CommandLine::<TopArgs>::try_parse_from(["top", "--sort-by", "bussy"]).unwrap_err();
         assert!(refused.to_string().contains("busy"), "{refused}");
     }
 }

@@ -35,24 +35,24 @@ static ALLOCATOR: Jemalloc = Jemalloc;
 #[command(arg_required_else_help = true)]
 struct Arguments {
     #[command(subcommand)]
-    command: Command,
+    command: LeadsmanCommand,
 }
 
 #[derive(Subcommand)]
-enum Command {
+enum LeadsmanCommand {
     /// Run the cluster's manager
-    Manager(Box<leadsman_manager::Args>),
+    Manager(Box<leadsman_manager::ManagerArgs>),
     /// Print the objects that a cluster needs before the first start, as YAML
-    Manifests(verbs::manifests::Args),
+    Manifests(verbs::manifests::ManifestsArgs),
     /// Check whether a cluster is ready, and print what to do first
-    Preflight(verbs::preflight::Args),
+    Preflight(verbs::preflight::PreflightArgs),
 }
 
 fn main() -> ExitCode {
     match Arguments::parse().command {
-        Command::Manager(args) => verbs::manager::run(&args),
-        Command::Manifests(args) => verbs::manifests::run(&args),
-        Command::Preflight(args) => verbs::preflight::run(&args),
+        LeadsmanCommand::Manager(args) => verbs::manager::run(&args),
+        LeadsmanCommand::Manifests(args) => verbs::manifests::run(&args),
+        LeadsmanCommand::Preflight(args) => verbs::preflight::run(&args),
     }
 }
 

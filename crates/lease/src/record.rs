@@ -15,11 +15,11 @@ pub fn holder_of(lease: &Lease) -> Option<&str> {
 
 /// The duration of the Lease; `default` for a record without one.
 pub fn duration_of(lease: &Lease, default: Duration) -> Duration {
-    let seconds = lease
+    let given = lease
         .spec
         .as_ref()
         .and_then(|spec| spec.lease_duration_seconds);
-    let seconds = seconds.and_then(|seconds| u64::try_from(seconds).ok());
+    let seconds = given.and_then(|seconds| u64::try_from(seconds).ok());
     seconds.map_or(default, Duration::from_secs)
 }
 

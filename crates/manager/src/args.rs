@@ -16,7 +16,7 @@ use crate::systems::SYSTEMS;
 /// One for the cluster, or more: one of them leads and writes, the others stand by. It needs the CRDs and the rights
 /// that `leadsman manifests` prints, and waits for them.
 #[derive(Clone, Debug, clap::Args)]
-pub struct Args {
+pub struct ManagerArgs {
     /// The defaults that fill timing fields that a probe leaves out. With openkruise the manager also
     /// sets OpenKruise's finalizer on every marker and upgrades pods that were injected with a
     /// pinned revision, and --sidecarset-standing-rule is fail by default
@@ -88,13 +88,13 @@ pub struct Args {
     pub ignore_openkruise: bool,
     /// The address at which the API server finds the webhooks.
     #[command(flatten)]
-    pub admission: leadsman_admission::Args,
+    pub admission: leadsman_admission::AdmissionArgs,
     /// The flags that manager and agent share.
     #[command(flatten)]
-    pub process: leadsman_process::Args,
+    pub process: leadsman_process::ProcessArgs,
 }
 
-impl Args {
+impl ManagerArgs {
     /// The configuration of `SidecarSet`s that the flags describe.
     pub fn sidecar_set_config(&self) -> sidecarset::Config {
         sidecarset::Config {
@@ -132,7 +132,7 @@ pub enum StandingRule {
     Fail,
 }
 
-impl Args {
+impl ManagerArgs {
     /// The fate of a pod without an answer, if API servers call for all pods.
     pub(crate) fn standing_rule(&self) -> Option<FailurePolicy> {
         // OpenKruise has one rule for all pods, with `Fail` since 1.5 (`pkg/webhook/pod/mutating/webhooks.go`).
@@ -201,7 +201,7 @@ mod tests {
     #[derive(Parser)]
     struct Line {
         #[command(flatten)]
-        args: Args,
+        args: ManagerArgs,
     }
 
     // SDF-61

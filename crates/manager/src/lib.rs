@@ -34,7 +34,7 @@ mod sidecarset;
 mod systems;
 mod webhook_rights;
 
-pub use args::{Args, CompatibleWith, StandingRule};
+pub use args::{CompatibleWith, ManagerArgs, StandingRule};
 pub use gates::{Gates, GatesError, openkruise_acts_on_markers};
 pub use leader::{LEASE, LEASE_NAMESPACE, LEASE_RIGHTS};
 pub use leadsman_admission::WebhookServing;

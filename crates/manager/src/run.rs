@@ -11,7 +11,7 @@ use tokio::task::JoinError;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::args::Args;
+use crate::args::ManagerArgs;
 use crate::gates::Gates;
 use crate::leader;
 use crate::openkruise::OpenKruiseGuard;
@@ -36,7 +36,7 @@ pub enum ManagerError {
 }
 
 /// Runs the manager until SIGTERM or SIGINT.
-pub fn run_manager(args: &Args) -> Result<(), RunError<ManagerError>> {
+pub fn run_manager(args: &ManagerArgs) -> Result<(), RunError<ManagerError>> {
     leadsman_process::run_process(&args.process, Component::Manager, async move |process| {
         if !args.feature_gates.pod_probe_marker {
             warn_that_markers_stay();
@@ -54,7 +54,7 @@ pub fn run_manager(args: &Args) -> Result<(), RunError<ManagerError>> {
 /// permits writes for `SidecarSet`s, and for all else on which `OpenKruise` acts without a gate.
 fn add_features(
     control: &mut Control,
-    args: &Args,
+    args: &ManagerArgs,
     over_sets: &watch::Receiver<Leadership>,
     metrics: &leadsman_process::Metrics,
 ) -> Vec<Webhook> {
@@ -124,7 +124,7 @@ async fn run_without_features(process: &Process) {
 /// Runs the features whose gates are on until the process is to stop. All that it has begun ends with the future: one that is
 /// dropped is a process that is killed.
 pub async fn run_features(
-    args: &Args,
+    args: &ManagerArgs,
     process: Process,
     serving: WebhookServing,
 ) -> Result<(), ManagerError> {
@@ -168,8 +168,8 @@ pub async fn run_features(
         stop_taking: process.shutdown.clone(),
         ..Shutdown::default()
     };
-    let candidate = tokio::spawn(candidate.take_part(shutdown.clone()));
-    let mut candidate = AbortOnDropHandle::new(candidate);
+    let task = tokio::spawn(candidate.take_part(shutdown.clone()));
+    let mut candidate = AbortOnDropHandle::new(task);
     let control = async { Ok(control.run().await?) };
     let broken = async {
         tokio::select! {
@@ -236,7 +236,7 @@ mod tests {
     #[derive(Parser)]
     struct Line {
         #[command(flatten)]
-        args: Args,
+        args: ManagerArgs,
     }
 
     // SCS-80, SDF-52, PPM-17

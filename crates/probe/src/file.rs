@@ -126,8 +126,8 @@ impl PodFolders<'_> {
             return None;
         }
         // The message has its time and not its age, by which it would be another one each second.
-        let at = Timestamp::from_second(seconds);
-        let at = at.map_or_else(|_| format!("second {seconds}"), |at| at.to_string());
+        let time = Timestamp::from_second(seconds);
+        let at = time.map_or_else(|_| format!("second {seconds}"), |at| at.to_string());
         let what = format!("was last written at {at}, more than {most} s ago");
         Some(failed(file, what))
     }

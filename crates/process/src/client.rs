@@ -49,7 +49,7 @@ impl Component {
 #[derive(Clone, Debug, Default, clap::Args)]
 #[group(skip)]
 #[command(next_help_heading = "API server")]
-pub struct Args {
+pub struct ClientArgs {
     /// Kubeconfig file [default: $KUBECONFIG, ~/.kube/config, then the service account of the pod]
     #[arg(long, env = "LEADSMAN_KUBECONFIG", value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
@@ -89,7 +89,7 @@ pub enum ClientError {
     },
 }
 
-impl Args {
+impl ClientArgs {
     /// A client by these flags. No request is sent.
     ///
     /// Its user agent is `leadsman/VERSION (COMPONENT)`, which the API server's audit log shows (`userAgent`).
@@ -159,7 +159,7 @@ mod tests {
 
     #[tokio::test]
     async fn the_error_names_a_missing_kubeconfig() {
-        let args = Args {
+        let args = ClientArgs {
             kubeconfig: Some("/nowhere/kubeconfig".into()),
             context: None,
         };

@@ -46,7 +46,7 @@ pub mod watcher;
 pub use backoff::Backoff;
 pub use client::Component;
 pub use metrics::Metrics;
-pub use process::{Args, Process, RunError, exit_status, run_process};
+pub use process::{Process, ProcessArgs, RunError, exit_status, run_process};
 pub use random::RandomSource;
 pub use readiness::{Readiness, ReadinessCheck};
 pub use server::ApiServer;

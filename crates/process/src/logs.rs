@@ -17,7 +17,7 @@ const DEFAULT_FILTER: &str = "info,kube_client::client::builder=off";
 #[derive(Clone, Debug, clap::Args)]
 #[group(skip)]
 #[command(next_help_heading = "Log")]
-pub struct Args {
+pub struct LogArgs {
     /// Log filter: `LEVEL` or `TARGET=LEVEL`, separated by commas [default: info]
     #[arg(long, env = "LEADSMAN_LOG", value_name = "FILTER", default_value = DEFAULT_FILTER, hide_default_value = true)]
     pub log: String,
@@ -56,7 +56,7 @@ pub enum LogError {
     AlreadySet(#[from] TryInitError),
 }
 
-impl Args {
+impl LogArgs {
     /// Sets up the log of this process, once.
     pub fn init_subscriber(&self) -> Result<(), LogError> {
         // Not `EnvFilter`: its filters by field values depend on a regular expression engine.
@@ -64,15 +64,15 @@ impl Args {
             filter: self.log.clone(),
             source,
         })?;
-        let lines = fmt::layer()
+        let layer = fmt::layer()
             .with_writer(std::io::stderr)
             // Escape sequences are for terminals; a log collector would store them.
             .with_ansi(std::io::stderr().is_terminal());
         let lines = match self.log_format {
-            LogFormat::Text => lines.boxed(),
+            LogFormat::Text => layer.boxed(),
             // Fields beside level and message instead of below `fields`, as in the JSON of Kubernetes' own components
             // (`k8s.io/component-base/logs/json`): one query finds a pod in the logs of both.
-            LogFormat::Json => lines.json().flatten_event(true).boxed(),
+            LogFormat::Json => layer.json().flatten_event(true).boxed(),
         };
         let log = tracing_subscriber::registry().with(lines.with_filter(filter));
         log.try_init()?;

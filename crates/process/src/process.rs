@@ -20,19 +20,19 @@ use crate::shutdown::{self, Forced, Signals};
 /// The flags that manager and agent share.
 #[derive(Clone, Debug, clap::Args)]
 #[group(skip)]
-pub struct Args {
+pub struct ProcessArgs {
     /// The API server.
     #[command(flatten)]
-    pub client: client::Args,
+    pub client: client::ClientArgs,
     /// The log.
     #[command(flatten)]
-    pub logs: logs::Args,
+    pub logs: logs::LogArgs,
     /// Metrics and probes.
     #[command(flatten)]
-    pub serve: serve::Args,
+    pub serve: serve::ServeArgs,
     /// The grace period.
     #[command(flatten)]
-    pub shutdown: shutdown::Args,
+    pub shutdown: shutdown::ShutdownArgs,
 }
 
 /// The environment of a process's work.
@@ -96,7 +96,7 @@ pub enum RunError<E: Error + 'static> {
 ///
 /// Tasks that `work` spawned are dropped when this returns. The caller turns the result into the [`exit_status`].
 pub fn run_process<F, E>(
-    args: &Args,
+    args: &ProcessArgs,
     component: Component,
     work: impl FnOnce(Process) -> F,
 ) -> Result<(), RunError<E>>
@@ -145,7 +145,7 @@ pub fn exit_status<E: Error>(program: &str, ended: &Result<(), RunError<E>>) -> 
 }
 
 async fn run_to_end<F, E>(
-    args: &Args,
+    args: &ProcessArgs,
     component: Component,
     work: impl FnOnce(Process) -> F,
 ) -> Result<(), RunError<E>>
@@ -199,8 +199,8 @@ where
 }
 
 fn read_host_name() -> String {
-    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    let name = name.trim();
+    let text = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let name = text.trim();
     if name.is_empty() {
         "unknown".to_owned()
     } else {
@@ -210,16 +210,16 @@ fn read_host_name() -> String {
 
 /// Listens; the returned future serves until it fails, also while the process is stopping.
 async fn serve_beside(
-    args: &Args,
+    args: &ProcessArgs,
     process: Process,
 ) -> Result<impl Future<Output = std::io::Error>, ListenError> {
     let Process {
         readiness, metrics, ..
     } = process;
-    let health = args.serve.listen_for_health().await?;
-    let health = serve::serve_if_any(health, serve::health_router(readiness.clone()));
-    let all = args.serve.listen_for_metrics().await?;
-    let all = serve::serve_if_any(all, serve::metrics_router(readiness, metrics));
+    let health_listener = args.serve.listen_for_health().await?;
+    let health = serve::serve_if_any(health_listener, serve::health_router(readiness.clone()));
+    let metrics_listener = args.serve.listen_for_metrics().await?;
+    let all = serve::serve_if_any(metrics_listener, serve::metrics_router(readiness, metrics));
     // A process without its endpoints would look dead to the kubelet, and is ended with a reason instead.
     Ok(async move {
         tokio::select! {

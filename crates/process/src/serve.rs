@@ -31,7 +31,7 @@ const CONNECTIONS: usize = 128;
 #[derive(Clone, Debug, clap::Args)]
 #[group(skip)]
 #[command(next_help_heading = "Serving")]
-pub struct Args {
+pub struct ServeArgs {
     /// Address of /metrics, /healthz and /readyz: `IP:PORT`, `:PORT` for every address, or 0 for none
     #[arg(
         long,
@@ -51,7 +51,7 @@ pub struct Args {
     pub health_probe_bind_address: BindAddress,
 }
 
-impl Args {
+impl ServeArgs {
     pub(crate) async fn listen_for_metrics(&self) -> Result<Option<TcpListener>, ListenError> {
         let serves = "/metrics, /healthz, /readyz";
         listen_and_log(self.metrics_bind_address, "--metrics-bind-address", serves).await

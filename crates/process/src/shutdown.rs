@@ -25,7 +25,7 @@ const _: () = assert!(
 #[derive(Clone, Debug, clap::Args)]
 #[group(skip)]
 #[command(next_help_heading = "Shutdown")]
-pub struct Args {
+pub struct ShutdownArgs {
     /// Seconds from a signal to the exit at the latest, whatever is still in progress; at least 15, and less than the pod's
     /// terminationGracePeriodSeconds
     #[arg(
@@ -38,7 +38,7 @@ pub struct Args {
     pub shutdown_grace_seconds: u64,
 }
 
-impl Args {
+impl ShutdownArgs {
     /// The grace period.
     pub fn grace_period(&self) -> Duration {
         Duration::from_secs(self.shutdown_grace_seconds)
@@ -159,7 +159,7 @@ mod tests {
     #[derive(clap::Parser)]
     struct Line {
         #[command(flatten)]
-        args: Args,
+        args: ShutdownArgs,
     }
 
     #[test]

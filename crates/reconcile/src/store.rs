@@ -190,8 +190,8 @@ impl<K: Stored> Store<K> {
         namespace: &'a str,
         word: &'a str,
     ) -> impl Iterator<Item = &'a Arc<K>> {
-        let asked = of_namespace(&self.asked, namespace);
-        let asked = asked.filter_map(|(_, asked)| asked.creation());
+        let all = of_namespace(&self.asked, namespace);
+        let asked = all.filter_map(|(_, asked)| asked.creation());
         let late = of_namespace(&self.late, namespace).filter(|(name, _)| {
             let asked = self.asked.get(*name).and_then(Asked::creation);
             asked.is_none()

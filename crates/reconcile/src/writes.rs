@@ -56,9 +56,9 @@ pub struct Rest<'a> {
 /// The histories of all identities. One whose writes are simply done is forgotten after a while.
 #[derive(Debug, Default)]
 pub(crate) struct Histories {
-    /// By kind of write and object.
-    by_kind: BTreeMap<usize, BTreeMap<Arc<ObjectName>, History>>,
-    /// Those of which something was refused: few, while those whose writes are done may be many.
+    /// The histories by kind of write and object.
+    by_kind: BTreeMap<usize, BTreeMap<Arc<ObjectName>, WriteHistory>>,
+    /// The identities with refused writes: few, while those whose writes are done may be many.
     refused: BTreeSet<WriteId>,
 }
 
@@ -74,7 +74,7 @@ pub struct PartRest {
 }
 
 #[derive(Debug, Default)]
-struct History {
+struct WriteHistory {
     under_way: Option<Purpose>,
     /// The parts of the write that is under way.
     parts_under_way: Box<[WritePart]>,
@@ -104,15 +104,15 @@ struct Done {
 }
 
 impl Histories {
-    fn get(&self, kind: usize, name: &ObjectName) -> Option<&History> {
+    fn get(&self, kind: usize, name: &ObjectName) -> Option<&WriteHistory> {
         self.by_kind.get(&kind)?.get(name)
     }
 
-    fn of(&self, id: &WriteId) -> Option<&History> {
+    fn of(&self, id: &WriteId) -> Option<&WriteHistory> {
         self.get(id.kind, &id.name)
     }
 
-    fn of_mut(&mut self, id: &WriteId) -> Option<&mut History> {
+    fn of_mut(&mut self, id: &WriteId) -> Option<&mut WriteHistory> {
         self.by_kind.get_mut(&id.kind)?.get_mut(&id.name)
     }
 
@@ -122,7 +122,7 @@ impl Histories {
         }
     }
 
-    fn begin_history(&mut self, id: &WriteId) -> &mut History {
+    fn begin_history(&mut self, id: &WriteId) -> &mut WriteHistory {
         let of_kind = self.by_kind.entry(id.kind).or_default();
         of_kind.entry(id.name.clone()).or_default()
     }
@@ -305,8 +305,8 @@ impl Histories {
         history.refused.retain(|refused| refused.until > now);
         history.done = history.done.filter(|done| !done.is_quiet(now));
         history.parts.retain(|(_, done)| !done.is_quiet(now));
-        let is_over = history.under_way.is_none() && !history.is_unknown;
-        let is_over = is_over && history.parts.is_empty();
+        let is_answered = history.under_way.is_none() && !history.is_unknown;
+        let is_over = is_answered && history.parts.is_empty();
         if is_over && history.refused.is_empty() && history.done.is_none() {
             self.remove(id);
         }
@@ -380,7 +380,7 @@ impl Histories {
     }
 }
 
-impl History {
+impl WriteHistory {
     fn rests(&self) -> impl Iterator<Item = Rest<'_>> {
         let refused = self.refused.iter().map(|refused| Rest {
             purpose: refused.purpose,

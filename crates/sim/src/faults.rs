@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use fastrand::Rng;
-use leadsman_api_model::{Fate, RequestFacts};
+use leadsman_api_model::{RequestFacts, RequestFate};
 use tokio::time::Instant;
 
 use crate::plan::{KINDS, WatchEnd};
@@ -113,7 +113,7 @@ pub(crate) enum RequestFault {
 impl Faults {
     /// No faults.
     pub(crate) fn new(rng: Rng, latency: Duration) -> Self {
-        let state = FaultState {
+        let calm = FaultState {
             rng,
             incarnation: 0,
             is_dead: false,
@@ -129,7 +129,7 @@ impl Faults {
             crash: None,
             held_until: Duration::ZERO,
         };
-        let state = Arc::new(Mutex::new(state));
+        let state = Arc::new(Mutex::new(calm));
         Self {
             start: Instant::now(),
             latency,
@@ -189,8 +189,8 @@ impl Faults {
     pub(crate) fn judge(&self, incarnation: u64, request: &RequestFacts) -> RequestFault {
         let now = self.elapsed();
         let (is_write, resource) = (request.is_write(), &*request.resource);
-        let mut state = self.lock();
-        let state = &mut *state;
+        let mut guard = self.lock();
+        let state = &mut *guard;
         if state.incarnation != incarnation || state.is_dead {
             return RequestFault::Hangs;
         }
@@ -240,16 +240,16 @@ impl Faults {
         RequestFault::Pass
     }
 
-    /// What becomes of a request that meets no fault.
-    pub(crate) fn take_time(&self) -> Fate {
+    /// Decides the fate of a request that meets no fault.
+    pub(crate) fn take_time(&self) -> RequestFate {
         let mut state = self.lock();
         let by = self.latency.mul_f64(state.rng.f64());
         if by.is_zero() {
-            Fate::Pass
+            RequestFate::Pass
         } else if state.rng.bool() {
-            Fate::Delay(by)
+            RequestFate::Delay(by)
         } else {
-            Fate::DelayReply(by)
+            RequestFate::DelayReply(by)
         }
     }
 
@@ -292,8 +292,8 @@ impl Faults {
         began: Duration,
     ) -> Option<Duration> {
         let now = self.elapsed();
-        let mut state = self.lock();
-        let state = &mut *state;
+        let mut guard = self.lock();
+        let state = &mut *guard;
         if state.incarnation != incarnation || state.is_dead || began < state.outage.until {
             return None;
         }

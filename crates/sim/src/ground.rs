@@ -12,7 +12,7 @@ use leadsman_cri::wire::{ContainerState, ExecSyncRequest, ExecSyncResponse, Name
 use tokio::time::Instant;
 use tonic::Status;
 
-use crate::plan::{Answer, NODES};
+use crate::plan::{NODES, ProbeAnswer};
 use crate::tenants::PRIMARY;
 
 /// A container of a pod.
@@ -61,8 +61,8 @@ pub(crate) struct Ground {
 pub(crate) struct GroundState {
     /// The containers by id, those that have ended and were removed included: what was true of them is looked up.
     pub(crate) containers: BTreeMap<String, GroundContainer>,
-    /// What a command answers, by the pod's name and key, where it is not what it is for all.
-    pub(crate) answers: BTreeMap<(String, usize), Answer>,
+    /// The answers of commands, by the pod's name and key, where they differ from those for all pods.
+    pub(crate) answers: BTreeMap<(String, usize), ProbeAnswer>,
     /// Grows with each container that starts or ends.
     pub(crate) revision: u64,
     /// All runs that gave an answer.
@@ -158,8 +158,8 @@ impl Ground {
         is_meant: impl Fn(&GroundContainer) -> bool,
     ) {
         let now = self.elapsed();
-        let mut state = self.lock();
-        let state = &mut *state;
+        let mut guard = self.lock();
+        let state = &mut *guard;
         let running = state
             .containers
             .values_mut()
@@ -216,9 +216,9 @@ impl GroundState {
             .unwrap_or(0);
         let answer = self.answer(&known.pod[2], key);
         let succeeded = match answer {
-            Answer::Succeeds | Answer::Leads(_) => true,
-            Answer::Fails => false,
-            Answer::CannotRun => {
+            ProbeAnswer::Succeeds | ProbeAnswer::Leads(_) => true,
+            ProbeAnswer::Fails => false,
+            ProbeAnswer::CannotRun => {
                 return ScriptedAnswer::Err(Status::unknown("the runtime is broken"));
             }
         };
@@ -228,19 +228,19 @@ impl GroundState {
             succeeded,
         });
         let text = match answer {
-            Answer::Leads(version) => format!("{PRIMARY} {version}"),
+            ProbeAnswer::Leads(version) => format!("{PRIMARY} {version}"),
             _ => format!("key {key}: {succeeded}"),
         };
         ScriptedAnswer::Ok(exec_response(i32::from(!succeeded), text))
     }
 
-    /// What the command of a pod answers now.
-    pub(crate) fn answer(&self, pod: &str, key: usize) -> Answer {
+    /// The answer of a pod's command now.
+    pub(crate) fn answer(&self, pod: &str, key: usize) -> ProbeAnswer {
         let own = self.answers.get(&(pod.to_owned(), key));
         let of_all = if key == 1 {
-            Answer::Fails
+            ProbeAnswer::Fails
         } else {
-            Answer::Succeeds
+            ProbeAnswer::Succeeds
         };
         own.copied().unwrap_or(of_all)
     }
@@ -248,14 +248,14 @@ impl GroundState {
     /// Lets all commands be run from now on.
     pub(crate) fn heal(&mut self) {
         self.answers
-            .retain(|_, answer| *answer != Answer::CannotRun);
+            .retain(|_, answer| *answer != ProbeAnswer::CannotRun);
     }
 
     /// Makes it the opposite.
     pub(crate) fn flip_answer(&mut self, pod: &str, key: usize) {
         let opposite = match self.answer(pod, key) {
-            Answer::Succeeds | Answer::Leads(_) => Answer::Fails,
-            Answer::Fails | Answer::CannotRun => Answer::Succeeds,
+            ProbeAnswer::Succeeds | ProbeAnswer::Leads(_) => ProbeAnswer::Fails,
+            ProbeAnswer::Fails | ProbeAnswer::CannotRun => ProbeAnswer::Succeeds,
         };
         self.answers.insert((pod.to_owned(), key), opposite);
     }

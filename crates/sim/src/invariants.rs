@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use leadsman_api::PodProbeMarker;
 use leadsman_api::limits::EXCLUSIVE_ANNOTATION;
-use leadsman_api_model::{ApiServer, Change};
+use leadsman_api_model::{ApiServer, StoredChange};
 use leadsman_tests::oracle::{Mark, marks_after};
 use serde::Deserialize;
 use serde_json::Value;
@@ -33,7 +33,7 @@ const CONDITION_OF_SETS: &str = "SidecarSetUpgradable";
 
 /// A mark that a marker has ever named.
 #[derive(PartialEq)]
-struct Claim {
+struct MarkClaim {
     mark: Mark,
     /// The value in this state.
     value: Option<String>,
@@ -46,8 +46,8 @@ struct Claim {
 pub(crate) struct Invariants {
     story: Story,
     ground: Ground,
-    claims: Vec<Claim>,
-    /// Who wrote itself into the Lease, by identity.
+    claims: Vec<MarkClaim>,
+    /// The identities that were written into the Lease, each with the user that wrote it.
     candidates: Vec<(String, String)>,
     /// The identity in the Lease.
     holder: String,
@@ -79,7 +79,7 @@ impl Invariants {
     }
 
     /// Judges a change.
-    pub(crate) fn observe(&mut self, change: &Change, hosts: &Hosts) {
+    pub(crate) fn observe(&mut self, change: &StoredChange, hosts: &Hosts) {
         let resource = &*change.resource;
         self.tell(change);
         match resource {
@@ -126,8 +126,8 @@ impl Invariants {
         self.holders.note_restore(server);
     }
 
-    fn tell(&self, change: &Change) {
-        let Change {
+    fn tell(&self, change: &StoredChange) {
+        let StoredChange {
             verb,
             resource,
             subresource,
@@ -140,8 +140,8 @@ impl Invariants {
         }
         let detail = match (&**resource, &**subresource, &change.before, &change.after) {
             ("pods", _, Some(before), Some(after)) => {
-                let marks = changed_marks(before, after);
-                let marks = marks
+                let changed = changed_marks(before, after);
+                let marks = changed
                     .iter()
                     .map(|((_, key), value)| format!(" {key}={}", value.as_deref().unwrap_or("-")));
                 marks.collect()
@@ -170,9 +170,9 @@ impl Invariants {
                 .and_then(|command| command.get(1)?.parse().ok())
                 .unwrap_or(0);
             for (state, succeeded) in [("Succeeded", true), ("Failed", false)] {
-                let marks = marks_after(probe, Some(state)).into_iter();
-                let marks = marks.flat_map(|(mark, value)| match value.as_deref() {
-                    // What a probe of a role prints.
+                let wanted = marks_after(probe, Some(state)).into_iter();
+                let marks = wanted.flat_map(|(mark, value)| match value.as_deref() {
+                    // The values that a probe of a role prints.
                     Some("$(role)") => ["key", PRIMARY]
                         .map(|value| (mark.clone(), Some(value.to_owned())))
                         .into(),
@@ -180,7 +180,7 @@ impl Invariants {
                 });
                 for (mark, value) in marks {
                     let container = probe.container_name.clone();
-                    let claim = Claim {
+                    let claim = MarkClaim {
                         mark,
                         value,
                         container,
@@ -195,7 +195,7 @@ impl Invariants {
         }
     }
 
-    fn note_candidate(&mut self, change: &Change, hosts: &Hosts) {
+    fn note_candidate(&mut self, change: &StoredChange, hosts: &Hosts) {
         let holder = holder_of(change.after.as_deref());
         if holder != self.holder {
             self.story.tell(
@@ -235,7 +235,7 @@ impl Invariants {
     }
 
     /// A marker says that it is fought over only if somebody does.
-    fn check_contest(&self, change: &Change) {
+    fn check_contest(&self, change: &StoredChange) {
         let after = change.after.as_ref();
         let mut conditions = after
             .and_then(|marker| marker["status"]["conditions"].as_array())
@@ -248,8 +248,8 @@ impl Invariants {
         }
     }
 
-    /// Only the leader writes. Who took the Lease by hand asks nobody: its leader hears of it later.
-    fn check_leader(&self, change: &Change) {
+    /// Checks that the leader alone writes. Who took the Lease by hand asks nobody: its leader hears of it later.
+    fn check_leader(&self, change: &StoredChange) {
         if self.holder == BY_HAND {
             return;
         }
@@ -257,7 +257,7 @@ impl Invariants {
         // Certificates are made by the first who needs them.
         let is_for_all = change.resource == "secrets" || change.resource == "events";
         if leader != Some(&*change.user) && !is_for_all {
-            let Change {
+            let StoredChange {
                 user,
                 verb,
                 resource,
@@ -272,7 +272,7 @@ impl Invariants {
     }
 
     /// A verdict follows from a run in the container that it names, or from its end.
-    fn check_verdicts(&self, change: &Change) {
+    fn check_verdicts(&self, change: &StoredChange) {
         let states = |object: &Option<Arc<Value>>| -> Vec<Value> {
             let pods = object
                 .iter()

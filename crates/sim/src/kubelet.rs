@@ -10,7 +10,7 @@ use http::StatusCode;
 use serde_json::{Value, json};
 
 use crate::ground::{Ground, GroundContainer};
-use crate::rest::{PatchKind, Rest, pod_path};
+use crate::rest::{PatchKind, RestClient, pod_path};
 
 /// An image with this in its name cannot be pulled.
 const BROKEN: &str = "broken";
@@ -20,7 +20,7 @@ const LATE_MS: u64 = 1500;
 /// The kubelet of a node.
 pub(crate) struct Kubelet {
     node: usize,
-    rest: Rest,
+    rest: RestClient,
     ground: Ground,
     rng: Rng,
     /// The time at which the next step of each pod is due, by uid.
@@ -49,7 +49,7 @@ enum Task {
 
 impl Kubelet {
     /// The kubelet of this node.
-    pub(crate) fn new(node: usize, rest: Rest, ground: Ground, rng: Rng) -> Self {
+    pub(crate) fn new(node: usize, rest: RestClient, ground: Ground, rng: Rng) -> Self {
         Self {
             node,
             rest,

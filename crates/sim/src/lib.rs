@@ -40,7 +40,7 @@ mod webhooks;
 mod world;
 
 pub use plan::{FaultClass, Plan};
-pub use seeds::{Failure, run_seeds};
+pub use seeds::{FailedSeed, run_seeds};
 pub use shrink::shrink;
 pub use story::Violation;
 pub use world::{SeedOutcome, run};

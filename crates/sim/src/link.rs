@@ -5,7 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use http::StatusCode;
-use leadsman_api_model::{Answered, EventFate, Fate, Link, RequestFacts};
+use leadsman_api_model::{Answered, EventFate, Link, RequestFacts, RequestFate};
 use serde_json::Value;
 
 use crate::faults::{Faults, RequestFault};
@@ -76,7 +76,7 @@ impl FaultyLink {
 }
 
 impl Link for FaultyLink {
-    fn fate(&self, request: &RequestFacts) -> Fate {
+    fn fate(&self, request: &RequestFacts) -> RequestFate {
         if request.verb == "watch" {
             let began = self.faults.elapsed();
             lock(&self.watches).insert(request.resource.clone(), began);
@@ -93,22 +93,22 @@ impl Link for FaultyLink {
         }
         match verdict {
             RequestFault::Pass => self.faults.take_time(),
-            RequestFault::Late(by) => Fate::Delay(by),
-            RequestFault::LateReply(by) => Fate::DelayReply(by),
-            RequestFault::RequestLost => Fate::LoseRequest,
-            RequestFault::ReplyLost => Fate::LoseReply,
-            RequestFault::ReplyHangs => Fate::HangReply,
-            RequestFault::Hangs => Fate::HangRequest,
+            RequestFault::Late(by) => RequestFate::Delay(by),
+            RequestFault::LateReply(by) => RequestFate::DelayReply(by),
+            RequestFault::RequestLost => RequestFate::LoseRequest,
+            RequestFault::ReplyLost => RequestFate::LoseReply,
+            RequestFault::ReplyHangs => RequestFate::HangReply,
+            RequestFault::Hangs => RequestFate::HangRequest,
             RequestFault::Refused(status, after) => {
                 let status =
                     StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-                Fate::Refuse(
+                RequestFate::Refuse(
                     status,
                     after.and_then(|seconds| u32::try_from(seconds).ok()),
                 )
             }
-            RequestFault::DiesAfter => Fate::CrashAfter,
-            RequestFault::DiesBefore => Fate::CrashBefore,
+            RequestFault::DiesAfter => RequestFate::CrashAfter,
+            RequestFault::DiesBefore => RequestFate::CrashBefore,
         }
     }
 

@@ -55,7 +55,7 @@ pub(crate) struct Step {
     /// Milliseconds since the start.
     pub(crate) at_ms: u64,
     /// The action.
-    pub(crate) action: Action,
+    pub(crate) action: PlannedAction,
 }
 
 /// A process of leadsman.
@@ -69,8 +69,8 @@ pub(crate) enum ProcessId {
 
 /// The answer of a probe's command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub(crate) enum Answer {
-    /// It exits with 0.
+pub(crate) enum ProbeAnswer {
+    /// The command exits with 0.
     Succeeds,
     /// Likewise, and it prints that the pod is the primary, with this version.
     Leads(u64),
@@ -149,7 +149,7 @@ pub(crate) enum WatchEnd {
 
 /// The action of a step. Each fault ends by itself. One with a resource concerns nothing else.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum Action {
+pub(crate) enum PlannedAction {
     /// Creates the marker, or gives it other probes.
     PutMarker {
         marker: usize,
@@ -171,7 +171,7 @@ pub(crate) enum Action {
     SetAnswer {
         pod: usize,
         key: usize,
-        answer: Answer,
+        answer: ProbeAnswer,
     },
     /// A node goes with all that is on it, or comes back empty.
     RemoveNode { node: usize },
@@ -329,7 +329,7 @@ impl Plan {
         let mut steps = Vec::new();
         for marker in 0..MARKERS {
             if draw.rng.u8(..) < 200 {
-                let action = Action::PutMarker {
+                let action = PlannedAction::PutMarker {
                     marker,
                     probes: draw.probes(),
                 };
@@ -342,7 +342,7 @@ impl Plan {
         if has_sets {
             steps.push(Step {
                 at_ms: draw.rng.u64(0..3000),
-                action: Action::MakeSet { set: 0 },
+                action: PlannedAction::MakeSet { set: 0 },
             });
         }
         // A seed has few classes of faults at once, so that none hides another.
@@ -386,11 +386,11 @@ impl Plan {
         actions.any(|action| {
             matches!(
                 action,
-                Action::Meddle { .. }
-                    | Action::EmptyNodePodProbe { .. }
-                    | Action::DeleteNodePodProbe { .. }
-                    | Action::Restore { .. }
-                    | Action::RestoreSkipped
+                PlannedAction::Meddle { .. }
+                    | PlannedAction::EmptyNodePodProbe { .. }
+                    | PlannedAction::DeleteNodePodProbe { .. }
+                    | PlannedAction::Restore { .. }
+                    | PlannedAction::RestoreSkipped
             )
         })
     }

@@ -26,13 +26,13 @@ const GRACE: Duration = Duration::from_secs(20);
 #[derive(Parser)]
 struct ManagerLine {
     #[command(flatten)]
-    args: leadsman_manager::Args,
+    args: leadsman_manager::ManagerArgs,
 }
 
 #[derive(Parser)]
 struct AgentLine {
     #[command(flatten)]
-    args: leadsman_agent::Args,
+    args: leadsman_agent::AgentArgs,
 }
 
 /// The surroundings that processes are started with.

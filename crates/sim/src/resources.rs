@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::kubelet::node_name;
-use crate::rest::Rest;
+use crate::rest::RestClient;
 
 /// The namespace of the tenant.
 pub(crate) const TENANT: &str = "shop";
@@ -43,7 +43,7 @@ fn crds(has_sets: bool) -> Vec<Value> {
 }
 
 /// Creates what an installed cluster has: namespaces, CRDs, the roles that own webhook configurations.
-pub(crate) async fn install(rest: &Rest, has_sets: bool) {
+pub(crate) async fn install(rest: &RestClient, has_sets: bool) {
     let mut made = Vec::new();
     for name in [TENANT, SYSTEM, "kube-system", "default"] {
         let labels = json!({"kubernetes.io/metadata.name": name});
@@ -85,7 +85,7 @@ pub(crate) async fn install(rest: &Rest, has_sets: bool) {
 }
 
 /// Creates a node, as its kubelet does.
-pub(crate) async fn add_node(rest: &Rest, node: usize) {
+pub(crate) async fn add_node(rest: &RestClient, node: usize) {
     let object = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": node_name(node)}});
     let _there = rest.create(NODE_PATH, &object).await;
 }

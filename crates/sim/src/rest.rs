@@ -15,9 +15,9 @@ pub(crate) enum PatchKind {
 
 /// A client of one user.
 #[derive(Clone)]
-pub(crate) struct Rest(pub Client);
+pub(crate) struct RestClient(pub Client);
 
-impl Rest {
+impl RestClient {
     async fn send(
         &self,
         method: Method,

@@ -11,14 +11,14 @@ use crate::world::{SeedOutcome, run};
 
 /// A seed that fails.
 #[derive(Debug)]
-pub struct Failure {
+pub struct FailedSeed {
     /// The seed.
     pub seed: u64,
     /// The outcome of the plan as it was made.
     pub whole: SeedOutcome,
 }
 
-impl Failure {
+impl FailedSeed {
     /// The rule that was violated first.
     pub fn rule(&self) -> &'static str {
         self.whole
@@ -46,7 +46,7 @@ pub fn run_seeds(
     jobs: usize,
     classes: &[FaultClass],
     is_over: impl Fn() -> bool + Sync,
-) -> (u64, Vec<Failure>) {
+) -> (u64, Vec<FailedSeed>) {
     let next = AtomicU64::new(seeds.start);
     let count = AtomicU64::new(0);
     let failures = Mutex::new(Vec::new());
@@ -62,7 +62,7 @@ pub fn run_seeds(
                     count.fetch_add(1, Ordering::Relaxed);
                     if !whole.violations.is_empty() {
                         let mut failures = failures.lock().expect("no thread panics with it");
-                        failures.push(Failure { seed, whole });
+                        failures.push(FailedSeed { seed, whole });
                     }
                 }
             });

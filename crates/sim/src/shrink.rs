@@ -34,13 +34,13 @@ pub fn shrink(plan: &Plan, runs: usize, mut still_fails: impl FnMut(&Plan) -> bo
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::{Action, Step};
+    use crate::plan::{PlannedAction, Step};
 
     #[test]
     fn only_the_steps_that_are_needed_are_left() {
         let step = |at_ms| Step {
             at_ms,
-            action: Action::Compact,
+            action: PlannedAction::Compact,
         };
         let plan = Plan {
             seed: 1,

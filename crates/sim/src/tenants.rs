@@ -12,7 +12,7 @@ use crate::ground::Ground;
 use crate::kubelet::{is_ended, node_name, text};
 use crate::plan::{Meddling, ProbeShape, SetEdit};
 use crate::resources::{LEASE, LEASE_NAMESPACE, MARKERS, NODE_POD_PROBES, SETS, SYSTEM, TENANT};
-use crate::rest::{PatchKind, Rest, pod_path};
+use crate::rest::{PatchKind, RestClient, pod_path};
 
 /// The workloads: the label `app` of their pods, and their containers.
 pub(crate) const WORKLOADS: [(&str, &[&str]); 2] = [("a", &["main", "extra"]), ("b", &["main"])];
@@ -140,10 +140,10 @@ pub(crate) fn max_unavailable(set: usize) -> usize {
 
 /// Users, controllers and other clients.
 pub(crate) struct Tenants {
-    /// Of users and controllers.
-    pub(crate) rest: Rest,
-    /// Of the clients that edit what leadsman governs.
-    pub(crate) meddler: Rest,
+    /// The client of users and controllers.
+    pub(crate) rest: RestClient,
+    /// The client that edits what leadsman governs.
+    pub(crate) meddler: RestClient,
     ground: Ground,
     rng: Rng,
     replicas: [usize; 2],
@@ -163,8 +163,8 @@ pub(crate) struct Tenants {
 impl Tenants {
     /// Two workloads of two pods each.
     pub(crate) fn new(
-        rest: Rest,
-        meddler: Rest,
+        rest: RestClient,
+        meddler: RestClient,
         ground: Ground,
         (rng, has_bare_pods): (Rng, bool),
     ) -> Self {

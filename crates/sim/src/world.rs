@@ -19,7 +19,7 @@ use crate::oracle::Oracle;
 use crate::plan::{NODES, Plan, ProcessId};
 use crate::process::{Hosts, Surroundings};
 use crate::resources::{add_node, install};
-use crate::rest::Rest;
+use crate::rest::RestClient;
 use crate::story::{Story, Violation};
 use crate::tenants::Tenants;
 use crate::webhooks::Webhooks;
@@ -75,7 +75,7 @@ struct Simulation<'a> {
     story: Story,
     ground: Ground,
     server: ApiServer,
-    rest: Rest,
+    rest: RestClient,
     tenants: Tenants,
     kubelets: Vec<Kubelet>,
     /// Whether each node is there.
@@ -102,7 +102,7 @@ impl<'a> Simulation<'a> {
         let server = ApiServer::new(leadsman_api_model::kubernetes(), plan.seed, move || {
             clock.now()
         });
-        let rest = Rest(server.client("controller"));
+        let rest = RestClient(server.client("controller"));
         install(&rest, plan.has_sets).await;
         let surroundings = Surroundings {
             server: server.clone(),
@@ -113,11 +113,11 @@ impl<'a> Simulation<'a> {
             page: plan.page,
         };
         let kubelet = |node| {
-            let rest = Rest(server.client(&format!("kubelet-{node}")));
+            let rest = RestClient(server.client(&format!("kubelet-{node}")));
             Kubelet::new(node, rest, ground.clone(), rng.fork())
         };
         let kubelets = (0..NODES).map(kubelet).collect();
-        let meddler = Rest(server.client("meddler"));
+        let meddler = RestClient(server.client("meddler"));
         let hosts = Hosts::new(surroundings, &mut rng);
         let mut world = Self {
             plan,

@@ -1,26 +1,12 @@
 //! A comment of the product begins with what it is about. One that begins with a pronoun or a preposition ("Of a name that …",
 //! "By which …", "None if …") has to be read twice, and cannot be understood where a tool shows it alone.
 
-use std::collections::BTreeSet;
 use std::path::Path;
 
 use anyhow::{Context as _, Result};
 
 use super::Findings;
 use crate::{cargo, sources};
-
-/// The crates, and the parts of crates, whose comments have not been gone through yet. Only ever take one out.
-const NOT_YET: &[&str] = &[
-    "crates/core/src/broadcast/",
-    "crates/core/src/cluster/",
-    "crates/core/src/cron/",
-    "crates/core/src/podprobe/",
-    "crates/core/src/sidecarset/",
-    "crates/kubectl/",
-    "crates/manager/src/preflight/",
-    "crates/reconcile/",
-    "crates/sim/",
-];
 
 /// The words that no comment begins with.
 #[rustfmt::skip]
@@ -32,25 +18,18 @@ const WORDS: &[&str] = &[
 
 pub(super) fn check() -> Result<Findings> {
     let mut findings = Vec::new();
-    let mut not_yet = BTreeSet::new();
     let is_tests = |path: &Path| path.ends_with("tests");
     let folder = |name: &str| sources::rust_files(&cargo::root().join(name), &is_tests);
     for file in folder("crates")?.into_iter().chain(folder("image")?) {
-        let place = file.strip_prefix(cargo::root()).unwrap_or(&file);
-        let place = place.display().to_string();
+        let place = file.strip_prefix(cargo::root()).unwrap_or(&file).display();
         let text = std::fs::read_to_string(&file).with_context(|| format!("reading {place}"))?;
-        if place.ends_with("/tests.rs") || fragments(&text).next().is_none() {
+        if file.ends_with("tests.rs") {
             continue;
         }
-        match NOT_YET.iter().find(|start| place.starts_with(**start)) {
-            Some(start) => drop(not_yet.insert(*start)),
-            None => findings.extend(fragments(&text).map(|(line, word)| {
-                format!("{place}:{line}: begin with a noun or a verb in place of {word:?}")
-            })),
-        }
+        findings.extend(fragments(&text).map(|(line, word)| {
+            format!("{place}:{line}: begin with a noun or a verb in place of {word:?}")
+        }));
     }
-    let done = NOT_YET.iter().filter(|start| !not_yet.contains(*start));
-    findings.extend(done.map(|start| format!("{start} is done: take it out of `NOT_YET`")));
     Ok(findings)
 }
 

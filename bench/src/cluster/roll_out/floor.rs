@@ -85,7 +85,7 @@ impl PodStep {
 /// Lists the pods, and rolls out when it is asked to.
 pub(crate) async fn run(order: Order, questions: Questions) -> Result<()> {
     let patches: PodPatches = serde_json::from_slice(&std::fs::read(&order.patches)?)?;
-    let client = leadsman_process::client::Args {
+    let client = leadsman_process::client::ClientArgs {
         kubeconfig: Some(order.kubeconfig),
         context: None,
     };

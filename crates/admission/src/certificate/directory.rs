@@ -16,7 +16,7 @@ use leadsman_process::clock;
 use leadsman_process::watch;
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, InotifyEvent};
 
-use super::publish::Publisher;
+use super::publish::CertificatePublisher;
 use super::{CaBundle, Certificate, CertificateError, Pem};
 
 /// The interval of checks of the expiry, since the time of day may jump.
@@ -42,7 +42,7 @@ pub(crate) enum DirectoryError {
 pub(crate) struct Directory {
     path: PathBuf,
     names: Vec<String>,
-    publisher: Publisher,
+    publisher: CertificatePublisher,
     events: watch::Receiver<()>,
     /// The expiry of the served certificate.
     served_until: Option<Timestamp>,
@@ -53,7 +53,7 @@ impl Directory {
     pub(crate) fn watch_directory(
         path: PathBuf,
         names: Vec<String>,
-        publisher: Publisher,
+        publisher: CertificatePublisher,
     ) -> Result<Self, DirectoryError> {
         match watch_files(&path) {
             Ok(events) => Ok(Self {
@@ -221,7 +221,8 @@ mod tests {
         }
         let readiness = Readiness::default();
         let check = readiness.add_check("webhook certificates", "not read");
-        let publisher = Publisher::new(AdmissionMetrics::new(&Registry::default()), check);
+        let publisher =
+            CertificatePublisher::new(AdmissionMetrics::new(&Registry::default()), check);
         let (mut bundle, certificate) = (
             publisher.subscribe_to_bundle(),
             publisher.subscribe_to_certificate(),
@@ -254,7 +255,8 @@ mod tests {
         let root = root.path();
         let first = CaBundle::Pem(write(root, "a.b.svc"));
         let check = Readiness::default().add_check("webhook certificates", "not read");
-        let publisher = Publisher::new(AdmissionMetrics::new(&Registry::default()), check);
+        let publisher =
+            CertificatePublisher::new(AdmissionMetrics::new(&Registry::default()), check);
         let bundle = publisher.subscribe_to_bundle();
         let directory = Directory::watch_directory(root.to_owned(), names(&["a.b.svc"]), publisher);
         let mut directory = directory.unwrap();
@@ -278,7 +280,8 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let readiness = Readiness::default();
         let check = readiness.add_check("webhook certificates", "not read");
-        let publisher = Publisher::new(AdmissionMetrics::new(&Registry::default()), check);
+        let publisher =
+            CertificatePublisher::new(AdmissionMetrics::new(&Registry::default()), check);
         let mut certificate = publisher.subscribe_to_certificate();
         let directory =
             Directory::watch_directory(root.path().to_owned(), names(&["a.b.svc"]), publisher);

@@ -10,14 +10,14 @@ use super::{CaBundle, Certificate};
 use crate::metrics::AdmissionMetrics;
 
 /// Publishes certificates.
-pub(crate) struct Publisher {
+pub(crate) struct CertificatePublisher {
     certificate: watch::Sender<Option<Arc<CertifiedKey>>>,
     bundle: watch::Sender<CaBundle>,
     metrics: AdmissionMetrics,
     check: ReadinessCheck,
 }
 
-impl Publisher {
+impl CertificatePublisher {
     pub(crate) fn new(metrics: AdmissionMetrics, check: ReadinessCheck) -> Self {
         Self {
             certificate: watch::Sender::new(None),

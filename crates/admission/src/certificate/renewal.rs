@@ -31,7 +31,7 @@ pub(crate) type Data = BTreeMap<String, Vec<u8>>;
 
 /// The contents of the Secret.
 #[derive(Debug)]
-pub(crate) enum Stored {
+pub(crate) enum StoredCertificate {
     /// The Secret does not exist.
     Absent,
     /// No certificate that can be served, for this reason.
@@ -87,7 +87,7 @@ pub(crate) struct Circumstances {
     pub(crate) now: Timestamp,
 }
 
-impl Stored {
+impl StoredCertificate {
     /// Reads a Secret, whose bundle must contain the CAs of its certificates. DNS names that differ
     /// from `names` are accepted; only the leader rewrites them, or replicas with different
     /// `--webhook-service` would overwrite each other forever.
@@ -195,13 +195,13 @@ fn join_pems(one: &[u8], other: &[u8]) -> Vec<u8> {
 
 /// Decides about a change of the Secret. `served` is what this replica serves.
 pub(crate) fn decide_renewal(
-    stored: &Stored,
+    stored: &StoredCertificate,
     served: Option<&Kept>,
     at: Circumstances,
 ) -> Decision {
     // Nothing usable is stored: any replica may write, since a first write wins by the resourceVersion, and calls fail
     // until one has.
-    let Stored::Usable(kept) = stored else {
+    let StoredCertificate::Usable(kept) = stored else {
         return Decision::Write(match served {
             Some(served) if served.is_servable(at.now) => Renewal::Restore,
             _ => Renewal::Create,
@@ -279,7 +279,10 @@ pub(crate) fn renewed_data(
         .map(|(key, value)| (key.to_owned(), value))
         .collect();
     debug_assert!(
-        matches!(Stored::read_secret(&data, names), Stored::Usable(_)),
+        matches!(
+            StoredCertificate::read_secret(&data, names),
+            StoredCertificate::Usable(_)
+        ),
         "{renewal:?} makes a Secret that cannot be served"
     );
     Ok(data)

@@ -19,9 +19,9 @@ use leadsman_process::watcher::{ObjectEvent, ObjectState, watch_object};
 use leadsman_process::{ApiServer, clock};
 use tokio::time::Instant;
 
-use super::publish::Publisher;
+use super::publish::CertificatePublisher;
 use super::renewal::{
-    Circumstances, Data, Decision, KEYS, Kept, Renewal, SPREAD, Stored, decide_renewal,
+    Circumstances, Data, Decision, KEYS, Kept, Renewal, SPREAD, StoredCertificate, decide_renewal,
     renewed_data,
 };
 use super::{BundlesInForce, CaBundle, KeySource};
@@ -48,7 +48,7 @@ pub(crate) struct SecretLoop {
     pub(crate) life: Duration,
     pub(crate) leadership: watch::Receiver<Leadership>,
     pub(crate) in_force: BundlesInForce,
-    pub(crate) publisher: Publisher,
+    pub(crate) publisher: CertificatePublisher,
     pub(crate) keys: KeySource,
     pub(crate) random: fastrand::Rng,
     pub(crate) state: SecretLoopState,
@@ -57,7 +57,7 @@ pub(crate) struct SecretLoop {
 /// The state of the loop.
 #[derive(Default)]
 pub(crate) struct SecretLoopState {
-    stored: Option<Stored>,
+    stored: Option<StoredCertificate>,
     /// The Secret from which `stored` was read. A write keeps the keys of others in it.
     secret: Option<Box<Secret>>,
     served: Option<Kept>,
@@ -107,16 +107,16 @@ impl SecretLoop {
 
     fn observe_secret(&mut self, secret: Option<Box<Secret>>) {
         let stored = match &secret {
-            None => Stored::Absent,
-            Some(secret) => Stored::read_secret(&decoded_data(secret), &self.names),
+            None => StoredCertificate::Absent,
+            Some(secret) => StoredCertificate::read_secret(&decoded_data(secret), &self.names),
         };
         match &stored {
-            Stored::Usable(kept) => self.take_over_if_trusted(kept),
-            Stored::Unusable(error) => {
+            StoredCertificate::Usable(kept) => self.take_over_if_trusted(kept),
+            StoredCertificate::Unusable(error) => {
                 let secret = self.describe_object();
                 tracing::warn!(%error, "the {secret} holds no certificate that can be served, writing another one");
             }
-            Stored::Absent => {}
+            StoredCertificate::Absent => {}
         }
         self.state.stored = Some(stored);
         self.state.secret = secret;
@@ -150,7 +150,7 @@ impl SecretLoop {
     /// Serves the certificate that waited for its CA to spread, or returns when to check again.
     fn end_wait(&mut self, in_force: Option<Duration>) -> Option<Instant> {
         let since = self.state.waits_since?;
-        let Some(Stored::Usable(kept)) = &self.state.stored else {
+        let Some(StoredCertificate::Usable(kept)) = &self.state.stored else {
             self.state.waits_since = None;
             return None;
         };
@@ -209,7 +209,7 @@ impl SecretLoop {
 
     async fn write_renewal(&mut self, renewal: Renewal, now: Timestamp) {
         let kept = match &self.state.stored {
-            Some(Stored::Usable(kept)) => Some(&**kept),
+            Some(StoredCertificate::Usable(kept)) => Some(&**kept),
             _ => self.state.served.as_ref(),
         };
         let data = match renewed_data(kept, renewal, &self.names, (now, self.life), &mut self.keys)

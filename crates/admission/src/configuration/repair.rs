@@ -196,8 +196,8 @@ impl<C: WebhookConfiguration> ConfigurationLoop<C> {
             self.state.term = leadership.term_number();
             (self.state.applied, self.state.owner) = (None, OwningRole::Unknown);
         }
-        let desired = desired_configuration::<C>(&webhooks, &self.address, &bundle);
-        let desired = desired.map(|desired| self.state.owner.add_to_object(desired));
+        let unowned = desired_configuration::<C>(&webhooks, &self.address, &bundle);
+        let desired = unowned.map(|desired| self.state.owner.add_to_object(desired));
         self.note_in_force(desired.as_ref(), &bundle);
         let step = match decide_step(
             desired.as_ref(),

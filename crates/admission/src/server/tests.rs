@@ -16,8 +16,8 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
 use super::*;
-use crate::certificate::publish::Publisher;
-use crate::certificate::renewal::{Kept, Renewal, Stored, renewed_data};
+use crate::certificate::publish::CertificatePublisher;
+use crate::certificate::renewal::{Kept, Renewal, StoredCertificate, renewed_data};
 use crate::certificate::tests::{YEAR, names};
 use crate::certificate::{CaBundle, KeySource, read_chain};
 use crate::metrics::AdmissionMetrics;
@@ -30,7 +30,7 @@ const PATH: &str = "/echo.leadsman.test?timeout=10s";
 /// A server on loopback, with a first certificate.
 struct Loopback {
     address: SocketAddr,
-    publisher: Publisher,
+    publisher: CertificatePublisher,
     kept: Kept,
     shutdown: CancellationToken,
     /// Since when no API server is told to call.
@@ -46,7 +46,7 @@ impl Loopback {
     async fn start_for(connections: usize) -> Self {
         let check = Readiness::default().add_check("webhook certificates", "not read");
         let metrics = AdmissionMetrics::new(&Registry::default());
-        let publisher = Publisher::new(metrics.clone(), check);
+        let publisher = CertificatePublisher::new(metrics.clone(), check);
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let (shutdown, draining) = (CancellationToken::new(), CancellationToken::new());
@@ -98,8 +98,8 @@ fn renewed(kept: Option<&Kept>, renewal: Renewal) -> Kept {
         &mut KeySource::System,
     )
     .unwrap();
-    match Stored::read_secret(&data, &names(&[NAME])) {
-        Stored::Usable(kept) => *kept,
+    match StoredCertificate::read_secret(&data, &names(&[NAME])) {
+        StoredCertificate::Usable(kept) => *kept,
         other => panic!("{other:?}"),
     }
 }

@@ -16,7 +16,7 @@ use super::*;
 #[derive(Parser)]
 struct Line {
     #[command(flatten)]
-    args: Args,
+    args: AgentArgs,
 }
 
 /// An API server with the object of one node, and the requests that it got: their methods, addresses and bodies.

@@ -18,7 +18,7 @@ const DEADLINE: Duration = Duration::from_secs(15);
 /// Asked by `kubectl leadsman explain`, `history` and `top`, through `pods/exec` of the agent's pod. The first line says how
 /// many runs are kept and how many lines follow, each the recent runs of one probe of one pod.
 #[derive(Clone, Debug, clap::Args)]
-pub struct Args {
+pub struct PrintHistoryArgs {
     /// Socket of the agent
     #[arg(
         long,
@@ -63,7 +63,7 @@ pub enum HistoryError {
 }
 
 /// Asks the agent of this pod, and prints its answer: JSON, a line for each probe after the first one.
-pub fn print_history(args: &Args, out: &mut impl Write) -> Result<(), HistoryError> {
+pub fn print_history(args: &PrintHistoryArgs, out: &mut impl Write) -> Result<(), HistoryError> {
     let query = HistoryQuery {
         namespace: args.namespace.clone(),
         pod: args.pod.clone(),

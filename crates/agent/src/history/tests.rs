@@ -10,7 +10,7 @@ use super::*;
 #[derive(Parser)]
 struct Line {
     #[command(flatten)]
-    args: Args,
+    args: PrintHistoryArgs,
 }
 
 /// A folder, and a socket in it.

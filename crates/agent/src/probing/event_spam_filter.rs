@@ -58,9 +58,9 @@ impl EventSpamFilter {
         });
         if self.pods.len() >= MAX_PODS {
             // The quietest pod loses least: one that is forgotten begins with a full bucket again.
-            let quietest = self.pods.iter();
+            let pods = self.pods.iter();
             // The name decides among equals, since the map is hashed.
-            let quietest = quietest
+            let quietest = pods
                 .max_by_key(|(pod, bucket)| (bucket.left, *pod))
                 .map(|(pod, _)| pod.clone());
             quietest.map(|pod| self.pods.remove(&pod));
@@ -71,8 +71,8 @@ impl EventSpamFilter {
 impl TokenBucket {
     fn refill_bucket(&mut self, now: Instant) {
         let since = now.saturating_duration_since(self.filled_at);
-        let more = since.as_secs() / REFILL.as_secs();
-        let more = u32::try_from(more).unwrap_or(u32::MAX);
+        let refills = since.as_secs() / REFILL.as_secs();
+        let more = u32::try_from(refills).unwrap_or(u32::MAX);
         self.left = self.left.saturating_add(more).min(BURST);
         self.filled_at = if self.left == BURST {
             now

@@ -39,7 +39,7 @@ pub(crate) enum PlanEvent {
 
 /// The node's plan.
 #[derive(Debug)]
-pub(crate) enum Plan {
+pub(crate) enum NodePlan {
     Object(Box<NodePodProbe>),
     /// The node has no object of its name.
     Absent,
@@ -133,7 +133,7 @@ impl PlanFollower {
     }
 
     /// The plan in an event, if it is newer than the one before. `now` is since the agent's start.
-    pub(crate) fn follow_event(&mut self, event: PlanEvent, now: Duration) -> Option<Plan> {
+    pub(crate) fn follow_event(&mut self, event: PlanEvent, now: Duration) -> Option<NodePlan> {
         let plan = match event {
             PlanEvent::Undecodable(error) => {
                 self.is_undecodable = true;
@@ -162,25 +162,25 @@ impl PlanFollower {
                 return self
                     .newest
                     .accept_replied(&object)
-                    .then_some(Plan::Object(object));
+                    .then_some(NodePlan::Object(object));
             }
             PlanEvent::Listed(object) => self
                 .newest
                 .accept_listed(&object)
-                .then_some(Plan::Object(object)),
+                .then_some(NodePlan::Object(object)),
             PlanEvent::Changed(object) => self
                 .newest
                 .accept_changed(&object)
-                .then_some(Plan::Object(object)),
+                .then_some(NodePlan::Object(object)),
             PlanEvent::Absent => {
                 self.newest.forget_version();
-                Some(Plan::Absent)
+                Some(NodePlan::Absent)
             }
         };
         self.is_undecodable = false;
         self.health.record_success();
         if let Some(plan) = &plan {
-            self.note_absence(matches!(plan, Plan::Absent));
+            self.note_absence(matches!(plan, NodePlan::Absent));
         }
         plan
     }
@@ -322,7 +322,7 @@ mod tests {
             let text = format!("{event:?}");
             let event = plan_event(event, &mut listed);
             let absent = event.and_then(|event| follower.follow_event(event, Duration::ZERO));
-            assert!(!matches!(absent, Some(Plan::Absent)), "{text}");
+            assert!(!matches!(absent, Some(NodePlan::Absent)), "{text}");
             assert_eq!(readiness.is_ready(), is_ready, "{text}");
         }
         let undecodable = plan_event(WatchEvent::Changed(read(bad.clone())), &mut listed);

@@ -4,7 +4,7 @@
 
 use serde_json::{Map, Value};
 
-use crate::schema::Schema;
+use crate::schema::ValueSchema;
 use crate::status::Failure;
 
 const DIRECTIVE: &str = "$patch";
@@ -16,7 +16,7 @@ const DELETED: &str = "$deleteFromPrimitiveList/";
 pub(crate) fn strategic_merge(
     target: &mut Map<String, Value>,
     patch: &Map<String, Value>,
-    schema: &Schema,
+    schema: &ValueSchema,
 ) -> Result<(), Failure> {
     match patch.get(DIRECTIVE).and_then(Value::as_str) {
         Some("replace") => {
@@ -54,7 +54,11 @@ pub(crate) fn strategic_merge(
     Ok(())
 }
 
-fn merge_field(target: Option<Value>, patch: &Value, schema: &Schema) -> Result<Value, Failure> {
+fn merge_field(
+    target: Option<Value>,
+    patch: &Value,
+    schema: &ValueSchema,
+) -> Result<Value, Failure> {
     match (target, patch) {
         (Some(Value::Object(mut target)), Value::Object(patch)) => {
             strategic_merge(&mut target, patch, schema)?;
@@ -80,7 +84,11 @@ fn merge_field(target: Option<Value>, patch: &Value, schema: &Schema) -> Result<
     }
 }
 
-fn merge_list(target: &[Value], patch: &[Value], schema: &Schema) -> Result<Vec<Value>, Failure> {
+fn merge_list(
+    target: &[Value],
+    patch: &[Value],
+    schema: &ValueSchema,
+) -> Result<Vec<Value>, Failure> {
     match schema.merge_key {
         None => Ok(patch.to_vec()),
         Some("") => {
@@ -97,7 +105,7 @@ fn merge_items(
     target: &[Value],
     patch: &[Value],
     key: &str,
-    schema: &Schema,
+    schema: &ValueSchema,
 ) -> Result<Vec<Value>, Failure> {
     let directive = |item: &Value| {
         item.get(DIRECTIVE)

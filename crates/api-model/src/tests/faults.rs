@@ -3,15 +3,19 @@ use super::*;
 /// Does to the next request, or to all events, what it is told.
 #[derive(Default)]
 struct Told {
-    fate: Mutex<Option<Fate>>,
+    fate: Mutex<Option<RequestFate>>,
     event: Mutex<Option<EventFate>>,
     lag: AtomicU64,
     outcomes: Mutex<Vec<Answered>>,
 }
 
 impl Link for Told {
-    fn fate(&self, _: &RequestFacts) -> Fate {
-        self.fate.lock().unwrap().take().unwrap_or(Fate::Pass)
+    fn fate(&self, _: &RequestFacts) -> RequestFate {
+        self.fate
+            .lock()
+            .unwrap()
+            .take()
+            .unwrap_or(RequestFate::Pass)
     }
 
     fn answered(&self, _: &RequestFacts, outcome: &Answered) {
@@ -28,7 +32,7 @@ impl Link for Told {
 }
 
 impl Told {
-    fn tell(&self, fate: Fate) {
+    fn tell(&self, fate: RequestFate) {
         *self.fate.lock().unwrap() = Some(fate);
     }
 }
@@ -44,19 +48,23 @@ async fn try_create(bed: &Bed, name: &str) -> Option<u16> {
 }
 
 #[rstest::rstest]
-#[case::passed(Fate::Pass, Some(201), true)]
-#[case::late(Fate::Delay(Duration::from_secs(1)), Some(201), true)]
-#[case::too_late_for_the_client(Fate::Delay(Duration::from_secs(6)), None, true)]
-#[case::lost(Fate::LoseRequest, None, false)]
-#[case::hanging(Fate::HangRequest, None, false)]
-#[case::its_reply_is_lost(Fate::LoseReply, None, true)]
-#[case::its_reply_hangs(Fate::HangReply, None, true)]
-#[case::refused(Fate::Refuse(StatusCode::TOO_MANY_REQUESTS, Some(3)), Some(429), false)]
-#[case::the_client_crashes_before(Fate::CrashBefore, None, false)]
-#[case::the_client_crashes_after(Fate::CrashAfter, None, true)]
+#[case::passed(RequestFate::Pass, Some(201), true)]
+#[case::late(RequestFate::Delay(Duration::from_secs(1)), Some(201), true)]
+#[case::too_late_for_the_client(RequestFate::Delay(Duration::from_secs(6)), None, true)]
+#[case::lost(RequestFate::LoseRequest, None, false)]
+#[case::hanging(RequestFate::HangRequest, None, false)]
+#[case::its_reply_is_lost(RequestFate::LoseReply, None, true)]
+#[case::its_reply_hangs(RequestFate::HangReply, None, true)]
+#[case::refused(
+    RequestFate::Refuse(StatusCode::TOO_MANY_REQUESTS, Some(3)),
+    Some(429),
+    false
+)]
+#[case::the_client_crashes_before(RequestFate::CrashBefore, None, false)]
+#[case::the_client_crashes_after(RequestFate::CrashAfter, None, true)]
 #[tokio::test(start_paused = true)]
 async fn a_request_meets_its_fate(
-    #[case] fate: Fate,
+    #[case] fate: RequestFate,
     #[case] code: Option<u16>,
     #[case] done: bool,
 ) {
@@ -73,7 +81,7 @@ async fn a_request_meets_its_fate(
         .first()
         .and_then(|outcome| outcome.changed);
     assert_eq!(changed.is_some(), done);
-    let is_gone = matches!(fate, Fate::CrashBefore | Fate::CrashAfter);
+    let is_gone = matches!(fate, RequestFate::CrashBefore | RequestFate::CrashAfter);
     assert_eq!(try_create(&bed, "b").await.is_none(), is_gone);
 }
 

@@ -9,10 +9,10 @@ use std::collections::BTreeMap;
 use leadsman_reconcile::{ObjectName, Store};
 
 use super::claim::{ClaimTemplate, SetClaim, has_missing_volume};
-use super::history::SetHistory;
+use super::history::CloneSetHistory;
 use super::pod::{ClonePod, is_active};
 use super::set::PodSet;
-use super::state::State;
+use super::state::LifecycleState;
 use super::template::read_template;
 
 /// Notes on claims, by the name of their pod: what no object shows any more.
@@ -192,14 +192,14 @@ impl<'a> Claims<'a> {
 
 /// Whether a set has begun to delete a pod.
 fn is_going(pod: &ClonePod) -> bool {
-    pod.state() == State::PreparingDelete
+    pod.state() == LifecycleState::PreparingDelete
 }
 
 /// The templates of the claims that a new pod of a revision gets: those of the set, and those that the set no longer has and that
 /// an earlier template mounts.
 pub(super) fn templates_of<'s>(
     set: &'s PodSet,
-    revision: &'s SetHistory,
+    revision: &'s CloneSetHistory,
     newest: &str,
 ) -> Vec<&'s ClaimTemplate> {
     let present = &set.spec.claims;

@@ -23,14 +23,14 @@ use super::round::Round;
 use super::scene::{Action, Scene};
 use super::service::Service;
 use super::set::{PodSet, UpdateKind};
-use super::state::State;
+use super::state::LifecycleState;
 use super::steps::Ways;
 use super::writes::CloneSets;
 
 /// A set, and its pods by what they wait for.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct SetExplanation {
+pub struct CloneSetExplanation {
     /// The set's namespace.
     pub namespace: String,
     /// The set's name.
@@ -49,7 +49,7 @@ pub fn explain_set(
     (pods, revisions): (Vec<Pod>, Vec<ControllerRevision>),
     claims: Option<Vec<PersistentVolumeClaim>>,
     now: Timestamp,
-) -> SetExplanation {
+) -> CloneSetExplanation {
     let name = ObjectName::of(&set.metadata);
     let mut observed = Reconciler::new(CloneSets::default(), || Duration::ZERO);
     observed.observe_object(Arc::new(set), Source::Reply);
@@ -71,7 +71,12 @@ pub fn explain_set(
     explain_in(set, observed.world(), knows_claims, now)
 }
 
-fn explain_in(set: &PodSet, world: &World, knows_claims: bool, now: Timestamp) -> SetExplanation {
+fn explain_in(
+    set: &PodSet,
+    world: &World,
+    knows_claims: bool,
+    now: Timestamp,
+) -> CloneSetExplanation {
     let revisions = Revisions::find(set, &world.revisions);
     let mut notes = ClaimNotes::default();
     let claims = Claims::survey(set, &world.pods, &world.claims, &mut notes);
@@ -97,7 +102,7 @@ fn explain_in(set: &PodSet, world: &World, knows_claims: bool, now: Timestamp) -
     let count = |counts: &dyn Fn(&Member<'_>) -> bool| {
         round.members.iter().filter(|one| counts(one)).count()
     };
-    SetExplanation {
+    CloneSetExplanation {
         namespace: set.name.namespace.clone(),
         name: set.name.name.clone(),
         counts: [
@@ -189,10 +194,10 @@ fn reason_of(set: &PodSet, round: &Round<'_>, member: &Member<'_>) -> Option<Str
     let out = if is_out { ", and out of service" } else { "" };
     let most = round.targets.unavailable;
     let text = match pod.state() {
-        State::PreparingDelete if !set.spec.hooks.hold_deletion(pod) => {
+        LifecycleState::PreparingDelete if !set.spec.hooks.hold_deletion(pod) => {
             "about to be deleted, and its claims after it".to_owned()
         }
-        State::PreparingDelete => {
+        LifecycleState::PreparingDelete => {
             format!(
                 "held before its deletion until no mark of spec.lifecycle.preDelete is left{out}"
             )
@@ -200,13 +205,13 @@ fn reason_of(set: &PodSet, round: &Round<'_>, member: &Member<'_>) -> Option<Str
         _ if member.is_specified => {
             format!("is to be deleted, as soon as no more than {most} pods are unavailable")
         }
-        State::PreparingUpdate => {
+        LifecycleState::PreparingUpdate => {
             format!(
                 "held before its update until no mark of spec.lifecycle.inPlaceUpdate is left{out}"
             )
         }
-        State::Updating => "updated in place: its containers are restarted".to_owned(),
-        State::Updated => {
+        LifecycleState::Updating => "updated in place: its containers are restarted".to_owned(),
+        LifecycleState::Updated => {
             "updated in place, and held until it has all marks of spec.lifecycle.inPlaceUpdate"
                 .to_owned()
         }
@@ -230,7 +235,7 @@ fn reason_of(set: &PodSet, round: &Round<'_>, member: &Member<'_>) -> Option<Str
             ),
             None => "not updated: spec.updateStrategy.partition keeps it".to_owned(),
         },
-        State::PreparingNormal => {
+        LifecycleState::PreparingNormal => {
             "not available before it has all marks of spec.lifecycle.preNormal".to_owned()
         }
         _ if !pod.is_ready() => "not ready".to_owned(),

@@ -18,7 +18,7 @@ use super::actions::{RETRY, plan_actions};
 use super::brake::Memory;
 use super::claim::SetClaim;
 use super::claims::Claims;
-use super::history::{Revisions, SetHistory};
+use super::history::{CloneSetHistory, Revisions};
 use super::pod::{ClonePod, PodChange};
 use super::progress::progressing;
 use super::round::Round;
@@ -41,7 +41,7 @@ pub struct World {
     /// The pods.
     pub pods: Store<ClonePod>,
     /// The revisions.
-    pub revisions: Store<SetHistory>,
+    pub revisions: Store<CloneSetHistory>,
     /// The claims.
     pub claims: Store<SetClaim>,
     /// How many sets have each of the reasons of [`REASONS`].
@@ -50,9 +50,9 @@ pub struct World {
 
 /// A set.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct SetKey(pub ObjectName);
+pub struct CloneSetKey(pub ObjectName);
 
-impl Key for SetKey {
+impl Key for CloneSetKey {
     fn namespace(&self) -> &str {
         &self.0.namespace
     }
@@ -89,7 +89,7 @@ impl Feature for CloneSets {
         reasons: &REASONS,
     });
 
-    type Key = SetKey;
+    type Key = CloneSetKey;
     type World = World;
     type Memory = Memory;
 
@@ -97,14 +97,15 @@ impl Feature for CloneSets {
         &world.reasons
     }
 
-    fn keys(&self, world: &World) -> Vec<SetKey> {
+    fn keys(&self, world: &World) -> Vec<CloneSetKey> {
         let sets = world.sets.iter();
-        sets.map(|(name, _)| SetKey((**name).clone())).collect()
+        sets.map(|(name, _)| CloneSetKey((**name).clone()))
+            .collect()
     }
 
     fn reconcile(
         &self,
-        SetKey(name): &SetKey,
+        CloneSetKey(name): &CloneSetKey,
         world: &World,
         memory: &mut Memory,
         plan: &mut Plan<'_, Self>,
@@ -168,8 +169,8 @@ fn carry_on(set: &PodSet, world: &World, memory: &mut Memory, plan: &mut Plan<'_
         plan_actions(set, known, &round, memory, plan, &mut problems);
         for pod in &round.resting {
             if let Some(Fate::Refused(refusal)) = plan.fate(&UPDATE_POD, &pod.name) {
-                let message = refusal.clone().into_reason();
-                let message = format!("pod {}: {message}", pod.name.name);
+                let reason = refusal.clone().into_reason();
+                let message = format!("pod {}: {reason}", pod.name.name);
                 problems.add(Problem::refused(FAILED_UPDATE, message));
             }
         }
@@ -289,8 +290,13 @@ impl Watch<CloneSet> for CloneSets {
         Arc::new(PodSet::read(set))
     }
 
-    fn find_affected(&self, change: &Change<PodSet>, _: &World, affected: &mut dyn FnMut(SetKey)) {
-        affected(SetKey((*change.name).clone()));
+    fn find_affected(
+        &self,
+        change: &Change<PodSet>,
+        _: &World,
+        affected: &mut dyn FnMut(CloneSetKey),
+    ) {
+        affected(CloneSetKey((*change.name).clone()));
     }
 
     fn note_change(&self, change: &Change<PodSet>, world: &mut World) {
@@ -320,7 +326,7 @@ impl Watch<Pod> for CloneSets {
         &self,
         change: &Change<ClonePod>,
         world: &World,
-        affected: &mut dyn FnMut(SetKey),
+        affected: &mut dyn FnMut(CloneSetKey),
     ) {
         set_named_in(&change.name, world)
             .into_iter()
@@ -330,29 +336,29 @@ impl Watch<Pod> for CloneSets {
 
 /// The set whose pod or revision it is, or whose are named so: a name that becomes free may be one that it waits for. Most pods
 /// of a cluster are of no set.
-fn set_named_in(child: &ObjectName, world: &World) -> Option<SetKey> {
+fn set_named_in(child: &ObjectName, world: &World) -> Option<CloneSetKey> {
     let (set, _) = child.name.rsplit_once('-')?;
     let name = child.beside(set);
     let is_known = world.sets.observed(&name).is_some();
-    is_known.then_some(SetKey(name))
+    is_known.then_some(CloneSetKey(name))
 }
 
 impl Watch<ControllerRevision> for CloneSets {
-    type Stored = SetHistory;
+    type Stored = CloneSetHistory;
 
-    fn store(world: &mut World) -> &mut Store<SetHistory> {
+    fn store(world: &mut World) -> &mut Store<CloneSetHistory> {
         &mut world.revisions
     }
 
-    fn read(&self, revision: &Arc<ControllerRevision>) -> Arc<SetHistory> {
-        Arc::new(SetHistory::read(revision))
+    fn read(&self, revision: &Arc<ControllerRevision>) -> Arc<CloneSetHistory> {
+        Arc::new(CloneSetHistory::read(revision))
     }
 
     fn find_affected(
         &self,
-        change: &Change<SetHistory>,
+        change: &Change<CloneSetHistory>,
         world: &World,
-        affected: &mut dyn FnMut(SetKey),
+        affected: &mut dyn FnMut(CloneSetKey),
     ) {
         set_named_in(&change.name, world)
             .into_iter()
@@ -375,11 +381,11 @@ impl Watch<PersistentVolumeClaim> for CloneSets {
         &self,
         change: &Change<SetClaim>,
         _: &World,
-        affected: &mut dyn FnMut(SetKey),
+        affected: &mut dyn FnMut(CloneSetKey),
     ) {
         let states = change.before.iter().chain(&change.now);
         states
             .filter_map(|claim| claim.set())
-            .for_each(|set| affected(SetKey(set)));
+            .for_each(|set| affected(CloneSetKey(set)));
     }
 }

@@ -128,8 +128,8 @@ fn compare_specs(old: &JsonObject, new: &JsonObject) -> Result<Vec<(String, Stri
                         || matches!(
                             policies.get(index),
                             Some(
-                                (Policy::Absent, Policy::FilledIn)
-                                    | (Policy::FilledIn, Policy::Absent)
+                                (PullPolicy::Absent, PullPolicy::FilledIn)
+                                    | (PullPolicy::FilledIn, PullPolicy::Absent)
                             )
                         )
                 }
@@ -150,18 +150,20 @@ fn compare_specs(old: &JsonObject, new: &JsonObject) -> Result<Vec<(String, Stri
 
 /// The author of a container's pull policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Policy {
+enum PullPolicy {
     Absent,
     /// `OpenKruise`, in a template that says nothing: Always, whatever the tag, beside all other defaults.
     FilledIn,
     Said,
 }
 
-fn policies(spec: &JsonObject) -> impl Iterator<Item = Policy> {
+fn policies(spec: &JsonObject) -> impl Iterator<Item = PullPolicy> {
     let policy = |container: &JsonObject| match object::text(container, "imagePullPolicy") {
-        None => Policy::Absent,
-        Some("Always") if container.contains_key("terminationMessagePolicy") => Policy::FilledIn,
-        Some(_) => Policy::Said,
+        None => PullPolicy::Absent,
+        Some("Always") if container.contains_key("terminationMessagePolicy") => {
+            PullPolicy::FilledIn
+        }
+        Some(_) => PullPolicy::Said,
     };
     object::items(spec, "containers").map(policy)
 }
@@ -255,14 +257,14 @@ fn id_of(status: &ObservedStatus) -> String {
 
 /// Whether the containers that were changed in a pod run anew.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Progress {
+pub(super) enum InPlaceProgress {
     Done,
     /// The update counts as done at this time, if other containers run then.
     Waits(Option<Timestamp>),
 }
 
 /// How far the update of a pod is. A state that cannot be read says nothing about what was, so only what is counts.
-pub(super) fn progress(pod: &ClonePod, now: Timestamp) -> Progress {
+pub(super) fn progress(pod: &ClonePod, now: Timestamp) -> InPlaceProgress {
     let text = pod.observed.annotation(IN_PLACE_STATE);
     let state: InPlaceState = serde_json::from_str(text).unwrap_or_default();
     let grace = SignedDuration::try_from(pod.observed.grace_period).unwrap_or_default();
@@ -279,12 +281,12 @@ pub(super) fn progress(pod: &ClonePod, now: Timestamp) -> Progress {
             continue;
         };
         let Some(status) = &container.status else {
-            return Progress::Waits(None);
+            return InPlaceProgress::Waits(None);
         };
         let shows_image = (*status.image_id != *former.image_id && !status.image_id.is_empty())
             || names_one_image(&status.image, &container.image);
         let is_done = match &former.container_id {
-            Some(_) if status.running.is_none() => return Progress::Waits(None),
+            Some(_) if status.running.is_none() => return InPlaceProgress::Waits(None),
             // The container that ran before: of the image that is asked for, if its kubelet never saw the update that this one
             // has taken back.
             Some(id) if id_of(status) == *id => {
@@ -296,8 +298,8 @@ pub(super) fn progress(pod: &ClonePod, now: Timestamp) -> Progress {
         waits |= !is_done;
     }
     if waits {
-        Progress::Waits(late.filter(|late| *late > now))
+        InPlaceProgress::Waits(late.filter(|late| *late > now))
     } else {
-        Progress::Done
+        InPlaceProgress::Done
     }
 }

@@ -5,7 +5,7 @@ use leadsman_api::clone_set::{Lifecycle, LifecycleHook};
 
 use super::pod::{ClonePod, PodChange};
 use super::service::{PRE_DELETE, PRE_UPDATE, Service};
-use super::state::State;
+use super::state::LifecycleState;
 
 /// The hooks of a set.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -46,44 +46,44 @@ impl Hooks {
 
     /// The state of a pod that nothing is done to: a new one, or one that was not deleted after all. One that was normal is so
     /// again, though a hook may have taken its mark away since.
-    pub(super) fn restored(&self, pod: &ClonePod) -> State {
+    pub(super) fn restored(&self, pod: &ClonePod) -> LifecycleState {
         if pod.was_normal || has_all(pod, &self.pre_normal) {
-            State::Normal
+            LifecycleState::Normal
         } else {
-            State::PreparingNormal
+            LifecycleState::PreparingNormal
         }
     }
 
     /// The state of a new pod.
-    pub(super) fn first(&self) -> State {
+    pub(super) fn first(&self) -> LifecycleState {
         if is_empty(&self.pre_normal) {
-            State::Normal
+            LifecycleState::Normal
         } else {
-            State::PreparingNormal
+            LifecycleState::PreparingNormal
         }
     }
 
     /// The state of a pod whose update in place is done.
-    pub(super) fn updated(&self, pod: &ClonePod) -> State {
+    pub(super) fn updated(&self, pod: &ClonePod) -> LifecycleState {
         if has_all(pod, &self.in_place) {
-            State::Normal
+            LifecycleState::Normal
         } else {
-            State::Updated
+            LifecycleState::Updated
         }
     }
 
     /// The next state of a pod that waits for nothing that is done to it.
-    pub(super) fn next(&self, pod: &ClonePod) -> Option<State> {
+    pub(super) fn next(&self, pod: &ClonePod) -> Option<LifecycleState> {
         let is_over = match pod.state() {
-            State::PreparingNormal => has_all(pod, &self.pre_normal),
-            State::Updated => has_all(pod, &self.in_place),
+            LifecycleState::PreparingNormal => has_all(pod, &self.pre_normal),
+            LifecycleState::Updated => has_all(pod, &self.in_place),
             _ => false,
         };
-        is_over.then_some(State::Normal)
+        is_over.then_some(LifecycleState::Normal)
     }
 
     /// The change that brings a pod into a state, and out of service or back as its hooks want it there.
-    pub(super) fn bring(&self, pod: &ClonePod, state: State, now: Timestamp) -> PodChange {
+    pub(super) fn bring(&self, pod: &ClonePod, state: LifecycleState, now: Timestamp) -> PodChange {
         let mut change = PodChange::new(now).in_state(state);
         change.service = self.service_in(pod, state);
         change
@@ -91,13 +91,15 @@ impl Hooks {
 
     /// The gate of a pod as it is to be in this state, if it is not so: it follows the state, so that whatever ends the state brings
     /// the pod back.
-    pub(super) fn service_in(&self, pod: &ClonePod, state: State) -> Option<Service> {
+    pub(super) fn service_in(&self, pod: &ClonePod, state: LifecycleState) -> Option<Service> {
         let service = pod.service.as_ref()?;
         let holder = match state {
-            State::PreparingDelete if self.pre_delete.mark_pod_not_ready => Some(PRE_DELETE),
-            State::PreparingUpdate if self.in_place.mark_pod_not_ready => Some(PRE_UPDATE),
+            LifecycleState::PreparingDelete if self.pre_delete.mark_pod_not_ready => {
+                Some(PRE_DELETE)
+            }
+            LifecycleState::PreparingUpdate if self.in_place.mark_pod_not_ready => Some(PRE_UPDATE),
             // The containers do not run anew yet.
-            State::Updating if service.is_held_by(PRE_UPDATE) => Some(PRE_UPDATE),
+            LifecycleState::Updating if service.is_held_by(PRE_UPDATE) => Some(PRE_UPDATE),
             _ => None,
         };
         Some(service.held_by(holder)).filter(|wanted| wanted != service)

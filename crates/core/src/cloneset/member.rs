@@ -1,7 +1,7 @@
 //! A pod as a round looks at it: what is counted of it, and by what it is sorted.
 
 use super::pod::ClonePod;
-use super::state::State;
+use super::state::LifecycleState;
 
 /// A pod that neither terminates nor has ended.
 #[derive(Debug)]
@@ -22,6 +22,6 @@ pub(super) struct Member<'a> {
 impl Member<'_> {
     /// Whether it has left service for an update that has not begun.
     pub(super) fn is_on_way(&self) -> bool {
-        self.pod.state() == State::PreparingUpdate || self.pod.is_drained()
+        self.pod.state() == LifecycleState::PreparingUpdate || self.pod.is_drained()
     }
 }

@@ -60,9 +60,9 @@ mod writes;
 
 pub use brake::Memory;
 pub use claim::SetClaim;
-pub use explain::{SetExplanation, explain_set};
-pub use feature::{SetKey, World};
-pub use history::{PastTemplate, SetHistory, past_templates};
+pub use explain::{CloneSetExplanation, explain_set};
+pub use feature::{CloneSetKey, World};
+pub use history::{CloneSetHistory, PastTemplate, past_templates};
 pub use pod::ClonePod;
 pub use set::PodSet;
 pub use writes::CloneSets;

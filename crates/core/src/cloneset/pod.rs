@@ -9,7 +9,7 @@ use leadsman_reconcile::{ObjectName, ResourceVersion, Stored, whole_seconds};
 use serde_json::{Value, json};
 
 use super::service::Service;
-use super::state::{State, TIMESTAMP};
+use super::state::{LifecycleState, TIMESTAMP};
 use crate::cluster::{Interners, SortedMap};
 use crate::workload::pod::{ObservedPod, PodPhase};
 
@@ -50,7 +50,7 @@ pub struct ClonePod {
 /// The labels of a pod that are the set's own.
 #[derive(Clone, Debug, PartialEq)]
 struct OwnLabels {
-    state: State,
+    state: LifecycleState,
     revision: Option<Arc<str>>,
     is_specified: bool,
 }
@@ -58,7 +58,7 @@ struct OwnLabels {
 impl OwnLabels {
     fn read(pod: &ObservedPod) -> Self {
         Self {
-            state: State::read(pod.label(LIFECYCLE_LABEL)),
+            state: LifecycleState::read(pod.label(LIFECYCLE_LABEL)),
             revision: pod.labels.get(REVISION_LABEL).cloned(),
             is_specified: pod.label(SPECIFIED_DELETE_LABEL).is_some(),
         }
@@ -113,7 +113,7 @@ impl ClonePod {
         Self::of(Some(owner.to_owned()), &pod, &mut Interners::default())
     }
 
-    pub(super) fn state(&self) -> State {
+    pub(super) fn state(&self) -> LifecycleState {
         self.labels.state
     }
 
@@ -241,7 +241,7 @@ impl PodChange {
     }
 
     /// Moves the lifecycle on.
-    pub(super) fn in_state(mut self, state: State) -> Self {
+    pub(super) fn in_state(mut self, state: LifecycleState) -> Self {
         self.labels
             .push((LIFECYCLE_LABEL.to_owned(), Some(state.word().to_owned())));
         self.annotations

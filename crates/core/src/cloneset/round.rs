@@ -11,13 +11,13 @@ use leadsman_reconcile::ObjectName;
 use super::MOST;
 use super::claim::ClaimTemplate;
 use super::claims::{NextStep, templates_of};
-use super::in_place::{Progress, progress};
+use super::in_place::{InPlaceProgress, progress};
 use super::member::Member;
 use super::order::{sort_for_deletion, sort_for_update};
 use super::pod::{ClonePod, PodChange, REPLACED_FOR, WAS_NORMAL, hash_in, is_active};
 use super::scale::{Difference, PodCounts, Targets};
 use super::scene::{Action, Scene};
-use super::state::State;
+use super::state::LifecycleState;
 use super::steps::{Steps, Ways, remove};
 use super::writes::{DELETE_POD, MARK_POD, UPDATE_POD};
 use crate::workload::amount::Amount;
@@ -117,7 +117,7 @@ impl<'a> Round<'a> {
             is_new,
             is_available: is_available
                 && (std::ptr::eq(pod, assumed) || assumed.is_available(min_ready, now)),
-            is_held: assumed.state() == State::PreparingDelete,
+            is_held: assumed.state() == LifecycleState::PreparingDelete,
             is_specified: set.specifies(pod) || is_replaced,
         });
     }
@@ -195,7 +195,7 @@ impl<'a> Round<'a> {
         let asked = self
             .members
             .iter()
-            .filter(|one| !one.is_held && one.pod.state() == State::PreparingDelete);
+            .filter(|one| !one.is_held && one.pod.state() == LifecycleState::PreparingDelete);
         for member in restorable.into_iter().rev().take(missing).chain(asked) {
             let hooks = &scene.set.spec.hooks;
             let mut change = hooks.bring(member.pod, hooks.restored(member.pod), scene.now);
@@ -235,9 +235,9 @@ impl<'a> Round<'a> {
             0
         };
         let unknown = super::names::count_undecodable(set, pods);
-        let missing = self.difference.create.saturating_sub(stand_ins + unknown);
+        let lacking = self.difference.create.saturating_sub(stand_ins + unknown);
         // Further ones follow: any number may be asked for.
-        let missing = missing.min(MOST);
+        let missing = lacking.min(MOST);
         if missing == 0 {
             return;
         }
@@ -330,7 +330,7 @@ impl<'a> Round<'a> {
             if restored.contains(&member.pod.name) {
                 continue;
             }
-            if member.pod.state() != State::PreparingDelete {
+            if member.pod.state() != LifecycleState::PreparingDelete {
                 // The cause is that of the mark which was asked for and is not seen yet.
                 let assumed = scene.pods.assumed(&member.pod.name);
                 let cause = assumed
@@ -431,19 +431,19 @@ impl<'a> Round<'a> {
             let state = pod.state();
             let next = match state {
                 // One that is restored already is not seen to be.
-                State::PreparingDelete if !member.is_held => continue,
+                LifecycleState::PreparingDelete if !member.is_held => continue,
                 _ if member.is_held || staying.contains(&pod.name) => None,
-                State::Updating => match progress(pod, now) {
-                    Progress::Done => Some(hooks.updated(pod)),
-                    Progress::Waits(at) => {
+                LifecycleState::Updating => match progress(pod, now) {
+                    InPlaceProgress::Done => Some(hooks.updated(pod)),
+                    InPlaceProgress::Waits(at) => {
                         wakes.extend(at);
                         continue;
                     }
                 },
-                State::PreparingUpdate if member.is_new || !set.spec.is_paused => {
-                    Some(State::Normal)
+                LifecycleState::PreparingUpdate if member.is_new || !set.spec.is_paused => {
+                    Some(LifecycleState::Normal)
                 }
-                State::PreparingUpdate => None,
+                LifecycleState::PreparingUpdate => None,
                 _ => hooks.next(pod),
             };
             let mut change = match next {

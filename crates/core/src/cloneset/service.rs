@@ -22,7 +22,7 @@ const MOST: usize = 32;
 /// Whoever keeps a pod out of service.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Holder {
+struct ServiceHolder {
     user_agent: String,
     key: String,
 }
@@ -33,7 +33,7 @@ pub(super) struct Service {
     /// Whether the condition is True; None if nobody has written it.
     is_open: Option<bool>,
     /// Whoever is listed, in the order of the message.
-    holders: Vec<Holder>,
+    holders: Vec<ServiceHolder>,
 }
 
 impl Service {
@@ -46,7 +46,7 @@ impl Service {
             return Some(Self::default());
         };
         let message = condition.message.as_deref().unwrap_or_default();
-        let mut holders: Vec<Holder> = serde_json::from_str(message).unwrap_or_default();
+        let mut holders: Vec<ServiceHolder> = serde_json::from_str(message).unwrap_or_default();
         holders.truncate(MOST);
         Some(Self {
             is_open: Some(condition.status == "True"),
@@ -72,7 +72,7 @@ impl Service {
             .iter()
             .filter(|one| one.user_agent != LIFECYCLE)
             .cloned();
-        let ours = hook.map(|hook| Holder {
+        let ours = hook.map(|hook| ServiceHolder {
             user_agent: LIFECYCLE.to_owned(),
             key: hook.to_owned(),
         });

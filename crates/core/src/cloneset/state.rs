@@ -5,7 +5,7 @@ pub(super) const TIMESTAMP: &str = "lifecycle.apps.kruise.io/timestamp";
 
 /// How far a pod's lifecycle is, by its label.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum State {
+pub(super) enum LifecycleState {
     /// Nothing is said, or a word that is not known: it counts as normal.
     Unsaid,
     PreparingNormal,
@@ -16,7 +16,7 @@ pub(super) enum State {
     PreparingDelete,
 }
 
-impl State {
+impl LifecycleState {
     const NAMED: [(&'static str, Self); 6] = [
         ("PreparingNormal", Self::PreparingNormal),
         ("Normal", Self::Normal),

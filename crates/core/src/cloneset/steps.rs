@@ -9,7 +9,7 @@ use super::member::Member;
 use super::pod::{ClonePod, PodChange, REPLACED_FOR, WAS_NORMAL, hash_in};
 use super::scene::{Action, Scene};
 use super::set::UpdateKind;
-use super::state::State;
+use super::state::LifecycleState;
 use super::template::RevisionData;
 use super::writes::UPDATE_POD;
 
@@ -27,8 +27,8 @@ pub(super) fn remove<'a>(
         return Action::Delete(pod);
     }
     let hooks = &scene.set.spec.hooks;
-    let mut change = hooks.bring(pod, State::PreparingDelete, scene.now);
-    if pod.state() != State::PreparingNormal {
+    let mut change = hooks.bring(pod, LifecycleState::PreparingDelete, scene.now);
+    if pod.state() != LifecycleState::PreparingNormal {
         change
             .annotations
             .push((WAS_NORMAL.to_owned(), Some("true".to_owned())));
@@ -154,14 +154,14 @@ impl<'a, 'r> Steps<'a, 'r> {
         };
         let hooks = &set.spec.hooks;
         match pod.state() {
-            State::Updated if hooks.has_update_hook() => {
-                let mut change = PodChange::new(now).in_state(State::PreparingUpdate);
+            LifecycleState::Updated if hooks.has_update_hook() => {
+                let mut change = PodChange::new(now).in_state(LifecycleState::PreparingUpdate);
                 hooks.hold_again(pod, &mut change);
                 return Some(Action::Update(pod, change));
             }
-            State::PreparingUpdate if hooks.hold_update(pod) => return None,
-            state if state != State::Updating && hooks.hold_update(pod) => {
-                let change = hooks.bring(pod, State::PreparingUpdate, now);
+            LifecycleState::PreparingUpdate if hooks.hold_update(pod) => return None,
+            state if state != LifecycleState::Updating && hooks.hold_update(pod) => {
+                let change = hooks.bring(pod, LifecycleState::PreparingUpdate, now);
                 return Some(Action::Mark(pod, change));
             }
             _ => {}
@@ -177,12 +177,12 @@ impl<'a, 'r> Steps<'a, 'r> {
         };
         // The kubelet says so before its containers end, and clients hear it from there.
         let is_out = pod.observed.ready.is_none();
-        let wait = if is_out {
+        let least = if is_out {
             SignedDuration::ZERO
         } else {
             UNREADY
         };
-        let wait = wait.max(set.spec.grace);
+        let wait = least.max(set.spec.grace);
         let at = since.and_then(|since| since.checked_add(wait).ok());
         if let Some(at) = at.filter(|at| *at > now) {
             self.wake = self.wake.into_iter().chain([at]).min();
@@ -201,9 +201,10 @@ impl<'a, 'r> Steps<'a, 'r> {
         } = self.scene;
         let change = in_place.of_pod(pod, &revisions.newest.name, now);
         if in_place.restarts(pod) {
-            change.in_state(State::Updating)
-        } else if pod.state() == State::PreparingUpdate || set.spec.hooks.hold_update(pod) {
-            change.in_state(State::Normal)
+            change.in_state(LifecycleState::Updating)
+        } else if pod.state() == LifecycleState::PreparingUpdate || set.spec.hooks.hold_update(pod)
+        {
+            change.in_state(LifecycleState::Normal)
         } else {
             change
         }

@@ -11,10 +11,10 @@ pub struct CompactTime(NonZeroI64);
 
 impl From<Timestamp> for CompactTime {
     fn from(time: Timestamp) -> Self {
-        let nanos = time
+        let clamped = time
             .as_nanosecond()
             .clamp((-i64::MAX).into(), i64::MAX.into());
-        let nanos = i64::try_from(nanos).ok().and_then(NonZeroI64::new);
+        let nanos = i64::try_from(clamped).ok().and_then(NonZeroI64::new);
         // The beginning of 1970 has the number that no other time has.
         Self(nanos.unwrap_or(NonZeroI64::MIN))
     }

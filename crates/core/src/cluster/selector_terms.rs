@@ -28,8 +28,8 @@ impl Selector {
         labels: impl Fn() -> I,
     ) -> Vec<SelectorTerm> {
         let terms = self.requirements().map(|(key, operator)| {
-            let value = labels().find(|(own, _)| **own == **key);
-            let value = value.map(|(_, value)| value);
+            let label = labels().find(|(own, _)| **own == **key);
+            let value = label.map(|(_, value)| value);
             let holds = operator.matches(value);
             let found = match value {
                 _ if holds => String::new(),

@@ -218,8 +218,8 @@ impl Unit {
         }
         let step_by = usize::try_from(step).unwrap_or(usize::MAX);
         let numbers = (first..=last).step_by(step_by);
-        let numbers = numbers.fold(0, |numbers, number| numbers | 1 << number);
-        Ok((numbers, is_star && step == 1))
+        let bits = numbers.fold(0, |bits, number| bits | 1 << number);
+        Ok((bits, is_star && step == 1))
     }
 
     fn parse_end(&self, text: &str) -> Result<u32, String> {

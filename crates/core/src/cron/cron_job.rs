@@ -67,13 +67,13 @@ pub struct CronJob {
     pub status: AdvancedCronJobStatus,
     /// The schedule, or why it cannot be read.
     pub schedule: Result<Schedule, ScheduleError>,
-    /// What it runs, or why it has nothing to run.
-    pub template: Result<Template, TemplateError>,
+    /// The template of its runs, or why it has nothing to run.
+    pub template: Result<CronTemplate, TemplateError>,
 }
 
 /// The template of a cron job's runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Template {
+pub struct CronTemplate {
     /// The kind of the runs.
     pub kind: RunKind,
     /// How long a run stays after its end before it is cleaned up, if it is.
@@ -103,7 +103,7 @@ impl CronJob {
         Self {
             status: wire.status.clone().unwrap_or_default(),
             schedule: Schedule::parse(&spec.schedule, spec.time_zone.as_deref(), default_zone),
-            template: Template::read(&spec.template),
+            template: CronTemplate::read(&spec.template),
             wire: wire.clone(),
         }
     }
@@ -167,7 +167,7 @@ impl CronJob {
     }
 }
 
-impl Template {
+impl CronTemplate {
     fn read(template: &CronJobTemplate) -> Result<Self, TemplateError> {
         const FIELD: &str = "ttlSecondsAfterFinished";
         let images = &template.image_list_pull_job_template;
@@ -186,13 +186,13 @@ impl Template {
             });
         };
         let spec = only.spec.read()?;
-        let seconds = match kind {
+        let field = match kind {
             RunKind::Job => spec.get(FIELD),
             RunKind::BroadcastJob => spec
                 .get("completionPolicy")
                 .and_then(|policy| policy.get(FIELD)),
         };
-        let seconds = seconds.and_then(Value::as_i64);
+        let seconds = field.and_then(Value::as_i64);
         Ok(Self {
             kind,
             time_to_live: seconds.map(SignedDuration::from_secs),

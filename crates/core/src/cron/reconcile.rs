@@ -12,7 +12,7 @@ use leadsman_reconcile::{
 };
 use serde_json::json;
 
-use super::cron_job::{CronJob, Run, RunKind, RunOutcome, Template};
+use super::cron_job::{CronJob, CronTemplate, Run, RunKind, RunOutcome};
 use super::schedule::Schedule;
 use super::schedule_error::ScheduleError;
 use super::world::{
@@ -51,7 +51,7 @@ enum Announcement {
 }
 
 /// Whether the API server would create a run of the template.
-enum Judgement {
+enum TemplateJudgement {
     Awaited,
     Accepted,
     /// The API server would refuse the run, in these words.
@@ -62,7 +62,7 @@ enum Judgement {
 struct Due<'a> {
     time: Timestamp,
     name: ObjectName,
-    template: Template,
+    template: CronTemplate,
     /// The reference that announces it.
     announced: Option<&'a RunReference>,
 }
@@ -87,9 +87,9 @@ impl<'a> Look<'a> {
             .filter(|time| *time <= now || Some(*time) <= last)
             .max();
         remembered.seen = remembered.seen.max(latest);
-        let announced = job.status.active.iter().find(|run| run.uid.is_none());
-        // It is the run of the latest time, since the next one takes its place.
-        let announced = announced.filter(|_| remembered.seen < last);
+        let without_uid = job.status.active.iter().find(|run| run.uid.is_none());
+        // The announced run is that of the latest time, since the next one takes its place.
+        let announced = without_uid.filter(|_| remembered.seen < last);
         Self {
             last: last.max(remembered.seen),
             name,
@@ -104,8 +104,10 @@ impl<'a> Look<'a> {
     pub(super) fn reconcile(&self, remembered: &mut Remembered, plan: &mut Plan<'_, Cron>) {
         if let Some(RunReference { name, .. }) = self.announced {
             let namespace = self.name.namespace.clone();
-            let name = name.clone();
-            let name = ObjectName { namespace, name };
+            let name = ObjectName {
+                namespace,
+                name: name.clone(),
+            };
             let creations = [&CREATE_JOB, &CREATE_BROADCAST_JOB];
             if creations
                 .iter()
@@ -138,20 +140,20 @@ impl<'a> Look<'a> {
     /// Asks what the API server says of a run, once for each generation of the cron job: its author learns of a mistake now and
     /// not at the first time. The condition remembers that it was asked. Runs are tried whatever it says, since what refuses may
     /// be a policy or a quota that changes.
-    fn judge_template(&self, plan: &mut Plan<'_, Cron>) -> Judgement {
-        let (true, Ok(_), Ok(Template { kind, .. })) = (
+    fn judge_template(&self, plan: &mut Plan<'_, Cron>) -> TemplateJudgement {
+        let (true, Ok(_), Ok(CronTemplate { kind, .. })) = (
             self.world.has_conditions && self.is_served(),
             &self.job.schedule,
             &self.job.template,
         ) else {
-            return Judgement::Accepted;
+            return TemplateJudgement::Accepted;
         };
         let is_judged = self.job.status.conditions.first().is_some_and(|shown| {
             shown.observed_generation == self.job.wire.metadata.generation
                 && shown.reason != TEMPLATE_REFUSED
         });
         if is_judged {
-            return Judgement::Accepted;
+            return TemplateJudgement::Accepted;
         }
         let judge = match kind {
             RunKind::Job => &JUDGE_JOB,
@@ -167,9 +169,9 @@ impl<'a> Look<'a> {
             run
         });
         match verdict {
-            None => Judgement::Awaited,
-            Some(Ok(())) => Judgement::Accepted,
-            Some(Err(refusal)) => Judgement::Refused(refusal.clone().into_reason()),
+            None => TemplateJudgement::Awaited,
+            Some(Ok(())) => TemplateJudgement::Accepted,
+            Some(Err(refusal)) => TemplateJudgement::Refused(refusal.clone().into_reason()),
         }
     }
 
@@ -240,7 +242,7 @@ impl<'a> Look<'a> {
     fn find_due(
         &self,
         schedule: &Schedule,
-        template: Template,
+        template: CronTemplate,
         plan: &mut Plan<'_, Cron>,
     ) -> Option<Due<'a>> {
         let since = self.last.unwrap_or_else(|| self.job.created());
@@ -407,7 +409,7 @@ impl<'a> Look<'a> {
     fn write_status(
         &self,
         announcement: Announcement,
-        judgement: &Judgement,
+        judgement: &TemplateJudgement,
         plan: &mut Plan<'_, Cron>,
     ) {
         let status = self.status(announcement, judgement);
@@ -437,7 +439,11 @@ impl<'a> Look<'a> {
     }
 
     /// The status as it is to be.
-    fn status(&self, announcement: Announcement, judgement: &Judgement) -> AdvancedCronJobStatus {
+    fn status(
+        &self,
+        announcement: Announcement,
+        judgement: &TemplateJudgement,
+    ) -> AdvancedCronJobStatus {
         let mut active: Vec<_> = self
             .runs
             .iter()
@@ -466,11 +472,12 @@ impl<'a> Look<'a> {
                 });
             }
         }
-        let conditions = if self.world.has_conditions && !matches!(judgement, Judgement::Awaited) {
-            vec![self.condition(judgement)]
-        } else {
-            self.job.status.conditions.clone()
-        };
+        let conditions =
+            if self.world.has_conditions && !matches!(judgement, TemplateJudgement::Awaited) {
+                vec![self.condition(judgement)]
+            } else {
+                self.job.status.conditions.clone()
+            };
         AdvancedCronJobStatus {
             type_: self.type_(),
             active,
@@ -494,8 +501,8 @@ impl<'a> Look<'a> {
     }
 
     /// Why nothing runs, or no run will be created: the reason and the message of the condition.
-    fn problem(&self, judgement: &Judgement) -> Option<(&'static str, String)> {
-        if let Judgement::Refused(why) = judgement {
+    fn problem(&self, judgement: &TemplateJudgement) -> Option<(&'static str, String)> {
+        if let TemplateJudgement::Refused(why) = judgement {
             let message = format!("the API server refuses the runs of spec.template: {why}");
             return Some((TEMPLATE_REFUSED, message));
         }
@@ -505,7 +512,7 @@ impl<'a> Look<'a> {
             }
             (Err(error), _) => Some(("InvalidSchedule", error.to_string())),
             (_, Err(error)) => Some(("InvalidTemplate", error.to_string())),
-            (Ok(_), Ok(Template { kind, .. })) if !self.is_served() => {
+            (Ok(_), Ok(CronTemplate { kind, .. })) if !self.is_served() => {
                 let kind = kind.name();
                 let message = format!(
                     "the cluster has no {kind}s: the administrator has to switch {kind}Gate of leadsman on"
@@ -539,7 +546,7 @@ impl<'a> Look<'a> {
     }
 
     /// The condition `Ready`.
-    fn condition(&self, judgement: &Judgement) -> Condition {
+    fn condition(&self, judgement: &TemplateJudgement) -> Condition {
         let problem = self.problem(judgement).or_else(|| self.rest());
         let status = if problem.is_none() { "True" } else { "False" };
         let (reason, message) = problem.unwrap_or_else(|| {

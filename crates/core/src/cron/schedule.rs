@@ -133,8 +133,8 @@ impl Schedule {
         let mut last = one;
         let mut end = whole_seconds(until).as_second();
         while last.as_second() < end {
-            let middle = last.as_second().midpoint(end);
-            let middle = Timestamp::from_second(middle).unwrap_or(last);
+            let seconds = last.as_second().midpoint(end);
+            let middle = Timestamp::from_second(seconds).unwrap_or(last);
             match self.next_after(middle).filter(|next| *next <= until) {
                 Some(next) => last = next,
                 None => end = middle.as_second(),

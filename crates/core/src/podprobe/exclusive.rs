@@ -130,8 +130,8 @@ impl Exclusive {
     pub(super) fn read_claim(&self, verdict: &Verdict) -> Result<Claim, String> {
         let version = self.version.as_ref().map(|name| {
             let values: Option<&OutputValues> = verdict.values.as_deref();
-            let text = values.and_then(|values| values.get(name));
-            let text = text.map_or("", |text| text);
+            let value = values.and_then(|values| values.get(name));
+            let text = value.map_or("", |text| text);
             let is_number = text.bytes().all(|byte| byte.is_ascii_digit());
             let number = text.parse::<u64>().ok().filter(|_| is_number);
             number.ok_or_else(|| format!("version {text:?} is not a number from 0 to {}", u64::MAX))
@@ -225,8 +225,8 @@ pub fn read_records(pod: &IndexedPod) -> Records {
 
 /// The relation of a pod to a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Member {
-    /// What its verdict says.
+pub struct ValueMember {
+    /// The stance of the pod's verdict.
     pub stance: Stance,
     /// Whether it has the label.
     pub shows: bool,
@@ -249,7 +249,7 @@ pub enum Stance {
     Gone,
 }
 
-impl Member {
+impl ValueMember {
     /// Whether it has the value, or a write is possibly under way that gives it to it.
     pub fn may_have(&self) -> bool {
         self.shows || self.record.as_ref().is_some_and(|record| record.holds)
@@ -274,7 +274,7 @@ impl Member {
 pub struct Group {
     /// Whether claims have versions.
     pub is_versioned: bool,
-    members: BTreeMap<PodName, Member>,
+    members: BTreeMap<PodName, ValueMember>,
     election: Election,
 }
 
@@ -310,12 +310,12 @@ pub enum Ruling {
 
 impl Group {
     /// Replaces a member; None or one that does not count is none. Returns whether anything changes for others.
-    pub fn set_member(&mut self, pod: &PodName, member: Option<Member>) -> bool {
-        let member = member.filter(Member::counts);
+    pub fn set_member(&mut self, pod: &PodName, member: Option<ValueMember>) -> bool {
+        let member = member.filter(ValueMember::counts);
         if self.members.get(pod) == member.as_ref() {
             return false;
         }
-        let may_have = |member: Option<&Member>| member.is_some_and(Member::may_have);
+        let may_have = |member: Option<&ValueMember>| member.is_some_and(ValueMember::may_have);
         let is_there = may_have(member.as_ref());
         let before = match member {
             Some(member) => self.members.insert(pod.clone(), member),
@@ -337,12 +337,12 @@ impl Group {
     }
 
     /// A pod, as far as it counts.
-    pub fn member(&self, pod: &PodName) -> Option<&Member> {
+    pub fn member(&self, pod: &PodName) -> Option<&ValueMember> {
         self.members.get(pod)
     }
 
     /// The pods that may have the value.
-    pub fn possible_holders(&self) -> impl Iterator<Item = (&PodName, &Member)> {
+    pub fn possible_holders(&self) -> impl Iterator<Item = (&PodName, &ValueMember)> {
         self.members.iter().filter(|(_, member)| member.may_have())
     }
 
@@ -354,7 +354,7 @@ impl Group {
     fn elect(&self) -> Election {
         let members = self.members.values();
         let floor = members
-            .filter_map(Member::recorded_version)
+            .filter_map(ValueMember::recorded_version)
             .max()
             .filter(|_| self.is_versioned);
         let candidates = self.members.iter().filter_map(|(pod, member)| {
@@ -412,7 +412,7 @@ impl Group {
     }
 
     /// How far the pod is that is to have the value.
-    fn way_to_value(&self, pod: &PodName, member: &Member) -> Ruling {
+    fn way_to_value(&self, pod: &PodName, member: &ValueMember) -> Ruling {
         if member.shows {
             return Ruling::Has;
         }
@@ -462,8 +462,8 @@ impl Group {
 
     /// The highest version that is known: that of the holder too, whose record may not say so yet.
     fn highest_version(&self) -> Option<u64> {
-        let holder = self.election.holder.as_ref();
-        let holder = holder.and_then(|holder| self.members.get(holder));
+        let name = self.election.holder.as_ref();
+        let holder = name.and_then(|name| self.members.get(name));
         let claimed = holder.and_then(|holder| match holder.stance {
             Stance::Claims(claim) => claim.version,
             Stance::Silent | Stance::Declines | Stance::Gone => None,

@@ -17,8 +17,8 @@ use jiff::Timestamp;
 use leadsman_api::limits::EXCLUSIVE_ANNOTATION;
 
 pub(super) use self::exclusive::Membership;
-use self::finding::{Finding, PairsOf};
 pub use self::finding::{HeldVerdict, RefusedValue};
+use self::finding::{PairsOf, ProbeFinding};
 pub(super) use self::write::{ComparedMark, DueMarks, compare_marks, condition_status, diff_marks};
 use super::exclusive::{Ruling, Stance};
 use super::injected::{MARKERS, PROBES};
@@ -67,12 +67,12 @@ pub struct Conflict {
 }
 
 /// Assigns keys to probes: the first claim wins.
-struct Claims<T> {
+struct KeyClaims<T> {
     mark: fn(Arc<str>) -> Mark,
     by_key: BTreeMap<Arc<str>, (ProbePosition, Want<T>)>,
 }
 
-impl<T> Claims<T> {
+impl<T> KeyClaims<T> {
     fn new(mark: fn(Arc<str>) -> Mark) -> Self {
         Self {
             mark,
@@ -127,9 +127,9 @@ pub struct DesiredMarks {
 struct ClaimedMarks<'a> {
     pod: &'a IndexedPod,
     now: Timestamp,
-    labels: Claims<Arc<str>>,
-    annotations: Claims<Arc<str>>,
-    conditions: Claims<Verdict>,
+    labels: KeyClaims<Arc<str>>,
+    annotations: KeyClaims<Arc<str>>,
+    conditions: KeyClaims<Verdict>,
     conflicts: Vec<Conflict>,
     refused: Vec<RefusedValue>,
     held: Vec<HeldVerdict>,
@@ -144,7 +144,7 @@ impl ClaimedMarks<'_> {
         verdict: Option<&Verdict>,
     ) {
         let pod = self.pod;
-        let finding = verdict.map(|verdict| Finding::new(place, probe, verdict, self.now));
+        let finding = verdict.map(|verdict| ProbeFinding::new(place, probe, verdict, self.now));
         let finding = finding.as_ref();
         let conflicts = &mut self.conflicts;
         let mut refused = Vec::new();
@@ -199,9 +199,9 @@ impl DesiredMarks {
             now,
             refused: Vec::new(),
             held: Vec::new(),
-            labels: Claims::new(Mark::Label),
-            annotations: Claims::new(Mark::Annotation),
-            conditions: Claims::new(Mark::Condition),
+            labels: KeyClaims::new(Mark::Label),
+            annotations: KeyClaims::new(Mark::Annotation),
+            conditions: KeyClaims::new(Mark::Condition),
             conflicts: Vec::new(),
         };
         let has_container = |probe: &MarkerProbe| pod.container(&probe.container).is_some();

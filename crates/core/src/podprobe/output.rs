@@ -69,15 +69,15 @@ impl ExpectedOutput {
         if !report.at_most_chars(text, limits::OUTPUT_EXPRESSION) {
             return None;
         }
-        let expression = RegexBuilder::new(text)
+        let compiled = RegexBuilder::new(text)
             .size_limit(COMPILED_EXPRESSION)
             .build()
             .map_err(|error| {
-                let error = error.to_string();
-                let error = error.lines().last().unwrap_or_default();
+                let whole = error.to_string();
+                let error = whole.lines().last().unwrap_or_default();
                 format!("{text:?} is not a regular expression: {error}")
             });
-        let expression = report.check(expression)?;
+        let expression = report.check(compiled)?;
         let names = expression.capture_names().flatten().count();
         report.at_most(names, limits::OUTPUT_VALUES, "values");
         Some(Self {

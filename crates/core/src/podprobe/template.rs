@@ -278,14 +278,14 @@ impl HandlerTemplate {
         let mut at = report.field("path");
         let fits = at.at_most_chars(&file.path, limits::FILE_PATH);
         let path = at.check(check_file_path(&file.path)).filter(|()| fits);
-        let age = file.not_older_than_seconds.map(|given| {
+        let checked = file.not_older_than_seconds.map(|given| {
             let positive = u32::try_from(given).ok().and_then(NonZeroU32::new);
             let message = || format!("{given} is not between 1 and {}", i32::MAX);
             let mut at = report.field("notOlderThanSeconds");
             at.check(positive.ok_or_else(message))
         });
-        // None within the option is an error that was reported.
-        let age = match age {
+        // An inner None is an error that was reported.
+        let age = match checked {
             Some(None) => return None,
             Some(Some(age)) => Some(age),
             None => None,

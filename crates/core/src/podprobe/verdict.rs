@@ -108,9 +108,9 @@ fn read_values(wire: &ContainerProbeState, known: Option<&Verdict>) -> Option<Ar
         .iter()
         .map(|(name, value)| (name.as_str().into(), value.as_str().into()))
         .collect();
-    let known = known.and_then(|known| known.values.as_ref());
-    let known = known.filter(|known| ***known == read);
-    Some(known.cloned().unwrap_or_else(|| Arc::new(read)))
+    let former = known.and_then(|known| known.values.as_ref());
+    let same = former.filter(|former| ***former == read);
+    Some(same.cloned().unwrap_or_else(|| Arc::new(read)))
 }
 
 #[cfg(test)]

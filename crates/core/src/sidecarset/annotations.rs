@@ -365,9 +365,9 @@ impl InPlaceStates {
         // (`UpdatePodAnnotationsInUpgrade`, `pkg/control/sidecarcontrol/sidecarset_control.go`).
         object.insert("revision".to_owned(), hash.into());
         object.insert("updateTimestamp".to_owned(), go_time(now).into());
-        // Those of other containers stay: their upgrade may not have ended yet.
-        let known = object.remove("lastContainerStatuses");
-        let mut known = match known {
+        // The states of other containers stay: their upgrade may not have ended yet.
+        let stored = object.remove("lastContainerStatuses");
+        let mut known = match stored {
             Some(Value::Object(known)) => known,
             _ => JsonObject::new(),
         };

@@ -282,8 +282,8 @@ fn check_contents(object: &JsonObject, report: &mut FieldErrors<'_>) {
         }
     }
     for (index, port) in items(object, "ports").enumerate() {
-        let mut at = report.field("ports");
-        let mut at = at.index(index);
+        let mut list = report.field("ports");
+        let mut at = list.index(index);
         if let Some(name) = text(port, "name") {
             at.field("name").check(names::port_name(name));
         }
@@ -292,8 +292,8 @@ fn check_contents(object: &JsonObject, report: &mut FieldErrors<'_>) {
         let amounts = inner(object, "resources").and_then(|resources| inner(resources, list));
         for (resource, amount) in amounts.into_iter().flatten() {
             if Quantity::of(amount).is_none() {
-                let mut at = report.field("resources");
-                let mut at = at.field(list);
+                let mut resources = report.field("resources");
+                let mut at = resources.field(list);
                 at.key(resource)
                     .add(format!("{amount} is not a quantity such as 500m or 1.5Gi"));
             }
@@ -394,14 +394,14 @@ fn read_transfers(object: &JsonObject, report: &mut FieldErrors<'_>) -> Vec<Tran
     let count = items(object, "transferEnv").count();
     report.at_most(count, limits::TRANSFERS, "entries");
     for (index, transfer) in items(object, "transferEnv").enumerate() {
-        let names = transfer
+        let listed = transfer
             .get("envNames")
             .and_then(Value::as_array)
             .into_iter()
             .flatten()
             .filter_map(Value::as_str);
         // The older field counts beside the list.
-        let names = names.chain(text(transfer, "envName"));
+        let names = listed.chain(text(transfer, "envName"));
         let source = read_transfer_source(transfer, &mut report.index(index));
         transfers.extend(source.map(|source| TransferEnv {
             source,
@@ -420,8 +420,8 @@ fn read_transfer_source(
         let name = text(transfer, "sourceContainerName").unwrap_or_default();
         return Some(TransferSource::Named(name.to_owned()));
     };
-    let mut at = report.field("sourceContainerNameFrom");
-    let mut at = at.field("fieldRef");
+    let mut outer = report.field("sourceContainerNameFrom");
+    let mut at = outer.field("fieldRef");
     if text(field, "apiVersion") != Some("v1") {
         at.field("apiVersion").add("must be v1");
     }

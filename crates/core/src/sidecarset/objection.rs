@@ -79,8 +79,8 @@ impl fmt::Display for Objection {
                 )
             }
             Self::RevisionOfAnother { revision, set } => {
-                let owner = set.as_ref().map(|set| format!(" SidecarSet {set}"));
-                let owner = owner.as_deref().unwrap_or(" something else");
+                let named = set.as_ref().map(|set| format!(" SidecarSet {set}"));
+                let owner = named.as_deref().unwrap_or(" something else");
                 write!(
                     f,
                     "injectionStrategy.revision pins new pods to revision {revision:?}, which belongs to{owner}: they get the \

@@ -216,8 +216,8 @@ const LATE: SignedDuration = SignedDuration::from_mins(10);
 /// (`MarkPodsNotReady`, `pkg/controller/util/node/controller_utils.go`) and of the manager, which differ by less.
 fn failed_late(set: &SidecarSet, pod: &ObservedPod, written: Option<Timestamp>) -> bool {
     let statuses = sidecars_in(set, pod).map(|container| container.status.as_ref());
-    let started: Option<Vec<_>> = statuses.map(|status| status?.running?).collect();
-    let started = started.and_then(|started| started.into_iter().max());
+    let starts: Option<Vec<_>> = statuses.map(|status| status?.running?).collect();
+    let started = starts.and_then(|starts| starts.into_iter().max());
     let first = started.into_iter().chain(written).min();
     matches!((first, pod.unready_since), (Some(first), Some(since)) if since.duration_since(first) >= LATE)
 }

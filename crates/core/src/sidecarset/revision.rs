@@ -59,8 +59,8 @@ impl SetRevision {
     pub fn read(meta: &ObjectMeta, number: i64, data: &Value) -> Option<Self> {
         let labels = meta.labels.as_ref()?;
         labels.get(SET_LABEL)?;
-        let owner = meta.owner_references.iter().flatten();
-        let owner = owner
+        let owners = meta.owner_references.iter().flatten();
+        let owner = owners
             .filter(|owner| owner.kind == "SidecarSet")
             .find_map(controller)?;
         let template = Template::of_revision(data)?;

@@ -134,8 +134,8 @@ pub fn offer<'a, 'b>(
 ) -> Result<Injection<'a>, NotOffered> {
     let label = |key: &str| pod.label(key);
     check_selected(set, pod, namespace_label)?;
-    let pin = set.pin.as_ref();
-    let pin = pin.filter(|pin| is_pinned(set, pin, pod.owner, history.matched, label));
+    let given = set.pin.as_ref();
+    let pin = given.filter(|pin| is_pinned(set, pin, pod.owner, history.matched, label));
     let revision = pin.and_then(|pin| pinned(set, pin, &history.revisions));
     Ok(match revision {
         Some(revision) => Injection {

@@ -172,8 +172,8 @@ impl SidecarSet {
             ..RolloutStrategy::read(&spec.update_strategy, &mut report.field("updateStrategy"))
         };
         let mut at = report.field("injectionStrategy");
-        let pin = spec.injection_strategy.revision.as_ref();
-        let pin = pin.and_then(|pin| read_pin(pin, &mut at.field("revision")));
+        let given = spec.injection_strategy.revision.as_ref();
+        let pin = given.and_then(|given| read_pin(given, &mut at.field("revision")));
         let hashes = if errors.is_empty() {
             template.hashes()
         } else {
@@ -333,8 +333,8 @@ fn read_namespaces(wire: &SidecarSetWire, report: &mut FieldErrors<'_>) -> Names
         // The webhook configuration names it, beside those of other sets: the API server would refuse all of it.
         report.field("namespace").check(names::dns_label(name));
     }
-    let selector = spec.namespace_selector.as_ref();
-    let selector = read_optional(selector, &mut report.field("namespaceSelector"));
+    let given = spec.namespace_selector.as_ref();
+    let selector = read_optional(given, &mut report.field("namespaceSelector"));
     match selector {
         Some(_) if !name.is_empty() => {
             report.field("namespaceSelector").add(format!(

@@ -191,8 +191,8 @@ impl Snapshot {
 
     /// The version that includes what each set needs.
     pub fn barrier(&self) -> SnapshotVersion {
-        let needs = self.sets.iter().map(|known| known.needs);
-        let needs = needs.chain(self.refusing.iter().map(|known| known.needs));
+        let of_sets = self.sets.iter().map(|known| known.needs);
+        let needs = of_sets.chain(self.refusing.iter().map(|known| known.needs));
         needs.fold(SnapshotVersion::default(), SnapshotVersion::max)
     }
 }

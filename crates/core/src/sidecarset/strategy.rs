@@ -59,8 +59,8 @@ impl RolloutStrategy {
             }
         };
         let selector = read_optional(wire.selector.as_ref(), &mut report.field("selector"));
-        let partition = wire.partition.as_ref();
-        let partition = read_amount(partition, Amount::Number(0), &mut report.field("partition"));
+        let given = wire.partition.as_ref();
+        let partition = read_amount(given, Amount::Number(0), &mut report.field("partition"));
         if selector.is_some() && !partition.is_zero() {
             report.field("partition").add(
                 "cannot be set beside selector: the pods that are upgraded follow from one of the two",

@@ -359,8 +359,8 @@ fn read_secrets(wire: &[JsonObject], report: &mut FieldErrors<'_>) -> Vec<JsonOb
 }
 
 fn metadata_object(patch: &PatchPodMetadata) -> JsonObject {
-    let annotations: BTreeMap<_, _> = patch.annotations.iter().collect();
-    let annotations = annotations
+    let sorted: BTreeMap<_, _> = patch.annotations.iter().collect();
+    let annotations = sorted
         .into_iter()
         .map(|(key, value)| (key.clone(), Value::from(value.as_str())));
     let policy = patch.patch_policy.as_deref().unwrap_or("Retain");

@@ -26,10 +26,10 @@ impl Amount {
                     .map_err(|_| "must not be negative".to_owned())
             }
             IntOrString::String(text) => {
-                let digits = text.strip_suffix('%');
+                let share = text.strip_suffix('%');
                 // `parse` alone would take a sign, which Kubernetes does not (`IsValidPercent`,
                 // `k8s.io/apimachinery/pkg/util/validation/validation.go`).
-                let digits = digits.filter(|digits| digits.bytes().all(|b| b.is_ascii_digit()));
+                let digits = share.filter(|digits| digits.bytes().all(|b| b.is_ascii_digit()));
                 let percent = digits.and_then(|digits| digits.parse().ok());
                 percent.map(Self::Percent).ok_or_else(|| {
                     format!("{text:?} is neither a number nor a percentage such as \"10%\"")

@@ -56,13 +56,13 @@ impl NodeFacts {
 pub struct NodeRequirements {
     selector: BTreeMap<String, String>,
     /// The terms of the required affinity, of which one has to match; None without one.
-    terms: Option<Vec<Vec<Requirement>>>,
+    terms: Option<Vec<Vec<NodeRequirement>>>,
     tolerations: Vec<Toleration>,
     requests: Resources,
 }
 
 #[derive(Clone, Debug, PartialEq)]
-struct Requirement {
+struct NodeRequirement {
     /// The key; none for the node's name.
     label: Option<String>,
     test: Test,
@@ -79,7 +79,7 @@ enum Test {
 
 /// Why a pod does not fit a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Misfit<'a> {
+pub enum NodeMisfit<'a> {
     /// The node lacks a label of the pod's `nodeSelector`.
     Selector(&'a str, &'a str),
     /// No term of the required node affinity matches the node.
@@ -92,7 +92,7 @@ pub enum Misfit<'a> {
     Resource(&'a str),
 }
 
-impl fmt::Display for Misfit<'_> {
+impl fmt::Display for NodeMisfit<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Selector(key, value) => write!(f, "nodeSelector asks for label {key}={value}"),
@@ -170,12 +170,12 @@ impl NodeRequirements {
     }
 
     /// Why a pod does not fit a node; None if it does.
-    pub fn misfit<'a>(&'a self, node: &'a NodeFacts) -> Option<Misfit<'a>> {
+    pub fn misfit<'a>(&'a self, node: &'a NodeFacts) -> Option<NodeMisfit<'a>> {
         let mut selector = self.selector.iter();
         if let Some((key, value)) = selector.find(|(key, value)| node.label(key) != Some(value)) {
-            return Some(Misfit::Selector(key, value));
+            return Some(NodeMisfit::Selector(key, value));
         }
-        let is_met = |term: &Vec<Requirement>| {
+        let is_met = |term: &Vec<NodeRequirement>| {
             !term.is_empty() && term.iter().all(|requirement| requirement.is_met(node))
         };
         if self
@@ -183,22 +183,22 @@ impl NodeRequirements {
             .as_ref()
             .is_some_and(|terms| !terms.iter().any(is_met))
         {
-            return Some(Misfit::Affinity);
+            return Some(NodeMisfit::Affinity);
         }
         let mut taints = node.taints.iter();
         let repels = |taint: &&Taint| matches!(&*taint.effect, "NoSchedule" | "NoExecute");
         if let Some(taint) = taints.find(|taint| repels(taint) && !self.tolerates(taint)) {
-            return Some(Misfit::Taint(taint));
+            return Some(NodeMisfit::Taint(taint));
         }
         if node.is_cordoned && !self.tolerates_cordon() {
-            return Some(Misfit::Cordoned);
+            return Some(NodeMisfit::Cordoned);
         }
         let mut requests = self.requests.iter();
         let exceeds = |name: &str, amount: i128| {
             amount > node.allocatable.get(name).copied().unwrap_or_default()
         };
         let lacking = requests.find(|(name, amount)| exceeds(name, **amount));
-        lacking.map(|(name, _)| Misfit::Resource(name))
+        lacking.map(|(name, _)| NodeMisfit::Resource(name))
     }
 
     /// The same as `Toleration.ToleratesTaint` (`k8s.io/api/core/v1/toleration.go`).
@@ -228,7 +228,7 @@ impl NodeRequirements {
     }
 }
 
-impl Requirement {
+impl NodeRequirement {
     fn read(requirement: &NodeSelectorRequirement, is_field: bool) -> Self {
         let mut values: Vec<_> = requirement
             .values
@@ -275,12 +275,12 @@ impl Requirement {
     }
 }
 
-fn read_term(term: &NodeSelectorTerm) -> Vec<Requirement> {
+fn read_term(term: &NodeSelectorTerm) -> Vec<NodeRequirement> {
     let labels = term.match_expressions.iter().flatten();
     let fields = term.match_fields.iter().flatten();
     labels
-        .map(|requirement| Requirement::read(requirement, false))
-        .chain(fields.map(|requirement| Requirement::read(requirement, true)))
+        .map(|requirement| NodeRequirement::read(requirement, false))
+        .chain(fields.map(|requirement| NodeRequirement::read(requirement, true)))
         .collect()
 }
 

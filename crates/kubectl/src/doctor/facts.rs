@@ -79,11 +79,11 @@ pub(super) struct ServiceHealth {
 struct ReadNode {
     metadata: ObjectMeta,
     #[serde(default)]
-    status: NodeStatus,
+    status: ReadNodeStatus,
 }
 
 #[derive(Default, Deserialize)]
-struct NodeStatus {
+struct ReadNodeStatus {
     #[serde(default)]
     conditions: Vec<NodeCondition>,
 }

@@ -26,7 +26,7 @@ use leadsman_manager::preflight::{self, CheckResult, Finding, InstallPart, Prefl
 use self::facts::{InstallHealth, read_health};
 use self::report::{DoctorReport, FindingGroup};
 use crate::VerbError;
-use crate::connection::Connection;
+use crate::connection::ConnectionFlags;
 use crate::output::{Colors, OutputFormat};
 use crate::reader::Reader;
 use crate::report::print_report;
@@ -36,17 +36,17 @@ use crate::report::print_report;
 #[command(
     after_help = "Examples:\n  kubectl leadsman doctor\n  kubectl leadsman doctor -o json | jq '.checks[] | select(.result == \"problem\")'"
 )]
-pub struct Args {
+pub struct DoctorArgs {
     /// Output format
     #[arg(short, long, value_name = "FORMAT", default_value = "table")]
     output: OutputFormat,
     #[command(flatten)]
     pub(crate) colors: Colors,
     #[command(flatten)]
-    connection: Connection,
+    connection: ConnectionFlags,
 }
 
-pub(crate) async fn run(args: &Args) -> Result<ExitCode, VerbError> {
+pub(crate) async fn run(args: &DoctorArgs) -> Result<ExitCode, VerbError> {
     let reader = args.connection.connect_reader().await?.0;
     let report = examine(&reader).await;
     print_report(args.output, reader.cluster_time().await, &report)?;

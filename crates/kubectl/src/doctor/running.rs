@@ -176,8 +176,8 @@ impl InstallHealth {
     fn no_agent_finding(&self, check: &'static str) -> Finding {
         let namespace = self.namespace();
         // Reports that could not be read do not say that all is well.
-        let is_silent = |reports: &Reports| !reports.silent_nodes.is_empty();
-        let is_silent = self.reports.as_ref().map_or(true, is_silent);
+        let has_silent = |reports: &Reports| !reports.silent_nodes.is_empty();
+        let is_silent = self.reports.as_ref().map_or(true, has_silent);
         match &self.daemon_set {
             Err(Unread(why)) => finding!(check, Unread => "{why}"),
             Ok(None) if !is_silent => {

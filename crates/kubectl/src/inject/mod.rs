@@ -25,7 +25,7 @@ use serde_json::Value;
 
 use self::pods::FilePod;
 use crate::VerbError;
-use crate::connection::Connection;
+use crate::connection::ConnectionFlags;
 use crate::output::{self, Colors, OutputFormat};
 use crate::report::print_report;
 use crate::sidecar_sets::{self, FoundSets, Needs, WantedNamespaces};
@@ -39,7 +39,7 @@ const DEFAULT_NAMESPACE: &str = "default";
 #[command(
     after_help = "Examples:\n  kubectl leadsman inject -f pod.yaml\n  kubectl leadsman inject -f deployment.yaml --set sidecarset.yaml\n  kubectl leadsman inject -f deployment.yaml --set edited.yaml --with-cluster\n  kustomize build . | kubectl leadsman inject -f - -o yaml"
 )]
-pub struct Args {
+pub struct InjectArgs {
     /// File with pods, or with workloads, whose pod template is used; - for standard input; may be repeated
     #[arg(short = 'f', long = "filename", value_name = "FILE", required = true, value_hint = ValueHint::FilePath)]
     files: Vec<PathBuf>,
@@ -60,7 +60,7 @@ pub struct Args {
     #[command(flatten)]
     pub(crate) colors: Colors,
     #[command(flatten)]
-    connection: Connection,
+    connection: ConnectionFlags,
 }
 
 /// A pod of a file, and the report on what it would get.
@@ -70,7 +70,7 @@ struct FileReport {
     report: InjectionReport,
 }
 
-pub(crate) async fn run(args: &Args) -> Result<(), VerbError> {
+pub(crate) async fn run(args: &InjectArgs) -> Result<(), VerbError> {
     let objects = read_all(&args.files)?;
     let mut sets = read_all(&args.sets)?;
     sets.extend(namespaces(&objects));

@@ -188,7 +188,7 @@ fn the_sets_of_a_cluster_count_beside_given_ones_on_demand() {
         (&["inject", "-f", "a", "--with-cluster"], false),
         (&["inject", "--set", "a"], false),
     ] {
-        let parsed = CommandLine::<Args>::try_parse_from(words);
+        let parsed = CommandLine::<InjectArgs>::try_parse_from(words);
         assert_eq!(parsed.is_ok(), is_accepted, "{words:?}");
     }
 }

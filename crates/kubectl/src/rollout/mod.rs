@@ -16,7 +16,7 @@ use jiff::SignedDuration;
 use leadsman_api::CloneSet;
 use serde_json::{Value, json};
 
-use crate::connection::Connection;
+use crate::connection::ConnectionFlags;
 use crate::output::{self, Colors, OutputFormat};
 use crate::reader::Reader;
 use crate::report::print_report;
@@ -28,7 +28,7 @@ use crate::{VerbError, completion};
 #[command(
     after_help = "Examples:\n  kubectl leadsman rollout status cloneset/web --timeout 10m\n  kubectl leadsman rollout history cloneset/web\n  kubectl leadsman rollout undo cloneset/web --to-revision 3"
 )]
-pub struct Args {
+pub struct RolloutArgs {
     #[command(subcommand)]
     verb: RolloutVerb,
 }
@@ -39,40 +39,40 @@ enum RolloutVerb {
     ///
     /// The end is that as many pods are of the present template, and available, as partition lets. The exit status is 1 if the
     /// roll-out cannot go on, or if the time is over.
-    Status(StatusArgs),
+    Status(RolloutStatusArgs),
     /// Show the templates that a set had
-    History(HistoryArgs),
+    History(RolloutHistoryArgs),
     /// Give a set an earlier template again
     ///
     /// Nothing but the template changes: partition, replicas and paused stay. Pods that were not updated yet stay as they are, and
     /// up to partition pods keep the template that is left.
     Undo(UndoArgs),
     /// Stop a roll-out: no further pod is updated
-    Pause(Target),
+    Pause(RolloutTarget),
     /// Let a roll-out that is paused go on
-    Resume(Target),
+    Resume(RolloutTarget),
     /// Replace all pods by others of the same template
     ///
     /// The template gets the annotation kubectl.kubernetes.io/restartedAt. Claims of the replaced pods are deleted, with their data, and
     /// partition keeps so many pods as they are. A set that updates in place would change the annotation
     /// and restart nothing, so it is refused.
-    Restart(Target),
+    Restart(RolloutTarget),
 }
 
 /// A set.
 #[derive(Clone, Debug, clap::Args)]
-struct Target {
+struct RolloutTarget {
     /// The set: cloneset/NAME or clone NAME
     #[arg(value_name = "CLONESET", required = true, num_args = 1..=2, add = ArgValueCompleter::new(completion::complete_clone_sets))]
     set: Vec<String>,
     #[command(flatten)]
     colors: Colors,
     #[command(flatten)]
-    connection: Connection,
+    connection: ConnectionFlags,
 }
 
 #[derive(Clone, Debug, clap::Args)]
-struct StatusArgs {
+struct RolloutStatusArgs {
     /// Wait for the end; false shows how far it is now
     #[arg(short, long, value_name = "BOOL", default_value_t = true, action = clap::ArgAction::Set,
         num_args = 0..=1, require_equals = true, default_missing_value = "true")]
@@ -81,11 +81,11 @@ struct StatusArgs {
     #[arg(long, value_name = "DURATION", default_value = "0s")]
     timeout: SignedDuration,
     #[command(flatten)]
-    target: Target,
+    target: RolloutTarget,
 }
 
 #[derive(Clone, Debug, clap::Args)]
-struct HistoryArgs {
+struct RolloutHistoryArgs {
     /// Show the template of this revision
     #[arg(long, value_name = "NUMBER")]
     revision: Option<i64>,
@@ -93,7 +93,7 @@ struct HistoryArgs {
     #[arg(short, long, value_name = "FORMAT", default_value = "table")]
     output: OutputFormat,
     #[command(flatten)]
-    target: Target,
+    target: RolloutTarget,
 }
 
 #[derive(Clone, Debug, clap::Args)]
@@ -105,7 +105,7 @@ struct UndoArgs {
     #[arg(long, value_name = "WHEN", default_value = "none")]
     dry_run: DryRun,
     #[command(flatten)]
-    target: Target,
+    target: RolloutTarget,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -115,7 +115,7 @@ enum DryRun {
     Server,
 }
 
-impl Args {
+impl RolloutArgs {
     pub(crate) fn colors(&self) -> Colors {
         let target = match &self.verb {
             RolloutVerb::Status(args) => &args.target,
@@ -129,7 +129,7 @@ impl Args {
     }
 }
 
-pub(crate) async fn run(args: &Args) -> Result<(), VerbError> {
+pub(crate) async fn run(args: &RolloutArgs) -> Result<(), VerbError> {
     match &args.verb {
         RolloutVerb::Status(args) => {
             let set = args.target.read().await?;
@@ -183,7 +183,7 @@ struct SetChange {
     done: &'static str,
 }
 
-impl Target {
+impl RolloutTarget {
     async fn read(&self) -> Result<ReadSet, VerbError> {
         let words: Vec<_> = self.set.iter().map(String::as_str).collect();
         let name = set_name(&words)?.to_owned();
@@ -214,7 +214,7 @@ impl ReadSet {
 }
 
 async fn change(
-    target: &Target,
+    target: &RolloutTarget,
     change: impl Fn(&str, &CloneSet) -> Result<SetChange, VerbError>,
 ) -> Result<(), VerbError> {
     let set = target.read().await?;
@@ -327,7 +327,7 @@ mod tests {
     fn flags_are_those_of_kubectl() {
         let status = |words: &[&str]| {
             let words = ["rollout", "status", "cloneset/web"].iter().chain(words);
-            match CommandLine::<Args>::try_parse_from(words)
+            match CommandLine::<RolloutArgs>::try_parse_from(words)
                 .unwrap()
                 .args
                 .verb

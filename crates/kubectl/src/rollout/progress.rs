@@ -9,7 +9,7 @@ use leadsman_process::RandomSource;
 use leadsman_process::list::ListTarget;
 use leadsman_process::watcher::{WatchEvent, list_and_watch};
 
-use super::{ReadSet, StatusArgs};
+use super::{ReadSet, RolloutStatusArgs};
 use crate::VerbError;
 use crate::output;
 
@@ -90,7 +90,7 @@ fn progress_of(name: &str, set: &CloneSet) -> RolloutProgress {
 }
 
 /// Shows how far it is, or waits for its end.
-pub(super) async fn show(set: ReadSet, args: &StatusArgs) -> Result<(), VerbError> {
+pub(super) async fn show(set: ReadSet, args: &RolloutStatusArgs) -> Result<(), VerbError> {
     let mut print = |line: &str| output::print_text(&format!("{line}\n"));
     if !args.watch {
         return match progress_of(&set.name, &set.set) {

@@ -36,7 +36,7 @@ use self::documents::MarkerCandidate;
 use self::pod::ReachedPod;
 use self::report::{MarkerTrial, MarkerValidation, PodTrial, ProbeTrial};
 use self::server::DryRunAnswer;
-use crate::connection::Connection;
+use crate::connection::ConnectionFlags;
 use crate::explain::observe_pods;
 use crate::output::{Colors, OutputFormat};
 use crate::reader::{ListSelection, Reader};
@@ -52,7 +52,7 @@ const PODS_AT_ONCE: usize = 8;
 #[command(
     after_help = "Examples:\n  kubectl leadsman try -f marker.yaml\n  kubectl leadsman try -f marker.yaml pod/game-0\n  kustomize build . | kubectl leadsman try -f - --sample 10"
 )]
-pub struct Args {
+pub struct TryArgs {
     /// pod/NAME: run the probes in this pod [default: in a few of those that match]
     #[arg(value_name = "POD", add = ArgValueCompleter::new(completion::complete_pods))]
     pod: Option<String>,
@@ -68,10 +68,10 @@ pub struct Args {
     #[command(flatten)]
     pub(crate) colors: Colors,
     #[command(flatten)]
-    connection: Connection,
+    connection: ConnectionFlags,
 }
 
-pub(crate) async fn run(args: &Args) -> Result<(), VerbError> {
+pub(crate) async fn run(args: &TryArgs) -> Result<(), VerbError> {
     let mut objects = Vec::new();
     for file in &args.files {
         objects.extend(documents::parse_objects(&documents::read_file(file)?)?);
@@ -120,14 +120,14 @@ impl Attempt<'_> {
     async fn run(
         &self,
         candidates: Vec<MarkerCandidate>,
-        args: &Args,
+        args: &TryArgs,
     ) -> Result<Vec<MarkerTrial>, VerbError> {
         let pods = self.read_pods(args.pod.as_deref()).await?;
         let observed = observe_pods(self.reader, pods, Some(self.namespace), self.now).await?;
-        let validations = candidates
+        let checks = candidates
             .iter()
             .map(|candidate| self.validate_marker(candidate, &observed));
-        let validations = join_all(validations).await;
+        let validations = join_all(checks).await;
         // All of them at once: markers that are applied together may conflict with one another.
         let mut proposed = observed;
         for (candidate, validation) in candidates.iter().zip(&validations) {
@@ -220,8 +220,8 @@ impl Attempt<'_> {
         let targets: Vec<_> = targets.collect();
         let can_run = targets.len();
         let sampled = targets.iter().take(sample);
-        let tried = sampled.map(|(pod, target)| self.run_probes(pod, target));
-        let tried: Vec<_> = stream::iter(tried).buffered(PODS_AT_ONCE).collect().await;
+        let runs = sampled.map(|(pod, target)| self.run_probes(pod, target));
+        let tried: Vec<_> = stream::iter(runs).buffered(PODS_AT_ONCE).collect().await;
         // The outcomes as verdicts, so that the index itself says which marks would follow.
         let mut recorded = proposed.clone();
         for ((pod, target), results) in targets.iter().zip(&tried) {

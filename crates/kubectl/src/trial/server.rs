@@ -71,7 +71,7 @@ async fn ask_once(
         // `k8s.io/apiextensions-apiserver/pkg/registry/customresource/strategy.go`).
         document["metadata"]["resourceVersion"] = Value::String(version.to_owned());
     }
-    let request = Request::builder()
+    let built = Request::builder()
         .method(method)
         .uri(format!(
             // Strict: a field that no schema knows is dropped otherwise, and its author learns nothing (KEP-2885).
@@ -79,7 +79,7 @@ async fn ask_once(
         ))
         .header(CONTENT_TYPE, "application/json")
         .body(document.to_string().into_bytes());
-    let request = match request {
+    let request = match built {
         Ok(request) => request,
         // A name that no path can hold.
         Err(error) => {
@@ -169,8 +169,8 @@ fn unknown_fields(reason: &str) -> Vec<Invalid> {
         .filter_map(|rest| rest.split('"').next());
     let errors = fields.map(|path| {
         let name = path.rsplit('.').next().unwrap_or(path);
-        let meant = nearest(name, known.iter().map(String::as_str));
-        let meant = meant.map(|meant| format!("; did you mean {meant}?"));
+        let near = nearest(name, known.iter().map(String::as_str));
+        let meant = near.map(|near| format!("; did you mean {near}?"));
         invalid_at(path, format!("unknown field{}", meant.unwrap_or_default()))
     });
     errors.collect()

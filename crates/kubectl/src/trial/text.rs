@@ -13,8 +13,8 @@ impl Report for Trials {
             text.add_gap();
             add_marker(text, trial);
         }
-        let runs = self.markers.iter().flat_map(|trial| &trial.tried);
-        let mut runs = runs.flat_map(|tried| &tried.runs);
+        let tried = self.markers.iter().flat_map(|trial| &trial.tried);
+        let mut runs = tried.flat_map(|tried| &tried.runs);
         if runs.any(|run| run.by_port_forward && run.outcome.is_some()) {
             text.add_line(0, "\nPorts were reached by the API server's port-forward, which ends at the pod's loopback interface.");
             text.add_line(0, "The agent connects to the pod's address: a server that listens on one of the two alone answers only one of them.");

@@ -15,7 +15,7 @@ use leadsman_kubectl::{Command, complete_for_kubectl};
 #[command(name = PROGRAM, bin_name = "kubectl leadsman", version, long_version = version_with_zones())]
 #[command(about = ABOUT, long_about = LONG_ABOUT)]
 #[command(propagate_version = true, arg_required_else_help = true)]
-struct Arguments {
+struct PluginArguments {
     #[command(subcommand)]
     command: Command,
 }
@@ -41,13 +41,13 @@ fn main() -> ExitCode {
     // Completions come before clap: the words are those of an unfinished command line.
     if is_asked_for_completions() {
         let words = std::env::args_os().skip(1).collect();
-        return complete_for_kubectl(Arguments::command(), words);
+        return complete_for_kubectl(PluginArguments::command(), words);
     }
     // Ends the process where a shell asks for candidates.
-    CompleteEnv::with_factory(Arguments::command)
+    CompleteEnv::with_factory(PluginArguments::command)
         .bin(PROGRAM)
         .complete();
-    Arguments::parse().command.run()
+    PluginArguments::parse().command.run()
 }
 
 /// Whether this program was called by its second name.
@@ -62,12 +62,12 @@ mod tests {
 
     #[test]
     fn the_command_line_is_consistent() {
-        Arguments::command().debug_assert();
+        PluginArguments::command().debug_assert();
     }
 
     #[test]
     fn the_help_fits_a_terminal() {
-        let help = Arguments::command().render_long_help().to_string();
+        let help = PluginArguments::command().render_long_help().to_string();
         let about = help.split("Usage:").next().unwrap();
         let fits = about.lines().all(|line| line.chars().count() < 90);
         assert!(fits, "{about}");

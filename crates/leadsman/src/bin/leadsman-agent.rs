@@ -10,7 +10,7 @@ mod flags;
 use std::process::ExitCode;
 
 use clap::{ArgMatches, Args as _, Command, FromArgMatches as _};
-use leadsman_agent::{Args, history};
+use leadsman_agent::{AgentArgs, history};
 use tikv_jemallocator::Jemalloc;
 
 /// The allocator is that of `leadsman` ("Why jemalloc?" in `DESIGN.md`).
@@ -29,12 +29,13 @@ fn main() -> ExitCode {
 }
 
 fn run_agent(matches: &ArgMatches) -> ExitCode {
-    let args = Args::from_arg_matches(matches).unwrap_or_else(|error| error.exit());
+    let args = AgentArgs::from_arg_matches(matches).unwrap_or_else(|error| error.exit());
     leadsman_process::exit_status(NAME, &leadsman_agent::run_agent(&args))
 }
 
 fn print_history(matches: &ArgMatches) -> ExitCode {
-    let args = history::Args::from_arg_matches(matches).unwrap_or_else(|error| error.exit());
+    let args =
+        history::PrintHistoryArgs::from_arg_matches(matches).unwrap_or_else(|error| error.exit());
     match history::print_history(&args, &mut std::io::stdout().lock()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -47,8 +48,8 @@ fn print_history(matches: &ArgMatches) -> ExitCode {
 /// The command line: the agent's flags, or the subcommand with its own. Not derived from one type: a value of it would need
 /// the agent's flags where the subcommand has none of them.
 fn build_command() -> Command {
-    let history = history::Args::augment_args(Command::new(HISTORY));
-    Args::augment_args(Command::new(NAME).version(env!("CARGO_PKG_VERSION")))
+    let history = history::PrintHistoryArgs::augment_args(Command::new(HISTORY));
+    AgentArgs::augment_args(Command::new(NAME).version(env!("CARGO_PKG_VERSION")))
         .subcommand(history)
         .subcommand_negates_reqs(true)
         .args_conflicts_with_subcommands(true)
@@ -87,7 +88,7 @@ mod tests {
         assert!(parse(&[NAME, "--node-name=n", HISTORY]).is_err());
         assert!(parse(&[NAME]).is_err());
         let agent = parse(&[NAME, "--node-name=n"]).unwrap();
-        assert_eq!(Args::from_arg_matches(&agent).unwrap().node_name, "n");
+        assert_eq!(AgentArgs::from_arg_matches(&agent).unwrap().node_name, "n");
     }
 
     #[test]

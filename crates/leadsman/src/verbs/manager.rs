@@ -2,9 +2,9 @@
 
 use std::process::ExitCode;
 
-use leadsman_manager::Args;
+use leadsman_manager::ManagerArgs;
 
 /// Runs the manager until it stops.
-pub(crate) fn run(args: &Args) -> ExitCode {
+pub(crate) fn run(args: &ManagerArgs) -> ExitCode {
     leadsman_process::exit_status("leadsman", &leadsman_manager::run_manager(args))
 }

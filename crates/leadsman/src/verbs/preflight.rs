@@ -20,7 +20,7 @@ use super::install::InstallArgs;
 /// same objects, CloneSets that would go with its release, the markers and the owners of their marks, and the rights of the
 /// account that is used. Nothing is changed. The exit status is 0 if nothing has to be done, and 1 otherwise.
 #[derive(clap::Args)]
-pub(crate) struct Args {
+pub(crate) struct PreflightArgs {
     /// Check only what an installation does not bring itself: not the CRDs, rights and markers
     #[arg(long, env = "LEADSMAN_BEFORE_INSTALL")]
     before_install: bool,
@@ -50,7 +50,7 @@ pub(crate) struct Args {
     )]
     output: Output,
     #[command(flatten)]
-    client: client::Args,
+    client: client::ClientArgs,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -62,7 +62,7 @@ enum Output {
 }
 
 /// Runs the checks and prints the findings.
-pub(crate) fn run(args: &Args) -> ExitCode {
+pub(crate) fn run(args: &PreflightArgs) -> ExitCode {
     match read_findings(args)
         .and_then(|findings| print_findings(&findings, args.output).map(|()| findings))
     {
@@ -75,16 +75,16 @@ pub(crate) fn run(args: &Args) -> ExitCode {
     }
 }
 
-fn read_findings(args: &Args) -> io::Result<Vec<Finding>> {
+fn read_findings(args: &PreflightArgs) -> io::Result<Vec<Finding>> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
     let part = match args {
-        Args {
+        PreflightArgs {
             before_install: true,
             ..
         } => InstallPart::BeforeInstall,
-        Args { agent: true, .. } => InstallPart::Agent(leadsman_agent::RIGHTS.to_vec()),
+        PreflightArgs { agent: true, .. } => InstallPart::Agent(leadsman_agent::RIGHTS.to_vec()),
         _ => InstallPart::Manager,
     };
     let scope = PreflightScope {

@@ -30,8 +30,8 @@ pub(super) async fn read_gates(
             return Ok(gate_state_of_pods(&holder));
         }
     }
-    let managers = pods().with_label_selector(super::PODS.to_owned());
-    let managers = read_first_page(client, managers.with_page_size(100)).await?;
+    let target = pods().with_label_selector(super::PODS.to_owned());
+    let managers = read_first_page(client, target.with_page_size(100)).await?;
     Ok(gate_state_of_pods(&managers))
 }
 

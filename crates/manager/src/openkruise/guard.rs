@@ -20,7 +20,7 @@ use tokio::time::timeout;
 use super::LEASE;
 use super::gates::switch_off_command;
 use super::look::look_for_openkruise;
-use super::manager::{GateState, Look, OpenKruiseManager, OpenKruiseState};
+use super::manager::{GateState, ManagerLook, OpenKruiseManager, OpenKruiseState};
 use crate::gates::{Gates, Ungated};
 
 /// The deadline of a look.
@@ -112,7 +112,7 @@ impl OpenKruiseGuard {
     /// Runs until the sender of leadership is dropped.
     pub(crate) async fn run(mut self) {
         let (mut term, mut next_look) = (None, None);
-        let mut look: BoxFuture<'static, kube::Result<Look>> = pending().boxed();
+        let mut look: BoxFuture<'static, kube::Result<ManagerLook>> = pending().boxed();
         loop {
             let leadership = *self.leadership.borrow_and_update();
             if leadership.term_number() != term {
@@ -167,12 +167,12 @@ impl OpenKruiseGuard {
         }
     }
 
-    fn on_look(&mut self, found: kube::Result<Look>, term: u64) {
+    fn on_look(&mut self, found: kube::Result<ManagerLook>, term: u64) {
         let now = clock::monotonic();
         match found {
             Ok(found) => {
                 self.check.set_ready();
-                self.was_installed |= !matches!(found, Look::NotInstalled);
+                self.was_installed |= !matches!(found, ManagerLook::NotInstalled);
                 self.manager.observe(found, now, clock::now());
             }
             Err(error) => {
@@ -296,7 +296,7 @@ impl Passage {
     }
 }
 
-async fn look_in_time(client: Client) -> kube::Result<Look> {
+async fn look_in_time(client: Client) -> kube::Result<ManagerLook> {
     let late = |_| {
         let late = format!("no reply within {} s", DEADLINE.as_secs());
         Err(kube::Error::Service(late.into()))

@@ -6,17 +6,17 @@ use kube::{Api, Client};
 use leadsman_lease::record;
 
 use super::gates::read_gates;
-use super::manager::{GateState, Look};
+use super::manager::{GateState, ManagerLook};
 use super::{BINDING, LEASE, NAMESPACE, ROLE};
 
 /// Looks whether `OpenKruise` is installed, who holds its Lease, and with which gates. One request where it is not installed.
-pub(crate) async fn look_for_openkruise(client: &Client) -> kube::Result<Look> {
+pub(crate) async fn look_for_openkruise(client: &Client) -> kube::Result<ManagerLook> {
     let Some(namespace) = find_namespace(client).await? else {
-        return Ok(Look::NotInstalled);
+        return Ok(ManagerLook::NotInstalled);
     };
     let leases: Api<Lease> = Api::namespaced(client.clone(), &namespace);
     let Some(lease) = leases.get_opt(LEASE).await? else {
-        return Ok(Look::NoLease);
+        return Ok(ManagerLook::NoLease);
     };
     let gate = match record::holder_of(&lease) {
         Some(holder) => read_gates(client, &namespace, holder)
@@ -27,7 +27,7 @@ pub(crate) async fn look_for_openkruise(client: &Client) -> kube::Result<Look> {
             }),
         None => GateState::Unread,
     };
-    Ok(Look::Lease(Box::new(lease), gate))
+    Ok(ManagerLook::Lease(Box::new(lease), gate))
 }
 
 /// The namespace of `OpenKruise`, if it is installed, by what a tenant cannot make.

@@ -19,7 +19,7 @@ const DEFAULT_DURATION: Duration = Duration::from_secs(15);
 
 /// The result of one look.
 #[derive(Clone, Debug)]
-pub(crate) enum Look {
+pub(crate) enum ManagerLook {
     /// `OpenKruise` is not installed.
     NotInstalled,
     /// `OpenKruise` is installed, and its Lease does not exist.
@@ -88,16 +88,16 @@ pub enum OpenKruiseState {
 
 impl OpenKruiseManager {
     /// Records what a look has found. `wall` is the time of day.
-    pub(crate) fn observe(&mut self, found: Look, now: Instant, wall: Timestamp) {
+    pub(crate) fn observe(&mut self, found: ManagerLook, now: Instant, wall: Timestamp) {
         match found {
-            Look::NotInstalled => self.lease = SeenLease::Absent,
+            ManagerLook::NotInstalled => self.lease = SeenLease::Absent,
             // One that was seen counts until it expires: it may have been deleted under its holder.
-            Look::NoLease => {
+            ManagerLook::NoLease => {
                 if let SeenLease::Unread = self.lease {
                     self.lease = SeenLease::Absent;
                 }
             }
-            Look::Lease(lease, gate) => {
+            ManagerLook::Lease(lease, gate) => {
                 let duration = record::duration_of(&lease, DEFAULT_DURATION);
                 let until = match &self.lease {
                     SeenLease::Seen {
@@ -176,12 +176,12 @@ mod tests {
 
     const WALL: &str = "2026-01-01T00:00:00Z";
 
-    fn lease(holder: &str, renewed: &str) -> Look {
+    fn lease(holder: &str, renewed: &str) -> ManagerLook {
         let lease = json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
             "metadata": {"name": super::super::LEASE, "namespace": super::super::NAMESPACE},
             "spec": {"holderIdentity": holder, "leaseDurationSeconds": 15, "renewTime": renewed}});
         let lease = serde_json::from_value(lease).unwrap();
-        Look::Lease(lease, GateState::NoPod)
+        ManagerLook::Lease(lease, GateState::NoPod)
     }
 
     fn seconds(seconds: u64) -> Duration {
@@ -195,11 +195,11 @@ mod tests {
         }
     }
 
-    fn observe(manager: &mut OpenKruiseManager, found: Look, now: Instant) {
+    fn observe(manager: &mut OpenKruiseManager, found: ManagerLook, now: Instant) {
         manager.observe(found, now, WALL.parse().unwrap());
     }
 
-    fn seen(found: Look, now: Instant) -> OpenKruiseManager {
+    fn seen(found: ManagerLook, now: Instant) -> OpenKruiseManager {
         let mut manager = OpenKruiseManager::default();
         observe(&mut manager, found, now);
         manager
@@ -254,10 +254,10 @@ mod tests {
         let now = Instant::now();
         let mut manager = OpenKruiseManager::default();
         assert_eq!(manager.state_at(now), OpenKruiseState::Unknown);
-        observe(&mut manager, Look::NoLease, now);
+        observe(&mut manager, ManagerLook::NoLease, now);
         assert_eq!(manager.state_at(now), OpenKruiseState::Absent);
         observe(&mut manager, lease("one", WALL), now);
-        observe(&mut manager, Look::NoLease, now);
+        observe(&mut manager, ManagerLook::NoLease, now);
         assert_eq!(manager.state_at(now), active("one"));
         assert_eq!(manager.state_at(now + seconds(15)), OpenKruiseState::Absent);
     }
@@ -267,7 +267,7 @@ mod tests {
     fn a_lease_counts_only_where_openkruise_is_installed() {
         let now = Instant::now();
         let mut manager = seen(lease("one", WALL), now);
-        observe(&mut manager, Look::NotInstalled, now);
+        observe(&mut manager, ManagerLook::NotInstalled, now);
         assert_eq!(manager.state_at(now), OpenKruiseState::Absent);
     }
 
@@ -275,10 +275,10 @@ mod tests {
     #[test]
     fn a_holder_whose_gate_is_off_leaves_markers_alone() {
         let now = Instant::now();
-        let Look::Lease(of_one, _) = lease("one", WALL) else {
+        let ManagerLook::Lease(of_one, _) = lease("one", WALL) else {
             unreachable!()
         };
-        let manager = seen(Look::Lease(of_one, GateState::Off), now);
+        let manager = seen(ManagerLook::Lease(of_one, GateState::Off), now);
         let holder = "one".to_owned();
         assert_eq!(manager.state_at(now), OpenKruiseState::GateOff { holder });
     }

@@ -155,10 +155,10 @@ fn check_crd(name: &str, seen: &Lookup<Option<CrdFacts>>) -> Vec<Finding> {
 fn install_command(name: &str) -> String {
     let resource = name.split('.').next().unwrap_or_default();
     let system = SYSTEMS.iter().find(|system| system.resource == resource);
-    let gate = system
+    let gate_name = system
         .map(|system| system.gate)
         .or((resource == SIDECAR_SETS).then_some("SidecarSetGate"));
-    let gate = gate
+    let gate = gate_name
         .map(|gate| format!(" --feature-gates={gate}=true"))
         .unwrap_or_default();
     format!(
@@ -300,10 +300,10 @@ fn check_webhooks(seen: &Lookup<Vec<BlockingWebhook>>, serves: bool, gates: Gate
     examine(CHECK, "webhook configurations", seen, |hooks| {
         let matters = |hook: &&BlockingWebhook| gates.sidecar_set || hook.about != SIDECAR_SETS;
         let hooks: Vec<_> = hooks.iter().filter(matters).collect();
-        let names = hooks
+        let listed = hooks
             .iter()
             .map(|hook| format!("{} ({})", hook.name, hook.about));
-        let names = name_first_of(&names.collect::<Vec<_>>());
+        let names = name_first_of(&listed.collect::<Vec<_>>());
         if hooks.is_empty() {
             let sets = "pods, markers or SidecarSets";
             let whose = if gates.sidecar_set {

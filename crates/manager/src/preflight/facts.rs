@@ -253,9 +253,9 @@ async fn read_identity(client: &Client) -> kube::Result<Identity> {
 
 async fn read_leader(client: &Client) -> kube::Result<Option<String>> {
     let leases: Api<Lease> = Api::namespaced(client.clone(), LEASE_NAMESPACE);
-    let lease = leases.get_opt(LEASE).await?;
+    let found = leases.get_opt(LEASE).await?;
     // A manager that was killed stands there until another one takes the Lease.
-    let lease = lease.filter(|lease| !was_left_behind(lease, clock::now()));
+    let lease = found.filter(|lease| !was_left_behind(lease, clock::now()));
     Ok(lease.and_then(|lease| record::holder_of(&lease).map(str::to_owned)))
 }
 
@@ -287,13 +287,13 @@ fn compare_crds(ours: &CustomResourceDefinition, theirs: &CustomResourceDefiniti
         serde_json::to_value(schema).unwrap_or_default()
     };
     let has_rules = |schema: &Value| schema.to_string().contains("x-kubernetes-validations");
-    let our_versions: Vec<_> = ours
+    let names: Vec<_> = ours
         .spec
         .versions
         .iter()
         .map(|own| own.name.clone())
         .collect();
-    let our_versions = our_versions.into_iter();
+    let our_versions = names.into_iter();
     let (ours, crd, theirs) = (schema(ours), theirs, schema(theirs));
     let mut drops = Vec::new();
     collect_missing_properties(&ours, &theirs, "", &mut drops);

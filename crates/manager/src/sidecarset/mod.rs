@@ -19,7 +19,7 @@ use leadsman_process::watch;
 
 pub(crate) use self::kinds::SidecarSetRules;
 use self::metrics::SetMetrics;
-use self::review::SetReview;
+use self::review::ReviewFeed;
 use self::webhook::SetInjection;
 
 mod kinds;
@@ -35,7 +35,7 @@ pub(crate) fn sidecar_sets(
 ) -> (SidecarSetRules, Webhook, Webhook) {
     let publisher = SetPublisher {
         injection: SetInjection::new(&config, metrics),
-        review: SetReview::new(),
+        review: ReviewFeed::new(),
         metrics: SetMetrics::new(metrics),
     };
     let injection = publisher.injection.injection_webhook();
@@ -47,7 +47,7 @@ pub(crate) fn sidecar_sets(
 /// State that webhooks and metrics show.
 struct SetPublisher {
     injection: SetInjection,
-    review: SetReview,
+    review: ReviewFeed,
     metrics: SetMetrics,
 }
 
@@ -68,8 +68,8 @@ pub(crate) fn barrier_events(
 ) -> impl Stream<Item = ReconcilerEvent<SidecarSets>> {
     unfold(in_force, async |mut in_force| {
         in_force.changed().await.ok()?;
-        let barrier = *in_force.borrow_and_update();
-        let barrier = barrier.map(webhook::from_state_version);
+        let version = *in_force.borrow_and_update();
+        let barrier = version.map(webhook::from_state_version);
         let event = ReconcilerEvent::of_world(move |world: &mut SetWorld, affected| {
             world.set_barrier(barrier, affected);
         });

@@ -22,11 +22,11 @@ const WEBHOOK: &str = "validate-sidecarset.leadsman.io";
 const TIMEOUT_SECONDS: u8 = 2;
 
 /// The state that sets are judged beside.
-pub(super) struct SetReview {
+pub(super) struct ReviewFeed {
     feed: WebhookFeed<Snapshot>,
 }
 
-impl SetReview {
+impl ReviewFeed {
     /// Nothing is known yet.
     pub(super) fn new() -> Self {
         Self {

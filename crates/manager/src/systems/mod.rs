@@ -9,7 +9,7 @@ use leadsman_control::{
 use leadsman_lease::Leadership;
 use leadsman_process::watch;
 
-use crate::args::Args;
+use crate::args::ManagerArgs;
 
 mod broadcast;
 mod cloneset;
@@ -45,14 +45,14 @@ pub struct System {
     /// The rights that its feature needs.
     feature_rights: fn() -> FeatureRights,
     /// Adds its feature.
-    pub(crate) add: fn(&mut Control, &Args, watch::Receiver<Leadership>),
+    pub(crate) add: fn(&mut Control, &ManagerArgs, watch::Receiver<Leadership>),
 }
 
 impl System {
     /// Adds a feature on the kernel that has no flags.
     fn add_feature<W: WatchedKinds<Feature: Default>>(
         control: &mut Control,
-        _: &Args,
+        _: &ManagerArgs,
         leadership: watch::Receiver<Leadership>,
     ) {
         control.add_feature_led_by(Reconciled::<W>::new(W::Feature::default()), leadership);

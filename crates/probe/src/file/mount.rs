@@ -10,15 +10,15 @@ const OF_KUBELET: [&str; 2] = ["tmpfs", "hugetlbfs"];
 /// The type of the mount that a descriptor is within, if it is none that the kubelet makes for an `emptyDir`.
 pub(super) fn foreign_type(opened: &OwnedFd) -> io::Result<Option<String>> {
     // The thread has mounts of its own in tests.
-    let info = format!("/proc/thread-self/fdinfo/{}", opened.as_raw_fd());
-    let info = std::fs::read_to_string(info)?;
+    let path = format!("/proc/thread-self/fdinfo/{}", opened.as_raw_fd());
+    let info = std::fs::read_to_string(path)?;
     let mounts = BufReader::new(File::open("/proc/thread-self/mountinfo")?);
-    let kind = match mount_id(&info) {
+    let listed = match mount_id(&info) {
         Some(id) => find_type(mounts, id)?,
         None => None,
     };
     // One that has been unmounted meanwhile is not listed.
-    let kind = kind.unwrap_or_else(|| "unknown".to_owned());
+    let kind = listed.unwrap_or_else(|| "unknown".to_owned());
     Ok((!OF_KUBELET.contains(&kind.as_str())).then_some(kind))
 }
 
@@ -31,9 +31,9 @@ fn mount_id(info: &str) -> Option<&str> {
 /// The type of a mount in `/proc/PID/mountinfo` (`proc_pid_mountinfo(5)`).
 fn find_type(mounts: impl BufRead, id: &str) -> io::Result<Option<String>> {
     for line in mounts.split(b'\n') {
-        let line = line?;
+        let bytes = line?;
         // A path of it may be no UTF-8. Spaces in it are escaped.
-        let line = String::from_utf8_lossy(&line);
+        let line = String::from_utf8_lossy(&bytes);
         let mut fields = line.split(' ');
         if fields.next() == Some(id) {
             // Six fields and any number of tags, a dash, and the type.

@@ -39,12 +39,12 @@ const MAX_HEADERS: usize = 1024;
 pub(super) type BodyError = Box<dyn Error + Send + Sync>;
 
 /// A response's body.
-pub(super) enum Body {
+pub(super) enum ResponseBody {
     Http1(Incoming),
     Http2(RecvStream),
 }
 
-impl Body {
+impl ResponseBody {
     /// The next chunk; none at the end.
     pub(super) async fn next_chunk(&mut self) -> Option<Result<Bytes, BodyError>> {
         match self {
@@ -101,7 +101,7 @@ async fn over_http1<S: AsyncRead + AsyncWrite + Unpin>(
             .await
             .map_err(|error| progress.broken(&error))?;
         progress.phase = HttpPhase::Reading;
-        judge(response.map(Body::Http1), url, ip, progress).await
+        judge(response.map(ResponseBody::Http1), url, ip, progress).await
     });
     // How the connection ends reaches the work too; its own result adds nothing.
     match select(connection, work).await {
@@ -133,7 +133,7 @@ async fn over_http2<S: AsyncRead + AsyncWrite + Unpin>(
         match sent.await {
             Ok(response) => {
                 progress.phase = HttpPhase::Reading;
-                judge(response.map(Body::Http2), url, ip, progress).await
+                judge(response.map(ResponseBody::Http2), url, ip, progress).await
             }
             Err(error) if is_unprocessed(&error) => Ok(AfterResponse::AskAgain(message(&error))),
             Err(error) => Err(EarlyEnd::Failed(message(&error))),

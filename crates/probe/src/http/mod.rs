@@ -32,7 +32,7 @@ use crate::dial::Dial;
 use crate::message::{MAX_OUTPUT, lossy_text, truncate_message};
 use crate::socket::{EarlyEnd, connect_timed_out, connect_within, error_chain};
 use crate::time_limit::TimeLimit;
-use exchange::{Body, exchange_request};
+use exchange::{ResponseBody, exchange_request};
 use url::{HttpUrl, Redirect};
 
 /// Requests of one attempt, the first included: the kubelet stops at the tenth redirect (`RedirectChecker`,
@@ -195,7 +195,7 @@ async fn follow<D: Dial>(
 
 /// Judges a response, and reads its body if it succeeded.
 async fn judge(
-    response: Response<Body>,
+    response: Response<ResponseBody>,
     url: &HttpUrl,
     ip: IpAddr,
     progress: &RunProgress,
@@ -245,7 +245,7 @@ async fn judge(
 }
 
 /// The redirect of a response, if it is one.
-fn redirect(response: &Response<Body>, url: &HttpUrl, ip: IpAddr) -> Option<Redirect> {
+fn redirect(response: &Response<ResponseBody>, url: &HttpUrl, ip: IpAddr) -> Option<Redirect> {
     match response.status() {
         StatusCode::MOVED_PERMANENTLY
         | StatusCode::FOUND
@@ -262,7 +262,7 @@ fn redirect(response: &Response<Body>, url: &HttpUrl, ip: IpAddr) -> Option<Redi
 }
 
 /// The body as text, up to [`MAX_OUTPUT`].
-async fn read(mut body: Body) -> Result<String, exchange::BodyError> {
+async fn read(mut body: ResponseBody) -> Result<String, exchange::BodyError> {
     let mut bytes = Vec::new();
     // The rest of the body is not read: the connection is closed instead.
     while bytes.len() < MAX_OUTPUT {

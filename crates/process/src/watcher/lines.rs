@@ -95,8 +95,8 @@ pub(super) fn read_event<K: DeserializeOwned>(
     read_object: ReadObject<K>,
 ) -> serde_json::Result<WireEvent<K>> {
     let about_object = |prefix: &[u8], event: fn(K) -> WireEvent<K>| {
-        let object = line.strip_prefix(prefix)?.trim_ascii_end();
-        let object = str::from_utf8(object.strip_suffix(b"}")?).ok()?;
+        let rest = line.strip_prefix(prefix)?.trim_ascii_end();
+        let object = str::from_utf8(rest.strip_suffix(b"}")?).ok()?;
         read_object(object).ok().map(event)
     };
     // Go's encoder writes it so (`WatchEvent` in `k8s.io/apimachinery/pkg/apis/meta/v1/watch.go`).

@@ -23,7 +23,7 @@ impl<F: Feature> Reconciler<F> {
         {
             self.tell(notice, now);
         }
-        self.settle(id, Outcome::Done { has_reply });
+        self.settle(id, WriteOutcome::Done { has_reply });
     }
 
     /// The object of a write is gone or was replaced, which the watch has not shown. If the write is wanted all the same, it
@@ -32,7 +32,7 @@ impl<F: Feature> Reconciler<F> {
         if let Some(at) = self.histories.end_gone(id, now.monotonic) {
             self.timers.set(at, Timer::Write(id.clone()));
         }
-        self.settle(id, Outcome::NotDone);
+        self.settle(id, WriteOutcome::NotDone);
     }
 
     /// A write was refused for good.
@@ -47,7 +47,7 @@ impl<F: Feature> Reconciler<F> {
         if let Some(at) = self.histories.end_refused(id, refusal, now.monotonic) {
             self.timers.set(at, Timer::Write(id.clone()));
         }
-        self.settle(id, Outcome::NotDone);
+        self.settle(id, WriteOutcome::NotDone);
     }
 
     /// A write was not carried out for now, or it is not known whether it was.
@@ -59,15 +59,15 @@ impl<F: Feature> Reconciler<F> {
             self.histories.set_unknown(id);
         }
         let outcome = if is_surely_not_done {
-            Outcome::NotDone
+            WriteOutcome::NotDone
         } else {
-            Outcome::Unknown
+            WriteOutcome::Unknown
         };
         self.settle(id, outcome);
     }
 
     /// Corrects what was assumed of an object, and has the key run that wanted the write.
-    fn settle(&mut self, id: &WriteId, outcome: Outcome) {
+    fn settle(&mut self, id: &WriteId, outcome: WriteOutcome) {
         let sent = self.sent.get_mut(id);
         let Some(sent) = sent.filter(|sent| sent.is_under_way) else {
             // The write was a notice, and the next one about the object may be told.
@@ -85,10 +85,10 @@ impl<F: Feature> Reconciler<F> {
         };
         let store = (effect.store)(&mut self.world);
         match outcome {
-            Outcome::Done { has_reply: true } => store.end_asked(&id.name),
-            Outcome::NotDone => store.end_attempt(&id.name),
-            Outcome::Done { has_reply: false } => store.await_event(&id.name, true),
-            Outcome::Unknown => {
+            WriteOutcome::Done { has_reply: true } => store.end_asked(&id.name),
+            WriteOutcome::NotDone => store.end_attempt(&id.name),
+            WriteOutcome::Done { has_reply: false } => store.await_event(&id.name, true),
+            WriteOutcome::Unknown => {
                 store.note_lost(&id.name);
                 store.await_event(&id.name, false);
             }
@@ -141,8 +141,8 @@ impl<F: Feature> Reconciler<F> {
 
 /// The outcome of a write, by its answer.
 #[derive(Clone, Copy)]
-enum Outcome {
-    /// It was carried out, and the object that its reply shows was observed, if it shows one.
+enum WriteOutcome {
+    /// The write was carried out, and the object that its reply shows was observed, if it shows one.
     Done { has_reply: bool },
     /// The write was not carried out.
     NotDone,

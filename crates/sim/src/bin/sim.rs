@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use clap::Parser;
-use leadsman_sim::{Failure, FaultClass, Plan, SeedOutcome, run, run_seeds};
+use leadsman_sim::{FailedSeed, FaultClass, Plan, SeedOutcome, run, run_seeds};
 
 /// Runs seeds of the simulation, or tells the story of one
 #[derive(Parser)]
-struct Arguments {
+struct SimArguments {
     /// How many seeds to run
     #[arg(long, value_name = "COUNT", default_value_t = 200)]
     seeds: u64,
@@ -45,7 +45,7 @@ struct Arguments {
 }
 
 fn main() -> Result<ExitCode> {
-    let arguments = Arguments::parse();
+    let arguments = SimArguments::parse();
     if let Some(level) = arguments.log {
         tracing_subscriber::fmt()
             .with_max_level(level)
@@ -79,7 +79,7 @@ fn main() -> Result<ExitCode> {
     clippy::disallowed_methods,
     reason = "how long the runs may take is no time of the simulation"
 )]
-fn run_many(arguments: &Arguments, classes: &[FaultClass]) -> Result<ExitCode> {
+fn run_many(arguments: &SimArguments, classes: &[FaultClass]) -> Result<ExitCode> {
     let began = Instant::now();
     let limit = arguments
         .minutes
@@ -98,7 +98,7 @@ fn run_many(arguments: &Arguments, classes: &[FaultClass]) -> Result<ExitCode> {
     Ok(exit_code(failures.is_empty()))
 }
 
-fn explain(failure: &Failure, runs: usize) -> Result<()> {
+fn explain(failure: &FailedSeed, runs: usize) -> Result<()> {
     let shrunk: SeedOutcome = if runs == 0 {
         failure.whole.clone()
     } else {

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use leadsman_api::limits::EXCLUSIVE_ANNOTATION;
-use leadsman_api_model::{ApiServer, Change};
+use leadsman_api_model::{ApiServer, StoredChange};
 use serde_json::{Map, Value};
 
 use crate::kubelet::text;
@@ -51,7 +51,7 @@ impl Holders {
     }
 
     /// Takes in a change of a pod; judged is only what a manager has written.
-    pub(super) fn observe_pod(&mut self, change: &Change, is_judged: bool, story: &Story) {
+    pub(super) fn observe_pod(&mut self, change: &StoredChange, is_judged: bool, story: &Story) {
         let Some(after) = &change.after else {
             self.pods.remove(&change.name);
             return;

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use leadsman_api_model::{ApiServer, Change};
+use leadsman_api_model::{ApiServer, StoredChange};
 use serde_json::Value;
 
 use crate::kubelet::text;
@@ -28,7 +28,7 @@ pub(super) struct RollOuts {
 }
 
 impl RollOuts {
-    pub(super) fn note_set(&mut self, change: &Change) {
+    pub(super) fn note_set(&mut self, change: &StoredChange) {
         for set in 0..SIDECARS.len() {
             if change.name != set_name(set) {
                 continue;
@@ -54,7 +54,7 @@ impl RollOuts {
         self.down = Default::default();
     }
 
-    pub(super) fn observe_pod(&mut self, change: &Change, story: &Story) {
+    pub(super) fn observe_pod(&mut self, change: &StoredChange, story: &Story) {
         for set in 0..SIDECARS.len() {
             match (&change.before, &change.after) {
                 (None, Some(pod)) => self.check_injection(set, pod, story),
@@ -119,7 +119,7 @@ impl RollOuts {
         set: usize,
         before: &Value,
         after: &Value,
-        change: &Change,
+        change: &StoredChange,
         story: &Story,
     ) {
         let own = SIDECARS[set];

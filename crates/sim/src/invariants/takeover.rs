@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use leadsman_api_model::{ApiServer, Change};
+use leadsman_api_model::{ApiServer, StoredChange};
 use serde_json::Value;
 
 use crate::ground::Ground;
@@ -77,7 +77,7 @@ impl Takeover {
     }
 
     /// Judges a change.
-    pub(super) fn observe(&mut self, change: &Change, ground: &Ground, story: &Story) {
+    pub(super) fn observe(&mut self, change: &StoredChange, ground: &Ground, story: &Story) {
         let Some(plural) = KINDS.into_iter().find(|kind| *kind == change.resource) else {
             return;
         };
@@ -89,8 +89,8 @@ impl Takeover {
             .as_ref()
             .filter(|(user, _)| *user == change.user);
         let is_leaders = leader.is_some();
-        let since = leader.map(|(_, since)| *since);
-        let since = since.filter(|since| self.is_undisturbed(plural, object, *since));
+        let leads_since = leader.map(|(_, since)| *since);
+        let since = leads_since.filter(|since| self.is_undisturbed(plural, object, *since));
         let before = since.map(|_| self.faults_of(plural, object, ground));
         match &change.after {
             Some(after) => self

@@ -12,7 +12,7 @@ use serde_json::json;
 use leadsman_tests::oracle::{is_active, marks_after, node_of, pod_in};
 
 use super::Oracle;
-use crate::plan::Answer;
+use crate::plan::ProbeAnswer;
 
 /// The order in which a marker's status names them.
 const TROUBLES: [&str; 2] = ["Conflict", "ContainerNotFound"];
@@ -159,9 +159,9 @@ impl Oracle<'_> {
                     .newest(&uid, &row.probe.container_name)
                     .filter(|one| one.ended.is_none());
                 let expected = match ground.answer(&pod.name_any(), row.key()) {
-                    Answer::Succeeds | Answer::Leads(_) => "Succeeded",
-                    Answer::Fails => "Failed",
-                    Answer::CannotRun => continue,
+                    ProbeAnswer::Succeeds | ProbeAnswer::Leads(_) => "Succeeded",
+                    ProbeAnswer::Fails => "Failed",
+                    ProbeAnswer::CannotRun => continue,
                 };
                 let state = self.verdict(pod, row);
                 let is_of_it =

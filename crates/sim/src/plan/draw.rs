@@ -3,8 +3,8 @@
 use fastrand::Rng;
 
 use super::{
-    Action, Answer, FaultClass, KEYS, KINDS, MANAGERS, MARKERS, Meddling, NODES, ProbeShape,
-    ProcessId, SETS, SetEdit, WatchEnd,
+    FaultClass, KEYS, KINDS, MANAGERS, MARKERS, Meddling, NODES, PlannedAction, ProbeAnswer,
+    ProbeShape, ProcessId, SETS, SetEdit, WatchEnd,
 };
 
 /// A generator of plans' steps, and what of the simulation they may concern.
@@ -63,7 +63,7 @@ impl Draw<'_> {
         probes
     }
 
-    pub(super) fn edit(&mut self) -> Action {
+    pub(super) fn edit(&mut self) -> PlannedAction {
         let pod = self.rng.usize(..8);
         let marker = self.rng.usize(..MARKERS);
         if self.has_sets && self.rng.u8(..) < 90 {
@@ -73,71 +73,71 @@ impl Draw<'_> {
             return self.claim(pod);
         }
         match self.rng.u8(..24) {
-            0..=2 => Action::PutMarker {
+            0..=2 => PlannedAction::PutMarker {
                 marker,
                 probes: self.probes(),
             },
-            3 => Action::DeleteMarker { marker },
-            4 => Action::HoldMarker {
+            3 => PlannedAction::DeleteMarker { marker },
+            4 => PlannedAction::HoldMarker {
                 marker,
                 held: self.rng.bool(),
             },
-            5 | 6 => Action::Scale {
+            5 | 6 => PlannedAction::Scale {
                 workload: self.rng.usize(..2),
                 replicas: self.rng.usize(0..=3),
             },
-            7 | 8 => Action::DeletePod { pod },
-            9 => Action::EndPod {
+            7 | 8 => PlannedAction::DeletePod { pod },
+            9 => PlannedAction::EndPod {
                 pod,
                 succeeded: self.rng.bool(),
             },
-            10 | 11 => Action::RestartContainer {
+            10 | 11 => PlannedAction::RestartContainer {
                 pod,
                 container: self.rng.usize(..2),
             },
-            12 if self.has(FaultClass::Nodes) => Action::RemoveNode {
+            12 if self.has(FaultClass::Nodes) => PlannedAction::RemoveNode {
                 node: self.rng.usize(..NODES),
             },
-            13 | 14 if self.has(FaultClass::Nodes) => Action::AddNode {
+            13 | 14 if self.has(FaultClass::Nodes) => PlannedAction::AddNode {
                 node: self.rng.usize(..NODES),
             },
             15..=17 if self.has_meddlers => self.meddling(pod),
-            _ => Action::SetAnswer {
+            _ => PlannedAction::SetAnswer {
                 pod,
                 key: self.rng.usize(..KEYS),
                 answer: self.one_of(&[
-                    Answer::Succeeds,
-                    Answer::Fails,
-                    Answer::Succeeds,
-                    Answer::Fails,
-                    Answer::CannotRun,
+                    ProbeAnswer::Succeeds,
+                    ProbeAnswer::Fails,
+                    ProbeAnswer::Succeeds,
+                    ProbeAnswer::Fails,
+                    ProbeAnswer::CannotRun,
                 ]),
             },
         }
     }
 
     /// A pod says that it is the primary, or that it is not.
-    fn claim(&mut self, pod: usize) -> Action {
+    fn claim(&mut self, pod: usize) -> PlannedAction {
         let version = self.rng.u64(1..6);
         let answers = [
-            Answer::Leads(version),
-            Answer::Leads(version),
-            Answer::Succeeds,
+            ProbeAnswer::Leads(version),
+            ProbeAnswer::Leads(version),
+            ProbeAnswer::Succeeds,
         ];
-        Action::SetAnswer {
+        PlannedAction::SetAnswer {
             pod,
             key: 0,
             answer: self.one_of(&answers),
         }
     }
 
-    fn meddling(&mut self, pod: usize) -> Action {
+    fn meddling(&mut self, pod: usize) -> PlannedAction {
         let key = self.rng.usize(..KEYS);
         let node = self.rng.usize(..NODES);
         match self.rng.u8(..12) {
-            0 => Action::EmptyNodePodProbe { node },
-            1 => Action::DeleteNodePodProbe { node },
-            _ => Action::Meddle {
+            0 => PlannedAction::EmptyNodePodProbe { node },
+            1 => PlannedAction::DeleteNodePodProbe { node },
+            _ => PlannedAction::Meddle {
                 pod,
                 with: self.one_of(&[
                     Meddling::SetLabel(key),
@@ -153,17 +153,17 @@ impl Draw<'_> {
         }
     }
 
-    fn set_edit(&mut self) -> Action {
+    fn set_edit(&mut self) -> PlannedAction {
         let set = self.rng.usize(..SETS);
         let edit = match self.rng.u8(..10) {
-            0 | 1 => return Action::MakeSet { set },
-            2 => return Action::DeleteSet { set },
+            0 | 1 => return PlannedAction::MakeSet { set },
+            2 => return PlannedAction::DeleteSet { set },
             3..=6 => SetEdit::Image(self.rng.usize(..4)),
             7 => SetEdit::Variable(self.rng.usize(..2)),
             8 => SetEdit::Pause(self.rng.bool()),
             _ => SetEdit::Partition(self.rng.usize(..3)),
         };
-        Action::EditSet { set, edit }
+        PlannedAction::EditSet { set, edit }
     }
 
     fn process(&mut self) -> ProcessId {
@@ -173,7 +173,7 @@ impl Draw<'_> {
         }
     }
 
-    pub(super) fn fault(&mut self) -> Option<Action> {
+    pub(super) fn fault(&mut self) -> Option<PlannedAction> {
         let process = self.process();
         // Some outlast a Lease, so that another replica leads while they go on.
         let for_ms = match self.rng.u8(..3) {
@@ -194,39 +194,39 @@ impl Draw<'_> {
             return None;
         }
         Some(match class {
-            FaultClass::Stale if self.rng.bool() => Action::Lag {
+            FaultClass::Stale if self.rng.bool() => PlannedAction::Lag {
                 process,
                 versions: self.rng.u64(1..30),
                 for_ms,
             },
-            FaultClass::Stale => Action::DelayEvents {
+            FaultClass::Stale => PlannedAction::DelayEvents {
                 process,
                 resource: self.one_of(&KINDS).to_owned(),
                 by_ms: self.rng.u64(100..=for_ms),
                 for_ms,
             },
-            FaultClass::Watches if self.rng.u8(..4) == 0 => Action::Compact,
-            FaultClass::Watches => Action::EndWatches {
+            FaultClass::Watches if self.rng.u8(..4) == 0 => PlannedAction::Compact,
+            FaultClass::Watches => PlannedAction::EndWatches {
                 process,
                 only: self.only(),
                 end: self.one_of(&[WatchEnd::Closed, WatchEnd::Broken, WatchEnd::Expired]),
             },
             FaultClass::Requests => self.request_fault(process, for_ms),
-            FaultClass::Crashes if self.rng.u8(..4) == 0 => Action::Stop {
+            FaultClass::Crashes if self.rng.u8(..4) == 0 => PlannedAction::Stop {
                 process,
                 down_ms: self.rng.u64(100..8000),
             },
-            FaultClass::Crashes => Action::Crash {
+            FaultClass::Crashes => PlannedAction::Crash {
                 process,
                 writes: self.rng.usize(..4),
                 is_done: self.rng.bool(),
                 down_ms: self.rng.u64(100..12_000),
             },
-            FaultClass::Clocks => Action::JumpClock {
+            FaultClass::Clocks => PlannedAction::JumpClock {
                 seconds: self.rng.i64(-120..120),
             },
             // One seed in eight of those that would: it ends all that was before.
-            _ if self.rng.u8(..8) == 0 => Action::Restore {
+            _ if self.rng.u8(..8) == 0 => PlannedAction::Restore {
                 versions: self.rng.u64(1..60),
             },
             _ => return None,
@@ -239,34 +239,34 @@ impl Draw<'_> {
         self.rng.bool().then_some(kind)
     }
 
-    fn request_fault(&mut self, process: ProcessId, for_ms: u64) -> Action {
+    fn request_fault(&mut self, process: ProcessId, for_ms: u64) -> PlannedAction {
         let only = self.only();
         match self.rng.u8(..8) {
-            0 | 1 => Action::LoseReplies {
+            0 | 1 => PlannedAction::LoseReplies {
                 process,
                 only,
                 count: self.rng.usize(1..4),
             },
-            2 => Action::LoseRequests {
+            2 => PlannedAction::LoseRequests {
                 process,
                 only,
                 count: self.rng.usize(1..4),
             },
-            3 | 4 => Action::Refuse {
+            3 | 4 => PlannedAction::Refuse {
                 process,
                 only,
                 status: self.one_of(&[409, 429, 429, 500, 503, 504]),
                 retry_after: self.maybe(3).map(|seconds| seconds as u64),
                 for_ms,
             },
-            5 => Action::Delay {
+            5 => PlannedAction::Delay {
                 process,
                 only,
                 // Requests of a former leader arrive late, and nothing in them says that it is former: a limit of leadsman.
                 by_ms: self.rng.u64(50..3000),
                 for_ms,
             },
-            _ => Action::Silence {
+            _ => PlannedAction::Silence {
                 process,
                 only,
                 for_ms: for_ms * 2,

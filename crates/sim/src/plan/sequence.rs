@@ -1,10 +1,10 @@
 //! Sequences of steps that single draws hardly ever meet: each was a fault of leadsman once, or is what a rule is there for.
 
 use super::draw::Draw;
-use super::{Action, Answer, FaultClass, MANAGERS, ProcessId, SETS, SetEdit, WatchEnd};
+use super::{FaultClass, MANAGERS, PlannedAction, ProbeAnswer, ProcessId, SETS, SetEdit, WatchEnd};
 
 /// Steps, each with its distance from the first in milliseconds.
-type Sequence = Vec<(u64, Action)>;
+type Sequence = Vec<(u64, PlannedAction)>;
 
 /// The subject of a sequence, whichever it is.
 struct Subject {
@@ -86,7 +86,7 @@ impl Subject {
 
     /// All pods are listed while upgrades are under way.
     fn list_amid_upgrades(&self, draw: &mut Draw) -> Sequence {
-        let expired = Action::EndWatches {
+        let expired = PlannedAction::EndWatches {
             process: self.process,
             only: Some("pods".to_owned()),
             end: WatchEnd::Expired,
@@ -105,8 +105,8 @@ impl Subject {
         vec![
             (0, self.late("sidecarsets", 12_000)),
             (0, self.set_edit(SetEdit::Image(self.image))),
-            (self.soon, Action::DeletePod { pod }),
-            (self.soon + 500, Action::DeletePod { pod: next }),
+            (self.soon, PlannedAction::DeletePod { pod }),
+            (self.soon + 500, PlannedAction::DeletePod { pod: next }),
         ]
     }
 
@@ -124,7 +124,7 @@ impl Subject {
     fn taken_lease(&self, draw: &mut Draw) -> Sequence {
         vec![
             (0, self.slow("leases", 4900, 8000)),
-            (self.soon, Action::TakeLease),
+            (self.soon, PlannedAction::TakeLease),
             (self.soon + 300, draw.edit()),
             (self.soon + 600, draw.edit()),
         ]
@@ -132,7 +132,7 @@ impl Subject {
 
     /// Requests of one kind are lost one after the other.
     fn lost_requests(&self, draw: &mut Draw) -> Sequence {
-        let lost = Action::LoseRequests {
+        let lost = PlannedAction::LoseRequests {
             process: self.process,
             only: Some(self.kind.to_owned()),
             count: 6,
@@ -143,10 +143,10 @@ impl Subject {
     /// Etcd is restored to a time before the last edits.
     fn restore(&self, draw: &mut Draw) -> Sequence {
         vec![
-            (0, Action::SkipVersions),
+            (0, PlannedAction::SkipVersions),
             (0, draw.edit()),
             (self.soon / 2, draw.edit()),
-            (self.soon + 4000, Action::RestoreSkipped),
+            (self.soon + 4000, PlannedAction::RestoreSkipped),
         ]
     }
 
@@ -171,8 +171,8 @@ impl Subject {
         ]
     }
 
-    fn slow(&self, resource: &str, by_ms: u64, for_ms: u64) -> Action {
-        Action::Delay {
+    fn slow(&self, resource: &str, by_ms: u64, for_ms: u64) -> PlannedAction {
+        PlannedAction::Delay {
             process: self.process,
             only: Some(resource.to_owned()),
             by_ms,
@@ -180,8 +180,8 @@ impl Subject {
         }
     }
 
-    fn late(&self, resource: &str, by_ms: u64) -> Action {
-        Action::DelayEvents {
+    fn late(&self, resource: &str, by_ms: u64) -> PlannedAction {
+        PlannedAction::DelayEvents {
             process: self.process,
             resource: resource.to_owned(),
             by_ms,
@@ -189,38 +189,38 @@ impl Subject {
         }
     }
 
-    fn lost_replies(&self, resource: &str, count: usize) -> Action {
-        Action::LoseReplies {
+    fn lost_replies(&self, resource: &str, count: usize) -> PlannedAction {
+        PlannedAction::LoseReplies {
             process: self.process,
             only: Some(resource.to_owned()),
             count,
         }
     }
 
-    fn set_edit(&self, edit: SetEdit) -> Action {
-        Action::EditSet {
+    fn set_edit(&self, edit: SetEdit) -> PlannedAction {
+        PlannedAction::EditSet {
             set: self.set,
             edit,
         }
     }
 }
 
-fn silent(process: ProcessId, resource: &str, for_ms: u64) -> Action {
-    Action::Silence {
+fn silent(process: ProcessId, resource: &str, for_ms: u64) -> PlannedAction {
+    PlannedAction::Silence {
         process,
         only: Some(resource.to_owned()),
         for_ms,
     }
 }
 
-fn stop(process: ProcessId, down_ms: u64) -> Action {
-    Action::Stop { process, down_ms }
+fn stop(process: ProcessId, down_ms: u64) -> PlannedAction {
+    PlannedAction::Stop { process, down_ms }
 }
 
-fn claim(pod: usize, version: u64) -> Action {
-    Action::SetAnswer {
+fn claim(pod: usize, version: u64) -> PlannedAction {
+    PlannedAction::SetAnswer {
         pod,
         key: 0,
-        answer: Answer::Leads(version),
+        answer: ProbeAnswer::Leads(version),
     }
 }

@@ -7,36 +7,36 @@ use serde_json::json;
 use super::{SUSPICION, Simulation};
 use crate::faults::{Crash, Lasting};
 use crate::kubelet::{node_name, text};
-use crate::plan::{Action, KINDS, Meddling, ProcessId};
+use crate::plan::{KINDS, Meddling, PlannedAction, ProcessId};
 use crate::resources::{MARKERS, NODE_PATH, SETS, add_node};
 use crate::rest::{PatchKind, pod_path};
 use crate::tenants::{WORKLOADS, marker_name, set_name, sidecar_set};
 
 impl Simulation<'_> {
-    pub(super) async fn carry_out(&mut self, action: &Action) {
+    pub(super) async fn carry_out(&mut self, action: &PlannedAction) {
         match action {
-            Action::Lag { .. }
-            | Action::DelayEvents { .. }
-            | Action::EndWatches { .. }
-            | Action::LoseReplies { .. }
-            | Action::LoseRequests { .. }
-            | Action::Refuse { .. }
-            | Action::Delay { .. }
-            | Action::Silence { .. }
-            | Action::Crash { .. }
-            | Action::Stop { .. } => self.begin_fault(action),
-            Action::Compact => self.server.compact(self.server.version()),
-            Action::JumpClock { seconds } => Self::jump_clock(*seconds),
-            Action::Restore { versions } => {
+            PlannedAction::Lag { .. }
+            | PlannedAction::DelayEvents { .. }
+            | PlannedAction::EndWatches { .. }
+            | PlannedAction::LoseReplies { .. }
+            | PlannedAction::LoseRequests { .. }
+            | PlannedAction::Refuse { .. }
+            | PlannedAction::Delay { .. }
+            | PlannedAction::Silence { .. }
+            | PlannedAction::Crash { .. }
+            | PlannedAction::Stop { .. } => self.begin_fault(action),
+            PlannedAction::Compact => self.server.compact(self.server.version()),
+            PlannedAction::JumpClock { seconds } => Self::jump_clock(*seconds),
+            PlannedAction::Restore { versions } => {
                 let version = self.server.version().saturating_sub(*versions);
                 self.hosts.restart_all();
                 self.restore(version).await;
             }
-            Action::SkipVersions => {
+            PlannedAction::SkipVersions => {
                 self.skipped = Some(self.server.version());
                 self.server.skip_versions(1_000_000);
             }
-            Action::RestoreSkipped => {
+            PlannedAction::RestoreSkipped => {
                 // A backup is minutes old when it is restored. A watch that has not come as far as the backup would not notice: what
                 // it shows goes on, and what the process knows from replies is newer.
                 if let Some(version) = self.skipped
@@ -50,35 +50,39 @@ impl Simulation<'_> {
         }
     }
 
-    /// What users, controllers and other clients do.
-    async fn edit(&mut self, action: &Action) {
+    /// Carries out an edit of users, controllers or other clients.
+    async fn edit(&mut self, action: &PlannedAction) {
         match *action {
-            Action::PutMarker { marker, ref probes } => {
+            PlannedAction::PutMarker { marker, ref probes } => {
                 self.tenants.put_marker(marker, probes).await;
             }
-            Action::DeleteMarker { marker } => {
+            PlannedAction::DeleteMarker { marker } => {
                 let path = format!("{MARKERS}/{}", marker_name(marker));
                 let _gone = self.rest.delete(&path, false).await;
             }
-            Action::HoldMarker { marker, held } => {
+            PlannedAction::HoldMarker { marker, held } => {
                 if let Some(object) = self.object("podprobemarkers", &marker_name(marker)) {
                     self.tenants.hold_marker(&object, held).await;
                 }
             }
-            Action::Scale { workload, replicas } => self.tenants.scale(workload, replicas),
-            Action::RemoveNode { node } => self.remove_node(node).await,
-            Action::AddNode { node } => self.add_node(node).await,
-            Action::EmptyNodePodProbe { node } => self.tenants.meddle_with_node(node, false).await,
-            Action::TakeLease => self.tenants.take_lease().await,
-            Action::DeleteNodePodProbe { node } => self.tenants.meddle_with_node(node, true).await,
-            Action::MakeSet { set } => {
+            PlannedAction::Scale { workload, replicas } => self.tenants.scale(workload, replicas),
+            PlannedAction::RemoveNode { node } => self.remove_node(node).await,
+            PlannedAction::AddNode { node } => self.add_node(node).await,
+            PlannedAction::EmptyNodePodProbe { node } => {
+                self.tenants.meddle_with_node(node, false).await;
+            }
+            PlannedAction::TakeLease => self.tenants.take_lease().await,
+            PlannedAction::DeleteNodePodProbe { node } => {
+                self.tenants.meddle_with_node(node, true).await;
+            }
+            PlannedAction::MakeSet { set } => {
                 let _there = self.rest.create(SETS, &sidecar_set(set)).await;
             }
-            Action::EditSet { set, edit } => {
+            PlannedAction::EditSet { set, edit } => {
                 let stored = self.object("sidecarsets", &set_name(set));
                 self.tenants.edit_set(set, edit, stored.as_deref()).await;
             }
-            Action::DeleteSet { set } => {
+            PlannedAction::DeleteSet { set } => {
                 let _gone = self
                     .rest
                     .delete(&format!("{SETS}/{}", set_name(set)), false)
@@ -88,14 +92,14 @@ impl Simulation<'_> {
         }
     }
 
-    async fn edit_pod(&mut self, action: &Action) {
+    async fn edit_pod(&mut self, action: &PlannedAction) {
         match *action {
-            Action::DeletePod { pod } => {
+            PlannedAction::DeletePod { pod } => {
                 if let Some(pod) = self.pod(pod) {
                     let _gone = self.rest.delete(&pod_path(&pod), false).await;
                 }
             }
-            Action::EndPod { pod, succeeded } => {
+            PlannedAction::EndPod { pod, succeeded } => {
                 if let Some(pod) = self.pod(pod) {
                     let uid = text(&pod, "uid");
                     self.ground.end_containers(true, |one| one.pod[0] == uid);
@@ -105,7 +109,7 @@ impl Simulation<'_> {
                     let _gone = self.rest.patch(&path, PatchKind::Merge, &body).await;
                 }
             }
-            Action::RestartContainer { pod, container } => {
+            PlannedAction::RestartContainer { pod, container } => {
                 if let Some(pod) = self.pod(pod) {
                     let containers = pod["metadata"]["labels"]["workload"].as_str();
                     let workload = WORKLOADS.iter().find(|(app, _)| Some(*app) == containers);
@@ -116,13 +120,13 @@ impl Simulation<'_> {
                         .end_containers(true, |one| one.pod[0] == uid && one.name == name);
                 }
             }
-            Action::SetAnswer { pod, key, answer } => {
+            PlannedAction::SetAnswer { pod, key, answer } => {
                 if let Some(pod) = self.pod(pod) {
                     let name = text(&pod, "name").to_owned();
                     self.ground.lock().answers.insert((name, key), answer);
                 }
             }
-            Action::Meddle { pod, with } => {
+            PlannedAction::Meddle { pod, with } => {
                 if let Some(pod) = self.pod(pod) {
                     self.tenants.meddle(&pod, with).await;
                     if let Meddling::Fight(key) = with {
@@ -134,17 +138,17 @@ impl Simulation<'_> {
         }
     }
 
-    fn begin_fault(&mut self, action: &Action) {
-        let (Action::Lag { process, .. }
-        | Action::DelayEvents { process, .. }
-        | Action::EndWatches { process, .. }
-        | Action::LoseReplies { process, .. }
-        | Action::LoseRequests { process, .. }
-        | Action::Refuse { process, .. }
-        | Action::Delay { process, .. }
-        | Action::Silence { process, .. }
-        | Action::Crash { process, .. }
-        | Action::Stop { process, .. }) = action
+    fn begin_fault(&mut self, action: &PlannedAction) {
+        let (PlannedAction::Lag { process, .. }
+        | PlannedAction::DelayEvents { process, .. }
+        | PlannedAction::EndWatches { process, .. }
+        | PlannedAction::LoseReplies { process, .. }
+        | PlannedAction::LoseRequests { process, .. }
+        | PlannedAction::Refuse { process, .. }
+        | PlannedAction::Delay { process, .. }
+        | PlannedAction::Silence { process, .. }
+        | PlannedAction::Crash { process, .. }
+        | PlannedAction::Stop { process, .. }) = action
         else {
             return;
         };
@@ -157,8 +161,8 @@ impl Simulation<'_> {
         let milliseconds = Duration::from_millis;
         let host = self.hosts.host(*process);
         match *action {
-            Action::Stop { down_ms, .. } => return host.stop(milliseconds(down_ms)),
-            Action::Crash {
+            PlannedAction::Stop { down_ms, .. } => return host.stop(milliseconds(down_ms)),
+            PlannedAction::Crash {
                 writes,
                 is_done,
                 down_ms,
@@ -171,10 +175,10 @@ impl Simulation<'_> {
         let mut faults = host.faults.lock();
         let ends = |for_ms| now.saturating_add(milliseconds(for_ms));
         match *action {
-            Action::Lag {
+            PlannedAction::Lag {
                 versions, for_ms, ..
             } => faults.lag = (versions, now + milliseconds(for_ms)),
-            Action::DelayEvents {
+            PlannedAction::DelayEvents {
                 ref resource,
                 by_ms,
                 for_ms,
@@ -183,31 +187,31 @@ impl Simulation<'_> {
                 let late = (milliseconds(by_ms), now + milliseconds(for_ms));
                 faults.late_events.insert(resource.clone(), late);
             }
-            Action::EndWatches { ref only, end, .. } => {
+            PlannedAction::EndWatches { ref only, end, .. } => {
                 let all = KINDS.iter().map(|kind| (*kind).to_owned());
                 let meant = all.filter(|kind| only.as_ref().is_none_or(|only| only == kind));
                 faults.watch_ends.extend(meant.map(|kind| (kind, end)));
             }
-            Action::LoseReplies {
+            PlannedAction::LoseReplies {
                 ref only, count, ..
             } => faults.lost_replies = lasting(only.clone(), count, Duration::MAX),
-            Action::LoseRequests {
+            PlannedAction::LoseRequests {
                 ref only, count, ..
             } => faults.lost_requests = lasting(only.clone(), count, Duration::MAX),
-            Action::Refuse {
+            PlannedAction::Refuse {
                 ref only,
                 status,
                 retry_after,
                 for_ms,
                 ..
             } => faults.refusal = lasting(only.clone(), (status, retry_after), ends(for_ms)),
-            Action::Delay {
+            PlannedAction::Delay {
                 ref only,
                 by_ms,
                 for_ms,
                 ..
             } => faults.slow = lasting(only.clone(), milliseconds(by_ms), ends(for_ms)),
-            Action::Silence {
+            PlannedAction::Silence {
                 ref only, for_ms, ..
             } => faults.silence = lasting(only.clone(), (), ends(for_ms)),
             _ => {}

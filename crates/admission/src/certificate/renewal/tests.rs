@@ -16,13 +16,13 @@ fn after(kept: Option<&Kept>, renewal: Renewal) -> Data {
     .unwrap()
 }
 
-fn read(data: &Data) -> Stored {
-    Stored::read_secret(data, &names(&NAMES))
+fn read(data: &Data) -> StoredCertificate {
+    StoredCertificate::read_secret(data, &names(&NAMES))
 }
 
 fn kept(data: &Data) -> Kept {
     match read(data) {
-        Stored::Usable(kept) => *kept,
+        StoredCertificate::Usable(kept) => *kept,
         other => panic!("{other:?}"),
     }
 }
@@ -35,24 +35,24 @@ fn prepared() -> Kept {
     kept(&after(Some(&fresh()), Renewal::Prepare))
 }
 
-fn spoilt() -> Stored {
+fn spoilt() -> StoredCertificate {
     let mut data = after(None, Renewal::Create);
     data.insert("tls.key".to_owned(), b"gone".to_vec());
     read(&data)
 }
 
 /// A certificate that is good, and one that has a successor.
-fn usable() -> Stored {
-    Stored::Usable(Box::new(fresh()))
+fn usable() -> StoredCertificate {
+    StoredCertificate::Usable(Box::new(fresh()))
 }
 
-fn misnamed() -> Stored {
+fn misnamed() -> StoredCertificate {
     let data = after(None, Renewal::Create);
-    Stored::read_secret(&data, &names(&["another.leadsman-system.svc"]))
+    StoredCertificate::read_secret(&data, &names(&["another.leadsman-system.svc"]))
 }
 
-fn two_cas() -> Stored {
-    Stored::Usable(Box::new(prepared()))
+fn two_cas() -> StoredCertificate {
+    StoredCertificate::Usable(Box::new(prepared()))
 }
 
 const END: &str = "2027-01-01T00:00:00Z";
@@ -67,7 +67,7 @@ fn what_is_to_be_done() {
     use Renewal::{Create, Prepare, Restore, TakeOver};
     let write = Decision::Write;
     let wait = |until| Decision::Wait(time(until));
-    let absent = || Stored::Absent;
+    let absent = || StoredCertificate::Absent;
     // Of a replica: whether it serves a fresh certificate, leads, and knows the bundle to be in force since `DUE`.
     let table = [
         ("nobody has made one", absent(), "", MADE, write(Create)),
@@ -188,7 +188,7 @@ fn a_restored_secret_goes_on_with_what_is_served() {
 #[test]
 fn other_names_come_with_a_successor_that_is_trusted_before_it_serves() {
     let others = names(&["another.leadsman-system.svc"]);
-    let Stored::Usable(before) = misnamed() else {
+    let StoredCertificate::Usable(before) = misnamed() else {
         panic!("a follower serves it");
     };
     let change = |kept: &Kept, renewal| {
@@ -200,8 +200,8 @@ fn other_names_come_with_a_successor_that_is_trusted_before_it_serves() {
             &mut KeySource::System,
         )
         .unwrap();
-        match Stored::read_secret(&data, &others) {
-            Stored::Usable(kept) => *kept,
+        match StoredCertificate::read_secret(&data, &others) {
+            StoredCertificate::Usable(kept) => *kept,
             other => panic!("{other:?}"),
         }
     };

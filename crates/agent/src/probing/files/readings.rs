@@ -30,7 +30,7 @@ struct NamespaceReadings {
 }
 
 /// The place of a reading, from its wait for a permit until its thread is done.
-struct Place {
+struct ReadingPlace {
     readings: Arc<Readings>,
     probe: Arc<ProbeKey>,
     permits: Vec<OwnedSemaphorePermit>,
@@ -81,7 +81,7 @@ impl Readings {
     fn take_place(
         self: &Arc<Self>,
         probe: &Arc<ProbeKey>,
-    ) -> Result<(Place, Arc<Semaphore>), CannotProbe> {
+    ) -> Result<(ReadingPlace, Arc<Semaphore>), CannotProbe> {
         let mut namespaces = self.lock_namespaces();
         let of_namespace = namespaces
             .entry(probe.pod.namespace.clone())
@@ -93,7 +93,7 @@ impl Readings {
             let message = "the reading before has not ended: the file system of the volume hangs";
             return Err(CannotProbe::File(message.to_owned()));
         }
-        let place = Place {
+        let place = ReadingPlace {
             readings: self.clone(),
             probe: probe.clone(),
             permits: Vec::new(),
@@ -107,7 +107,7 @@ impl Readings {
     }
 }
 
-impl Drop for Place {
+impl Drop for ReadingPlace {
     fn drop(&mut self) {
         let namespace = &self.probe.pod.namespace;
         let mut namespaces = self.readings.lock_namespaces();

@@ -268,7 +268,7 @@ pub(super) fn standby() -> Bench {
         metrics: ControlMetrics::new(&metrics),
         random: RandomSource::from_seed(7),
     };
-    let feature = Feature::new(script.clone(), shared);
+    let feature = FeatureLoop::new(script.clone(), shared);
     let (events, arrivals) = channel(64);
     let running = tokio::spawn(feature.run(arrivals, stop.clone()));
     Bench {

@@ -42,7 +42,7 @@ fn group(is_versioned: bool, members: &[(Stance, bool, Option<Record>)]) -> Grou
         ..Group::default()
     };
     for (pod, (stance, shows, record)) in ["a", "b", "c"].into_iter().zip(members) {
-        let member = Member {
+        let member = ValueMember {
             stance: *stance,
             shows: *shows,
             record: record.clone(),
@@ -98,7 +98,7 @@ fn a_value_moves_by_announcing_taking_and_giving() {
         Some(8),
         "its own claim is outdated for good"
     );
-    let announced = Member {
+    let announced = ValueMember {
         stance: claims(8, 2),
         shows: false,
         record: record(HOLDS, 8, 2),
@@ -108,7 +108,7 @@ fn a_value_moves_by_announcing_taking_and_giving() {
     assert_eq!(group.ruling(&b), Ruling::Awaits(vec![a.clone()]));
     assert!(!group.may_give(&b));
     // The label is gone, but not what says that a write may be under way.
-    let half = Member {
+    let half = ValueMember {
         stance: claims(7, 1),
         shows: false,
         record: record(HOLDS, 7, 1),
@@ -116,7 +116,7 @@ fn a_value_moves_by_announcing_taking_and_giving() {
     };
     group.set_member(&a, Some(half.clone()));
     assert_eq!(group.ruling(&b), Ruling::Awaits(vec![a.clone()]));
-    let taken = Member {
+    let taken = ValueMember {
         record: record(!HOLDS, 8, 0),
         ..half
     };
@@ -128,7 +128,7 @@ fn a_value_moves_by_announcing_taking_and_giving() {
     );
     group.set_member(
         &b,
-        Some(Member {
+        Some(ValueMember {
             is_watched: true,
             ..announced
         }),

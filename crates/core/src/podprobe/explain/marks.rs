@@ -18,8 +18,8 @@ impl PodContext<'_> {
         let (kind, key, value) = self.present_value(&inspected.mark);
         let wants = &self.inspected.wants;
         let plain = |value: &str| format!("{value:?}");
-        let mut held = self.inspected.held.iter();
-        let held = held.find(|held| Some(held.probe) == inspected.setter);
+        let mut all = self.inspected.held.iter();
+        let held = all.find(|held| Some(held.probe) == inspected.setter);
         let wanted = match &inspected.mark {
             Mark::Label(key) => describe_wanted(wants.labels.get(key), held, |value| plain(value)),
             Mark::Annotation(key) => {

@@ -195,8 +195,8 @@ impl PodContext<'_> {
             .chain(&status.init_container_statuses);
         let mut own = all.filter(|status| status.name == name);
         let state = own.next().map(|status| &status.state);
-        let reason = state.and_then(|state| state.waiting.as_ref().or(state.terminated.as_ref()));
-        let reason = reason.and_then(|state| state.reason.as_ref());
+        let detail = state.and_then(|state| state.waiting.as_ref().or(state.terminated.as_ref()));
+        let reason = detail.and_then(|detail| detail.reason.as_ref());
         reason
             .map(|reason| format!(" ({reason})"))
             .unwrap_or_default()

@@ -47,8 +47,8 @@ pub(super) fn describe_probe(probe: &MarkerProbe) -> String {
             }
         }
         HandlerTemplate::File(file) => {
-            let age = file.not_older_than_seconds;
-            let age = age.map_or(String::new(), |age| format!(", not older than {age} s"));
+            let seconds = file.not_older_than_seconds;
+            let age = seconds.map_or(String::new(), |age| format!(", not older than {age} s"));
             format!("file {} in volume {}{age}", file.path, file.volume)
         }
     };
@@ -60,9 +60,9 @@ pub(super) fn describe_probe(probe: &MarkerProbe) -> String {
 fn shorten_text(text: &str) -> String {
     const LONGEST: usize = 120;
     let mut chars = text.chars();
-    let short: String = chars.by_ref().take(LONGEST).collect();
-    // It is shown within a line.
-    let short = short.replace(char::is_control, " ");
+    let beginning: String = chars.by_ref().take(LONGEST).collect();
+    // The text is shown within a line.
+    let short = beginning.replace(char::is_control, " ");
     if chars.next().is_some() {
         format!("{short}…")
     } else {

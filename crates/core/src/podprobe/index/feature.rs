@@ -188,9 +188,9 @@ impl Feature for PodProbes {
             .iter()
             .map(|name| Arc::new(name.clone()));
         let pods = pods.chain(undecodable).map(PlanKey::Pod);
-        let nodes = world.nodes.iter().map(|(name, _)| name);
+        let names = world.nodes.iter().map(|(name, _)| name);
         // Entries that no pod wants are found from the objects only.
-        let nodes = nodes
+        let nodes = names
             .chain(world.objects.iter().map(|(name, _)| name))
             .map(|name| PlanKey::Node(name.name.as_str().into()));
         markers.chain(pods).chain(nodes).collect()

@@ -12,7 +12,7 @@ use leadsman_api::marker::ExclusiveHolder;
 
 use super::context::{IndexContext, MarkerName, PodName};
 use crate::cluster::{ObjectName, ResourceVersion};
-use crate::podprobe::exclusive::{Group, Member, Record, Ruling};
+use crate::podprobe::exclusive::{Group, Record, Ruling, ValueMember};
 
 /// The name of a group.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -29,7 +29,7 @@ pub(super) struct GroupName {
 pub(super) struct NewMember {
     pub(super) group: GroupName,
     pub(super) is_versioned: bool,
-    pub(super) member: Member,
+    pub(super) member: ValueMember,
 }
 
 /// All groups.
@@ -105,7 +105,7 @@ impl Groups {
         &mut self,
         name: &GroupName,
         pod: &PodName,
-        member: Option<Member>,
+        member: Option<ValueMember>,
         cx: &mut IndexContext,
     ) {
         let Some(group) = self.by_name.get_mut(name) else {

@@ -153,8 +153,8 @@ impl Machines {
     /// Records what pods have to do with the exclusive values of a marker that has changed, before the first of them is planned:
     /// none may be given a value that another one has.
     pub(super) fn update_memberships_of_marker(&mut self, change: &MarkerChange) {
-        let marker = self.markers.active_entry(&change.name);
-        let marker = marker.filter(|(_, marker)| self.cx.synced && marker.has_exclusive());
+        let active = self.markers.active_entry(&change.name);
+        let marker = active.filter(|(_, marker)| self.cx.synced && marker.has_exclusive());
         let Some((name, marker)) = marker else {
             return;
         };

@@ -14,7 +14,7 @@ use super::nodes::NodeView;
 use super::situation::{PodSituation, ProbedBy};
 use crate::cluster::ObjectName;
 use crate::podprobe::exclusive::{
-    Exclusive, Member, Record, Records, Ruling, Stance, read_records,
+    Exclusive, Record, Records, Ruling, Stance, ValueMember, read_records,
 };
 use crate::podprobe::marker::{MARKERS_PER_POD, Marker, MarkerProbe};
 use crate::podprobe::marks::{
@@ -196,7 +196,7 @@ impl Observations<'_> {
         let desired = DesiredMarks::new(&markers, self.pod, verdict_at, self.now);
         let all = self.exclusive_of_pod(matching, &desired.stances, &records);
         let members = all.into_iter().map(|one| NewMember {
-            member: Member {
+            member: ValueMember {
                 stance: one.stance,
                 shows: one.exclusive.is_shown_by(self.pod),
                 record: records
@@ -303,8 +303,8 @@ impl Observations<'_> {
             .collect();
         desired.settle_exclusive(self.pod, &memberships, self.keeps_unclaimed);
         // The label is given by the marker that sets it, whatever records there are of others.
-        let gives = all.iter().filter(|one| one.place.is_some());
-        let gives = gives.filter(|one| {
+        let placed = all.iter().filter(|one| one.place.is_some());
+        let gives = placed.filter(|one| {
             let label = desired.wants.labels.get(&one.exclusive.label);
             let gives = matches!(label, Some(Want::Value(value)) if *value == one.exclusive.value);
             gives && !one.exclusive.is_shown_by(self.pod)
@@ -413,8 +413,8 @@ impl Observations<'_> {
                 verdict,
             }
         };
-        let probes = matching.iter().zip(entries).enumerate();
-        let probes = probes.map(|(first, ((_, marker), entries))| {
+        let matched = matching.iter().zip(entries).enumerate();
+        let probes = matched.map(|(first, ((_, marker), entries))| {
             let pairs = entries.iter().zip(&marker.probes).enumerate();
             let probes =
                 pairs.map(|(second, (entry, probe))| inspect((first, second), entry, probe));

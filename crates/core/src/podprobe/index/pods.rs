@@ -285,12 +285,12 @@ impl Pods {
         let due = state.diff(&plan, &rests, cx.now);
         let refusal =
             due.and_then(|due| want_marks((name, due), (&compared, &rests), verdict_since, writes));
-        let open = OpenMarks {
+        let marks = OpenMarks {
             contested: rests.contested,
             refusal,
             verdict_since: verdict_since.filter(|_| !state.at_rest),
         };
-        let open = (open != OpenMarks::default()).then(|| Box::new(open));
+        let open = (marks != OpenMarks::default()).then(|| Box::new(marks));
         let said = |open: &Option<Box<OpenMarks>>| {
             let open = open.as_ref();
             open.map(|open| (open.contested.clone(), open.refusal.clone()))

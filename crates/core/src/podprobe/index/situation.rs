@@ -187,8 +187,8 @@ impl<'a> PodSituation<'a> {
             Pending::NoAgent => (Trouble::NoAgent, format!("{pod} on {node}").into()),
             Pending::AgentSilent => (Trouble::AgentSilent, pod),
             Pending::CannotProbe => {
-                let message = self.node.obstacle_of_entry(&probe.entry);
-                let message = match (message, &probe.template.handler) {
+                let obstacle = self.node.obstacle_of_entry(&probe.entry);
+                let message = match (obstacle, &probe.template.handler) {
                     (Some(message), _) => &**message,
                     (None, HandlerTemplate::File(_)) => "a virtual node has no agent to read files",
                     (None, _) => return None,

@@ -46,7 +46,7 @@ pub struct RefusedValue {
 }
 
 /// The verdict on a probe.
-pub(super) struct Finding<'a> {
+pub(super) struct ProbeFinding<'a> {
     probe: &'a MarkerProbe,
     verdict: &'a Verdict,
     policy: Option<&'a Policy>,
@@ -55,7 +55,7 @@ pub(super) struct Finding<'a> {
     pub(super) held: Option<HeldVerdict>,
 }
 
-impl<'a> Finding<'a> {
+impl<'a> ProbeFinding<'a> {
     pub(super) fn new(
         place: ProbePosition,
         probe: &'a MarkerProbe,
@@ -105,11 +105,11 @@ impl<'a> Finding<'a> {
     /// The verdict that a condition shows. While the verdict on the probe is held, the condition's status stays, unless this
     /// verdict alone could have set it.
     pub(super) fn condition(&self, seen: Option<&IndexedCondition>) -> Verdict {
-        let message = self
+        let filled = self
             .policy
             .and_then(|policy| policy.message.as_ref())
             .map(|text| text.fill(self.verdict.values.as_deref()));
-        let message = message.unwrap_or_else(|| self.verdict.message.clone());
+        let message = filled.unwrap_or_else(|| self.verdict.message.clone());
         let Some(held) = &self.held else {
             let since = if self.hold().is_zero() {
                 self.verdict.since

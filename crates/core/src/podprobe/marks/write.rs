@@ -171,8 +171,8 @@ pub(in crate::podprobe) fn diff_marks(
     let annotations = annotations.diff_pairs(|key| is_held(&Mark::Annotation(key.clone())));
     let conditions = conditions_difference(wants, pod, &is_held, now);
     let apply = labels.apply || annotations.apply || conditions.apply;
-    let mut remove = [&labels.remove, &annotations.remove, &conditions.remove].into_iter();
-    let remove = remove.any(|remove| !remove.is_empty());
+    let mut removals = [&labels.remove, &annotations.remove, &conditions.remove].into_iter();
+    let remove = removals.any(|keys| !keys.is_empty());
     if !apply && !remove {
         return None;
     }
@@ -402,12 +402,12 @@ fn removal_patch(
     }
     if !conditions.is_empty() {
         let kinds = conditions.iter();
-        let kinds: Vec<_> = kinds
+        let deletions: Vec<_> = kinds
             // Conditions are merged by their type (`patchMergeKey` of `PodStatus.Conditions`,
             // `staging/src/k8s.io/api/core/v1/types.go`).
             .map(|kind| json!({ "$patch": "delete", "type": kind }))
             .collect();
-        body["status"] = json!({ "conditions": kinds });
+        body["status"] = json!({ "conditions": deletions });
     }
     body
 }

@@ -65,7 +65,7 @@ pub(super) struct StatusDraft {
 
 /// How an entry differs from the one that the API server shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Difference {
+enum EntryDifference {
     /// Nothing is due before `until`.
     None { until: Duration },
     /// Nothing but `lastProbeTime` differs, and it is due.
@@ -143,8 +143,8 @@ impl<'a> Comparison<'a> {
         }
         let without = self.compose_draft(&MessageLimits::none_for(&sizes));
         let left = STATUS_BYTES.saturating_sub(stored_bytes(&without.status));
-        let room = left.max(LEAST_MESSAGE_ROOM);
-        let room = message_room.map_or(room, |most| most.min(room));
+        let free = left.max(LEAST_MESSAGE_ROOM);
+        let room = message_room.map_or(free, |most| most.min(free));
         StatusDraft {
             message_room,
             ..self.compose_draft(&limits.fit_room(&sizes, room))
@@ -176,15 +176,15 @@ impl<'a> Comparison<'a> {
         row: &'b StatusRow<'_>,
         name: &str,
         limit: usize,
-    ) -> (Difference, &'b str) {
+    ) -> (EntryDifference, &'b str) {
         let message = truncate(&row.verdict.message, limit);
         let Some(state) = self.observed.shown_state_of(row, name) else {
-            return (Difference::Due, message);
+            return (EntryDifference::Due, message);
         };
         let difference = compare_row(row, state, limit, self.observed.keeps_fields, &self.input);
         match difference {
-            // Its pause holds although the write is due for others: a message is sent at most once in it.
-            Difference::Message { .. } => {
+            // The message's pause holds although the write is due for others: a message is sent at most once in it.
+            EntryDifference::Message { .. } => {
                 (difference, state.message.as_deref().unwrap_or_default())
             }
             _ => (difference, message),
@@ -205,7 +205,7 @@ impl<'a> Comparison<'a> {
         // All times are refreshed together, so that they become due together again.
         let refresh = rows
             .iter()
-            .any(|(.., (difference, _))| *difference == Difference::ProbeTime);
+            .any(|(.., (difference, _))| *difference == EntryDifference::ProbeTime);
         let mut draft = StatusDraft {
             status: NodePodProbeStatus::default(),
             limits: limits.clone(),
@@ -217,20 +217,20 @@ impl<'a> Comparison<'a> {
         for (row, name, (difference, message)) in rows {
             let mut state = row.verdict.to_wire(name, message);
             if let Some(shown) = self.observed.shown_state_of(row, name)
-                && difference != Difference::Due
+                && difference != EntryDifference::Due
                 && !refresh
             {
                 state.last_probe_time.clone_from(&shown.last_probe_time);
             }
             match difference {
-                Difference::Due => {
+                EntryDifference::Due => {
                     draft.is_due = true;
                     draft.changed.push(row.key.clone());
                 }
-                Difference::None { until } | Difference::Message { until } => {
+                EntryDifference::None { until } | EntryDifference::Message { until } => {
                     draft.due_at = Some(draft.due_at.map_or(until, |due_at| due_at.min(until)));
                 }
-                Difference::ProbeTime => {}
+                EntryDifference::ProbeTime => {}
             }
             add_state(&mut draft.status.pod_probe_statuses, row.key, state);
         }
@@ -302,20 +302,20 @@ fn compare_row(
     limit: usize,
     keeps_fields: bool,
     input: &DraftInput<'_>,
-) -> Difference {
+) -> EntryDifference {
     let (verdict, now) = (&row.verdict, input.now);
     let has_equal_fields = (!keeps_fields
         || (state.revision.as_deref() == verdict.revision.as_deref()
             && state.container_id.as_deref() == verdict.container.as_deref()))
         && shows_values(state, verdict);
     let Some(Time(shown)) = state.last_probe_time else {
-        return Difference::Due;
+        return EntryDifference::Due;
     };
     if state.state != verdict.state.as_str()
         || state.last_transition_time != verdict.since.map(Time)
         || !has_equal_fields
     {
-        return Difference::Due;
+        return EntryDifference::Due;
     }
     let message = state.message.as_deref().unwrap_or_default();
     if message != truncate(&verdict.message, limit) {
@@ -323,19 +323,19 @@ fn compare_row(
         let until = sent_at.map_or(Duration::ZERO, |sent_at| *sent_at + MESSAGE_PAUSE);
         // A message that is longer than it may be is cut at once.
         return if message.len() <= limit && until > now.monotonic {
-            Difference::Message { until }
+            EntryDifference::Message { until }
         } else {
-            Difference::Due
+            EntryDifference::Due
         };
     }
     let probed = verdict.probed.unwrap_or(now.wall);
     // A time that lies ahead is one from before the clock was set back: it would not be refreshed until it has passed.
     if probed.duration_since(shown).abs() >= REFRESH {
-        return Difference::ProbeTime;
+        return EntryDifference::ProbeTime;
     }
     let left = REFRESH.saturating_sub(now.wall.duration_since(shown).abs());
     let left = Duration::try_from(left).unwrap_or_default();
-    Difference::None {
+    EntryDifference::None {
         // A verdict that is no longer probed has nothing to refresh: it is compared again later.
         until: now.monotonic + left.max(MESSAGE_PAUSE),
     }

@@ -65,8 +65,8 @@ impl ProviderMarkers {
             ..IndexedPod::new(pod, None, &mut Interners::default())
         };
         let label = |key: &str| seen.labels.get(key).map(|value| &**value);
-        let markers = self.namespaces.get(namespace).into_iter();
-        let markers = markers.flat_map(|markers| markers.iter());
+        let of_namespace = self.namespaces.get(namespace).into_iter();
+        let markers = of_namespace.flat_map(|markers| markers.iter());
         let matching: Vec<_> = markers
             .filter(|marker| marker.selector.matches(label))
             .map(|marker| &**marker)

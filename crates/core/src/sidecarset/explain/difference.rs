@@ -66,8 +66,8 @@ pub(super) fn find(
             .into_iter()
             .flat_map(|spec| items(spec, list))
             .collect();
-        let former = former.iter().flatten().find(|(name, _)| *name == list);
-        let former = former.map(|(_, former)| former);
+        let listed = former.iter().flatten().find(|(name, _)| *name == list);
+        let former = listed.map(|(_, former)| former);
         differences.of_containers(list, &present, &wanted, former);
     }
     differences.of_volumes(&wanted);
@@ -240,8 +240,8 @@ impl Differences {
         ];
         for (list, sidecars) in lists {
             for sidecar in sidecars.iter().filter(|one| one.resources.is_some()) {
-                let mut former = former.all();
-                let former = former.find(|former| former.name == sidecar.name);
+                let mut all = former.all();
+                let former = all.find(|former| former.name == sidecar.name);
                 // A sidecar that the revision lacks is a difference as a whole.
                 if let Some(former) = former.filter(|one| one.resources != sidecar.resources) {
                     let (has, would_get) = (former.resources_policy(), sidecar.resources_policy());

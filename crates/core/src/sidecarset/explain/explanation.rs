@@ -228,8 +228,8 @@ impl Context<'_> {
 
     fn of_invalid(&self, set: &str) -> Vec<SetCause> {
         let mut invalid = self.sets.invalid.iter();
-        let errors = invalid.find(|invalid| invalid.name == set);
-        let errors = errors
+        let found = invalid.find(|invalid| invalid.name == set);
+        let errors = found
             .map(|invalid| invalid.errors.join("; "))
             .unwrap_or_default();
         vec![cause(
@@ -433,9 +433,9 @@ impl Context<'_> {
             }
         });
         let told: Vec<_> = told.collect();
-        let more = holders.len().saturating_sub(FEW);
-        let more = if more > 0 {
-            format!(" and {more} more")
+        let rest = holders.len().saturating_sub(FEW);
+        let more = if rest > 0 {
+            format!(" and {rest} more")
         } else {
             String::new()
         };
@@ -472,9 +472,9 @@ impl Context<'_> {
 
 /// Why a container of a set does not run in a pod.
 fn waiting(known: &KnownSet, pod: &PodObject) -> Option<String> {
-    let sidecars = known.set.template.all();
+    let all = known.set.template.all();
     // No upgrade changes a container that has ended before the others start.
-    let sidecars = sidecars.filter(|sidecar| sidecar.kind != ContainerKind::Init);
+    let sidecars = all.filter(|sidecar| sidecar.kind != ContainerKind::Init);
     let mut names = sidecars.flat_map(SetContainer::names_in_pod);
     names.find_map(|name| Some(format!("{name}: {}", pod.waiting_reason(&name)?)))
 }

@@ -129,9 +129,9 @@ impl KnownSet {
         let former = self.former(pod, allowed());
         let injection = former.unwrap_or_else(|| self.present(allowed()));
         let injected = inject_sets(&pod.object, &[injection], sets.render, now);
-        let remarks = injected.remarks.iter().map(|(_, remark)| remark);
+        let all = injected.remarks.iter().map(|(_, remark)| remark);
         // The pod was injected, so nothing has left the set out; what is in the way now came later.
-        let remarks = remarks.filter(|remark| !remark.leaves_out_the_set());
+        let remarks = all.filter(|remark| !remark.leaves_out_the_set());
         remarks.map(ToString::to_string).collect()
     }
 

@@ -127,12 +127,12 @@ impl Rule {
         });
         let expressions = wire.allowed_annotation_key_exprs.unwrap_or_default();
         let mut at = report.field("allowedAnnotationKeyExprs");
-        let keys = expressions.iter().enumerate().map(|(index, expression)| {
+        let checked = expressions.iter().enumerate().map(|(index, expression)| {
             let parsed = Regex::new(expression).map_err(|error| error.to_string());
             at.index(index).check(parsed)
         });
         // All expressions first, then the rule: each of them that is wrong is to be told.
-        let keys: Option<Vec<_>> = keys.collect::<Vec<_>>().into_iter().collect();
+        let keys: Option<Vec<_>> = checked.collect::<Vec<_>>().into_iter().collect();
         let selector = match selector {
             None => None,
             // An empty selector is about every set, as Kubernetes reads it; a [`Selector`] would

@@ -140,17 +140,17 @@ impl SidecarSets {
             ));
         }
         let pinned = history.pinned.as_ref();
-        let pinned = pinned.map(|pinned| pinned.revision.name.clone());
-        let used: BTreeSet<_> = used.chain(pinned).collect();
-        let known = world.revisions.find(&set.uid);
+        let pinned_name = pinned.map(|pinned| pinned.revision.name.clone());
+        let used: BTreeSet<_> = used.chain(pinned_name).collect();
+        let found = world.revisions.find(&set.uid);
         // One that was deleted is here until the watch shows that.
-        let known: Vec<_> = known
+        let known: Vec<_> = found
             .filter(|own| world.revisions.assumed(&own.name()).is_some())
             .map(|own| own.revision.clone())
             .collect();
         // One at a time: each answer affects the set again, until nothing is surplus.
-        let surplus = surplus(&known, set.history_limit, &used);
-        let surplus = self.revision(surplus.first()?, world)?;
+        let beyond = surplus(&known, set.history_limit, &used);
+        let surplus = self.revision(beyond.first()?, world)?;
         let (name, uid) = (surplus.name(), surplus.uid());
         let write = plan.delete::<ControllerRevision>(&DELETE_REVISION, name, uid);
         // One that got the highest number meanwhile is in use again: the version makes its deletion a 409.

@@ -32,8 +32,8 @@ impl SidecarSets {
             world.affected_by_conflict = world.conflicts.compare(&name, None);
             return;
         };
-        let before = change.before.as_ref();
-        let before = before.filter(|before| before.wire.metadata.uid == now.wire.metadata.uid);
+        let former = change.before.as_ref();
+        let before = former.filter(|before| before.wire.metadata.uid == now.wire.metadata.uid);
         let known = world.known.get_mut(&name).filter(|_| before.is_some());
         if let (Some(before), Some(known)) = (before, known) {
             known.restores += u32::from(now.is_restored(before));
@@ -73,11 +73,11 @@ impl SidecarSets {
             .map(|set| self.history_of(set, collisions.unwrap_or_default(), world))
             .unwrap_or_default();
         let generation = stored.generation();
-        let pinned = history.pinned.as_ref();
-        let pinned = pinned.and_then(|pinned| self.revision(&pinned.revision.name, world));
-        let version = pinned.map(|pinned| pinned.version());
-        let pinned = pinned.map(|pinned| (generation, pinned.revision_name().clone()));
-        // What the status says is in force as this process begins includes the revision.
+        let pin = history.pinned.as_ref();
+        let revision = pin.and_then(|pin| self.revision(&pin.revision.name, world));
+        let version = revision.map(|revision| revision.version());
+        let pinned = revision.map(|revision| (generation, revision.revision_name().clone()));
+        // A generation that the status says is in force as this process begins includes the revision.
         let is_initial = !(world.sets.is_listed() && world.revisions.is_listed());
         let is_known = is_initial && is_in_force_as_stored(stored);
         if let Some(known) = world.known.get_mut(name) {

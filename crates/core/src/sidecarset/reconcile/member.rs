@@ -86,8 +86,8 @@ impl SidecarSets {
         let pod = &*stored.pod;
         let label = namespace.map(|namespace| |key: &str| namespace.label(key));
         let state = PodState::read(set, pod, label, now);
-        let hash = pod.annotations.get(HASH);
-        let hash = hash.and_then(|hash| HashEntry::of_set(hash, &set.name));
+        let text = pod.annotations.get(HASH);
+        let hash = text.and_then(|text| HashEntry::of_set(text, &set.name));
         let in_place = in_place_state(pod, &set.name);
         // Equal to the names that other pods have, as a rule.
         let share = |name: &str| self.interners.borrow_mut().strings.share(name);

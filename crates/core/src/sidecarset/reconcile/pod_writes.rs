@@ -101,8 +101,8 @@ impl SidecarSets {
             _ => false,
         };
         if !is_equal {
-            let purpose = wanted.as_ref().map(|one| (one.is_upgradable, &one.message));
-            let purpose = Purpose::of(purpose);
+            let said = wanted.as_ref().map(|one| (one.is_upgradable, &one.message));
+            let purpose = Purpose::of(said);
             let patch = condition_patch(pod, wanted.as_ref(), now);
             plan.patch(&POD_CONDITION, (**pod.name()).clone(), &patch)
                 .with_purpose(purpose);

@@ -98,8 +98,8 @@ impl SidecarSets {
         let is_restored = version.lacks(next.version);
         next.version = version;
         if is_first || published.namespaces_changed {
-            let labels = world.namespaces.iter();
-            let labels = labels.map(|(_, stored)| (stored.name.clone(), stored.labels.clone()));
+            let namespaces = world.namespaces.iter();
+            let labels = namespaces.map(|(_, stored)| (stored.name.clone(), stored.labels.clone()));
             next.namespaces = Arc::new(labels.collect());
         }
         if is_first || published.whitelist_changed {
@@ -128,8 +128,8 @@ impl SidecarSets {
     /// Renews the sets of a snapshot, unless they are as before: what the API servers are told follows from them, and costs
     /// more than to compare them. A status changes with every pod of a roll-out.
     fn renew_sets(&self, next: &mut Snapshot, world: &SetWorld) {
-        let known = world.known.iter();
-        let known: Vec<_> = known
+        let all = world.known.iter();
+        let known: Vec<_> = all
             .filter_map(|(name, known)| {
                 let stored = world.sets.observed(&set_object(name))?;
                 Some((&**stored, known))
@@ -198,8 +198,8 @@ fn depends_on_count(set: &SidecarSet) -> bool {
 fn totals(world: &SetWorld, memory: &Sets) -> SetTotals {
     let mut totals = SetTotals::default();
     for (_, stored) in world.sets.iter() {
-        let conditions = stored.status().into_iter();
-        let mut conditions = conditions.flat_map(|status| &status.conditions);
+        let status = stored.status().into_iter();
+        let mut conditions = status.flat_map(|status| &status.conditions);
         let ready = conditions.find(|condition| condition.type_ == READY);
         let place = ready.and_then(|ready| REASONS.iter().position(|one| *one == ready.reason));
         totals.sets[place.unwrap_or(REASONS.len() - 1)] += 1;

@@ -168,10 +168,10 @@ impl SidecarSets {
         let rest = refused_upgrade(set, pod, resting).filter(|_| is_old);
         let rests = rest.filter(|(_, until)| *until > now.monotonic);
         let refused = rest.map(|(reason, _)| reason.clone());
-        let hold = || self.hold(pod, (set, &member, state), world, now.wall);
+        let find_hold = || self.hold(pod, (set, &member, state), world, now.wall);
         let hold = match (rests, &refused) {
             (Some(_), Some(reason)) => Some(Hold::Refused(reason.clone())),
-            _ => is_old.then(hold).flatten(),
+            _ => is_old.then(find_hold).flatten(),
         };
         ReviewedPod {
             refused,
@@ -197,8 +197,8 @@ impl SidecarSets {
         world: &SetWorld,
         memory: &mut SetMemory,
     ) {
-        let since = memory.in_force.in_force.as_ref();
-        let since = since.map(|in_force| in_force.since.0);
+        let in_force = memory.in_force.in_force.as_ref();
+        let since = in_force.map(|in_force| in_force.since.0);
         let selection = set.zip(since).map(|(set, since)| Selection {
             set: set.clone(),
             since,

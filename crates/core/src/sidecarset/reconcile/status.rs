@@ -155,13 +155,13 @@ impl SidecarSets {
         if set.update.mode == UpdateMode::NotUpdate {
             return None;
         }
-        let revision = first.member.revision.as_ref();
-        let revision = revision.and_then(|revision| self.revision(revision, world));
-        let fields = revision.map(|revision| changed_fields(revision.data(), set));
+        let name = first.member.revision.as_ref();
+        let revision = name.and_then(|name| self.revision(name, world));
+        let changed = revision.map(|revision| changed_fields(revision.data(), set));
         // Images alone would not keep the pod from being upgraded.
-        let mut fields = fields.into_iter().flatten();
-        let field = fields.find(|field| field.rsplit('.').next() != Some("image"));
-        let field = field.map(|field| format!(", first in {field}"));
+        let mut fields = changed.into_iter().flatten();
+        let found = fields.find(|field| field.rsplit('.').next() != Some("image"));
+        let field = found.map(|field| format!(", first in {field}"));
         let message = format!(
             "{} to be re-created, as more than images differ: {}{}",
             count_of_pods(review.not_upgradable.count),
@@ -245,8 +245,8 @@ fn without_variable(set: &SidecarSet, review: &SetReview) -> String {
 fn counted_status(set: &SidecarSet, view: SetView<'_>, review: &SetReview) -> SidecarSetStatus {
     let present = view.stored.status();
     let history = &view.known.history;
-    let collisions = history.newest.as_ref();
-    let collisions = collisions.map_or(0, |newest| newest.collisions);
+    let newest = history.newest.as_ref();
+    let collisions = newest.map_or(0, |newest| newest.collisions);
     let mut wanted = status(set, review.counts, "", collisions, present);
     wanted.latest_revision = if history.has_newest() {
         Some(history.newest_name().to_owned())
@@ -259,11 +259,11 @@ fn counted_status(set: &SidecarSet, view: SetView<'_>, review: &SetReview) -> Si
 
 fn not_in_force(view: SetView<'_>) -> Option<(Reason, String)> {
     let in_force = view.memory.in_force.in_force.as_ref();
-    let in_force = in_force.map(|in_force| in_force.generation);
-    if in_force == Some(view.stored.generation()) {
+    let generation = in_force.map(|in_force| in_force.generation);
+    if generation == Some(view.stored.generation()) {
         return None;
     }
-    let message = match in_force {
+    let message = match generation {
         Some(generation) => {
             format!("new pods may still be injected as generation {generation} says")
         }
@@ -383,8 +383,8 @@ fn with_condition(
 ) -> Vec<Condition> {
     let status = if reason.is_ready() { "True" } else { "False" };
     let place = conditions.iter().position(|one| one.type_ == READY);
-    let before = place.map(|place| &conditions[place]);
-    let before = before.filter(|before| before.status == status);
+    let present = place.map(|place| &conditions[place]);
+    let before = present.filter(|before| before.status == status);
     let since = before.map(|before| before.last_transition_time.clone());
     let condition = Condition {
         type_: READY.to_owned(),

@@ -310,9 +310,9 @@ impl StoredPod {
             annotations.find(|(own, _)| *own == key)
         };
         let is_mirror = annotation(MIRROR_POD).is_some();
-        let list = annotation(INJECTED_LIST).map(|(_, list)| list.as_str());
-        // Its file may be a copy of a pod that was injected. No write changes what its kubelet runs.
-        let list = list.filter(|_| !is_mirror);
+        let listed = annotation(INJECTED_LIST).map(|(_, list)| list.as_str());
+        // A mirror pod's file may be a copy of a pod that was injected. No write changes what its kubelet runs.
+        let list = listed.filter(|_| !is_mirror);
         let injected: BTreeSet<SetName> = injected_sets(list.unwrap_or_default())
             // No set has a longer name, and whoever may edit a pod may write anything here.
             .filter(|set| set.len() <= limits::LABEL)

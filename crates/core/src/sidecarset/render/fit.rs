@@ -265,11 +265,11 @@ fn amount(resources: &JsonObject, list: &str, resource: &str) -> Option<i128> {
 /// The amount that the containers of a pod request together (`AggregateContainerRequests`,
 /// `k8s.io/component-helpers/resource/helpers.go`).
 fn requested(containers: &[&JsonObject], init_containers: &[&JsonObject], resource: &str) -> i128 {
-    let of = |container: &JsonObject| {
+    let given = |container: &JsonObject| {
         let resources = inner(container, "resources")?;
         amount(resources, "requests", resource).or_else(|| amount(resources, "limits", resource))
     };
-    let of = |container: &&JsonObject| of(container).unwrap_or_default();
+    let of = |container: &&JsonObject| given(container).unwrap_or_default();
     let (mut native, mut at_start) = (0, 0);
     for container in init_containers {
         let own = of(container);

@@ -125,8 +125,8 @@ impl TargetNames {
         }
         let mut builder = RegexBuilder::new(expression);
         let compiled = builder.size_limit(COMPILED_REGEX).build().map_err(|error| {
-            let error = error.to_string();
-            let error = error.lines().last().unwrap_or_default();
+            let whole = error.to_string();
+            let error = whole.lines().last().unwrap_or_default();
             format!("{expression:?} is not a regular expression: {error}")
         });
         report.check(compiled).map(Self)

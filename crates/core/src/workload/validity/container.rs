@@ -140,8 +140,8 @@ fn check_handler(handler: &JsonObject, report: &mut FieldErrors<'_>) {
         let is_allowed = |b: u8| b.is_ascii_alphanumeric() || b == b'-';
         let name = text(header, "name").unwrap_or_default();
         if !name.bytes().all(is_allowed) {
-            let mut at = report.field("httpGet");
-            let mut at = at.field("httpHeaders");
+            let mut outer = report.field("httpGet");
+            let mut at = outer.field("httpHeaders");
             let message = format!("{name:?} has characters besides letters, digits and '-'");
             add(&mut at.index(index).field("name"), &message);
         }
@@ -354,8 +354,8 @@ fn check_resources(resources: &JsonObject, report: &mut FieldErrors<'_>) {
             let Some(amount) = Quantity::of(amount) else {
                 continue;
             };
-            let mut at = report.field(name);
-            let mut at = at.key(resource);
+            let mut amounts = report.field(name);
+            let mut at = amounts.key(resource);
             let is_known = RESOURCES.contains(&&**resource) || resource.starts_with(HUGE_PAGES);
             if !is_known && !resource.contains('/') {
                 let message = "is neither cpu, memory, ephemeral-storage, hugepages nor a resource with a domain";

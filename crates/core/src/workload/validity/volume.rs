@@ -111,8 +111,8 @@ fn check_files(source: &JsonObject, name: &str, report: &mut FieldErrors<'_>) {
 fn check_downward(source: &JsonObject, report: &mut FieldErrors<'_>) {
     check_mode(source, "defaultMode", report);
     for (index, file) in items(source, "items").enumerate() {
-        let mut at = report.field("items");
-        let mut at = at.index(index);
+        let mut list = report.field("items");
+        let mut at = list.index(index);
         check_file(file, &mut at);
         let (field, resource) = (inner(file, "fieldRef"), inner(file, "resourceFieldRef"));
         if field.is_some() == resource.is_some() {
@@ -142,8 +142,8 @@ fn check_downward(source: &JsonObject, report: &mut FieldErrors<'_>) {
 fn check_projected(projected: &JsonObject, report: &mut FieldErrors<'_>) {
     check_mode(projected, "defaultMode", report);
     for (index, source) in items(projected, "sources").enumerate() {
-        let mut at = report.field("sources");
-        let mut at = at.index(index);
+        let mut list = report.field("sources");
+        let mut at = list.index(index);
         if source.values().filter(|value| !value.is_null()).count() > 1 {
             add(&mut at, "has more than one source");
         }

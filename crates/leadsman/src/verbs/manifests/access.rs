@@ -192,8 +192,8 @@ fn webhook_grants(gates: Gates, namespace: &str) -> impl Iterator<Item = Grant> 
     let roles = webhook_rights(gates).into_iter();
     roles.flat_map(move |(name, rights)| {
         let own = rights.own_namespace;
-        let own = (!own.is_empty()).then(|| manager_grant(name, Some(&namespace), own));
-        iter::once(manager_grant(name, None, rights.cluster)).chain(own)
+        let grant = (!own.is_empty()).then(|| manager_grant(name, Some(&namespace), own));
+        iter::once(manager_grant(name, None, rights.cluster)).chain(grant)
     })
 }
 

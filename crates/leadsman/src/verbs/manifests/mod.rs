@@ -28,7 +28,7 @@ const AGENT: &str = "leadsman-agent";
 /// sets of sidecars ask for, and manager and agents themselves, as the Helm chart installs them with its default values. The
 /// same flags give the same output.
 #[derive(clap::Args)]
-pub(crate) struct Args {
+pub(crate) struct ManifestsArgs {
     #[command(flatten)]
     install: InstallArgs,
     /// Image of manager and agents [default: leadsman, with this program's version as its tag]
@@ -74,7 +74,7 @@ impl std::fmt::Display for ManifestPart {
 }
 
 /// Prints the objects to stdout.
-pub(crate) fn run(args: &Args) -> ExitCode {
+pub(crate) fn run(args: &ManifestsArgs) -> ExitCode {
     let printed = manifests_text(args).and_then(|text| {
         let mut out = io::stdout().lock();
         out.write_all(text.as_bytes())?;
@@ -89,7 +89,7 @@ pub(crate) fn run(args: &Args) -> ExitCode {
     }
 }
 
-fn manifests_text(args: &Args) -> io::Result<String> {
+fn manifests_text(args: &ManifestsArgs) -> io::Result<String> {
     if args.gates {
         let gates: BTreeMap<_, _> = Gates::default().all().collect();
         return to_yaml(&json!(gates));

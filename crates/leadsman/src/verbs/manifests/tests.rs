@@ -15,7 +15,7 @@ const OFF: &str = "--feature-gates=PodProbeMarkerGate=false,EnablePodProbeMarker
 #[derive(Parser)]
 struct Line {
     #[command(flatten)]
-    args: Args,
+    args: ManifestsArgs,
 }
 
 /// What `leadsman manifests` prints with these flags.

@@ -215,8 +215,8 @@ impl Markers {
         cx: &mut IndexContext,
     ) -> Option<MarkerChange> {
         let name = Arc::new(ObjectName::of(&wire.metadata));
-        let phase = self.keep_stopped(&name, self.parse_phase(wire));
-        let phase = self.limit_by_age(phase);
+        let kept = self.keep_stopped(&name, self.parse_phase(wire));
+        let phase = self.limit_by_age(kept);
         let new = MarkerState::new(wire, phase);
         // Even if the spec is the same: another client may have changed status or finalizers.
         cx.affected.markers.insert(name.clone());

@@ -64,11 +64,11 @@ impl Releases {
         if !is_replaced || same().count() < Self::ENOUGH {
             return None;
         }
-        let pods: Vec<_> = same().map(|release| release.pod.name.as_str()).collect();
-        // There are at least as many, as was checked above.
-        let pods = &pods[pods.len() - Self::ENOUGH..];
-        let keys: BTreeSet<_> = same().flat_map(|release| &release.keys).collect();
-        let keys: Vec<_> = keys.iter().map(|key| &***key).collect();
+        let released: Vec<_> = same().map(|release| release.pod.name.as_str()).collect();
+        // The count was checked above: there are at least as many.
+        let pods = &released[released.len() - Self::ENOUGH..];
+        let distinct: BTreeSet<_> = same().flat_map(|release| &release.keys).collect();
+        let keys: Vec<_> = distinct.iter().map(|key| &***key).collect();
         Some(format!(
             "stopped: label {} takes pods {} out of the selector of their workload, which replaces them without end; remove the label from this marker's policies",
             keys.join(" or "),

@@ -81,8 +81,8 @@ fn last_sign_of_life(object: &NodePodProbe) -> Option<Timestamp> {
     let pods = statuses.flat_map(|status| &status.pod_probe_statuses);
     let states = pods.flat_map(|pod| &pod.probe_states);
     let probed = states.filter_map(|state| state.last_probe_time.as_ref());
-    let written = object.metadata.managed_fields.iter().flatten();
-    let written = written
+    let entries = object.metadata.managed_fields.iter().flatten();
+    let written = entries
         // Each write of a subresource has an entry of its own in managedFields (KEP-555), and only the agent writes
         // this status.
         .filter(|entry| entry.subresource.as_deref() == Some("status"))

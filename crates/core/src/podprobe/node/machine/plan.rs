@@ -165,11 +165,11 @@ impl NodeProbes {
         // The order is that of the spec, since a sum of fractions depends on it.
         let workers = self.order.iter().filter_map(|key| self.workers.get(key));
         let execs = workers.filter(|worker| worker.weight().is_exec());
-        let per_second: f64 = execs
+        let sum: f64 = execs
             .map(|worker| 1.0 / f64::from(worker.planned().probe.period_seconds.get()))
             .sum();
         // A sum of tenths may lie a little above what it should be.
-        let per_second = per_second - 1e-6;
+        let per_second = sum - 1e-6;
         let mut even = 1;
         while f64::from(even) * SLOTS_PER_SECOND < per_second {
             even += 1;
