@@ -51,7 +51,7 @@ impl Stored for KnownNode {
     }
 }
 
-/// The standing of a job's pod on a node. If a node has two pods, the one with the first of these counts.
+/// The standing of a job's pod on a node. If a node has several, the one whose standing comes first here counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Standing {
     Succeeded,

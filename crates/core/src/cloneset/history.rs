@@ -82,7 +82,7 @@ impl Stored for CloneSetHistory {
         if let Some(owner) = &self.owner {
             found(owner);
         }
-        // Whoever has the name of a set's revision may have what the set wants to create.
+        // A revision that is named after a set may have the name of one that the set wants to create.
         if let Some((set, _)) = self.name.name.rsplit_once('-') {
             found(&word_of_names(set));
         }

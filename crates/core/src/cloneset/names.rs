@@ -22,7 +22,7 @@ pub(super) fn free_names<'a>(
     pods: &'a Store<ClonePod>,
     (claims, templates): (&'a Claims<'_>, &'a [&ClaimTemplate]),
 ) -> impl Iterator<Item = ObjectName> {
-    // Whatever has the name: a pod of another one, too, and one that terminates. One that is named to be deleted would go again.
+    // Any pod takes the name: one of another owner, too, and one that terminates. A pod named to be deleted would go again.
     let is_free = move |name: &ObjectName| {
         !set.spec.pods_to_delete.contains(&name.name)
             && pods.observed(name).is_none()

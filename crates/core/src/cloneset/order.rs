@@ -1,4 +1,4 @@
-//! Which pods are deleted first, and which are updated first.
+//! The order in which pods are deleted, and the order in which they are updated.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};

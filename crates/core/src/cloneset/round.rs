@@ -1,4 +1,4 @@
-//! What is wanted of each pod of a set.
+//! The round of a set: what is wanted of each of its pods.
 //!
 //! What is wanted follows from the pods as events show them, so that a write whose fate is unknown is wanted until it is seen to
 //! be done. What is counted are the pods as they are once that is done.

@@ -19,7 +19,7 @@ const LIFECYCLE: &str = "Lifecycle";
 /// Entries of a message that are read, at most.
 const MOST: usize = 32;
 
-/// Whoever keeps a pod out of service.
+/// A client that keeps a pod out of service, with its key.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct ServiceHolder {
@@ -32,7 +32,7 @@ struct ServiceHolder {
 pub(super) struct Service {
     /// Whether the condition is True; None if nobody has written it.
     is_open: Option<bool>,
-    /// Whoever is listed, in the order of the message.
+    /// The clients that are listed, in the order of the message.
     holders: Vec<ServiceHolder>,
 }
 

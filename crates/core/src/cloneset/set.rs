@@ -111,7 +111,7 @@ impl PodSet {
         Targets {
             replicas,
             partition: spec.partition.staying(replicas),
-            // So that with neither there is always one, and with a surge never more than was asked for.
+            // A share is rounded up without a surge, so that one pod at least may be unavailable, and down with one.
             unavailable: match spec.unavailable {
                 Amount::Percent(percent) if surge > 0 => replicas * percent as usize / 100,
                 amount => amount.of(replicas),

@@ -16,7 +16,7 @@ pub struct SelectorTerm {
     pub term: String,
     /// Whether the object's labels fulfil it.
     pub holds: bool,
-    /// The label that the object has instead, or that it has none; empty if the requirement holds.
+    /// The label that the object has instead, or a note that it has none; empty if the requirement holds.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub found: String,
 }

@@ -40,7 +40,7 @@ pub(super) struct Look<'a> {
     announced: Option<&'a RunReference>,
 }
 
-/// The change of the announcement in the status.
+/// The fate of the announcement in the status.
 #[derive(Clone, Copy)]
 enum Announcement {
     Stays,

@@ -223,7 +223,7 @@ pub fn read_records(pod: &IndexedPod) -> Records {
     read.unwrap_or_default()
 }
 
-/// The relation of a pod to a value.
+/// A pod that claims an exclusive value, has it or had it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ValueMember {
     /// The stance of the pod's verdict.
@@ -236,7 +236,7 @@ pub struct ValueMember {
     pub is_watched: bool,
 }
 
-/// The meaning of the verdict on a pod for a value.
+/// The stance of a pod on an exclusive value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stance {
     /// The pod is to have it.
@@ -278,7 +278,7 @@ pub struct Group {
     election: Election,
 }
 
-/// The choice of the pod that is to have the value.
+/// The result of choosing the pod that is to have the value.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Election {
     /// The pod; None if nobody claims it.

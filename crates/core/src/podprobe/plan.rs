@@ -31,9 +31,9 @@ pub struct Entry {
     pub probe: Option<Arc<Probe>>,
     /// The revision of handler and container; None if the API server does not keep the field.
     pub revision: Option<Arc<str>>,
-    /// The id of the one container that may be probed, as it has started, if it has a startup probe.
+    /// The id of the one container that may be probed, as it has started; None if it has no startup probe.
     pub started: Option<Arc<str>>,
-    /// The expected output, which is part of the revision; None also if the API server does not keep the field.
+    /// The expected output, which is part of the revision; None if there is none, or if the API server does not keep the field.
     pub output: Option<Arc<ExpectedOutput>>,
 }
 

@@ -1,7 +1,7 @@
 //! A pod as the index keeps it: only what matching, planning and marking read.
 //!
-//! The index keeps of `managedFields` which labels, annotations and conditions our own apply owns, and what kind of manager
-//! co-owns each. A mark that is present and not in our entry belongs to somebody else.
+//! `managedFields` is kept as far as it says which labels, annotations and conditions our own apply owns, and what kind of
+//! manager co-owns each. A mark that is present and not in our entry belongs to somebody else.
 
 use std::num::{NonZeroU16, NonZeroU64};
 use std::sync::Arc;

@@ -176,7 +176,7 @@ impl ProbeTemplate {
             defaults.failure_threshold,
         );
         Some(Self {
-            // A missing handler ends the parsing only here: whoever corrects a marker is to see all errors of a probe at once.
+            // A handler with errors ends the parsing only here, so that an author sees all errors of a probe at once.
             handler: handler?,
             initial_delay_seconds: match initial_delay? {
                 0 => defaults.initial_delay,

@@ -25,7 +25,7 @@ pub const HASH_WITHOUT_IMAGE: &str = "kruise.io/sidecarset-hash-without-image";
 pub const INJECTED_LIST: &str = "kruise.io/sidecarset-injected-list";
 /// The state of the containers before their images were replaced, by set.
 pub const IN_PLACE_STATE: &str = "kruise.io/sidecarset-inplace-update-state";
-/// The working one of two containers that take turns.
+/// The container that works, of two that take turns.
 pub const WORKING_CONTAINER: &str = "kruise.io/sidecarset-working-hotupgrade-container";
 
 /// Annotation of ours: the variables that sets transfer and that no container of the pod had, by set.

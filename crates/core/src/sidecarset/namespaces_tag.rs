@@ -12,7 +12,7 @@ pub(super) fn selector_text(namespaces: &Namespaces) -> Option<String> {
     }
 }
 
-/// The tag of a selector of namespaces, in the path of a call: nothing else tells a review by which of them the API server has
+/// The tag of a selector of namespaces, in the path of a call: nothing else tells a review by which selector the API server has
 /// selected the pod's. The tag is a hash of the text, so that every replica comes to the same, and short, since paths are to be
 /// few: those of selectors that differ are alike once in 65,536.
 pub(super) fn namespaces_tag(namespaces: &Namespaces) -> Option<u16> {

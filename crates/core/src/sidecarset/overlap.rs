@@ -64,7 +64,7 @@ pub fn all<'a>(one: &'a Template, other: &'a Template) -> impl Iterator<Item = O
         .chain(host_ports(one, other, false))
 }
 
-/// The names and ports about which a template may collide with another one.
+/// The names and ports in which a template may collide with another one.
 pub fn claims(template: &Template) -> impl Iterator<Item = Overlap> {
     let containers = template.all().flat_map(SetContainer::names_in_pod);
     let volumes = template

@@ -1,4 +1,4 @@
-//! The relation of a pod to a set that it was injected by: whether it belongs to it, has its containers, and runs them.
+//! The state of a pod with regard to a set that injected it: whether it belongs to the set, has its containers, and runs them.
 
 use std::time::Duration;
 
@@ -341,7 +341,7 @@ fn pairs<'a>(set: &'a SidecarSet, pod: &'a ObservedPod) -> impl Iterator<Item = 
     sidecars.filter_map(|sidecar| ObservedPair::find(pod, sidecar))
 }
 
-/// The pairs with one container that has taken over, and another that has not been given the empty image yet.
+/// Finds the pairs of which one container has taken over, and the other has not been given the empty image yet.
 pub fn pairs_to_reset<'a>(
     set: &'a SidecarSet,
     pod: &'a ObservedPod,
@@ -359,7 +359,7 @@ const REPLACED_WITHIN: SignedDuration = SignedDuration::from_secs(10);
 /// The longest grace period that is waited for.
 const LONGEST_GRACE: Duration = Duration::from_mins(10);
 
-/// The record of a pod's containers before their last upgrade, by its annotations.
+/// The state of a pod's containers before their last upgrade, as its annotations record it.
 #[derive(Clone, Copy)]
 struct FormerContainers<'a> {
     /// The set's record of that upgrade. If it cannot be read, any container may have been upgraded.

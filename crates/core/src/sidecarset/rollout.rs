@@ -28,7 +28,7 @@ impl UpgradePlace {
 /// A pod of a set, as the roll-out sees it.
 #[derive(Clone, Copy, Debug)]
 pub struct RollingPod<'a> {
-    /// The pod's state to the set; if a write of it is under way, its state once that has been carried out.
+    /// The pod's state; if a write of it is under way, the state once that has been carried out.
     pub state: PodState,
     /// The pod's place, if it can be upgraded.
     pub place: Option<&'a UpgradePlace>,

@@ -139,7 +139,7 @@ impl ScopeCall {
                 match_expressions: Some(vec![but_for]),
                 ..LabelSelector::default()
             },
-            // A call for all sets does not know which of them select the namespace.
+            // No tag says which sets select the namespace, since the call is for all of them.
             tag: None,
             expression: None,
         }
@@ -219,7 +219,7 @@ fn group<'a>(parts: impl Iterator<Item = ScopePart<'a>>) -> Groups<'a> {
     groups
 }
 
-/// The tag of the selector that parts have in common.
+/// The tag of the namespace selector that these parts have in common.
 fn tag_of(parts: &[ScopePart<'_>]) -> Option<u16> {
     namespaces_tag(&parts.first()?.set.namespaces)
 }

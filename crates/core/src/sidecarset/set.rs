@@ -121,7 +121,7 @@ pub enum PinnedRevision {
 pub enum PinPolicy {
     /// All new pods.
     Always,
-    /// New pods, as many as the partition of the update strategy says.
+    /// A part of the new pods, as large as the partition of the update strategy says.
     Partial,
 }
 

@@ -172,7 +172,7 @@ impl Snapshot {
         Some(move |key: &str| labels.get(key).map(|value| &**value))
     }
 
-    /// The offer of each set to a pod.
+    /// Yields what each set offers to a pod, or why it offers nothing.
     fn offers(&self, pod: &NewPod<'_>) -> impl Iterator<Item = Result<Injection<'_>, NotOffered>> {
         self.sets.iter().map(move |known| {
             let set = &known.set;

@@ -93,7 +93,7 @@ pub struct MarkerExplanation {
     /// Whether it matches, and why not.
     #[serde(flatten)]
     pub fit: MarkerFit,
-    /// The problem that the marker's own status tells.
+    /// The problem that the marker's own status reports.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reported: Option<String>,
 }

@@ -6,7 +6,7 @@ use crate::podprobe::probe::State;
 use crate::podprobe::template::HandlerTemplate;
 use crate::podprobe::verdict::Verdict;
 
-/// The meaning of the message of a failed probe that can hardly succeed as it is.
+/// A hint on a probe that can hardly succeed as it is, by the message of its failure.
 struct Hint {
     /// The handler of the probes that the hint is for: a command may print what another handler says.
     handler: FailedHandler,

@@ -118,7 +118,7 @@ impl Groups {
             cx.affected.markers.insert(name.marker.clone());
         }
         if changes_others {
-            // Affects the pods whose label or record follows from who is to have the value, and not all that claim it
+            // The affected pods are those whose label or record follows from the election, not all that claim the value
             // in vain. Only the elected pod waits for the others that may have the value.
             let elected = before.holder.iter().chain(&group.election().holder);
             let is_as_before = *group.election() == before;

@@ -72,7 +72,7 @@ use super::pod::IndexedPod;
 use super::totals::StatusTotals;
 use crate::cluster::{Now, ObjectName};
 
-/// Markers restarted at once for which the pods that they match are looked for one by one, at most.
+/// The most markers restarted at once whose matching pods are looked for one marker at a time.
 const RESTARTED_ONE_BY_ONE: usize = 8;
 
 /// The settings of the index.

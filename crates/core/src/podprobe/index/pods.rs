@@ -46,13 +46,13 @@ struct PodRecord {
     /// The time of the last change of one of its verdicts that any plan has had. A verdict that counts again, because the
     /// edit of a marker was undone, did not change then.
     last_transition: Option<CompactTime>,
-    /// Facts about marks that it lacks or does not keep, if there are any.
+    /// The marks that it lacks or does not keep; None if it has what is wanted, and has kept it.
     open: Option<Box<OpenMarks>>,
     /// Whether it was planned, and has what is wanted.
     at_rest: bool,
 }
 
-/// Facts about marks that a pod lacks or does not keep, as of its last plan.
+/// The marks that a pod lacks or does not keep, as of its last plan, and why.
 #[derive(Debug, Default, PartialEq)]
 struct OpenMarks {
     /// The marks that are contested.

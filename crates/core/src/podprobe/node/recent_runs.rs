@@ -41,7 +41,7 @@ impl HistoryLimits {
     /// Nothing is kept.
     pub const NONE: Self = Self::with_runs_per_probe(0);
 
-    /// Limits of so many runs of each probe, in at most 4 MiB.
+    /// Makes limits of this many runs of each probe, in at most 4 MiB.
     pub const fn with_runs_per_probe(runs_per_probe: usize) -> Self {
         Self {
             runs_per_probe,

@@ -22,7 +22,7 @@ const STATUS_BYTES: usize = 256 * 1024;
 /// The bytes that all messages may take however much the verdicts do: there is room for it between this limit, that of the
 /// spec and etcd's.
 const LEAST_MESSAGE_ROOM: usize = 64 * 1024;
-/// The divisor of the messages' bytes where the API server refuses a status for its size: the next one has a quarter of them.
+/// The divisor of the bytes of all messages after the API server has refused a status for its size: a quarter is left.
 const REFUSED_PART: usize = 4;
 /// The time between two writes that change only the message of an entry, or what cannot be probed.
 pub(super) const MESSAGE_PAUSE: Duration = Duration::from_secs(10);
@@ -121,7 +121,7 @@ impl StatusDraft {
     }
 }
 
-/// The status to be shown, beside the one that is shown.
+/// A comparison of the status to be shown with the one that is shown.
 struct Comparison<'a> {
     input: DraftInput<'a>,
     /// The names of the rows' entries.

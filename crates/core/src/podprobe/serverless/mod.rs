@@ -37,7 +37,7 @@ use super::wire::to_wire;
 /// The probes of one pod that its provider is to run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ProviderProbes {
-    /// The plans for each probe of each marker; an error says why the provider is not asked to run it.
+    /// Whether the provider is asked to run each probe of each marker; an error says why not.
     pub plans: Vec<Vec<Result<(), NotInjected>>>,
     /// The values of both annotations; None if no probe is to be run.
     pub annotations: Option<Annotations>,

@@ -14,7 +14,7 @@ use crate::sidecarset::reconcile::{
 use crate::sidecarset::set::MIN_READY_SECONDS_ANNOTATION;
 use crate::sidecarset::strategy::UpdateMode;
 
-/// The relation of a pod to a set.
+/// An explanation of what a set does to a pod, and why not more.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SetExplanation {

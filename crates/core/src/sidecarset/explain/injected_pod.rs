@@ -93,7 +93,7 @@ impl PodObject {
 }
 
 impl KnownSet {
-    /// Reads what a pod is to the set; None if it does not belong to it.
+    /// Reads the state of a pod of the set; None if the pod does not belong to it.
     pub fn state(
         &self,
         pod: &PodObject,

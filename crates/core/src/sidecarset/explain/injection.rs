@@ -50,7 +50,7 @@ pub enum SetOutcome {
     },
     /// The set selects the pod, which cannot have it; a remark says why.
     LeftOut {
-        /// The obstacle.
+        /// The reason why the pod cannot have the set.
         reason: SetReason,
         /// The older set that has the same; None if the pod itself has.
         #[serde(skip_serializing_if = "Option::is_none")]

@@ -27,7 +27,7 @@ pub enum MergeError {
     /// Either of the two.
     #[error("the value or the patch is nested more than {MOST_LEVELS} levels deep")]
     Nesting,
-    /// The pod's annotations, as patched.
+    /// The annotations of the pod, patched, are too large.
     #[error(
         "with the patch, the annotations of the pod would have more than 256 KiB, which the API server refuses; shorten the \
          patch or the pod's other annotations"

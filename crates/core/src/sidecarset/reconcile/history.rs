@@ -149,8 +149,8 @@ impl SidecarSets {
             .map(|own| own.revision.clone())
             .collect();
         // One at a time: each answer affects the set again, until nothing is surplus.
-        let beyond = surplus(&known, set.history_limit, &used);
-        let surplus = self.revision(beyond.first()?, world)?;
+        let surplus_revisions = surplus(&known, set.history_limit, &used);
+        let surplus = self.revision(surplus_revisions.first()?, world)?;
         let (name, uid) = (surplus.name(), surplus.uid());
         let write = plan.delete::<ControllerRevision>(&DELETE_REVISION, name, uid);
         // One that got the highest number meanwhile is in use again: the version makes its deletion a 409.

@@ -1,5 +1,5 @@
-//! Knowledge of a pod and of a set, for those who explain it to somebody. All of it comes from the functions that decide what
-//! is written; nothing is decided here.
+//! The inspection of a pod and of a set, for those who explain them to somebody. All of it comes from the functions that decide
+//! what is written; nothing is decided here.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -163,7 +163,7 @@ struct Drift {
     parts: BTreeMap<Arc<str>, Vec<&'static str>>,
 }
 
-/// The write of a set's hashes, on which its status may have to wait.
+/// Whether a set's hashes are about to be written: its status may have to wait for that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum WrittenHashes {
     /// The hashes are as they are to be, or are not waited for.

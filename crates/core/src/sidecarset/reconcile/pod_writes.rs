@@ -75,7 +75,7 @@ impl SidecarSets {
     }
 
     fn plan_condition(&self, pod: &StoredPod, world: &SetWorld, plan: &mut Plan<'_, Self>) {
-        // A pod's state with regard to a set that breaks a rule is not known.
+        // Whether a set that breaks a rule can upgrade the pod is not known.
         let is_unknown = |set: &SetName| world.known.get(set).is_some_and(|it| it.parsed.is_err());
         if !pod.has_writes() || pod.injected.iter().any(is_unknown) {
             return;

@@ -15,10 +15,10 @@ use crate::workload::amount::Amount;
 
 /// Takes what is published.
 pub trait Publisher: Send + 'static {
-    /// Takes a snapshot: what new pods are injected by, and sets are judged beside, has changed.
+    /// Takes a new snapshot, as something has changed by which pods are injected or sets are judged.
     fn publish_snapshot(&mut self, snapshot: Arc<Snapshot>);
 
-    /// Takes the sums of all sets: one of them has changed.
+    /// Takes the sums of all sets, as one of them has changed.
     fn publish_totals(&mut self, totals: &SetTotals);
 }
 
@@ -55,7 +55,7 @@ impl SidecarSets {
             let totals = totals(world, memory);
             self.publisher.publish_totals(&totals);
         }
-        // Pods would get less than they should by a part of the sets, or of what these depend on.
+        // A snapshot with a part of the sets, or of what they depend on, would give pods less than they should get.
         let is_listed = world.sets.is_listed()
             && world.namespaces.is_listed()
             && world.revisions.is_listed()

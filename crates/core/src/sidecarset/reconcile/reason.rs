@@ -36,15 +36,15 @@ pub enum Reason {
 pub struct ReasonFacts {
     /// The reason.
     pub reason: Reason,
-    /// The name in the condition.
+    /// The name of the reason, as the condition has it.
     pub name: &'static str,
     /// The status of the condition: whether the set does what it says, though pods may have to be re-created for it.
     pub is_ready: bool,
     /// Whether people are told of it by an event.
     pub is_told: bool,
-    /// The meaning.
+    /// The meaning of the reason, in words.
     pub meaning: &'static str,
-    /// The action to take.
+    /// The action that a user is to take, in words.
     pub action: &'static str,
 }
 

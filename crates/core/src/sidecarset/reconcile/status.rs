@@ -72,7 +72,7 @@ impl SidecarSets {
             return;
         }
         let before = present.and_then(ready_reason);
-        // A dropped condition tells nobody what was said before, and each restart would say it again.
+        // Nobody knows what was said before if the condition is dropped, and each restart would say it again.
         let is_news =
             !view.world.drops_fields && reason.facts().is_told && before != Some(reason.as_str());
         let purpose = Purpose::of(serde_json::to_string(&wanted).ok());

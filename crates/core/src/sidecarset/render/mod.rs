@@ -101,7 +101,7 @@ pub enum Remark {
     Overlap {
         /// The set that is injected.
         older: Arc<str>,
-        /// The claim that both have.
+        /// The thing that both claim.
         overlap: Overlap,
     },
     /// The whole set.

@@ -101,7 +101,7 @@ impl<'a> PodView<'a> {
             .filter(|one| !is_injected(one))
     }
 
-    /// Containers that were not injected and run as long as the pod does: also native sidecars among the init containers.
+    /// The pod's own containers that run as long as it does: these, and native sidecars among the init containers.
     pub(super) fn own_running_containers(&self) -> impl Iterator<Item = &'a JsonObject> {
         let init_containers = self.init_containers.iter().copied();
         let native = init_containers

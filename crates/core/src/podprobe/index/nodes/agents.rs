@@ -41,7 +41,7 @@ pub(super) enum AgentPod {
     Ready,
     /// The pod's condition `Ready` is not True.
     NotReady {
-        /// The time of the condition's last transition, if the pod has one.
+        /// The time of the condition's last transition; None if the pod does not say it.
         since: Option<Timestamp>,
         /// The end of the grace period, on the monotonic clock.
         silent_from: Duration,

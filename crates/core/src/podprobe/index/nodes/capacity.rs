@@ -20,7 +20,7 @@ const NAMESPACE_SHARE: (usize, usize) = (3, 4);
 
 /// How long a node's object stays smaller after the API server has refused it for its size.
 const SHRUNK: Duration = Duration::from_mins(30);
-/// The part of the used room that is left then: three quarters.
+/// The part of the used room that such an object keeps: three quarters.
 const SHRUNK_PART: (usize, usize) = (3, 4);
 
 fn namespace_share(bytes: usize) -> usize {
