@@ -22,7 +22,7 @@ const MOST: usize = 32;
 /// A client that keeps a pod out of service, with its key.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct ServiceHolder {
+struct ServiceBlocker {
     user_agent: String,
     key: String,
 }
@@ -33,7 +33,7 @@ pub(super) struct Service {
     /// Whether the condition is True; None if nobody has written it.
     is_open: Option<bool>,
     /// The clients that are listed, in the order of the message.
-    holders: Vec<ServiceHolder>,
+    holders: Vec<ServiceBlocker>,
 }
 
 impl Service {
@@ -46,7 +46,7 @@ impl Service {
             return Some(Self::default());
         };
         let message = condition.message.as_deref().unwrap_or_default();
-        let mut holders: Vec<ServiceHolder> = serde_json::from_str(message).unwrap_or_default();
+        let mut holders: Vec<ServiceBlocker> = serde_json::from_str(message).unwrap_or_default();
         holders.truncate(MOST);
         Some(Self {
             is_open: Some(condition.status == "True"),
@@ -72,7 +72,7 @@ impl Service {
             .iter()
             .filter(|one| one.user_agent != LIFECYCLE)
             .cloned();
-        let ours = hook.map(|hook| ServiceHolder {
+        let ours = hook.map(|hook| ServiceBlocker {
             user_agent: LIFECYCLE.to_owned(),
             key: hook.to_owned(),
         });

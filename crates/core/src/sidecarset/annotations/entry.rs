@@ -29,9 +29,9 @@ pub(super) fn fields<'a, const N: usize>(
 /// The text that a value is.
 pub(super) fn text_of(value: &RawValue) -> Option<Cow<'_, str>> {
     #[derive(Deserialize)]
-    struct ValueText<'a>(#[serde(borrow)] Cow<'a, str>);
+    struct EntryText<'a>(#[serde(borrow)] Cow<'a, str>);
     let text = value.get().starts_with('"').then_some(value.get())?;
-    serde_json::from_str(text).ok().map(|ValueText(text)| text)
+    serde_json::from_str(text).ok().map(|EntryText(text)| text)
 }
 
 struct Fields<'n, const N: usize>([&'n str; N]);
