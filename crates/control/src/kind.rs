@@ -56,8 +56,8 @@ pub(crate) type Relist<E> =
     fn(ApiServer, ListTarget, bool, fastrand::Rng) -> BoxStream<'static, Vec<E>>;
 
 impl<R: Rules> Kind<R> {
-    /// A kind, listed and re-listed in pages of so many objects, and of fewer where they are large. A page is in memory twice, as
-    /// text and decoded, so its size determines the peak of memory at a start.
+    /// A kind, listed and re-listed in pages of so many objects, of fewer where they are large, and of more where they are very
+    /// many. A page is in memory twice, as text and decoded, so its size determines the peak of memory at a start.
     pub const fn new<K: Watchable>(page: u32) -> Self
     where
         R: Observe<K>,

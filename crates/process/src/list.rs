@@ -26,6 +26,11 @@ const DEADLINES: [Duration; 4] = [
     Duration::from_mins(1),
 ];
 
+/// A page has at least one in so many of the objects that are left of the list. For each page, the API server looks at all that is
+/// left (`ListPrefix` in `apiserver/pkg/storage/cacher/store_btree.go`), which is most of its work where a long list comes in
+/// short pages.
+const SHARE_OF_REST: i64 = 128;
+
 /// The objects that are listed or watched.
 #[derive(Clone, Debug)]
 pub struct ListTarget {
@@ -45,6 +50,8 @@ pub struct Paging {
     pub timeouts: usize,
     /// How often the number of objects of a page is halved.
     halvings: u32,
+    /// How many objects the list had after the last page, where the API server said it: it does not with a selector.
+    left: i64,
 }
 
 impl Paging {
@@ -54,7 +61,9 @@ impl Paging {
 
     /// How many objects are asked for where a page has `page` by rights.
     fn limit(self, page: u32) -> u32 {
-        page.checked_shr(self.halvings).unwrap_or(0).max(1)
+        let share = u32::try_from(self.left / SHARE_OF_REST).unwrap_or_default();
+        let whole = page.max(share);
+        whole.checked_shr(self.halvings).unwrap_or(0).max(1)
     }
 
     fn halve(&mut self, page: u32) {
@@ -128,8 +137,8 @@ impl ListTarget {
         Self { labels, ..self }
     }
 
-    /// Sets the number of objects in a page; 500 by default (`defaultPageSize` in
-    /// `k8s.io/client-go/tools/pager/pager.go`).
+    /// Sets the number of objects in a page, which is larger where the list is very long ([`SHARE_OF_REST`]); 500 by default
+    /// (`defaultPageSize` in `k8s.io/client-go/tools/pager/pager.go`).
     #[must_use]
     pub fn with_page_size(self, page: u32) -> Self {
         Self { page, ..self }
@@ -151,6 +160,7 @@ impl ListTarget {
             serde_json::from_slice(&body).map_err(|error| unreadable_body(&error))?;
         // The list of a custom resource has `continue: ""` on its last page (`UnstructuredList.SetContinue`,
         // `k8s.io/apimachinery/pkg/apis/meta/v1/unstructured/unstructured_list.go`).
+        paging.left = list.metadata.remaining_item_count.unwrap_or_default();
         let filled = |text: Option<String>| text.filter(|text| !text.is_empty());
         let version = filled(list.metadata.resource_version);
         Ok(ListPage {

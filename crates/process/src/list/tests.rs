@@ -31,7 +31,9 @@ fn node_server(sizes: Vec<usize>, each: Duration) -> (ApiServer, Asked) {
         let after = sizes.len().min(first + number("limit").unwrap());
         let token = Some(after).filter(|after| *after < sizes.len());
         let token = token.map(|after| after.to_string()).unwrap_or_default();
-        let metadata = json!({"continue": token, "resourceVersion": "7"});
+        let left = sizes.len() - after;
+        let metadata =
+            json!({"continue": token, "resourceVersion": "7", "remainingItemCount": left});
         // Made when they are read: most of a page that is too long never is.
         let of_page: Vec<_> = sizes[first..after].into();
         let nodes = of_page.into_iter().enumerate();
@@ -98,6 +100,17 @@ async fn of_a_page_of_large_objects_no_more_is_read_than_a_body_may_have() {
     let last_whole = counts[counts.len() - 2];
     assert_eq!(last_whole, 100, "once they are small again: {counts:?}");
     assert!(counts.len() < 30, "{counts:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_very_long_list_comes_in_larger_pages() {
+    let (server, asked) = node_server(vec![10; 2000], Duration::ZERO);
+    assert_eq!(list_all(&server, 2).await, names_up_to(2000));
+    let asked = asked.lock().unwrap();
+    let counts: Vec<_> = asked.iter().map(|(count, _)| *count).collect();
+    assert_eq!(counts[..3], [2, 15, 15], "1998 are left, then 1983");
+    assert!(counts.is_sorted_by(|one, next| one >= next || *one == 2));
+    assert_eq!(counts[counts.len() - 2], 2, "no page is shorter");
 }
 
 #[tokio::test(start_paused = true)]
