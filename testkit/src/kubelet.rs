@@ -18,7 +18,7 @@ use futures::stream::FuturesUnordered;
 use futures::{FutureExt as _, StreamExt as _};
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{ApiResource, DeleteParams, Patch, PatchParams, Preconditions};
-use kube::core::Object;
+use kube::core::{Object, ObjectMeta};
 use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Api, Client, ResourceExt as _};
 use serde::{Deserialize, Serialize};
@@ -170,7 +170,16 @@ impl Kubelet {
     }
 
     /// Takes in a pod unless a later state of it is known, and does what is due for it.
-    fn observe(&mut self, pod: BoundPod) {
+    fn observe(&mut self, mut pod: BoundPod) {
+        // A large cluster's pods fit into memory without the rest, `managedFields` above all.
+        pod.metadata = ObjectMeta {
+            namespace: pod.metadata.namespace,
+            name: pod.metadata.name,
+            uid: pod.metadata.uid,
+            resource_version: pod.metadata.resource_version,
+            deletion_timestamp: pod.metadata.deletion_timestamp,
+            ..ObjectMeta::default()
+        };
         let uid = pod.uid().unwrap_or_default();
         match self.pods.get_mut(&uid) {
             Some(known) if version(&known.pod) > version(&pod) => {}

@@ -29,6 +29,9 @@ use crate::request::{Event, Order, report};
 
 /// How long a part may take to become ready. Beds are raised beside compilers on small machines.
 const PATIENCE: Duration = Duration::from_mins(3);
+/// Above this, Go's programs collect garbage more often than when their heap has doubled. Only the API server of the bench's largest
+/// cluster comes near it, and would take twice as much.
+const GO_MEMORY: &str = "13GiB";
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// Reads a plan from stdin, carries it out, obeys orders, and returns when stdin closes.
@@ -131,6 +134,7 @@ impl Supervisor {
             .args(["--pdeathsig", "KILL"])
             .args(command)
             .env("PATH", processes::search_path())
+            .env("GOMEMLIMIT", GO_MEMORY)
             .stdin(Stdio::null())
             .stdout(log.try_clone()?)
             .stderr(log)
