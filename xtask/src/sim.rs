@@ -14,7 +14,7 @@ pub(crate) struct Arguments {
     #[arg(long)]
     release: bool,
     /// The simulation's own options: --seeds COUNT, --from SEED, --minutes MINUTES, --jobs COUNT, --story SEED, --replay FILE,
-    /// --without CLASS
+    /// --without CLASS, --churn HOURS
     #[arg(
         trailing_var_arg = true,
         allow_hyphen_values = true,

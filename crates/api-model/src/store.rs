@@ -270,6 +270,18 @@ impl ObjectStore {
         }
     }
 
+    /// Forgets the changes before a time, as with compaction; returns how many.
+    pub(crate) fn forget_before(&mut self, time: Timestamp) -> usize {
+        let is_earlier = |change: &Arc<StoredChange>| change.time < time;
+        let places = [&self.log, &self.story].map(|changes| changes.partition_point(is_earlier));
+        if let Some(last) = self.log[..places[0]].last() {
+            self.compacted = self.compacted.max(last.version);
+        }
+        self.log.drain(..places[0]);
+        self.story.drain(..places[1]);
+        places[1]
+    }
+
     /// Goes back to a version, as etcd does when it is restored from a snapshot. Later versions are handed out anew.
     pub(crate) fn restore(&mut self, version: u64) {
         let later = self.log.partition_point(|change| change.version <= version);

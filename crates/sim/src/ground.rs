@@ -1,13 +1,13 @@
 //! The truth on the nodes: the containers that run, what probes' commands answer, and when they did. Kubelets change it,
 //! container runtimes show it, and marks are judged by it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 use leadsman_cri::Runtime;
-use leadsman_cri::fake::{FakePod, InMemoryRuntime, ScriptedAnswer, exec_response};
+use leadsman_cri::fake::{FakePod, FakeWorld, InMemoryRuntime, ScriptedAnswer, exec_response};
 use leadsman_cri::wire::{ContainerState, ExecSyncRequest, ExecSyncResponse, NamespaceMode};
 use tokio::time::Instant;
 use tonic::Status;
@@ -36,8 +36,8 @@ pub(crate) struct GroundContainer {
     pub(crate) ended: Option<Duration>,
 }
 
-/// A run of a probe's command.
-#[derive(Clone, Debug)]
+/// A run of a probe's command, or more of the same outcome.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct GroundRun {
     /// The container's id.
     pub(crate) container: String,
@@ -66,7 +66,7 @@ pub(crate) struct GroundState {
     /// Grows with each container that starts or ends.
     pub(crate) revision: u64,
     /// All runs that gave an answer.
-    pub(crate) runs: Vec<GroundRun>,
+    pub(crate) runs: BTreeSet<GroundRun>,
 }
 
 impl Ground {
@@ -191,6 +191,37 @@ impl Ground {
     }
 }
 
+impl Ground {
+    /// Forgets the containers that ended before a time, but for those of these pods, and what the runtimes were asked.
+    pub(crate) fn forget_before(&self, time: Duration, uids: &BTreeSet<&str>) {
+        let mut guard = self.lock();
+        let state = &mut *guard;
+        state.containers.retain(|_, one| {
+            one.ended.is_none_or(|ended| ended >= time) || uids.contains(&*one.pod[0])
+        });
+        let containers = &state.containers;
+        state
+            .runs
+            .retain(|run| containers.contains_key(&run.container));
+        for runtime in &self.runtimes {
+            let mut world = runtime.lock_world();
+            world.calls.clear();
+            world.execs.clear();
+            let FakeWorld {
+                containers,
+                sandboxes,
+                ..
+            } = &mut *world;
+            let is_there = |id: &String| {
+                containers
+                    .iter()
+                    .any(|one| one.pod_sandbox_id == id.as_bytes())
+            };
+            sandboxes.retain(|id, _| is_there(id));
+        }
+    }
+}
+
 fn nanoseconds(time: Timestamp) -> i64 {
     i64::try_from(time.as_nanosecond()).unwrap_or(i64::MAX)
 }
@@ -222,7 +253,7 @@ impl GroundState {
                 return ScriptedAnswer::Err(Status::unknown("the runtime is broken"));
             }
         };
-        self.runs.push(GroundRun {
+        self.runs.insert(GroundRun {
             container: id.clone(),
             key,
             succeeded,

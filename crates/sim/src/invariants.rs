@@ -55,7 +55,7 @@ pub(crate) struct Invariants {
     holders: Holders,
     takeover: Takeover,
     /// Whether anybody edits what leadsman governs.
-    has_meddlers: bool,
+    pub(crate) has_meddlers: bool,
     /// The time until which processes may act on what etcd had before it was restored.
     suspended_until: Duration,
 }
@@ -124,6 +124,13 @@ impl Invariants {
         self.holder = holder_of(lease.as_deref());
         self.roll_outs.note_restore(server);
         self.holders.note_restore(server);
+    }
+
+    /// Forgets what was changed before a time, and who wrote into the Lease before the present holder.
+    pub(crate) fn forget_before(&mut self, time: Duration) {
+        let holder = &self.holder;
+        self.candidates.retain(|(identity, _)| identity == holder);
+        self.takeover.forget_before(time);
     }
 
     fn tell(&self, change: &StoredChange) {

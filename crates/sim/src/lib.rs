@@ -43,4 +43,4 @@ pub use plan::{FaultClass, Plan};
 pub use seeds::{FailedSeed, run_seeds};
 pub use shrink::shrink;
 pub use story::Violation;
-pub use world::{SeedOutcome, run};
+pub use world::{ChurnHour, ChurnOutcome, SeedOutcome, churn, run};

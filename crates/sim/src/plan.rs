@@ -326,50 +326,7 @@ impl Plan {
             has_meddlers,
             has_exclusive,
         };
-        let mut steps = Vec::new();
-        for marker in 0..MARKERS {
-            if draw.rng.u8(..) < 200 {
-                let action = PlannedAction::PutMarker {
-                    marker,
-                    probes: draw.probes(),
-                };
-                steps.push(Step {
-                    at_ms: draw.rng.u64(0..3000),
-                    action,
-                });
-            }
-        }
-        if has_sets {
-            steps.push(Step {
-                at_ms: draw.rng.u64(0..3000),
-                action: PlannedAction::MakeSet { set: 0 },
-            });
-        }
-        // A seed has few classes of faults at once, so that none hides another.
-        let count = draw.rng.usize(8..40);
-        let wild = draw.rng.f64() * 0.5;
-        for _ in 0..count {
-            let action = if draw.rng.f64() < wild {
-                draw.fault()
-            } else {
-                Some(draw.edit())
-            };
-            if let Some(action) = action {
-                steps.push(Step {
-                    at_ms: draw.rng.u64(3000..LENGTH_MS),
-                    action,
-                });
-            }
-        }
-        for _ in 0..draw.rng.usize(..3) {
-            let from = draw.rng.u64(3000..LENGTH_MS);
-            let actions = draw.sequence().into_iter();
-            steps.extend(actions.map(|(after, action)| Step {
-                at_ms: from + after,
-                action,
-            }));
-        }
-        steps.sort_by_key(|step| step.at_ms);
+        let steps = draw.steps();
         Self {
             seed,
             has_sets,
@@ -378,6 +335,32 @@ impl Plan {
             page,
             steps,
         }
+    }
+
+    /// A world with all that these classes have, in which nothing happens.
+    pub(crate) fn of_world(seed: u64, classes: &[FaultClass]) -> Self {
+        Self {
+            seed,
+            has_sets: classes.contains(&FaultClass::Sets),
+            has_bare_pods: classes.contains(&FaultClass::BarePods),
+            latency_ms: 20,
+            page: 500,
+            steps: Vec::new(),
+        }
+    }
+
+    /// The steps of a seed for such a world.
+    pub(crate) fn steps_of_round(seed: u64, classes: &[FaultClass]) -> Vec<Step> {
+        let mut rng = Rng::with_seed(seed);
+        let has_exclusive = rng.bool();
+        let mut draw = Draw {
+            rng,
+            classes,
+            has_sets: classes.contains(&FaultClass::Sets),
+            has_meddlers: classes.contains(&FaultClass::Meddlers),
+            has_exclusive,
+        };
+        draw.steps()
     }
 
     /// Whether anybody undoes what leadsman writes.

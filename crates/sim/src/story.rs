@@ -81,6 +81,16 @@ impl Story {
         Some(self.start.elapsed().saturating_sub(at))
     }
 
+    /// Forgets the lines so far.
+    pub(crate) fn forget_lines(&self) {
+        self.lock().lines.clear();
+    }
+
+    /// Whether anything was violated.
+    pub(crate) fn is_violated(&self) -> bool {
+        !self.lock().violations.is_empty()
+    }
+
     /// Time since the beginning.
     pub(crate) fn elapsed(&self) -> Duration {
         self.start.elapsed()

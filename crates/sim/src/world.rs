@@ -1,6 +1,7 @@
 //! A run of a plan: the API server, the processes of leadsman and all others, and the clock that moves on when nobody has
 //! anything to do.
 
+mod churn;
 mod steps;
 
 use std::sync::Arc;
@@ -16,13 +17,15 @@ use crate::ground::Ground;
 use crate::invariants::Invariants;
 use crate::kubelet::{Kubelet, node_name, text};
 use crate::oracle::Oracle;
-use crate::plan::{NODES, Plan, ProcessId};
+use crate::plan::{NODES, Plan, ProcessId, Step};
 use crate::process::{Hosts, Surroundings};
 use crate::resources::{add_node, install};
 use crate::rest::RestClient;
 use crate::story::{Story, Violation};
 use crate::tenants::Tenants;
 use crate::webhooks::Webhooks;
+
+pub use self::churn::{ChurnHour, ChurnOutcome, churn};
 
 /// How often everybody but leadsman acts.
 const TICK: Duration = Duration::from_millis(100);
@@ -54,6 +57,11 @@ pub struct SeedOutcome {
 
 /// Runs a plan, on a runtime of its own. One plan has one outcome.
 pub fn run(plan: &Plan) -> SeedOutcome {
+    simulate(plan, async |simulation| simulation.play().await)
+}
+
+/// Lets a simulation be played, on a runtime of its own.
+fn simulate<'a, T>(plan: &'a Plan, act: impl AsyncFnOnce(Simulation<'a>) -> T) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
         .start_paused(true)
@@ -66,7 +74,7 @@ pub fn run(plan: &Plan) -> SeedOutcome {
         let _time = clock::simulate_time_of_day(epoch);
         // Another one than that of the plan's own events.
         clock::simulate_costs(Rng::with_seed(!plan.seed));
-        Simulation::new(plan, epoch).await.play().await
+        act(Simulation::new(plan, epoch).await).await
     })
 }
 
@@ -89,6 +97,8 @@ struct Simulation<'a> {
     installed: u64,
     /// The version before others' objects changed.
     skipped: Option<u64>,
+    /// How many seconds leadsman's clocks are ahead of the time.
+    clock_ahead: i64,
     /// The time at which all that faults hold back has arrived, and all know of a restore.
     held_until: Duration,
 }
@@ -139,6 +149,7 @@ impl<'a> Simulation<'a> {
             judged: 0,
             installed: 0,
             skipped: None,
+            clock_ahead: 0,
             held_until: Duration::ZERO,
         };
         for node in 0..NODES {
@@ -149,27 +160,8 @@ impl<'a> Simulation<'a> {
     }
 
     async fn play(mut self) -> SeedOutcome {
-        let webhooks = Arc::new(Webhooks::new(self.story.clone()));
-        self.server.set_webhooks(webhooks.clone());
-        for step in &self.plan.steps {
-            while self.story.elapsed() < Duration::from_millis(step.at_ms) {
-                self.tick(&webhooks).await;
-            }
-            self.story.tell("step", format_args!("{:?}", step.action));
-            self.carry_out(&step.action).await;
-        }
-        // Actions begun last have their time too.
-        for _ in 0..20 {
-            self.tick(&webhooks).await;
-        }
-        self.story.tell("step", "all faults end");
-        self.held_until = self.held_until.max(self.hosts.heal(&self.nodes));
-        self.ground.lock().heal();
-        self.tenants.heal();
-        while self.story.elapsed() < self.held_until {
-            self.tick(&webhooks).await;
-        }
-        let settled = self.settle(&webhooks).await;
+        let webhooks = self.set_webhooks();
+        let settled = self.play_steps(&self.plan.steps, &webhooks).await;
         if settled.is_some() {
             self.keep_silent(&webhooks).await;
             self.change_once(&webhooks).await;
@@ -183,6 +175,36 @@ impl<'a> Simulation<'a> {
             violations,
             settled,
         }
+    }
+
+    fn set_webhooks(&self) -> Arc<Webhooks> {
+        let webhooks = Arc::new(Webhooks::new(self.story.clone()));
+        self.server.set_webhooks(webhooks.clone());
+        webhooks
+    }
+
+    /// Carries steps out, each at its time from now on, and then waits until all is as it should be.
+    async fn play_steps(&mut self, steps: &[Step], webhooks: &Webhooks) -> Option<Duration> {
+        let began = self.story.elapsed();
+        for step in steps {
+            while self.story.elapsed() < began + Duration::from_millis(step.at_ms) {
+                self.tick(webhooks).await;
+            }
+            self.story.tell("step", format_args!("{:?}", step.action));
+            self.carry_out(&step.action).await;
+        }
+        // Actions begun last have their time too.
+        for _ in 0..20 {
+            self.tick(webhooks).await;
+        }
+        self.story.tell("step", "all faults end");
+        self.held_until = self.held_until.max(self.hosts.heal(&self.nodes));
+        self.ground.lock().heal();
+        self.tenants.heal();
+        while self.story.elapsed() < self.held_until {
+            self.tick(webhooks).await;
+        }
+        self.settle(webhooks).await
     }
 
     /// Lets a moment pass in which everybody does what is due.
@@ -356,7 +378,8 @@ impl<'a> Simulation<'a> {
         }
     }
 
-    fn jump_clock(seconds: i64) {
+    fn jump_clock(&mut self, seconds: i64) {
+        self.clock_ahead += seconds;
         clock::jump_time_of_day(SignedDuration::from_secs(seconds));
     }
 }

@@ -36,6 +36,10 @@ async fn create_pods(room: &Room, names: &[&str]) -> Result<()> {
         "http://127.0.0.1:7000/slow?ms=200",
     );
     main["args"] = json!(["load", quick, quick, slow]);
+    // It is asked what it got once its pod is ready, and a slow node does not say otherwise at once.
+    main["readinessProbe"] = json!({
+        "tcpSocket": {"port": 8080}, "periodSeconds": 1, "timeoutSeconds": 5, "failureThreshold": 10,
+    });
     let changes = json!({"spec": {"containers": [main]}});
     pods_with(room, names, &changes).await
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use clap::Parser;
-use leadsman_sim::{FailedSeed, FaultClass, Plan, SeedOutcome, run, run_seeds};
+use leadsman_sim::{ChurnHour, FailedSeed, FaultClass, Plan, SeedOutcome, churn, run, run_seeds};
 
 /// Runs seeds of the simulation, or tells the story of one
 #[derive(Parser)]
@@ -33,6 +33,9 @@ struct SimArguments {
     /// Tell the whole story of this seed
     #[arg(long, value_name = "SEED", conflicts_with = "replay")]
     story: Option<u64>,
+    /// Carry out the plans of one seed after another in one world, for so many hours of its time
+    #[arg(long, value_name = "HOURS", conflicts_with_all = ["replay", "story"])]
+    churn: Option<u64>,
     /// Run the plan in this file, which a failing seed has printed
     #[arg(long, value_name = "FILE")]
     replay: Option<PathBuf>,
@@ -56,6 +59,9 @@ fn main() -> Result<ExitCode> {
     let mut classes = FaultClass::GATE.to_vec();
     classes.extend(&arguments.with);
     classes.retain(|class| !arguments.without.contains(class));
+    if let Some(hours) = arguments.churn {
+        return Ok(run_churn(arguments.from, hours, &classes));
+    }
     let plan = match (&arguments.replay, arguments.story) {
         (Some(path), _) => {
             let text =
@@ -73,6 +79,38 @@ fn main() -> Result<ExitCode> {
         return Ok(exit_code(outcome.violations.is_empty()));
     }
     run_many(&arguments, &classes)
+}
+
+/// Tells of each hour, with the resident memory of this process, which holds the API server's model and all processes.
+fn run_churn(first: u64, hours: u64, classes: &[FaultClass]) -> ExitCode {
+    let outcome = churn(first, hours, classes, |hour| {
+        let ChurnHour {
+            hour,
+            rounds,
+            changes,
+        } = hour;
+        let memory = resident_memory().map_or_else(|| "?".to_owned(), |kib| kib.to_string());
+        println!("hour {hour}: {rounds} plans, {changes} changes stored, {memory} KiB resident");
+    });
+    let is_right = outcome.violations.is_empty();
+    if !is_right {
+        for line in &outcome.story {
+            println!("{line}");
+        }
+    }
+    let (from, to) = (outcome.seeds.start, outcome.seeds.end - 1);
+    let count = outcome.violations.len();
+    println!("seeds {from} to {to}: {count} violations");
+    exit_code(is_right)
+}
+
+/// `VmRSS` of this process, in KiB.
+fn resident_memory() -> Option<u64> {
+    let status = fs::read_to_string("/proc/self/status").ok()?;
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmRSS:"))?;
+    line.trim().strip_suffix("kB")?.trim().parse().ok()
 }
 
 #[expect(

@@ -33,6 +33,10 @@ impl RollOuts {
             if change.name != set_name(set) {
                 continue;
             }
+            // Pods that an earlier set of the name took down, and left so, are not its own.
+            if change.after.is_none() {
+                self.down[set].clear();
+            }
             self.stored[set].clone_from(&change.after);
             let content = change
                 .after

@@ -76,6 +76,11 @@ impl Takeover {
         }
     }
 
+    /// Forgets what was changed before a time.
+    pub(super) fn forget_before(&mut self, time: Duration) {
+        self.touched.retain(|_, at| *at >= time);
+    }
+
     /// Judges a change.
     pub(super) fn observe(&mut self, change: &StoredChange, ground: &Ground, story: &Story) {
         let Some(plural) = KINDS.into_iter().find(|kind| *kind == change.resource) else {

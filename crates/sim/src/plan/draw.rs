@@ -3,8 +3,8 @@
 use fastrand::Rng;
 
 use super::{
-    FaultClass, KEYS, KINDS, MANAGERS, MARKERS, Meddling, NODES, PlannedAction, ProbeAnswer,
-    ProbeShape, ProcessId, SETS, SetEdit, WatchEnd,
+    FaultClass, KEYS, KINDS, LENGTH_MS, MANAGERS, MARKERS, Meddling, NODES, PlannedAction,
+    ProbeAnswer, ProbeShape, ProcessId, SETS, SetEdit, Step, WatchEnd,
 };
 
 /// A generator of plans' steps, and what of the simulation they may concern.
@@ -17,6 +17,55 @@ pub(super) struct Draw<'a> {
 }
 
 impl Draw<'_> {
+    /// The steps of a plan, in the order of time.
+    pub(super) fn steps(&mut self) -> Vec<Step> {
+        let mut steps = Vec::new();
+        for marker in 0..MARKERS {
+            if self.rng.u8(..) < 200 {
+                let action = PlannedAction::PutMarker {
+                    marker,
+                    probes: self.probes(),
+                };
+                steps.push(Step {
+                    at_ms: self.rng.u64(0..3000),
+                    action,
+                });
+            }
+        }
+        if self.has_sets {
+            steps.push(Step {
+                at_ms: self.rng.u64(0..3000),
+                action: PlannedAction::MakeSet { set: 0 },
+            });
+        }
+        // A seed has few classes of faults at once, so that none hides another.
+        let count = self.rng.usize(8..40);
+        let wild = self.rng.f64() * 0.5;
+        for _ in 0..count {
+            let action = if self.rng.f64() < wild {
+                self.fault()
+            } else {
+                Some(self.edit())
+            };
+            if let Some(action) = action {
+                steps.push(Step {
+                    at_ms: self.rng.u64(3000..LENGTH_MS),
+                    action,
+                });
+            }
+        }
+        for _ in 0..self.rng.usize(..3) {
+            let from = self.rng.u64(3000..LENGTH_MS);
+            let actions = self.sequence().into_iter();
+            steps.extend(actions.map(|(after, action)| Step {
+                at_ms: from + after,
+                action,
+            }));
+        }
+        steps.sort_by_key(|step| step.at_ms);
+        steps
+    }
+
     pub(super) fn has(&self, class: FaultClass) -> bool {
         self.classes.contains(&class)
     }

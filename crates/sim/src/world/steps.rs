@@ -26,7 +26,7 @@ impl Simulation<'_> {
             | PlannedAction::Crash { .. }
             | PlannedAction::Stop { .. } => self.begin_fault(action),
             PlannedAction::Compact => self.server.compact(self.server.version()),
-            PlannedAction::JumpClock { seconds } => Self::jump_clock(*seconds),
+            PlannedAction::JumpClock { seconds } => self.jump_clock(*seconds),
             PlannedAction::Restore { versions } => {
                 let version = self.server.version().saturating_sub(*versions);
                 self.hosts.restart_all();
