@@ -35,6 +35,8 @@ const NODES: usize = 5_000;
 const SETS: usize = 50_000;
 /// Between two looks at the manager's memory.
 const LOOK: Duration = Duration::from_secs(1);
+/// How long the first statuses of all sets may take, of which each needs four writes.
+const FOR_SETS: Duration = Duration::from_mins(30);
 /// A floor sends the marks of one pod in so many.
 const SHARE_OF_FLOOR: usize = 5;
 
@@ -345,7 +347,7 @@ async fn sets(stage: &Stage, scale: f64, report: &mut Report) -> Result<()> {
     };
     let step = Step::begin("every set gets its status");
     let complete = sets
-        .wait_until("statuses", count, PATIENCE, has_status)
+        .wait_until("statuses", count, FOR_SETS, has_status)
         .await;
     complete.with_context(|| manager.last_lines())?;
     drop(step);

@@ -24,7 +24,7 @@ use crate::link::{Answered, FaultlessLink, Link, RequestFacts, RequestFate};
 use crate::request::Call;
 use crate::resource::Resource;
 use crate::status::Failure;
-use crate::store::{Author, Object, ObjectStore, StoredChange, encode};
+use crate::store::{Author, ObjectStore, StoredChange, encode};
 
 /// The model of an API server. Clones are the same server.
 #[derive(Clone)]
@@ -181,8 +181,8 @@ impl ApiServer {
         store.compacted = store.compacted.max(version.min(store.version));
     }
 
-    /// Forgets all changes before a time, and deletes the Events from before it; returns by how many places fewer
-    /// [`Self::changes`] counts from then on. Nothing is restored to before.
+    /// Forgets all changes before a time, and deletes the Events that were written last before it, as their leases end; returns by
+    /// how many places fewer [`Self::changes`] counts from then on. Nothing may be restored to before, and no watch may be so late.
     pub fn forget_before(&self, time: Timestamp) -> usize {
         let mut store = self.store();
         let by = Author {
@@ -192,17 +192,7 @@ impl ApiServer {
             request: None,
             time: self.now(),
         };
-        let is_old = |object: &Object| {
-            let made = object.value["metadata"]["creationTimestamp"].as_str();
-            made.is_some_and(|made| made.parse().is_ok_and(|made: Timestamp| made < time))
-        };
-        let objects = store.objects.iter();
-        let old = objects
-            .filter(|(key, object)| store.resources[key.kind].plural == "events" && is_old(object))
-            .map(|(key, _)| key.clone());
-        for key in old.collect::<Vec<_>>() {
-            store.remove(&key, by);
-        }
+        store.delete_events_before(time, by);
         let forgotten = store.forget_before(time);
         drop(store);
         self.wake_watches(None);

@@ -1,6 +1,6 @@
 //! The store: objects, versions, and every change with what was before, so that any earlier state can be read.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, OnceLock};
 
 use hyper::body::Bytes;
@@ -267,6 +267,21 @@ impl ObjectStore {
         match later.find(|change| change.key == *key) {
             Some(next) => next.old.clone(),
             None => self.objects.get(key).cloned(),
+        }
+    }
+
+    /// Deletes the Events that no change since a time concerns.
+    pub(crate) fn delete_events_before(&mut self, time: Timestamp, by: Author<'_>) {
+        let first = self.log.partition_point(|change| change.time < time);
+        let written: BTreeSet<_> = self.log[first..].iter().map(|change| &change.key).collect();
+        let is_of_events = |key: &&ObjectKey| self.resources[key.kind].plural == "events";
+        let events = self.objects.keys().filter(is_of_events);
+        let old: Vec<_> = events
+            .filter(|key| !written.contains(key))
+            .cloned()
+            .collect();
+        for key in old {
+            self.remove(&key, by);
         }
     }
 

@@ -2,7 +2,7 @@
 //!
 //! A page is asked for by a number of objects, whose sizes nobody knows before: what one namespace puts into its objects would
 //! decide how much memory and time all others' list takes. So a page that is longer than a body may be, or comes too late, is
-//! asked for again with half as many objects, from the same place, down to one, which always fits ([`LONGEST_BODY`]).
+//! asked for again with fewer objects, from the same place, down to one, which always fits ([`LONGEST_BODY`]).
 
 use std::fmt::Display;
 use std::time::Duration;
@@ -26,9 +26,9 @@ const DEADLINES: [Duration; 4] = [
     Duration::from_mins(1),
 ];
 
-/// A page has at least one in so many of the objects that are left of the list. For each page, the API server looks at all that is
-/// left (`ListPrefix` in `apiserver/pkg/storage/cacher/store_btree.go`), which is most of its work where a long list comes in
-/// short pages.
+/// Pages grow up to one in so many of the objects that are left of the list, where that is more than a page has by rights. For
+/// each page, the API server looks at all that is left (`ListPrefix` in `apiserver/pkg/storage/cacher/store_btree.go`), which is
+/// most of its work where a long list comes in short pages.
 const SHARE_OF_REST: i64 = 128;
 
 /// The objects that are listed or watched.
@@ -48,9 +48,9 @@ pub struct ListTarget {
 pub struct Paging {
     /// Pages in a row whose deadline passed. A refused connection does not count: it says nothing about how long a list takes.
     pub timeouts: usize,
-    /// How often the number of objects of a page is halved.
-    halvings: u32,
-    /// How many objects the list had after the last page, where the API server said it: it does not with a selector.
+    /// How often the number of objects of a page is doubled; below zero, how often it is halved.
+    doublings: i32,
+    /// How many objects the list has after the last page, where the API server says it: it does not with a selector.
     left: i64,
 }
 
@@ -61,22 +61,35 @@ impl Paging {
 
     /// How many objects are asked for where a page has `page` by rights.
     fn limit(self, page: u32) -> u32 {
-        let share = u32::try_from(self.left / SHARE_OF_REST).unwrap_or_default();
-        let whole = page.max(share);
-        whole.checked_shr(self.halvings).unwrap_or(0).max(1)
+        let times = self.doublings.unsigned_abs();
+        if self.doublings < 0 {
+            return page.checked_shr(times).unwrap_or(0).max(1);
+        }
+        let grown = page.saturating_mul(2_u32.saturating_pow(times));
+        grown.min(self.longest(page)).max(1)
     }
 
-    fn halve(&mut self, page: u32) {
-        if self.limit(page) > 1 {
-            self.halvings += 1;
+    /// How many objects a page may grow to.
+    fn longest(self, page: u32) -> u32 {
+        let share = u32::try_from(self.left / SHARE_OF_REST).unwrap_or_default();
+        page.max(share)
+    }
+
+    /// Asks for fewer objects: a page that has grown has its own number again.
+    fn shorten(&mut self, page: u32) {
+        if self.doublings > 0 {
+            self.doublings = 0;
+        } else if self.limit(page) > 1 {
+            self.doublings -= 1;
         }
     }
 
     /// Notes a page that came. Where one of twice the size would still have had room and time to spare, the next has it.
-    fn note_page(&mut self, bytes: usize, took: Duration) {
+    fn note_page(&mut self, page: u32, bytes: usize, took: Duration) {
         self.timeouts = 0;
-        if 4 * bytes <= LONGEST_BODY && 4 * took <= DEADLINES[0] {
-            self.halvings = self.halvings.saturating_sub(1);
+        let may_grow = self.doublings < 0 || self.limit(page) < self.longest(page);
+        if may_grow && 4 * bytes <= LONGEST_BODY && 4 * took <= DEADLINES[0] {
+            self.doublings += 1;
         }
     }
 }
@@ -151,6 +164,9 @@ impl ListTarget {
         token: Option<String>,
         paging: &mut Paging,
     ) -> Result<ListPage<K>, Disposition> {
+        if token.is_none() {
+            paging.left = 0;
+        }
         let body = loop {
             if let Some(body) = self.read_page_body(server, token.clone(), paging).await? {
                 break body;
@@ -208,12 +224,12 @@ impl ListTarget {
             );
             if no_answer && took >= deadline {
                 paging.timeouts += 1;
-                paging.halve(self.page);
+                paging.shorten(self.page);
             }
             return Err(reply.disposition);
         }
         if !reply.is_too_long {
-            paging.note_page(reply.body.len(), took);
+            paging.note_page(self.page, reply.body.len(), took);
             return Ok(Some(reply.body));
         }
         let resource = &self.resource;
@@ -229,9 +245,9 @@ impl ListTarget {
             resource,
             objects = limit,
             bytes = LONGEST_BODY,
-            "a page of a list is too long, asking for half of its objects"
+            "a page of a list is too long, asking for fewer objects"
         );
-        paging.halve(self.page);
+        paging.shorten(self.page);
         Ok(None)
     }
 }

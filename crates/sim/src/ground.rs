@@ -192,13 +192,18 @@ impl Ground {
 }
 
 impl Ground {
-    /// Forgets the containers that ended before a time, but for those of these pods, and what the runtimes were asked.
-    pub(crate) fn forget_before(&self, time: Duration, uids: &BTreeSet<&str>) {
+    /// Forgets the containers that ended before a time, but for those of these pods, by uid and name, the answers of commands in
+    /// pods that are gone, and what the runtimes were asked.
+    pub(crate) fn forget_before(&self, time: Duration, pods: &BTreeSet<(&str, &str)>) {
         let mut guard = self.lock();
         let state = &mut *guard;
         state.containers.retain(|_, one| {
-            one.ended.is_none_or(|ended| ended >= time) || uids.contains(&*one.pod[0])
+            let [uid, _, name] = &one.pod;
+            one.ended.is_none_or(|ended| ended >= time) || pods.contains(&(uid, name))
         });
+        state
+            .answers
+            .retain(|(pod, _), _| pods.iter().any(|(_, name)| name == pod));
         let containers = &state.containers;
         state
             .runs

@@ -69,8 +69,9 @@ impl Kubelet {
             .iter()
             .filter(|pod| pod["spec"]["nodeName"] == *node)
             .collect();
-        self.due
-            .retain(|uid, _| own.iter().any(|pod| pod["metadata"]["uid"] == **uid));
+        let is_there = |uid: &str| own.iter().any(|pod| pod["metadata"]["uid"] == *uid);
+        self.due.retain(|uid, _| is_there(uid));
+        self.idle.retain(|uid, _| is_there(uid));
         // Containers of pods that the API server knows nothing of, any more, are killed.
         let is_gone = |one: &GroundContainer| {
             one.node == self.node && !own.iter().any(|pod| pod["metadata"]["uid"] == *one.pod[0])

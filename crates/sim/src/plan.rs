@@ -349,7 +349,7 @@ impl Plan {
         }
     }
 
-    /// The steps of a seed for such a world.
+    /// The steps of a round in such a world, which are not those of the seed's plan.
     pub(crate) fn steps_of_round(seed: u64, classes: &[FaultClass]) -> Vec<Step> {
         let mut rng = Rng::with_seed(seed);
         let has_exclusive = rng.bool();

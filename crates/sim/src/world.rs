@@ -251,6 +251,10 @@ impl<'a> Simulation<'a> {
                 for fault in faults {
                     self.story.violate("all is right in the end", fault);
                 }
+                if !self.are_kubelets_done() || !self.is_led() {
+                    let what = "the leader is dead, or kubelets and controllers still act";
+                    self.story.violate("all is right in the end", what);
+                }
                 return None;
             }
             for _ in 0..10 {

@@ -36,7 +36,7 @@ async fn create_pods(room: &Room, names: &[&str]) -> Result<()> {
         "http://127.0.0.1:7000/slow?ms=200",
     );
     main["args"] = json!(["load", quick, quick, slow]);
-    // It is asked what it got once its pod is ready, and a slow node does not say otherwise at once.
+    // The application is asked for its counts once the pod is ready; without a probe, that is before it listens.
     main["readinessProbe"] = json!({
         "tcpSocket": {"port": 8080}, "periodSeconds": 1, "timeoutSeconds": 5, "failureThreshold": 10,
     });

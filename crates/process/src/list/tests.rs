@@ -108,9 +108,26 @@ async fn a_very_long_list_comes_in_larger_pages() {
     assert_eq!(list_all(&server, 2).await, names_up_to(2000));
     let asked = asked.lock().unwrap();
     let counts: Vec<_> = asked.iter().map(|(count, _)| *count).collect();
-    assert_eq!(counts[..3], [2, 15, 15], "1998 are left, then 1983");
-    assert!(counts.is_sorted_by(|one, next| one >= next || *one == 2));
+    assert_eq!(counts[..6], [2, 2, 4, 8, 15, 15], "1998 are left at first");
+    assert!(counts[5..].is_sorted_by(|one, next| one >= next));
     assert_eq!(counts[counts.len() - 2], 2, "no page is shorter");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_page_that_has_grown_too_long_leaves_none_shorter_than_by_rights() {
+    const LARGE: usize = 2 << 20;
+    let mut sizes = vec![10; 600];
+    sizes.extend([LARGE; 20]);
+    sizes.extend([10; 1400]);
+    let (server, asked) = node_server(sizes, Duration::ZERO);
+    assert_eq!(list_all(&server, 4).await, names_up_to(2020));
+    let asked = asked.lock().unwrap();
+    let counts: Vec<_> = asked.iter().map(|(count, _)| *count).collect();
+    assert!(counts.iter().any(|count| *count > 8), "{counts:?}");
+    let but_last = &counts[..counts.len() - 1];
+    assert!(but_last.iter().all(|count| *count >= 4), "{counts:?}");
+    let most = asked.iter().map(|(_, read)| *read).max();
+    assert!(most.unwrap() > LONGEST_BODY, "a page was too long");
 }
 
 #[tokio::test(start_paused = true)]

@@ -33,8 +33,9 @@ struct SimArguments {
     /// Tell the whole story of this seed
     #[arg(long, value_name = "SEED", conflicts_with = "replay")]
     story: Option<u64>,
-    /// Carry out the plans of one seed after another in one world, for so many hours of its time
-    #[arg(long, value_name = "HOURS", conflicts_with_all = ["replay", "story"])]
+    /// Carry out round after round in one world, for so many hours of its time; the first round is --from
+    #[arg(long, value_name = "HOURS", value_parser = clap::value_parser!(u64).range(1..),
+          conflicts_with_all = ["replay", "story", "seeds", "minutes", "jobs", "shrink"])]
     churn: Option<u64>,
     /// Run the plan in this file, which a failing seed has printed
     #[arg(long, value_name = "FILE")]
@@ -90,7 +91,7 @@ fn run_churn(first: u64, hours: u64, classes: &[FaultClass]) -> ExitCode {
             changes,
         } = hour;
         let memory = resident_memory().map_or_else(|| "?".to_owned(), |kib| kib.to_string());
-        println!("hour {hour}: {rounds} plans, {changes} changes stored, {memory} KiB resident");
+        println!("hour {hour}: {rounds} rounds, {changes} changes stored, {memory} KiB resident");
     });
     let is_right = outcome.violations.is_empty();
     if !is_right {
@@ -98,9 +99,8 @@ fn run_churn(first: u64, hours: u64, classes: &[FaultClass]) -> ExitCode {
             println!("{line}");
         }
     }
-    let (from, to) = (outcome.seeds.start, outcome.seeds.end - 1);
-    let count = outcome.violations.len();
-    println!("seeds {from} to {to}: {count} violations");
+    let (rounds, count) = (outcome.rounds, outcome.violations.len());
+    println!("{rounds} rounds, {count} violations");
     exit_code(is_right)
 }
 

@@ -76,8 +76,9 @@ impl Takeover {
         }
     }
 
-    /// Forgets what was changed before a time.
+    /// Forgets what was changed before a time, and that a leader of before then was new.
     pub(super) fn forget_before(&mut self, time: Duration) {
+        self.leader.take_if(|(_, since)| *since < time + ON_ITS_WAY);
         self.touched.retain(|_, at| *at >= time);
     }
 

@@ -1,7 +1,7 @@
-//! Churn: the steps of one plan after another in one world, for days. After each, all must be as it should be, and nothing may be
-//! written; then all but leadsman forgets what was, so that what grows is leadsman's.
+//! Churn: round after round of steps in one world, for days. After each, all must be as it should be, and nothing may be written;
+//! then all but leadsman forgets what was, so that what grows is leadsman's. What remains is bounded: answers of commands for the
+//! pods that are there, and what markers and sets have ever said, of which there are few.
 
-use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::{Simulation, simulate};
@@ -9,7 +9,7 @@ use crate::kubelet::text;
 use crate::plan::{FaultClass, Plan};
 use crate::story::Violation;
 
-/// How long all remember what was: Events live for an hour, and leadsman may add to those of that time.
+/// How long all remember what was. Events live for so long after their last write (`--event-ttl` of the API server).
 const MEMORY: Duration = Duration::from_hours(1);
 const HOUR: Duration = Duration::from_hours(1);
 
@@ -18,7 +18,7 @@ const HOUR: Duration = Duration::from_hours(1);
 pub struct ChurnHour {
     /// Hours since the start.
     pub hour: u64,
-    /// Plans of which all steps were carried out, since the start.
+    /// Rounds since the start.
     pub rounds: u64,
     /// Changes that were stored, since the start.
     pub changes: u64,
@@ -27,16 +27,16 @@ pub struct ChurnHour {
 /// The outcome of churn.
 #[derive(Debug)]
 pub struct ChurnOutcome {
-    /// The seeds whose plans were carried out.
-    pub seeds: std::ops::Range<u64>,
+    /// The rounds, the last of which may have failed.
+    pub rounds: u64,
     /// The violations; with the first one churn ends.
     pub violations: Vec<Violation>,
-    /// The story of the last plan.
+    /// The story of the last round.
     pub story: Vec<String>,
 }
 
-/// Carries out the plans of one seed after another for so many hours, with faults of these classes, but for restores of etcd: what
-/// is forgotten cannot be restored. Says how far it has come with each hour.
+/// Carries out rounds for so many hours, with faults of these classes, but for restores of etcd: what is forgotten cannot be
+/// restored. A round's steps follow from `first` and its number, and are no seed's plan. Says how far it has come with each hour.
 pub fn churn(
     first: u64,
     hours: u64,
@@ -49,30 +49,31 @@ pub fn churn(
     simulate(&plan, async |mut simulation| {
         let webhooks = simulation.set_webhooks();
         simulation.invariants.has_meddlers = classes.contains(&FaultClass::Meddlers);
-        let (mut seed, mut hour) = (first, 0);
+        let (mut rounds, mut hour) = (0, 0);
         while hour < hours && !simulation.story.is_violated() {
             simulation.story.forget_lines();
-            let steps = Plan::steps_of_round(seed, &classes);
-            seed += 1;
+            // Jumps do not add up: leadsman counts on clocks that differ by less than ten minutes.
+            simulation.story.tell("step", "clocks are set right");
+            simulation.jump_clock(-simulation.clock_ahead);
+            let steps = Plan::steps_of_round(first.wrapping_add(rounds), &classes);
+            rounds += 1;
             if simulation.play_steps(&steps, &webhooks).await.is_some() {
                 simulation.keep_silent(&webhooks).await;
             }
             simulation.forget();
-            // Jumps do not add up: leadsman counts on clocks that differ by less than ten minutes.
-            simulation.jump_clock(-simulation.clock_ahead);
             let elapsed = simulation.story.elapsed().as_secs() / HOUR.as_secs();
             if elapsed > hour {
                 hour = elapsed;
                 report(ChurnHour {
                     hour,
-                    rounds: seed - first,
+                    rounds,
                     changes: simulation.server.version(),
                 });
             }
         }
         let (story, violations) = simulation.story.end();
         ChurnOutcome {
-            seeds: first..seed,
+            rounds,
             violations,
             story,
         }
@@ -85,8 +86,8 @@ impl Simulation<'_> {
         let time = self.ground.now() - MEMORY;
         self.judged -= self.server.forget_before(time);
         let pods = self.server.objects("pods");
-        let uids: BTreeSet<_> = pods.iter().map(|pod| text(pod, "uid")).collect();
-        self.ground.forget_before(since, &uids);
+        let names = pods.iter().map(|pod| (text(pod, "uid"), text(pod, "name")));
+        self.ground.forget_before(since, &names.collect());
         self.invariants.forget_before(since);
     }
 }
