@@ -1,24 +1,104 @@
 //! Sets that cannot be on one pod together.
 //!
 //! An edit that leaves alone what a set claims and selects costs the set alone. Any other compares the set with those that
-//! claim something of the same name, and not with all; it affects the younger ones of these with which it differs. So many
-//! sets that claim different things cost as much as they are, and as many that all claim the same the pairs of them.
+//! claim something of the same name and do not ask for another namespace or another value of a label; it affects the younger
+//! ones of these with which it differs. So many sets that claim different things or select different pods cost as much as they
+//! are, and as many that all claim the same of the same pods the pairs of them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::SetName;
 use crate::sidecarset::overlap::{self, Overlap};
-use crate::sidecarset::set::SidecarSet;
+use crate::sidecarset::set::{Namespaces, SidecarSet};
 
 #[derive(Debug, Default)]
 pub(super) struct Conflicts {
     /// The sets that are acted on, as they were compared last.
     compared: BTreeMap<SetName, Arc<SidecarSet>>,
     /// The sets by what they claim.
-    claimants: BTreeMap<Overlap, BTreeSet<SetName>>,
+    claimants: BTreeMap<Overlap, Claimants>,
     /// The older sets that each set cannot be on a pod with.
     winners: BTreeMap<SetName, BTreeSet<SetName>>,
+}
+
+/// The sets that claim the same, by the keys of which each asks for one value.
+#[derive(Debug, Default)]
+struct Claimants(BTreeMap<Vec<Arc<str>>, OfKeys>);
+
+/// The sets that ask for one value of each of the same keys.
+#[derive(Debug, Default)]
+struct OfKeys {
+    all: BTreeSet<SetName>,
+    /// The same sets by each key and value.
+    by_value: BTreeMap<(Arc<str>, Arc<str>), BTreeSet<SetName>>,
+}
+
+/// The key of a set's namespace among those of its labels, none of which is empty.
+const NAMESPACE: &str = "";
+
+/// The labels, and the namespace, of which a set asks for one value.
+fn single_values(set: &SidecarSet) -> BTreeMap<Arc<str>, Arc<str>> {
+    let named = match &set.namespaces {
+        Namespaces::Named(name) => Some((NAMESPACE.into(), name.clone())),
+        Namespaces::All | Namespaces::Selected(_) => None,
+    };
+    let labels = set
+        .selector
+        .pairs()
+        .filter_map(|(key, values)| match values {
+            [value] => Some((key.clone(), value.clone())),
+            _ => None,
+        });
+    labels.chain(named).collect()
+}
+
+impl Claimants {
+    fn insert(&mut self, set: &SidecarSet) {
+        let values = single_values(set);
+        let of_keys = self.0.entry(values.keys().cloned().collect()).or_default();
+        of_keys.all.insert(set.name.clone());
+        for value in values {
+            let sets = of_keys.by_value.entry(value).or_default();
+            sets.insert(set.name.clone());
+        }
+    }
+
+    fn remove(&mut self, set: &SidecarSet) {
+        let values = single_values(set);
+        let keys: Vec<_> = values.keys().cloned().collect();
+        let Some(of_keys) = self.0.get_mut(&keys) else {
+            return;
+        };
+        of_keys.all.remove(&set.name);
+        for value in values {
+            if let Some(sets) = of_keys.by_value.get_mut(&value) {
+                sets.remove(&set.name);
+                if sets.is_empty() {
+                    of_keys.by_value.remove(&value);
+                }
+            }
+        }
+        if of_keys.all.is_empty() {
+            self.0.remove(&keys);
+        }
+    }
+
+    /// The sets that may select a pod that this one selects, and some that do not.
+    fn that_may_meet(&self, set: &SidecarSet) -> impl Iterator<Item = &SetName> {
+        let values = single_values(set);
+        let none = const { &BTreeSet::new() };
+        let of_keys = self.0.iter().map(move |(keys, of_keys)| {
+            let common = values.iter().filter(|(key, _)| keys.contains(key));
+            let agreeing = common.map(|(key, value)| {
+                let value = (key.clone(), value.clone());
+                of_keys.by_value.get(&value).unwrap_or(none)
+            });
+            let fewest = agreeing.min_by_key(|sets| sets.len());
+            fewest.unwrap_or(&of_keys.all)
+        });
+        of_keys.flatten()
+    }
 }
 
 impl Conflicts {
@@ -49,22 +129,23 @@ impl Conflicts {
             return younger.map(|(younger, _)| younger.clone()).collect();
         }
         let mut others = BTreeSet::new();
-        for claim in before.iter().flat_map(|set| overlap::claims(&set.template)) {
-            if let Some(claimants) = self.claimants.get_mut(&claim) {
-                claimants.remove(name);
-                others.extend(claimants.iter().cloned());
-                if claimants.is_empty() {
-                    self.claimants.remove(&claim);
+        if let Some(before) = &before {
+            for claim in overlap::claims(&before.template) {
+                if let Some(claimants) = self.claimants.get_mut(&claim) {
+                    claimants.remove(before);
+                    others.extend(claimants.that_may_meet(before).cloned());
+                    if claimants.0.is_empty() {
+                        self.claimants.remove(&claim);
+                    }
                 }
             }
         }
-        for claim in now
-            .into_iter()
-            .flat_map(|set| overlap::claims(&set.template))
-        {
-            let claimants = self.claimants.entry(claim).or_default();
-            others.extend(claimants.iter().cloned());
-            claimants.insert(name.clone());
+        if let Some(now) = now {
+            for claim in overlap::claims(&now.template) {
+                let claimants = self.claimants.entry(claim).or_default();
+                others.extend(claimants.that_may_meet(now).cloned());
+                claimants.insert(now);
+            }
         }
         // A claim may be listed twice.
         others.remove(name);
@@ -133,13 +214,23 @@ mod tests {
 
     const NAMES: [&str; 5] = ["a", "b", "c", "d", "e"];
 
-    fn set(name: usize, (namespace, container, volume, image): (u8, u8, u8, u8)) -> Value {
+    fn set(
+        name: usize,
+        (namespace, selector, container, volume, image): (u8, u8, u8, u8, u8),
+    ) -> Value {
         // The first ones are younger, and two are of one age.
         let created = format!("2026-01-01T00:0{}:00Z", (NAMES.len() - name) / 2);
+        let selectors = [
+            json!({"matchLabels": {"app": "web"}}),
+            json!({"matchLabels": {"app": "db"}}),
+            json!({"matchLabels": {"app": "db", "tier": "back"}}),
+            json!({"matchLabels": {"tier": "front"}}),
+            json!({"matchExpressions": [{"key": "app", "operator": "In", "values": ["db", "web"]}]}),
+        ];
         let mut set = json!({
             "metadata": {"name": NAMES[name], "creationTimestamp": created},
             "spec": {
-                "selector": {"matchLabels": {"app": "web"}},
+                "selector": selectors[usize::from(selector)],
                 "containers": [{"name": format!("c{container}"), "image": format!("i:{image}")}],
                 "volumes": [{"name": "v", "hostPath": {"path": format!("/{volume}")}}],
             },
@@ -170,7 +261,7 @@ mod tests {
         #[test]
         fn sets_that_change_one_after_the_other_conflict_as_all_of_them_compared(
             changes in proptest::collection::vec(
-                (0..NAMES.len(), proptest::option::weighted(0.8, (0..3_u8, 0..3_u8, 0..2_u8, 0..2_u8))), 1..30,
+                (0..NAMES.len(), proptest::option::weighted(0.8, (0..3_u8, 0..5_u8, 0..3_u8, 0..2_u8, 0..2_u8))), 1..30,
             ),
         ) {
             let (mut conflicts, mut sets) = (Conflicts::default(), BTreeMap::new());
