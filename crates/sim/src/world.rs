@@ -269,9 +269,10 @@ impl<'a> Simulation<'a> {
         leader.is_some_and(|user| self.hosts.is_alive(user))
     }
 
-    /// Whether nobody but leadsman has anything to do.
+    /// Whether nobody but leadsman has anything to do. A kubelet whose node is gone does nothing.
     fn are_kubelets_done(&self) -> bool {
-        self.kubelets.iter().all(Kubelet::is_done) && self.tenants.is_done()
+        let mut kubelets = self.kubelets.iter().zip(&self.nodes);
+        kubelets.all(|(kubelet, is_there)| !is_there || kubelet.is_done()) && self.tenants.is_done()
     }
 
     /// Nobody writes where nothing differs.
