@@ -77,10 +77,11 @@ impl Paging {
 
     /// Asks for fewer objects: a page that has grown has its own number again.
     fn shorten(&mut self, page: u32) {
-        if self.doublings > 0 {
+        let limit = self.limit(page);
+        if limit > page {
             self.doublings = 0;
-        } else if self.limit(page) > 1 {
-            self.doublings -= 1;
+        } else if limit > 1 {
+            self.doublings = self.doublings.min(0) - 1;
         }
     }
 
@@ -150,7 +151,7 @@ impl ListTarget {
         Self { labels, ..self }
     }
 
-    /// Sets the number of objects in a page, which is larger where the list is very long ([`SHARE_OF_REST`]); 500 by default
+    /// Sets the number of objects in a page, which is larger where the list is very long (`SHARE_OF_REST`); 500 by default
     /// (`defaultPageSize` in `k8s.io/client-go/tools/pager/pager.go`).
     #[must_use]
     pub fn with_page_size(self, page: u32) -> Self {

@@ -130,6 +130,17 @@ async fn a_page_that_has_grown_too_long_leaves_none_shorter_than_by_rights() {
     assert!(most.unwrap() > LONGEST_BODY, "a page was too long");
 }
 
+#[test]
+fn a_list_after_one_that_has_grown_asks_for_fewer_objects_at_once() {
+    let mut paging = Paging {
+        doublings: 2,
+        ..Paging::default()
+    };
+    assert_eq!(paging.limit(100), 100);
+    paging.shorten(100);
+    assert_eq!(paging.limit(100), 50);
+}
+
 #[tokio::test(start_paused = true)]
 async fn the_largest_object_that_is_stored_fits_into_a_page_of_its_own() {
     let (server, asked) = node_server(vec![6 * (3 << 19); 4], Duration::ZERO);
