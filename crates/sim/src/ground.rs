@@ -193,7 +193,7 @@ impl Ground {
 
 impl Ground {
     /// Forgets the containers that ended before a time, but for those of these pods, by uid and name, the answers of commands in
-    /// pods that are gone, and what the runtimes were asked.
+    /// pods that are gone, and what the runtimes were asked. The runtimes forget the same containers, as a kubelet removes them.
     pub(crate) fn forget_before(&self, time: Duration, pods: &BTreeSet<(&str, &str)>) {
         let mut guard = self.lock();
         let state = &mut *guard;
@@ -214,9 +214,13 @@ impl Ground {
             world.execs.clear();
             let FakeWorld {
                 containers,
+                statuses,
                 sandboxes,
                 ..
             } = &mut *world;
+            let kept: BTreeSet<&[u8]> = state.containers.keys().map(String::as_bytes).collect();
+            containers.retain(|one| kept.contains(&one.id[..]));
+            statuses.retain(|id, _| kept.contains(id.as_bytes()));
             let is_there = |id: &String| {
                 containers
                     .iter()
