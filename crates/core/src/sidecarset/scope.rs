@@ -5,6 +5,7 @@
 //! they had not asked for it.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::iter::zip;
 use std::sync::Arc;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement};
@@ -119,6 +120,19 @@ impl SetScope {
             scope.is_widened |= is_widened;
         }
         scope
+    }
+
+    /// Whether the scope of one snapshot is that of the other. A set's history and its versions have no part in it.
+    pub fn is_same<'a>(one: &'a Snapshot, other: &'a Snapshot) -> bool {
+        let is_same_set =
+            |(one, other): (&Arc<_>, &Arc<_>)| Arc::ptr_eq(one, other) || one == other;
+        let sets = |of: &'a Snapshot| of.sets.iter().map(|known| &known.set);
+        let refusing = |of: &'a Snapshot| of.refusing.iter().map(|known| &known.set);
+        one.standing_rule == other.standing_rule
+            && one.sets.len() == other.sets.len()
+            && one.refusing.len() == other.refusing.len()
+            && zip(sets(one), sets(other)).all(is_same_set)
+            && zip(refusing(one), refusing(other)).all(is_same_set)
     }
 
     /// The CEL condition of every call: nothing can be injected into a pod that a kubelet runs from a file.

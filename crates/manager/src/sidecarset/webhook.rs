@@ -62,8 +62,8 @@ impl SetInjection {
 
     /// Takes over what has changed.
     pub(super) fn publish_snapshot(&mut self, snapshot: Arc<Snapshot>) {
-        // The scope follows from the sets alone, and is the costly part: revisions change with every upgrade.
-        if !Arc::ptr_eq(&snapshot.sets, &self.known.sets) {
+        // The scope is the costly part: revisions change with every upgrade.
+        if !SetScope::is_same(&snapshot, &self.known) {
             let scope = SetScope::new(&snapshot, &self.protected);
             self.warn_of_scope(&scope);
             self.scope = scope;
