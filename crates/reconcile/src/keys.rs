@@ -359,7 +359,7 @@ fn runs_after_none(key: &impl Key) -> bool {
 }
 
 /// How long a key rests that has sent so many writes since, if it does.
-fn rest_after(took: Duration, sent: u32) -> Option<Duration> {
+pub(crate) fn rest_after(took: Duration, sent: u32) -> Option<Duration> {
     if took.saturating_mul(REST) < SHORTEST {
         return None;
     }

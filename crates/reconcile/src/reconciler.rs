@@ -12,7 +12,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use crate::effects::Effects;
 use crate::feature::{Feature, Key, Watch, WatchAdvance, WriteVerb};
-use crate::keys::KeyQueue;
+use crate::keys::{KeyQueue, rest_after};
 use crate::notices::{Notice, Notices};
 use crate::object::{ObjectName, ResourceVersion, Source};
 use crate::plan::{Plan, Write, WriteId};
@@ -48,6 +48,10 @@ pub struct Reconciler<F: Feature> {
     dirty: BTreeSet<WriteId>,
     is_writing: bool,
     now: Now,
+    /// The end of the rest after the last publishing.
+    publishes_from: Duration,
+    /// Whether something may have to be published then.
+    is_unpublished: bool,
     /// Measures what a run costs.
     clock: fn() -> Duration,
 }
@@ -97,6 +101,8 @@ impl<F: Feature> Reconciler<F> {
             dirty: BTreeSet::new(),
             is_writing: false,
             now: Now::default(),
+            publishes_from: Duration::ZERO,
+            is_unpublished: false,
             clock,
         }
     }
@@ -272,9 +278,19 @@ impl<F: Feature> Reconciler<F> {
         update(&mut self.world, affected);
     }
 
-    /// Has the feature pass on what others in this process answer by. Called after each event.
+    /// Has the feature pass on what others in this process answer by. Called after each event. It may take a step for each object
+    /// that is there, so it rests afterwards as a key does, and events that come meanwhile are published together.
     pub fn publish(&mut self) {
+        let now = self.now.monotonic;
+        self.is_unpublished = now < self.publishes_from;
+        if self.is_unpublished {
+            return;
+        }
+        let begun = (self.clock)();
         self.feature.publish(&mut self.world, &mut self.memory);
+        let took = (self.clock)().saturating_sub(begun);
+        let rest = rest_after(took, 0).unwrap_or_default();
+        self.publishes_from = now.saturating_add(rest);
     }
 
     fn note_changes<K>(&mut self, changes: &[Change<F::Stored>])
@@ -302,6 +318,9 @@ impl<F: Feature> Reconciler<F> {
     /// Runs keys for a while. Called whenever the deadline of [`Reconciler::take_effects`] has passed.
     pub fn run_keys(&mut self, now: Now) {
         self.set_now(now);
+        if self.is_unpublished {
+            self.publish();
+        }
         while let Some(timer) = self.timers.pop_due(now.monotonic) {
             self.handle_timer(timer, now);
         }
@@ -452,8 +471,9 @@ impl<F: Feature> Reconciler<F> {
             now.monotonic
                 .saturating_add(wait.try_into().unwrap_or_default())
         });
-        let deadlines = self.timers.deadline().into_iter().chain(keys).chain(time);
-        let deadline = deadlines.min();
+        let publishing = self.is_unpublished.then_some(self.publishes_from);
+        let deadlines = [self.timers.deadline(), keys, time, publishing];
+        let deadline = deadlines.into_iter().flatten().min();
         let dirty = if self.keys.is_first_round() {
             BTreeSet::new()
         } else {

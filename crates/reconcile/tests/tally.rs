@@ -1,5 +1,6 @@
 //! A feature that adds up: each `ConfigMap` of a colour is looked at by itself, and one key writes how many there are.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -225,6 +226,35 @@ fn changes_are_published_also_while_this_process_does_not_write() {
     reconciler.publish();
     assert_eq!(*shown.lock().expect("no thread has panicked"), 1);
     assert!(reconciler.take_effects(at(0)).deadline.is_none());
+}
+
+#[test]
+fn a_costly_publishing_rests_and_then_shows_all_that_came_meanwhile() {
+    thread_local!(static SPENT: Cell<Duration> = const { Cell::new(Duration::ZERO) });
+    let clock = || {
+        SPENT.set(SPENT.get() + Duration::from_millis(1));
+        SPENT.get()
+    };
+    let shown = Arc::default();
+    let mut reconciler = Reconciler::new(Tally(Arc::clone(&shown)), clock);
+    let published = || *shown.lock().expect("no thread has panicked");
+    for name in ["a", "b", "c"] {
+        reconciler.observe_object(item(name, &json!({"colour": "red"}), "1"), Source::Watch);
+        reconciler.publish();
+        assert_eq!(published(), 1, "after {name}");
+    }
+    // A hundred times what the first one cost.
+    let rested = Duration::from_millis(100);
+    assert_eq!(reconciler.take_effects(at(0)).deadline, Some(rested));
+    let after = |monotonic| Now {
+        monotonic,
+        ..Now::default()
+    };
+    reconciler.run_keys(after(Duration::from_millis(99)));
+    assert_eq!(published(), 1);
+    reconciler.run_keys(after(rested));
+    assert_eq!(published(), 3);
+    assert!(reconciler.take_effects(after(rested)).deadline.is_none());
 }
 
 #[test]
