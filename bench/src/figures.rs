@@ -101,8 +101,14 @@ figures! {
     API_SERVER_RSS = "the API server's RSS", "MiB";
     TAKEN_OVER = "the standby leads after the kill", "s";
     MENDED = "a label that was taken off is back after the kill", "s";
-    SETS_READY = "ready", "s", AtMost(10.0);
     BARE_MARKS = "marks of a bare sender", "a second";
+}
+
+// Many `SidecarSet`s: `sets`.
+figures! {
+    SETS_READY = "ready", "s", AtMost(10.0);
+    STATUSES_TOOK = "every set has its status", "s";
+    CPU_OF_STATUSES = "manager CPU until then", "s";
 }
 
 // What the webhook adds to the creation of a pod: `injection`.

@@ -99,8 +99,10 @@ enum What {
     Clonesets,
     /// Manager and agent starting again, with nothing to do and with something
     Restart,
-    /// A manager beside 5,000 nodes and 150,000 pods, and beside 50,000 `SidecarSet`s. Takes half an hour and 16 GiB
+    /// A manager beside 5,000 nodes and 150,000 pods. Takes half an hour and 16 GiB
     Record,
+    /// A manager beside 50,000 `SidecarSet`s
+    Sets,
     /// The rules alone: one event among 1,000 to 100,000 pods, bytes a pod
     Index,
     /// 10,000 probes a second on loopback
@@ -149,6 +151,7 @@ fn measure(what: What, scale: f64, only: &[Attack]) -> Result<Report> {
         What::Schedules => cluster::jobs::schedules(scale),
         What::Broadcast => cluster::jobs::broadcast(scale),
         What::Record => cluster::record::measure(scale),
+        What::Sets => cluster::sets::measure(scale),
         What::Clonesets => cluster::clone_sets::measure(scale),
         What::Restart => {
             let mut report = Report::new("restart", scale, include_str!("../pages/restart.md"));

@@ -20,7 +20,7 @@ pub(crate) struct Arguments {
     /// building them; before WHAT
     #[arg(long, value_name = "FOLDER")]
     programs: Option<PathBuf>,
-    /// What to measure: agent, cold-start, flips, roll-out, injection, schedules, broadcast, clonesets, record, restart, index, engine,
+    /// What to measure: agent, cold-start, flips, roll-out, injection, schedules, broadcast, clonesets, record, sets, restart, index, engine,
     /// tenants; all when left out. Then the bench's own options: --compare FILE, --scale PERCENT, --out FOLDER, --only ATTACK
     #[arg(
         trailing_var_arg = true,
@@ -89,7 +89,7 @@ fn words(given: &[String]) -> Vec<String> {
 
 /// Only those that name others alone can do without.
 fn needs_root(words: &[&str]) -> bool {
-    const WITHOUT: [&str; 10] = [
+    const WITHOUT: [&str; 11] = [
         "cold-start",
         "flips",
         "roll-out",
@@ -98,6 +98,7 @@ fn needs_root(words: &[&str]) -> bool {
         "broadcast",
         "clonesets",
         "record",
+        "sets",
         "index",
         "engine",
     ];

@@ -1,6 +1,6 @@
 //! The manager against a real API server and etcd. Nodes and pods are objects that nobody runs; the bench plays
 //! ReplicaSet controller, kubelet and agent, and reads what the manager makes of it.
-//! `cold_start`, `flips`, `restart`, `roll_out`, `injection`, `jobs`, `clone_sets`, `record` and `tenants` are the scenarios.
+//! `cold_start`, `flips`, `restart`, `roll_out`, `injection`, `jobs`, `clone_sets`, `record`, `sets` and `tenants` are the scenarios.
 
 mod agents;
 mod api;
@@ -14,6 +14,7 @@ pub(crate) mod jobs;
 pub(crate) mod record;
 pub(crate) mod restart;
 pub(crate) mod roll_out;
+pub(crate) mod sets;
 mod sidecars;
 mod stage;
 pub(crate) mod tenants;

@@ -1,11 +1,10 @@
-//! `bench record`: a manager beside the largest cluster that Kubernetes supports, and beside as many sets as nobody has.
+//! `bench record`: a manager beside the largest cluster that Kubernetes supports.
 
 use std::cell::RefCell;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result};
 use kube::ResourceExt as _;
-use leadsman_api::SidecarSet;
 use leadsman_core::cluster::whole_seconds;
 use leadsman_process::clock;
 use leadsman_tests::ObjectWatch;
@@ -13,9 +12,7 @@ use procfs::process::all_processes;
 use serde_json::json;
 
 use super::agents::Agents;
-use super::api::{
-    ApiRequest, CREATE, MERGE, NameAndLabels, PAGE, SIDECAR_SETS, make_all, send_at_once,
-};
+use super::api::{ApiRequest, MERGE, NameAndLabels, PAGE, send_at_once};
 use super::expected::MarkerWatch;
 use super::restart::leads;
 use super::roll_out::{Scene, start_kubelets};
@@ -32,18 +29,14 @@ use crate::share_of;
 
 const GATES: &str = "PodProbeMarkerGate=true,SidecarSetGate=true";
 const NODES: usize = 5_000;
-const SETS: usize = 50_000;
 /// Between two looks at the manager's memory.
 const LOOK: Duration = Duration::from_secs(1);
-/// How long the first statuses of all sets may take, of which each needs four writes.
-const FOR_SETS: Duration = Duration::from_mins(30);
 /// A floor sends the marks of one pod in so many.
 const SHARE_OF_FLOOR: usize = 5;
 
 pub(crate) fn measure(scale: f64) -> Result<Report> {
     let mut report = Report::new("record", scale, "");
     play_with(GATES, async |stage| pods(stage, scale, &mut report).await)?;
-    play_with(GATES, async |stage| sets(stage, scale, &mut report).await)?;
     Ok(report)
 }
 
@@ -319,50 +312,6 @@ async fn bare_marks(stage: &Stage, mut agents: Agents<'_>, report: &mut Report) 
         .section("the first verdicts of half of all pods")
         .add(&figures::BARE_MARKS, times.len().amount() / took)
         .note(format!("{} pods, no manager", times.len()));
-    Ok(())
-}
-
-/// A manager that starts beside sets that select nothing.
-async fn sets(stage: &Stage, scale: f64, report: &mut Report) -> Result<()> {
-    let count = share_of(SETS, scale).max(2);
-    let create = (0..count).map(|number| {
-        let name = format!("set-{number:05}");
-        let body = json!({
-            "apiVersion": "apps.kruise.io/v1beta1", "kind": "SidecarSet", "metadata": {"name": name},
-            "spec": {
-                "selector": {"matchLabels": {"app": name}},
-                "containers": [{"name": "log", "image": "registry.example.com/log:1.0.0"}],
-            },
-        });
-        ApiRequest::new(CREATE, SIDECAR_SETS, "kubectl", &body)
-    });
-    make_all(&stage.client, "making sets", create.collect()).await?;
-    let manager = stage.start(Who::Manager, None).await?;
-    let mut sets = ObjectWatch::<SidecarSet>::begin(&stage.client, SIDECAR_SETS, PAGE).await?;
-    let has_status = |set: &SidecarSet| {
-        let status = set.status.as_ref();
-        let observed = status.map(|status| status.observed_generation);
-        ensure!(observed == set.metadata.generation, "it has no status");
-        Ok(())
-    };
-    let step = Step::begin("every set gets its status");
-    let complete = sets
-        .wait_until("statuses", count, FOR_SETS, has_status)
-        .await;
-    complete.with_context(|| manager.last_lines())?;
-    drop(step);
-    wait("what else is written", QUIET).await;
-    manager.end().await?;
-    let name = format!("a start beside {count} SidecarSets");
-    let run = stage.run(&name, (Who::Manager, None), Contender::ready, 3 * QUIET);
-    let run = run.await?;
-    let add = report.section(name);
-    add.add(&figures::NO_WRITES, run.requests.writes())
-        .note(run.requests.listed());
-    add.add(&figures::SETS_READY, run.ready);
-    add.add(&figures::CPU_UNTIL_READY, run.cpu);
-    add.add(&figures::RSS, run.held.rss);
-    add.add(&figures::RSS_PEAK, run.held.peak);
     Ok(())
 }
 
