@@ -31,7 +31,7 @@ use crate::request::{Event, Order, report};
 const PATIENCE: Duration = Duration::from_mins(3);
 /// Above this, Go's programs collect garbage more often than when their heap has doubled. Only the API server of the bench's largest
 /// cluster comes near it, and would take twice as much.
-const GO_MEMORY: &str = "13GiB";
+const GO_MEMORY: &str = "16GiB";
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// Reads a plan from stdin, carries it out, obeys orders, and returns when stdin closes.

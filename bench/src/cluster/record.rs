@@ -35,7 +35,7 @@ const LOOK: Duration = Duration::from_secs(1);
 const SHARE_OF_FLOOR: usize = 5;
 
 pub(crate) fn measure(scale: f64) -> Result<Report> {
-    let mut report = Report::new("record", scale, "");
+    let mut report = Report::new("record", scale, include_str!("../../pages/record.md"));
     play_with(GATES, async |stage| pods(stage, scale, &mut report).await)?;
     Ok(report)
 }
@@ -44,7 +44,7 @@ async fn pods(stage: &mut Stage, scale: f64, report: &mut Report) -> Result<()> 
     let sidecars = Sidecars::make(&stage.client).await?;
     let nodes = share_of(NODES, scale).max(2);
     let world = World::make_large(&stage.client, nodes, &sidecars).await?;
-    report.how = include_str!("../../pages/record.md").replace("{world}", &world.described());
+    report.how = report.how.replace("{world}", &world.described());
     let memory = Memory::default();
     let manager = first_start(stage, &world, &memory, report).await?;
     let agents = Agents::of(&stage.client, &world, whole_seconds(clock::now())).await?;
@@ -157,7 +157,8 @@ async fn first_verdicts(
     let marked = async {
         tokio::try_join!(
             send_at_once(&stage.client, reports),
-            markers.counted(agents)
+            markers.counted(agents),
+            manager.written("pod_marks", agents.world.pods.len()),
         )?;
         Ok(())
     };

@@ -22,6 +22,10 @@ use crate::requests::{Requests, Since};
 
 /// Between two questions for readiness, which no watch tells.
 const PAUSE: Duration = Duration::from_millis(10);
+/// Between two looks at a manager's counters.
+const BETWEEN_COUNTS: Duration = Duration::from_secs(1);
+/// How long the writes of a manager may take that are waited for by their number.
+const PATIENCE_WITH_WRITES: Duration = Duration::from_mins(30);
 
 /// The control plane, and who is who on it.
 pub(super) struct Stage {
@@ -286,6 +290,27 @@ impl Contender {
         };
         let ready = tokio::time::timeout(PATIENCE, asking).await;
         ready.context("/readyz never said 200")?
+    }
+
+    /// Waits until a manager has carried out so many writes of a kind, by its own count.
+    pub(super) async fn written(&self, kind: &str, count: usize) -> Result<()> {
+        let health = self.health().context("a floor counts nothing")?;
+        let of_kind = format!(r#"leadsman_writes_total{{write="{kind}",result="done"}} "#);
+        let counting = async {
+            loop {
+                let request = http::Request::get("/metrics").body(Vec::new())?;
+                let text = health.request_text(request).await?;
+                let written = text.lines().find_map(|line| line.strip_prefix(&of_kind));
+                let written: usize = written.context("nothing counts these writes")?.parse()?;
+                if written >= count {
+                    return anyhow::Ok(());
+                }
+                tokio::time::sleep(BETWEEN_COUNTS).await;
+            }
+        };
+        let _step = Step::begin(format!("{count} × {kind}"));
+        let counted = tokio::time::timeout(PATIENCE_WITH_WRITES, counting).await;
+        counted.context("half an hour is over")?
     }
 
     /// Tells a sender to send all it has, and waits until it has; a manager need not be told.
