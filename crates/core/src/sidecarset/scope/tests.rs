@@ -3,7 +3,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::sidecarset::selection::SetHistory;
-use crate::sidecarset::snapshot::SnapshotSet;
+use crate::sidecarset::snapshot::{RefusingSet, SnapshotSet};
 
 const COPY: &str = "object.metadata.?annotations[?'kruise.io/sidecarset-hash'].hasValue()";
 
@@ -244,5 +244,37 @@ fn namespaces_of_many_selectors_are_asked_about_together() {
         let expected = if policy == "Fail" { SetScope::CALLS } else { 0 };
         assert_eq!(failing, expected);
         assert_eq!(found.not_failing.len(), usize::from(policy == "Fail"));
+    }
+}
+
+// SCS-81, SDF-61
+#[test]
+fn a_scope_is_that_of_its_sets_and_of_those_that_refuse_pods() {
+    let valid = |name| Arc::new(vec![set(name, "Fail", &json!({}))]);
+    let invalid = |name| {
+        let SnapshotSet { set, needs, .. } = set(name, "Fail", &json!({}));
+        let errors = Arc::default();
+        Arc::new(vec![RefusingSet { set, errors, needs }])
+    };
+    let known = Snapshot {
+        sets: valid("a"),
+        refusing: invalid("b"),
+        ..Snapshot::default()
+    };
+    let mut other = known.clone();
+    other.sets = valid("a");
+    other.refusing = invalid("b");
+    assert!(SetScope::is_same(&known, &other));
+    let changes: [fn(&mut Snapshot); 4] = [
+        |snapshot| snapshot.sets = Arc::default(),
+        |snapshot| snapshot.sets = Arc::new(vec![set("c", "Fail", &json!({}))]),
+        // A set that refused its pods was deleted: they are created again.
+        |snapshot| snapshot.refusing = Arc::default(),
+        |snapshot| snapshot.standing_rule = Some(FailurePolicy::Ignore),
+    ];
+    for change in changes {
+        let mut other = known.clone();
+        change(&mut other);
+        assert!(!SetScope::is_same(&known, &other), "{other:?}");
     }
 }
