@@ -12,7 +12,6 @@ use leadsman_api::{NodePodProbe, NodePodProbeSpec, PodProbeMarker};
 use leadsman_core::cluster::{Now, ObjectName, ResourceVersion, Source};
 use leadsman_core::podprobe::PodProbes;
 use leadsman_reconcile::{Feature, Reconciler, Watch, WriteId};
-use serde_json::Value;
 
 use crate::cluster::filled;
 
@@ -218,20 +217,21 @@ impl FilledIndex {
             reconciler,
             now,
         };
+        // What is planned of each object as it arrives takes no more memory than what is kept, unlike all plans together.
+        filled.reconciler.begin_term();
+        let mut due = BTreeSet::new();
         for number in 0..markers {
             let marker = filled.objects.marker(number, COMMAND);
-            filled.tell(filled.objects.shown(marker));
+            due.extend(filled.tell(filled.objects.shown(marker)));
         }
         for number in 0..nodes {
             let node = filled.objects.node(number);
-            filled.tell(node);
+            due.extend(filled.tell(node));
         }
         for number in 0..pods {
             let pod = filled.objects.pod(number, true);
-            filled.tell(pod);
+            due.extend(filled.tell(pod));
         }
-        filled.reconciler.begin_term();
-        let due = filled.plan();
         filled.learn_entries(&due)?;
         filled.objects.source = Source::Watch;
         for number in 0..nodes {
@@ -268,11 +268,11 @@ impl FilledIndex {
     }
 
     /// The bodies of the writes that are due of these. None is carried out.
-    fn write(&mut self, due: &BTreeSet<WriteId>) -> Vec<Value> {
+    fn write(&mut self, due: &BTreeSet<WriteId>) -> Vec<String> {
         let mut bodies = Vec::new();
         for id in due {
             if let Some(write) = self.reconciler.take_due(id, self.now) {
-                bodies.push(write.body().into_owned());
+                bodies.push(write.text().into_owned());
                 self.reconciler.note_failed(id, true);
                 self.plan();
             }
@@ -281,7 +281,7 @@ impl FilledIndex {
     }
 
     /// Takes an event in. Returns the writes that are due after it.
-    pub(super) fn take_in(&mut self, event: Event) -> Vec<Value> {
+    pub(super) fn take_in(&mut self, event: Event) -> Vec<String> {
         let due = self.tell(event);
         self.write(&due)
     }
@@ -289,7 +289,7 @@ impl FilledIndex {
     /// The first object that is to be written shows what an entry looks like.
     fn learn_entries(&mut self, due: &BTreeSet<WriteId>) -> Result<()> {
         let bodies = self.write(due).into_iter();
-        let mut objects = bodies.filter_map(|body| serde_json::from_value(body).ok());
+        let mut objects = bodies.filter_map(|body| serde_json::from_str(&body).ok());
         let first =
             objects.find_map(|object: NodePodProbe| object.spec.pod_probes.into_iter().next());
         let mut entries = first.context("no node's object is to be written")?.probes;

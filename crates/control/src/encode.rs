@@ -6,6 +6,7 @@ use kube::core::Request as Builder;
 use kube::core::request::Error as BuildError;
 use leadsman_reconcile::{ObjectName, WriteKind, WriteVerb};
 use serde_json::Value;
+use serde_json::value::RawValue;
 
 use crate::request::DecodeReply;
 use crate::rules::Rules;
@@ -29,12 +30,12 @@ pub(crate) fn find_decoder<R: Rules>(written: &WriteKind) -> Option<DecodeReply<
     Some(kind.decode_reply)
 }
 
-/// The request of a write. `manager` is the field manager under which it stands in managedFields.
+/// The request of a write, whose body is JSON. `manager` is the field manager under which it stands in managedFields.
 pub(crate) fn encode_write(
     manager: &str,
     kind: &WriteKind,
     object: &ObjectName,
-    body: &Value,
+    body: &str,
 ) -> Result<HttpRequest<Vec<u8>>, BuildError> {
     let (name, (plural, subresource)) = (&object.name, split_resource(kind));
     let builder = Builder::new(collection_path(kind, plural, &object.namespace));
@@ -50,19 +51,19 @@ pub(crate) fn encode_write(
         dry_run: kind.verb == WriteVerb::DryRun,
         field_manager: Some(manager.to_owned()),
     };
+    let raw = || serde_json::from_str::<&RawValue>(body).map_err(BuildError::SerializeBody);
     match kind.verb {
-        WriteVerb::MergePatch => patch(&params, &Patch::Merge(body)),
-        WriteVerb::StrategicPatch => patch(&params, &Patch::Strategic(body)),
+        WriteVerb::MergePatch => patch(&params, &Patch::Merge(raw()?)),
+        WriteVerb::StrategicPatch => patch(&params, &Patch::Strategic(raw()?)),
         // Forced: a field that another manager has with another value would be a conflict (409), and what is applied is ours to
         // say, whoever has it.
         WriteVerb::Apply(manager) => {
-            patch(&PatchParams::apply(manager).force(), &Patch::Apply(body))
+            patch(&PatchParams::apply(manager).force(), &Patch::Apply(raw()?))
         }
-        WriteVerb::Create | WriteVerb::DryRun => {
-            builder.create(&post, body.to_string().into_bytes())
-        }
-        WriteVerb::Replace => builder.replace(name, &post, body.to_string().into_bytes()),
+        WriteVerb::Create | WriteVerb::DryRun => builder.create(&post, body.into()),
+        WriteVerb::Replace => builder.replace(name, &post, body.into()),
         WriteVerb::Delete => {
+            let body: Value = serde_json::from_str(body).map_err(BuildError::SerializeBody)?;
             let text = |place| Some(body.pointer(place)?.as_str()?.to_owned());
             let preconditions = Preconditions {
                 uid: text("/preconditions/uid"),
@@ -138,7 +139,7 @@ mod tests {
             namespace: namespace.to_owned(),
             name: "a".to_owned(),
         };
-        let body = json!({"preconditions": {"uid": "u"}});
+        let body = json!({"preconditions": {"uid": "u"}}).to_string();
         let request = encode_write("leadsman-lamps", &kind, &name, &body).unwrap();
         let media = request.headers().get(CONTENT_TYPE).unwrap();
         let media = media.to_str().unwrap().to_owned();

@@ -126,7 +126,7 @@ impl<W: WatchedKinds> Rules for Reconciled<W> {
         let refused = id.clone();
         Some(Request {
             kind,
-            http: encode::encode_write(&manager, kind, name, &write.body()),
+            http: encode::encode_write(&manager, kind, name, &write.text()),
             reply,
             read_back: is_read_back
                 .then(|| encode::encode_read(kind, name))

@@ -468,7 +468,7 @@ impl<F: Tested> TestServer<F> {
                 *self.writes.entry(kind.label).or_default() += 1;
                 let sent = Sent {
                     kind,
-                    body: write.body().into_owned(),
+                    body: write.body(),
                     limit: F::limit_pods(self.reconciler.world()),
                     at: self.now,
                 };

@@ -137,7 +137,7 @@ fn due(
         name,
     });
     let write = reconciler.take_due(&WriteId { kind, name }, now())?;
-    Some(write.body().into_owned())
+    Some(write.body())
 }
 
 /// The object that is due for a node, with a verdict about each entry.

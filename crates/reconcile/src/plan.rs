@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
+use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::feature::{Feature, Watch, WriteKind, WriteVerb};
@@ -77,7 +78,15 @@ pub struct Write<F: Feature> {
 /// is built when it is sent.
 enum Body {
     Ready(Box<str>),
-    Built(Box<dyn Fn() -> Value + Send + Sync>),
+    Built(Box<dyn Fn() -> String + Send + Sync>),
+}
+
+impl Body {
+    fn of<T: Serialize>(build: impl Fn() -> T + Send + Sync + 'static) -> Self {
+        Self::Built(Box::new(move || {
+            serde_json::to_string(&build()).expect("objects of the API are plain JSON")
+        }))
+    }
 }
 
 type RefusalNotice = Box<dyn Fn(&Refusal) -> Notice + Send + Sync>;
@@ -134,20 +143,23 @@ impl<F: Feature> Write<F> {
         self.purpose
     }
 
-    /// The body of its request.
-    pub fn body(&self) -> Cow<'_, Value> {
+    /// The body of its request, as it is sent.
+    pub fn text(&self) -> Cow<'_, str> {
         match &self.body {
-            Body::Ready(text) => {
-                Cow::Owned(serde_json::from_str(text).expect("it was written as JSON"))
-            }
+            Body::Ready(text) => Cow::Borrowed(text),
             Body::Built(build) => Cow::Owned(build()),
         }
+    }
+
+    /// The same, read.
+    pub fn body(&self) -> Value {
+        serde_json::from_str(&self.text()).expect("it was written as JSON")
     }
 
     /// Restricts a deletion to an object that has not changed since this version.
     pub fn in_version(&mut self, version: &str) -> &mut Self {
         debug_assert_eq!(self.kind().verb, WriteVerb::Delete);
-        let mut body = self.body().into_owned();
+        let mut body = self.body();
         body["preconditions"]["resourceVersion"] = version.into();
         self.body = Body::Ready(body.to_string().into());
         self
@@ -278,28 +290,28 @@ impl<'a, F: Feature> Plan<'a, F> {
 
     /// Wants an object created. Its name is computed, so that what is created twice meets itself. The object is built when the
     /// write is sent; the purpose is what its content follows from.
-    pub fn create(
+    pub fn create<T: Serialize>(
         &mut self,
         kind: &WriteKind,
         name: impl Into<Arc<ObjectName>>,
         purpose: Purpose,
-        build: impl Fn() -> Value + Send + Sync + 'static,
+        build: impl Fn() -> T + Send + Sync + 'static,
     ) -> &mut Write<F> {
         debug_assert!(matches!(kind.verb, WriteVerb::Create | WriteVerb::DryRun));
-        let (id, body) = (Self::id(kind, name), Body::Built(Box::new(build)));
+        let (id, body) = (Self::id(kind, name), Body::of(build));
         self.push(Write::of_body(id, purpose, body))
     }
 
     /// Wants an object replaced as a whole. It is built when the write is sent; the purpose is what its content follows from.
-    pub fn replace(
+    pub fn replace<T: Serialize>(
         &mut self,
         kind: &WriteKind,
         name: impl Into<Arc<ObjectName>>,
         purpose: Purpose,
-        build: impl Fn() -> Value + Send + Sync + 'static,
+        build: impl Fn() -> T + Send + Sync + 'static,
     ) -> &mut Write<F> {
         debug_assert_eq!(kind.verb, WriteVerb::Replace);
-        let (id, body) = (Self::id(kind, name), Body::Built(Box::new(build)));
+        let (id, body) = (Self::id(kind, name), Body::of(build));
         self.push(Write::of_body(id, purpose, body))
     }
 
@@ -338,12 +350,12 @@ impl<'a, F: Feature> Plan<'a, F> {
     /// Returns the API server's verdict on an object that would be created, asked for once for each purpose; `None` until it
     /// has answered. A refusal is asked for again after five minutes, since what refuses may be a webhook or a policy that
     /// changes.
-    pub fn judge(
+    pub fn judge<T: Serialize>(
         &mut self,
         kind: &WriteKind,
         name: impl Into<Arc<ObjectName>>,
         purpose: Purpose,
-        build: impl Fn() -> Value + Send + Sync + 'static,
+        build: impl Fn() -> T + Send + Sync + 'static,
     ) -> Option<Result<(), &Refusal>> {
         debug_assert_eq!(kind.verb, WriteVerb::DryRun);
         let (histories, id) = (self.histories, Self::id(kind, name));
@@ -374,6 +386,11 @@ impl<'a, F: Feature> Plan<'a, F> {
         part: WritePart,
     ) -> Option<PartRest> {
         self.histories.part_rest(Self::place(kind), name, part)
+    }
+
+    /// Whether anything is remembered of the writes of an object. If not, none of its parts rests.
+    pub fn remembers(&self, kind: &WriteKind, name: &ObjectName) -> bool {
+        self.histories.knows(Self::place(kind), name)
     }
 
     /// Says what is wanted of all parts of a write of a kind, also of those that are as they should be: what was carried out of a

@@ -2,7 +2,8 @@
 
 mod asked;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
+use std::collections::btree_map::{BTreeMap, Entry};
 use std::ops::Bound;
 use std::sync::Arc;
 use std::time::Duration;
@@ -238,25 +239,33 @@ impl<K: Stored> Store<K> {
 
     /// Takes in a state. None if it shows nothing new.
     pub(crate) fn observe(&mut self, object: Arc<K>, source: Source) -> Option<Change<K>> {
-        let (name, version) = (object.name(), object.version());
+        let (name, version) = (object.shared_name(), object.version());
         self.watch.observe(source, version);
-        let known = self.version(&name);
+        // Looked up once: among many objects that costs more than all else.
+        let entry = self.objects.entry(name);
+        let known = match &entry {
+            Entry::Occupied(known) => Some(known.get().version()),
+            Entry::Vacant(_) => None,
+        };
         let is_found = source == Source::Reply && known.is_none() && object.is_hidden();
-        if !is_found && self.watch.is_stale(source, &name, version, known) {
+        if !is_found && self.watch.is_stale(source, entry.key(), version, known) {
             return None;
         }
-        self.undecodable.remove(&name);
-        let (name, before) = match self.objects.remove_entry(&name) {
-            Some((name, before)) => (name, Some(before)),
-            None => (object.shared_name(), None),
+        let name = entry.key().clone();
+        let before = match entry {
+            Entry::Occupied(mut known) => Some(known.insert(object.clone())),
+            Entry::Vacant(place) => {
+                place.insert(object.clone());
+                None
+            }
         };
+        self.undecodable.remove(&name);
         if let Some(before) = &before {
             self.forget_words(&name, before);
         }
         object.words(&mut |word| self.insert_word(word, &name, &object));
         self.count_late(&name, &*object);
         self.correct_asked(&name, Some(&object));
-        self.objects.insert(name.clone(), object.clone());
         let is_same = before
             .as_ref()
             .is_some_and(|before| before.uid() == object.uid() && object.is_same(before));

@@ -351,6 +351,11 @@ impl Histories {
         })
     }
 
+    /// Whether anything is known of the writes of an object.
+    pub(crate) fn knows(&self, kind: usize, name: &ObjectName) -> bool {
+        self.get(kind, name).is_some()
+    }
+
     /// Forgets the parts of which something else is wanted.
     pub(crate) fn want_parts(&mut self, id: &WriteId, wanted: &[WritePart]) {
         if let Some(history) = self.of_mut(id) {

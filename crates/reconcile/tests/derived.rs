@@ -388,7 +388,7 @@ fn send(lamps: &mut Reconciler<Lamps>, now: Now) -> Vec<String> {
         return Vec::new();
     };
     lamps.note_done(&id, true, now);
-    let body = write.body().into_owned();
+    let body = write.body();
     let data = body["data"].as_object().expect("the data");
     data.keys().cloned().collect()
 }

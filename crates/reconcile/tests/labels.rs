@@ -57,7 +57,7 @@ fn a_pod_gets_the_colour_of_the_config_map_that_it_names() {
     let now = Now::default();
     let write = reconciler.take_due(&due, now).expect("a write is due");
     assert_eq!(
-        *write.body(),
+        write.body(),
         json!({"metadata": {"labels": {COLOUR: "red"}}})
     );
     assert!(reconciler.take_due(&due, now).is_none(), "it is under way");

@@ -389,7 +389,7 @@ fn nothing_of_an_object_is_due_before_the_watch_shows_its_deletion() {
     let mut tower = Tower::new();
     tower.show(&[("gone", "yes")]);
     let (id, write) = tower.due().remove(0);
-    assert_eq!(*write.body(), json!({"preconditions": {"uid": "u"}}));
+    assert_eq!(write.body(), json!({"preconditions": {"uid": "u"}}));
     tower.bells.note_done(&id, false, tower.now);
     tower.pass(100);
     assert!(tower.labels().is_empty());

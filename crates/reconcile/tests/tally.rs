@@ -277,7 +277,7 @@ fn what_this_process_itself_knows_makes_keys_run_once_it_writes() {
         .wanted()
         .find(|write| write.kind().label == DELETE.label);
     let preconditions = json!({"preconditions": {"uid": "a", "resourceVersion": "1"}});
-    let body = deletion.map(|write| write.body().into_owned());
+    let body = deletion.map(leadsman_reconcile::Write::body);
     assert_eq!(body, Some(preconditions));
 }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 
-use leadsman_reconcile::{Fate, PartRest, Plan, Purpose, WritePart};
+use leadsman_reconcile::{Fate, PartRest, Plan, Purpose, WriteKind, WritePart};
 
 use super::PodProbes;
 use super::context::{
@@ -360,9 +360,15 @@ struct MarkRests {
 }
 
 impl MarkRests {
+    const KINDS: [&WriteKind; 2] = [&REMOVE_MARKS, &APPLY_MARKS];
+
     fn new(name: &PodName, compared: &[ComparedMark], writes: &mut Plan<'_, PodProbes>) -> Self {
         let (mut held, mut contested) = (Vec::new(), Vec::new());
         let now = writes.now().monotonic;
+        // Nothing was written of most pods, whose marks are not hashed then.
+        if !Self::KINDS.iter().any(|kind| writes.remembers(kind, name)) {
+            return Self { held, contested };
+        }
         for one in compared {
             let Some(rest) = rest_of(name, part_of(one), writes) else {
                 continue;
@@ -380,7 +386,7 @@ impl MarkRests {
         }
         if !compared.is_empty() {
             let parts = || compared.iter().map(part_of).collect();
-            for kind in [&REMOVE_MARKS, &APPLY_MARKS] {
+            for kind in Self::KINDS {
                 writes.want_parts(kind, name.clone(), parts());
             }
         }
@@ -396,7 +402,7 @@ fn part_of(one: &ComparedMark) -> WritePart {
 }
 
 fn rest_of(name: &ObjectName, part: WritePart, writes: &Plan<'_, PodProbes>) -> Option<PartRest> {
-    let kinds = [&REMOVE_MARKS, &APPLY_MARKS].into_iter();
+    let kinds = MarkRests::KINDS.into_iter();
     let rests = kinds.filter_map(|kind| writes.part_rest(kind, name, part));
     rests.max_by_key(|rest| rest.times)
 }

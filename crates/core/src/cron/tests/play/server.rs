@@ -149,7 +149,7 @@ impl Play {
                 } else {
                     RunKind::BroadcastJob
                 };
-                return self.create(kind, name, body.into_owned());
+                return self.create(kind, name, body);
             }
             _ => {
                 let kind = if label == "advancedcronjob_delete_job" {

@@ -162,7 +162,7 @@ impl Scene {
         let cluster = ObservedCluster::new(planned, now());
         let mut wanted = cluster.reconciler.wanted();
         let object = wanted.find(|write| write.kind().resource == "nodepodprobes")?;
-        let mut object = object.body().into_owned();
+        let mut object = object.body();
         let revision = object["spec"]["podProbes"][0]["probes"][0]["revision"].clone();
         let mut states = self.states.clone();
         for state in &mut states {

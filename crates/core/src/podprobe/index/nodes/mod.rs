@@ -194,7 +194,6 @@ impl Nodes {
             cx.affected.pods.extend(state.wanting_pods().cloned());
             self.compare_pods(&name, cx);
         }
-        cx.affected.nodes.insert(name);
     }
 
     /// Removes a node.

@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use leadsman_api::node_pod_probe::{NodePodProbe, NodePodProbeSpec};
 use leadsman_reconcile::{Fate, ObjectName, Plan, Purpose, Refusal, Rest};
-use serde_json::json;
 
 use super::{NodeState, Nodes};
 use crate::podprobe::index::PodProbes;
@@ -107,7 +106,7 @@ impl Nodes {
             if let Some(meta) = &meta {
                 object.metadata = meta.clone();
             }
-            json!(object)
+            object
         };
         if object.is_some() {
             plan.replace(kind, id, purpose, build)

@@ -278,7 +278,7 @@ impl Index {
     pub(super) fn due(&mut self, target: &WriteTarget, now: Now) -> Option<Write> {
         for id in ids_of(target) {
             if let Some(write) = self.reconciler.take_due(&id, now) {
-                let typed = typed_write(&id, write.body().into_owned())?;
+                let typed = typed_write(&id, write.body())?;
                 let is_deletion = matches!(typed, Write::DeleteNodePodProbe { .. });
                 let has_reply = !is_deletion && !write.may_end_object();
                 self.sent.insert(target.clone(), (id, has_reply));

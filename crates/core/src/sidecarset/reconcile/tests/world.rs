@@ -314,7 +314,7 @@ impl World {
         let wanted = self.reconciler.wanted();
         let wanted = wanted.map(|write| {
             let id = write_id(write.kind(), write.name().clone());
-            (id, write.body().into_owned())
+            (id, write.body())
         });
         wanted.collect()
     }

@@ -40,7 +40,7 @@ impl World {
         let write = self.reconciler.take_due(id, self.now())?;
         Some(Sent {
             id: id.clone(),
-            body: write.body().into_owned(),
+            body: write.body(),
         })
     }
 
