@@ -56,7 +56,13 @@ impl Oracle<'_> {
                 let version = match self.verdict(pod, row) {
                     Some(verdict) => {
                         let values = verdict.values.clone().unwrap_or_default();
-                        let claims = values.get("role") == Some(&exclusive.value);
+                        let role = values.get("role");
+                        let claims = role == Some(&exclusive.value);
+                        // Who claims the value in vain has none of an earlier verdict either.
+                        if role.is_some() && !has && label != role.filter(|_| !claims) {
+                            let name = pod.name_any();
+                            faults.push(format!("{name}: {entry} is {label:?} after {values:?}"));
+                        }
                         claims.then(|| values["version"].parse().unwrap_or_default())
                     }
                     // A pod without a verdict keeps what it has, unless another one has a better claim.
