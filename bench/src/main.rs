@@ -50,10 +50,15 @@ use std::path::PathBuf;
 
 use anyhow::{Result, bail};
 use clap::{Parser, ValueEnum};
+use tikv_jemallocator::Jemalloc;
 
 use machine::Machine;
 use report::{Amount as _, Report};
 use tenants::Attack;
+
+/// The rules alone and the floors allocate as the programs do that they are compared with.
+#[global_allocator]
+static ALLOCATOR: Jemalloc = Jemalloc;
 
 /// Measures leadsman and writes down what was measured.
 #[derive(Parser)]
