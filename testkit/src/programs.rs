@@ -35,8 +35,9 @@ macro_rules! module {
 const CLUSTER: Module = module!("");
 
 /// Other versions of some of its programs, by the names of their folders.
-const OTHER_VERSIONS: [(&str, Module); 3] = [
+const OTHER_VERSIONS: [(&str, Module); 4] = [
     ("kubernetes-1.31", module!("kubernetes-1.31/")),
+    ("kubernetes-1.35", module!("kubernetes-1.35/")),
     ("kubernetes-1.36", module!("kubernetes-1.36/")),
     ("containerd-2", module!("containerd-2/")),
 ];

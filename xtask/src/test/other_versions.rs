@@ -18,7 +18,7 @@ use crate::cargo::{self, Executable};
 /// Versions that differ from those of the ordinary run.
 #[derive(Debug, Default, clap::Args)]
 pub(super) struct OtherVersions {
-    /// Run `api` on this Kubernetes, 1.31 or 1.36, or `node --vm` on 1.36; compiled the first time
+    /// Run `api` on this Kubernetes, 1.31, 1.35 or 1.36, or `node --vm` on one of the last two; compiled the first time
     #[arg(long, value_name = "MINOR")]
     kubernetes: Option<String>,
     /// Run `node` on this containerd, 2; compiled the first time
