@@ -217,7 +217,7 @@ impl FilledIndex {
             reconciler,
             now,
         };
-        // What is planned of each object as it arrives takes no more memory than what is kept, unlike all plans together.
+        // Planned as they arrive: all plans together would take more memory than what is kept.
         filled.reconciler.begin_term();
         let mut due = BTreeSet::new();
         for number in 0..markers {
@@ -288,8 +288,10 @@ impl FilledIndex {
 
     /// The first object that is to be written shows what an entry looks like.
     fn learn_entries(&mut self, due: &BTreeSet<WriteId>) -> Result<()> {
-        let bodies = self.write(due).into_iter();
-        let mut objects = bodies.filter_map(|body| serde_json::from_str(&body).ok());
+        let mut objects = due.iter().filter_map(|id| {
+            let body = self.write(&BTreeSet::from([id.clone()])).pop()?;
+            serde_json::from_str(&body).ok()
+        });
         let first =
             objects.find_map(|object: NodePodProbe| object.spec.pod_probes.into_iter().next());
         let mut entries = first.context("no node's object is to be written")?.probes;

@@ -30,7 +30,7 @@ pub(crate) fn find_decoder<R: Rules>(written: &WriteKind) -> Option<DecodeReply<
     Some(kind.decode_reply)
 }
 
-/// The request of a write, whose body is JSON. `manager` is the field manager under which it stands in managedFields.
+/// The request of a write, whose body is this JSON; that of a deletion has its preconditions. `manager` is the field manager under which it stands in managedFields.
 pub(crate) fn encode_write(
     manager: &str,
     kind: &WriteKind,

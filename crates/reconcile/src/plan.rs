@@ -143,7 +143,7 @@ impl<F: Feature> Write<F> {
         self.purpose
     }
 
-    /// The body of its request, as it is sent.
+    /// The body of its request, as it is sent; of a deletion, the preconditions of it.
     pub fn text(&self) -> Cow<'_, str> {
         match &self.body {
             Body::Ready(text) => Cow::Borrowed(text),

@@ -8,8 +8,8 @@ mod finding;
 mod write;
 
 use std::borrow::Cow;
-use std::collections::HashMap;
-use std::collections::hash_map::Entry;
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::fmt;
 use std::sync::Arc;
 
@@ -69,15 +69,14 @@ pub struct Conflict {
 /// Assigns keys to probes: the first claim wins.
 struct KeyClaims<T> {
     mark: fn(Arc<str>) -> Mark,
-    /// Hashed, as the node of an ordered map has room for eleven.
-    by_key: HashMap<Arc<str>, (ProbePosition, Want<T>)>,
+    by_key: BTreeMap<Arc<str>, (ProbePosition, Want<T>)>,
 }
 
 impl<T> KeyClaims<T> {
     fn new(mark: fn(Arc<str>) -> Mark) -> Self {
         Self {
             mark,
-            by_key: HashMap::new(),
+            by_key: BTreeMap::new(),
         }
     }
 

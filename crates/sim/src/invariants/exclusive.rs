@@ -74,8 +74,8 @@ impl Holders {
         });
         for (key, _) in given {
             let own = self.holding(after, key);
-            // A record may be older than an edit by which its marker gives another label. So a pod with several was given the
-            // value by any of them.
+            // A record may be older than an edit by which its marker gives another label. So a pod with several records was given
+            // the value by any of them, and it is missed if that was one that the other pod has too.
             let others = self.pods.iter().filter(|(name, pod)| {
                 *name != text(after, "name")
                     && pod["metadata"]["labels"][key] == PRIMARY

@@ -58,7 +58,7 @@ impl Oracle<'_> {
                         let values = verdict.values.clone().unwrap_or_default();
                         let role = values.get("role");
                         let claims = role == Some(&exclusive.value);
-                        // Who claims the value in vain has none of an earlier verdict either.
+                        // The label is that of this verdict, or none where it claims in vain; never one of an earlier verdict.
                         if role.is_some() && !has && label != role.filter(|_| !claims) {
                             let name = pod.name_any();
                             faults.push(format!("{name}: {entry} is {label:?} after {values:?}"));

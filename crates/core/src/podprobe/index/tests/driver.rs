@@ -211,6 +211,13 @@ impl Index {
         self.plan(now)
     }
 
+    /// Takes in what happened at `now`. Returns whether a key has to run for it.
+    pub(super) fn has_key_run(&mut self, event: Event, now: Now) -> bool {
+        self.take_in(event, now);
+        let deadline = self.reconciler.take_effects(now).deadline;
+        deadline.is_some_and(|deadline| deadline <= now.monotonic)
+    }
+
     fn take_in(&mut self, event: Event, now: Now) {
         let reconciler = &mut self.reconciler;
         reconciler.set_now(now);

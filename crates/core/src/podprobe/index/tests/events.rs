@@ -92,6 +92,22 @@ fn equal_snapshots_change_nothing() {
     }
 }
 
+/// Kubelets report of nodes and pods all the time, and hardly any of it is read.
+#[test]
+fn what_is_not_read_of_nodes_and_pods_has_no_key_run() {
+    let mut world = World::probing(&[idle()]);
+    world.verdict("way#idle", "Succeeded", "");
+    world.settle();
+    for (kind, id) in [
+        (WatchedKind::Pod, p0()),
+        (WatchedKind::Node, name("", "n0")),
+    ] {
+        let source = Source::List(at(world.cluster.version));
+        let snapshot = world.cluster.snapshot(kind, &id, source).unwrap();
+        assert!(!world.index.has_key_run(snapshot, world.now()), "{kind:?}");
+    }
+}
+
 /// The API server moves the generation with the spec, but one that was restored may show an old one with another spec.
 #[test]
 fn entries_are_read_again_where_the_generation_moved_and_from_every_list() {
