@@ -365,7 +365,7 @@ impl MarkRests {
     fn new(name: &PodName, compared: &[ComparedMark], writes: &mut Plan<'_, PodProbes>) -> Self {
         let (mut held, mut contested) = (Vec::new(), Vec::new());
         let now = writes.now().monotonic;
-        // Of most pods no write is remembered, so that no mark of theirs rests.
+        // No write is remembered of most pods, so that none of their marks rests.
         if !Self::KINDS.iter().any(|kind| writes.remembers(kind, name)) {
             return Self { held, contested };
         }
