@@ -1,6 +1,6 @@
 //! Values that only one pod has: who should have them.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
@@ -33,98 +33,108 @@ fn setter<'a, 'b>(rows: &'b [Row<'a>], label: &str) -> Option<&'b Row<'a>> {
     setters.min_by_key(|row| !row.has_container)
 }
 
+/// The claim of a pod to the value of a probe.
+#[derive(Debug)]
+struct Claim {
+    version: u64,
+    has: bool,
+    /// Whether the pod has no verdict: it keeps what it has, unless another one has a better claim.
+    is_silent: bool,
+    pod: String,
+}
+
+/// The claims to the value of one probe, and the pods that have it.
+#[derive(Default)]
+struct Contest {
+    claims: Vec<Claim>,
+    holders: Vec<String>,
+}
+
 impl Oracle<'_> {
     /// Checks that the pod that claims a value with the highest version has it, and no other.
     pub(super) fn check_exclusive(&self, faults: &mut Vec<String>) {
-        // The claims by probe, each with whether the pod has the value, and all pods that have it.
-        let mut claims: BTreeMap<String, Vec<(u64, bool, String)>> = BTreeMap::new();
-        let mut holders: BTreeMap<String, Vec<String>> = BTreeMap::new();
-        let mut silent = BTreeSet::new();
+        let mut contests: BTreeMap<String, Contest> = BTreeMap::new();
         for pod in &self.pods {
             let rows = self.rows(pod);
             for row in &rows {
-                let (Some(exclusive), entry) = (exclusive_of(row), row.entry_name()) else {
+                let Some(exclusive) = exclusive_of(row) else {
                     continue;
                 };
-                let is_setter =
-                    setter(&rows, &exclusive.label).is_some_and(|it| std::ptr::eq(it, row));
-                if !is_setter {
-                    continue;
-                }
-                let label = pod.labels().get(&exclusive.label);
-                let has = label == Some(&exclusive.value);
-                let version = match self.verdict(pod, row) {
-                    Some(verdict) => {
-                        let values = verdict.values.clone().unwrap_or_default();
-                        let role = values.get("role");
-                        let claims = role == Some(&exclusive.value);
-                        // The label is that of this verdict, or none where it claims in vain; never one of an earlier verdict.
-                        if role.is_some() && !has && label != role.filter(|_| !claims) {
-                            let name = pod.name_any();
-                            faults.push(format!("{name}: {entry} is {label:?} after {values:?}"));
-                        }
-                        claims.then(|| values["version"].parse().unwrap_or_default())
-                    }
-                    // A pod without a verdict keeps what it has, unless another one has a better claim.
-                    None if has => {
-                        silent.insert((entry.clone(), pod.name_any()));
-                        let recorded = record(pod, &entry)["version"].as_u64();
-                        Some(recorded.unwrap_or_default())
-                    }
-                    None => continue,
-                };
-                if let Some(version) = version {
-                    let claim = (version, has, pod.name_any());
-                    claims.entry(entry.clone()).or_default().push(claim);
-                }
-                if has {
-                    holders
-                        .entry(entry.clone())
-                        .or_default()
-                        .push(pod.name_any());
-                }
-                // A pod without a verdict may have the label by another marker.
-                let is_silent = silent.contains(&(entry.clone(), pod.name_any()));
-                let holds = record(pod, &entry)["holds"].as_bool().unwrap_or_default();
-                if has != holds && !is_silent {
-                    let name = pod.name_any();
-                    faults.push(format!(
-                        "{name}: {entry} is {label:?} beside {}",
-                        record(pod, &entry)
-                    ));
+                if setter(&rows, &exclusive.label).is_some_and(|it| std::ptr::eq(it, row)) {
+                    let contest = contests.entry(row.entry_name()).or_default();
+                    self.note_claim((pod, row), exclusive, contest, faults);
                 }
             }
         }
-        for (entry, mut claims) in claims {
-            let proved = self
-                .pods
-                .iter()
-                .filter_map(|pod| record(pod, &entry)["version"].as_u64());
-            let floor = proved.max().unwrap_or_default();
-            claims.retain(|(version, _, pod)| {
-                *version >= floor || silent.contains(&(entry.clone(), pod.clone()))
-            });
-            let expected = claims
-                .iter()
-                .max_by_key(|(version, has, _)| (*version, *has));
-            let holders = holders.remove(&entry).unwrap_or_default();
-            let is_right = match (expected, &holders[..]) {
-                (None, []) => true,
-                // Any one of equal claims may have it.
-                (Some((version, ..)), [holder]) => claims
-                    .iter()
-                    .any(|(own, _, pod)| own == version && pod == holder),
-                _ => false,
-            };
-            if !is_right {
-                faults.push(format!(
-                    "{entry}: {holders:?} have the value that {claims:?} claim, from {floor} on"
-                ));
-            }
+        for (entry, contest) in contests {
+            self.check_contest(&entry, contest, faults);
         }
-        for (entry, holders) in holders {
+    }
+
+    /// Takes in what a pod claims and has by the row that sets the label.
+    fn note_claim(
+        &self,
+        (pod, row): (&Pod, &Row<'_>),
+        exclusive: &ExclusiveLabel,
+        contest: &mut Contest,
+        faults: &mut Vec<String>,
+    ) {
+        let (name, entry) = (pod.name_any(), row.entry_name());
+        let label = pod.labels().get(&exclusive.label);
+        let has = label == Some(&exclusive.value);
+        let record = record(pod, &entry);
+        let verdict = self.verdict(pod, row);
+        let is_silent = verdict.is_none();
+        let version = if let Some(verdict) = verdict {
+            let values = verdict.values.clone().unwrap_or_default();
+            let role = values.get("role");
+            let claims = role == Some(&exclusive.value);
+            // The label is that of this verdict, or none where it claims in vain; never one of an earlier verdict.
+            if role.is_some() && !has && label != role.filter(|_| !claims) {
+                faults.push(format!("{name}: {entry} is {label:?} after {values:?}"));
+            }
+            claims.then(|| values["version"].parse().unwrap_or_default())
+        } else {
+            has.then(|| record["version"].as_u64().unwrap_or_default())
+        };
+        // A pod without a verdict may have the label by another marker.
+        if !is_silent && has != (record["holds"] == true) {
+            faults.push(format!("{name}: {entry} is {label:?} beside {record}"));
+        }
+        if has {
+            contest.holders.push(name.clone());
+        }
+        contest.claims.extend(version.map(|version| Claim {
+            version,
+            has,
+            is_silent,
+            pod: name,
+        }));
+    }
+
+    fn check_contest(&self, entry: &str, contest: Contest, faults: &mut Vec<String>) {
+        let Contest {
+            mut claims,
+            holders,
+        } = contest;
+        let versions = self
+            .pods
+            .iter()
+            .filter_map(|pod| record(pod, entry)["version"].as_u64());
+        let floor = versions.max().unwrap_or_default();
+        claims.retain(|claim| claim.version >= floor || claim.is_silent);
+        let expected = claims.iter().max_by_key(|claim| (claim.version, claim.has));
+        let is_right = match (expected, &holders[..]) {
+            (None, []) => true,
+            // Any one of equal claims may have it.
+            (Some(expected), [holder]) => claims
+                .iter()
+                .any(|claim| claim.version == expected.version && claim.pod == *holder),
+            _ => false,
+        };
+        if !is_right {
             faults.push(format!(
-                "{entry}: {holders:?} have a value that nobody claims"
+                "{entry}: {holders:?} have the value that {claims:?} claim, from {floor} on"
             ));
         }
     }
