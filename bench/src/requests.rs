@@ -114,15 +114,15 @@ impl Requests {
         all.filter(|(_, request)| which(request)).count()
     }
 
-    /// Writes and failures by kind, reads by verb, each with its count. The Lease's requests are left out.
+    /// Writes, failures and lists by kind, other reads by verb, each with its count. The Lease's requests are left out.
     pub(crate) fn listed(&self) -> String {
         let mut counts = BTreeMap::<&str, usize>::new();
         for (kind, requests) in &self.0 {
             let one = &requests[0].1;
-            let is_read = !one.is_write() && one.code < 300;
+            let is_plain = !one.is_write() && one.verb != "list" && one.code < 300;
             if !is_of_lease(one) {
                 *counts
-                    .entry(if is_read { &one.verb } else { kind })
+                    .entry(if is_plain { &one.verb } else { kind })
                     .or_default() += requests.len();
             }
         }
@@ -178,7 +178,7 @@ mod tests {
         assert_eq!([us.writes_of("pods"), us.writes_of("leases")], [4, 2]);
         assert_eq!(Requests::largest([&us, &Requests::default()]), us);
         assert_eq!([us.failed(), us.lease()], [1, 2]);
-        let listed = "1 × get, 1 × get nodes 404, 1 × list, 1 × patch pods, 2 × patch pods/status, 1 × patch pods/status 409";
+        let listed = "1 × get, 1 × get nodes 404, 1 × list pods, 1 × patch pods, 2 × patch pods/status, 1 × patch pods/status 409";
         assert_eq!(us.listed(), listed);
         assert_eq!(Requests::default().listed(), "nothing");
     }

@@ -110,12 +110,12 @@ fn labels(revision: Option<&str>) -> BTreeMap<String, String> {
     labels.collect()
 }
 
-/// Writes the archive beside its place and moves it there, so that nobody imports half of one.
+/// Writes the archive beside its place and moves it there, so that nobody imports half of one; two processes may do so at once.
 fn write(image: &Image, place: &Path) -> Result<String> {
     if let Some(folder) = place.parent() {
         fs::create_dir_all(folder)?;
     }
-    let partial = place.with_extension("partial");
+    let partial = place.with_extension(format!("{}.partial", std::process::id()));
     let digest = image.write(BufWriter::new(File::create(&partial)?))?;
     fs::rename(&partial, place)?;
     Ok(digest)

@@ -28,6 +28,8 @@ use crate::requests::Since;
 use crate::share_of;
 
 const GATES: &str = "PodProbeMarkerGate=true,SidecarSetGate=true";
+/// What these gates switch on.
+const FEATURES: [&str; 2] = ["podprobe", "sidecarset"];
 const NODES: usize = 5_000;
 /// Between two looks at the manager's memory.
 const LOOK: Duration = Duration::from_secs(1);
@@ -107,6 +109,7 @@ async fn first_start(
     let planned = async {
         let ready = manager.ready().await?;
         markers.planned(world).await?;
+        manager.begins_writes(&FEATURES).await?;
         wait("the last entries", QUIET).await;
         Ok(ready)
     };
@@ -286,6 +289,7 @@ async fn roll_out(
     let _kubelets = start_kubelets(stage).await?;
     let mut manager = stage.start(Who::Manager, None).await?;
     manager.ready().await?;
+    manager.begins_writes(&FEATURES).await?;
     scene.wait_for_status(Sidecars::FIRST, &manager).await?;
     wait("pods with sidecars: at rest", QUIET).await;
     let done = scene.roll_out("first", &mut manager, 1).await?;

@@ -292,6 +292,28 @@ impl Contender {
         ready.context("/readyz never said 200")?
     }
 
+    /// Waits until a manager has said of each of these features that its writes begin. After a takeover, and where there never was
+    /// a Lease, it lists again before that, long after it was ready.
+    pub(super) async fn begins_writes(&self, features: &[&str]) -> Result<()> {
+        let saying = async {
+            loop {
+                let log = self.log();
+                let said: Vec<_> = log
+                    .lines()
+                    .filter(|line| line.contains("writes begin"))
+                    .collect();
+                let has_begun = |feature: &&str| said.iter().any(|line| line.contains(*feature));
+                if features.iter().all(has_begun) {
+                    return;
+                }
+                tokio::time::sleep(BETWEEN_COUNTS).await;
+            }
+        };
+        let _step = Step::begin("the first writes of each feature");
+        let said = tokio::time::timeout(PATIENCE_WITH_WRITES, saying).await;
+        said.context("half an hour is over")
+    }
+
     /// Waits until a manager has carried out so many writes of a kind, by its own count.
     pub(super) async fn written(&self, kind: &str, count: usize) -> Result<()> {
         let health = self.health().context("a floor counts nothing")?;
@@ -333,8 +355,12 @@ impl Contender {
         matches!(self.process, Running::Manager(..))
     }
 
-    /// SIGTERM to a manager, and waits for its end.
+    /// SIGTERM to a manager, and waits for its end. What it has warned of is printed: it may explain a figure.
     pub(super) async fn end(self) -> Result<()> {
+        let is_warning = |line: &&str| line.contains(" WARN ") && !line.contains("not ready");
+        for line in self.log().lines().filter(is_warning) {
+            eprintln!("bench: the manager warned: {line}");
+        }
         let lines = self.last_lines();
         match self.process {
             Running::Manager(process, _) => process.terminate().await.context(lines),
@@ -344,13 +370,23 @@ impl Contender {
 
     /// The end of a manager's log, for an error's text.
     pub(super) fn last_lines(&self) -> String {
+        if !self.is_manager() {
+            return String::new();
+        }
+        let text = self.log();
+        let lines: Vec<_> = text.lines().collect();
+        let last = lines[lines.len().saturating_sub(12)..].join("\n");
+        format!("; the last lines of the manager's log:\n{last}")
+    }
+
+    /// The log of a manager since it started; managers of one stage share a file.
+    fn log(&self) -> String {
         let Running::Manager(process, _) = &self.process else {
             return String::new();
         };
         let text = process.log().unwrap_or_default();
-        let lines: Vec<_> = text.lines().collect();
-        let last = lines[lines.len().saturating_sub(12)..].join("\n");
-        format!("; the last lines of the manager's log:\n{last}")
+        let begin = text.rfind("leadsman manager version=");
+        text[begin.unwrap_or_default()..].to_owned()
     }
 }
 
