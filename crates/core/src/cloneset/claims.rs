@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use leadsman_reconcile::{ObjectName, Store};
 
 use super::claim::{ClaimTemplate, SetClaim, has_missing_volume};
-use super::history::CloneSetHistory;
+use super::history::CloneSetRevision;
 use super::pod::{ClonePod, is_active};
 use super::set::PodSet;
 use super::state::LifecycleState;
@@ -199,7 +199,7 @@ fn is_going(pod: &ClonePod) -> bool {
 /// an earlier template mounts.
 pub(super) fn templates_of<'s>(
     set: &'s PodSet,
-    revision: &'s CloneSetHistory,
+    revision: &'s CloneSetRevision,
     newest: &str,
 ) -> Vec<&'s ClaimTemplate> {
     let present = &set.spec.claims;

@@ -18,7 +18,7 @@ use super::actions::{RETRY, plan_actions};
 use super::brake::Memory;
 use super::claim::SetClaim;
 use super::claims::Claims;
-use super::history::{CloneSetHistory, Revisions};
+use super::history::{CloneSetRevision, Revisions};
 use super::pod::{ClonePod, PodChange};
 use super::progress::progressing;
 use super::round::Round;
@@ -41,7 +41,7 @@ pub struct World {
     /// The pods.
     pub pods: Store<ClonePod>,
     /// The revisions.
-    pub revisions: Store<CloneSetHistory>,
+    pub revisions: Store<CloneSetRevision>,
     /// The claims.
     pub claims: Store<SetClaim>,
     /// How many sets have each of the reasons of [`REASONS`].
@@ -344,19 +344,19 @@ fn set_named_in(child: &ObjectName, world: &World) -> Option<CloneSetKey> {
 }
 
 impl Watch<ControllerRevision> for CloneSets {
-    type Stored = CloneSetHistory;
+    type Stored = CloneSetRevision;
 
-    fn store(world: &mut World) -> &mut Store<CloneSetHistory> {
+    fn store(world: &mut World) -> &mut Store<CloneSetRevision> {
         &mut world.revisions
     }
 
-    fn read(&self, revision: &Arc<ControllerRevision>) -> Arc<CloneSetHistory> {
-        Arc::new(CloneSetHistory::read(revision))
+    fn read(&self, revision: &Arc<ControllerRevision>) -> Arc<CloneSetRevision> {
+        Arc::new(CloneSetRevision::read(revision))
     }
 
     fn find_affected(
         &self,
-        change: &Change<CloneSetHistory>,
+        change: &Change<CloneSetRevision>,
         world: &World,
         affected: &mut dyn FnMut(CloneSetKey),
     ) {

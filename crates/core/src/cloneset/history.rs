@@ -21,7 +21,7 @@ const CLAIM_TEMPLATES: &str = "cloneset.leadsman.io/claim-templates";
 
 /// A revision of whichever workload. Of one that belongs to another one its data is not kept.
 #[derive(Debug, PartialEq)]
-pub struct CloneSetHistory {
+pub struct CloneSetRevision {
     name: ObjectName,
     pub(super) uid: String,
     version: ResourceVersion,
@@ -34,7 +34,7 @@ pub struct CloneSetHistory {
     pub(super) claims: Vec<ClaimTemplate>,
 }
 
-impl CloneSetHistory {
+impl CloneSetRevision {
     /// Reads a revision.
     pub fn read(revision: &ControllerRevision) -> Self {
         let metadata = &revision.identity;
@@ -65,7 +65,7 @@ impl CloneSetHistory {
     }
 }
 
-impl Stored for CloneSetHistory {
+impl Stored for CloneSetRevision {
     fn name(&self) -> ObjectName {
         self.name.clone()
     }
@@ -105,14 +105,14 @@ fn word_of_names(set: &str) -> String {
 /// The revisions of a set as they are known.
 #[derive(Debug)]
 pub(super) struct Revisions<'a> {
-    by_name: BTreeMap<&'a str, &'a CloneSetHistory>,
+    by_name: BTreeMap<&'a str, &'a CloneSetRevision>,
     set: &'a PodSet,
     /// The newest one, which has the present template, and how it comes to be.
     pub(super) newest: Newest,
 }
 
 impl<'a> Revisions<'a> {
-    pub(super) fn find(set: &'a PodSet, store: &'a Store<CloneSetHistory>) -> Self {
+    pub(super) fn find(set: &'a PodSet, store: &'a Store<CloneSetRevision>) -> Self {
         let namespace = &set.name.namespace;
         let owned = store.find_in(namespace, &set.uid);
         let named = store.find_in(namespace, &word_of_names(&set.name.name));
@@ -144,12 +144,12 @@ impl<'a> Revisions<'a> {
     }
 
     /// A revision by its name.
-    pub(super) fn get(&self, name: &str) -> Option<&'a CloneSetHistory> {
+    pub(super) fn get(&self, name: &str) -> Option<&'a CloneSetRevision> {
         self.by_name.get(name).copied()
     }
 
     /// The revision of a pod with this hash.
-    pub(super) fn of_hash(&self, hash: &str) -> Option<&'a CloneSetHistory> {
+    pub(super) fn of_hash(&self, hash: &str) -> Option<&'a CloneSetRevision> {
         let mut all = self.by_name.iter();
         all.find(|(name, _)| hash_in(name) == hash)
             .map(|(_, one)| *one)
@@ -195,7 +195,7 @@ impl<'a> Revisions<'a> {
     }
 
     /// Patches the newest revision: its number, or its owner, which a set that was deleted without it has taken away.
-    pub(super) fn patch(&self) -> Option<(&'a CloneSetHistory, Value)> {
+    pub(super) fn patch(&self) -> Option<(&'a CloneSetRevision, Value)> {
         let newest = self.get(&self.newest.name)?;
         let mut patch = json!({"metadata": {"uid": newest.uid}});
         let number = match self.newest.change {
@@ -215,7 +215,7 @@ impl<'a> Revisions<'a> {
     }
 
     /// Revisions that nobody needs, beyond the limit: the oldest ones. Revisions in use do not count.
-    pub(super) fn surplus(&self, hashes_of_pods: &BTreeSet<&str>) -> Vec<&'a CloneSetHistory> {
+    pub(super) fn surplus(&self, hashes_of_pods: &BTreeSet<&str>) -> Vec<&'a CloneSetRevision> {
         let is_used = |name: &str| {
             name == &*self.newest.name
                 || name == self.current()
@@ -253,7 +253,7 @@ pub fn past_templates(set: &CloneSet, revisions: &[ControllerRevision]) -> Vec<P
     let present = RevisionData::of(&template);
     let uid = set.metadata.uid.as_deref();
     let revisions = revisions.iter();
-    let own = revisions.filter(|one| CloneSetHistory::read(one).owner.as_deref() == uid);
+    let own = revisions.filter(|one| CloneSetRevision::read(one).owner.as_deref() == uid);
     let mut templates: Vec<_> = own
         .map(|one| {
             let data = RevisionData::read(&one.data);
@@ -270,7 +270,7 @@ pub fn past_templates(set: &CloneSet, revisions: &[ControllerRevision]) -> Vec<P
 }
 
 /// Whether a revision is a set's: its own, or one that nobody owns and whose labels it selects.
-fn is_ours(set: &PodSet, revision: &CloneSetHistory) -> bool {
+fn is_ours(set: &PodSet, revision: &CloneSetRevision) -> bool {
     if let Some(owner) = &revision.owner {
         return *owner == set.uid;
     }

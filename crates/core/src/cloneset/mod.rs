@@ -62,7 +62,7 @@ pub use brake::Memory;
 pub use claim::SetClaim;
 pub use explain::{CloneSetExplanation, explain_set};
 pub use feature::{CloneSetKey, World};
-pub use history::{CloneSetHistory, PastTemplate, past_templates};
+pub use history::{CloneSetRevision, PastTemplate, past_templates};
 pub use pod::ClonePod;
 pub use set::PodSet;
 pub use writes::CloneSets;

@@ -186,6 +186,27 @@ fn a_pod_whose_write_is_refused_holds_up_no_other() {
     assert_eq!(world.reason("log").1, "InForce");
 }
 
+// SDF-34
+/// The watch does not show that it is gone, as where a proxy answers so.
+#[test]
+fn a_pod_that_is_said_to_be_gone_holds_up_no_other() {
+    let mut world = world(3);
+    world.edit("log", "/spec/containers/0/image", &json!("i:2"));
+    let first = (0..3).find(|pod| world.take(*pod).is_some()).unwrap();
+    let now = world.now();
+    world.reconciler.note_gone(&upgrade_of(first), now);
+    world.pass(0);
+    assert!(world.take(first).is_some(), "it is asked again at once");
+    world.reconciler.note_gone(&upgrade_of(first), now);
+    assert_eq!(world.take(first), None);
+    world.pass(0);
+    world.settle();
+    assert_eq!(world.counts("log"), [3, 2, 3]);
+    world.pass(1);
+    world.settle();
+    assert_eq!(world.counts("log"), [3, 3, 3]);
+}
+
 // SDF-35
 #[test]
 fn the_writes_of_two_sets_that_one_pod_is_refused_are_not_repeated_in_turns() {
