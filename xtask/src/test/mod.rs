@@ -311,8 +311,10 @@ impl Run<'_> {
         let of_other_versions = self.other_versions.left_out(executable);
         left_out.extend(of_other_versions.map(str::to_owned));
         if !left_out.is_empty() {
+            // A filter would have to be a whole name too.
+            let exact = self.filter.is_none().then_some("--exact");
             let skips = left_out.iter().flat_map(|name| ["--skip", name]);
-            command.arg("--exact").args(skips);
+            command.args(exact).args(skips);
         }
         command
             .args(&self.filter)
