@@ -70,7 +70,8 @@ pub const REVISIONS: usize = 100;
 pub const NODE_REQUIREMENTS: usize = 128;
 /// The cost of a text beyond its length where it is kept.
 pub const KEPT_TEXT_BYTES: usize = 32;
-/// Bytes of the note of an event (`NoteLengthLimit` in `pkg/apis/core/validation/events.go`).
+/// Bytes of the note of an event (`NoteLengthLimit` in `pkg/apis/core/validation/events.go`), and of the message of a
+/// condition of a `SidecarSet`.
 pub const EVENT_NOTE_BYTES: usize = 1024;
 /// Characters of a DNS label, of a label's value, and of a qualified name after its `/`.
 pub const LABEL: usize = 63;
@@ -158,7 +159,8 @@ pub const RESERVED_CONDITION_TYPES: &[&str] = &[
     "SidecarSetUpgradable",
 ];
 
-/// Keys of labels and annotations that a marker may not set. By the first ones controllers recognize their pods: where a
+/// Keys of labels and annotations that neither a marker nor a `SidecarSet` may set; the policies of `leadsman manifests`
+/// forbid them too, and docs/markers.md lists them by hand. By the first ones controllers recognize their pods: where a
 /// pod has lost its own, they create new pods without end. The others are records that `OpenKruise` or leadsman reads back.
 pub const RESERVED_KEYS: &[&str] = &[
     "pod-template-hash",
@@ -182,7 +184,7 @@ pub const RESERVED_KEYS: &[&str] = &[
     "apps.kruise.io/subset-name",
 ];
 
-/// Prefixes of labels and annotations that a marker may not set, for the same reasons.
+/// Prefixes of labels and annotations that neither may set, for the same reasons.
 pub const RESERVED_PREFIXES: &[&str] = &[
     "batch.kubernetes.io/",
     "statefulset.kubernetes.io/",

@@ -8,7 +8,7 @@
 //! The targets of a class are taken in turn by namespace ([`turns`]), so that one namespace delays another by about one
 //! write, however many it has.
 //!
-//! When the API server asks one request to slow down (429, or 503 with Retry-After), its whole class slows down: no
+//! When the API server asks one request to slow down (429, or any reply with a Retry-After that is repeated), its whole class slows down: no
 //! request is begun before the time that was asked for, and then one at a time until one of them is answered otherwise.
 //! The other classes go on. A `Retry-After` is about a flow of requests and not about an object (API priority and
 //! fairness, `apiserver/pkg/server/filters/priority-and-fairness.go`).

@@ -22,11 +22,12 @@ const LONGEST: Duration = Duration::from_mins(1);
 
 const _: () = assert!(LONGEST.as_secs() < QUIET.as_secs());
 
-/// How long a write rests that was undone so many times before: not at all, then 1, 2, 4 … 60 seconds.
+/// How long a write rests after so many repetitions: not at all before the first one, then 1, 2, 4 … seconds, up to a
+/// minute.
 pub fn rest_after_undone(times: u32) -> Duration {
     match times {
         0 => Duration::ZERO,
-        times => Duration::from_secs(1 << (times - 1).min(6)).min(LONGEST),
+        times => Duration::from_secs(1 << (times - 1).min(31)).min(LONGEST),
     }
 }
 

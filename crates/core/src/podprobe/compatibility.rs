@@ -13,27 +13,34 @@ pub enum Compatibility {
     OpenKruise,
 }
 
-/// The defaults that differ between the two; timeout and success threshold are 1 in both.
+/// The value of each field that is left out.
 pub(super) struct TimingDefaults {
     pub(super) initial_delay: u32,
     pub(super) period: NonZeroU32,
+    pub(super) timeout: NonZeroU32,
+    pub(super) success_threshold: NonZeroU32,
     pub(super) failure_threshold: NonZeroU32,
 }
 
 impl Compatibility {
     pub(super) fn timing_defaults(self) -> TimingDefaults {
+        const ONE: NonZeroU32 = NonZeroU32::MIN;
         const THREE: NonZeroU32 = NonZeroU32::new(3).unwrap();
         const TEN: NonZeroU32 = NonZeroU32::new(10).unwrap();
         match self {
             Self::Kubernetes => TimingDefaults {
                 initial_delay: 0,
                 period: TEN,
+                timeout: ONE,
+                success_threshold: ONE,
                 failure_threshold: THREE,
             },
             Self::OpenKruise => TimingDefaults {
                 initial_delay: 1,
-                period: NonZeroU32::MIN,
-                failure_threshold: NonZeroU32::MIN,
+                period: ONE,
+                timeout: ONE,
+                success_threshold: ONE,
+                failure_threshold: ONE,
             },
         }
     }

@@ -168,8 +168,12 @@ impl ProbeTemplate {
             Some(NonZeroU32::new(given).unwrap_or(default))
         };
         let period = at_least_one("periodSeconds", probe.period_seconds, defaults.period);
-        let timeout = at_least_one("timeoutSeconds", probe.timeout_seconds, NonZeroU32::MIN);
-        let success = at_least_one("successThreshold", probe.success_threshold, NonZeroU32::MIN);
+        let timeout = at_least_one("timeoutSeconds", probe.timeout_seconds, defaults.timeout);
+        let success = at_least_one(
+            "successThreshold",
+            probe.success_threshold,
+            defaults.success_threshold,
+        );
         let failure = at_least_one(
             "failureThreshold",
             probe.failure_threshold,

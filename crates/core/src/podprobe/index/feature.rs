@@ -20,7 +20,7 @@ use crate::podprobe::writes;
 
 /// How long the objects of nodes wait for pods that wait. An edit of a marker affects pods of many nodes: each object is
 /// written once if it waits for all of them, and no namespace whose pods wait all the time may hold up its neighbours.
-const LONGEST_HOLD: Duration = Duration::from_secs(1);
+const LONGEST_WAIT: Duration = Duration::from_secs(1);
 
 /// `PodProbeMarker` as a feature.
 pub struct PodProbes {
@@ -158,7 +158,7 @@ impl Key for PlanKey {
         match self {
             Self::Pod(_) => Precedence::None,
             Self::Marker(_) => Precedence::OfNamespace,
-            Self::Node(_) => Precedence::Of(LONGEST_HOLD),
+            Self::Node(_) => Precedence::Of(LONGEST_WAIT),
         }
     }
 }

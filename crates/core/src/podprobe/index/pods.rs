@@ -344,18 +344,18 @@ impl Pods {
 impl PodRecord {
     /// The marks that are to be written now, without those that rest.
     fn diff(&self, plan: &PodPlan, rests: &MarkRests, now: Now) -> Option<DueMarks> {
-        let is_held = |mark: &Mark| rests.held.contains(mark);
+        let is_resting = |mark: &Mark| rests.resting.contains(mark);
         let is_fenced = plan.exclusive.is_fenced;
         if self.at_rest || !plan.may_write {
             return None;
         }
-        marks::diff_marks(&self.pod, &plan.wants, is_held, is_fenced, now.wall)
+        marks::diff_marks(&self.pod, &plan.wants, is_resting, is_fenced, now.wall)
     }
 }
 
 /// The marks of a pod that rest, since somebody undoes them.
 struct MarkRests {
-    held: Vec<Mark>,
+    resting: Vec<Mark>,
     contested: Vec<Mark>,
 }
 
@@ -363,18 +363,18 @@ impl MarkRests {
     const KINDS: [&WriteKind; 2] = [&REMOVE_MARKS, &APPLY_MARKS];
 
     fn new(name: &PodName, compared: &[ComparedMark], writes: &mut Plan<'_, PodProbes>) -> Self {
-        let (mut held, mut contested) = (Vec::new(), Vec::new());
+        let (mut resting, mut contested) = (Vec::new(), Vec::new());
         let now = writes.now().monotonic;
         // No write is remembered of most pods, so that none of their marks rests.
         if !Self::KINDS.iter().any(|kind| writes.remembers(kind, name)) {
-            return Self { held, contested };
+            return Self { resting, contested };
         }
         for one in compared {
             let Some(rest) = rest_of(name, part_of(one), writes) else {
                 continue;
             };
             if one.differs && rest.until > now {
-                held.push(one.key.clone());
+                resting.push(one.key.clone());
                 writes.wake_at(rest.until);
             }
             // A mark that does not differ stands: it was undone once less than it was written.
@@ -390,7 +390,7 @@ impl MarkRests {
                 writes.want_parts(kind, name.clone(), parts());
             }
         }
-        Self { held, contested }
+        Self { resting, contested }
     }
 }
 
@@ -414,7 +414,7 @@ fn want_marks(
     since: Option<Timestamp>,
     writes: &mut Plan<'_, PodProbes>,
 ) -> Option<Arc<str>> {
-    let is_due = |one: &&ComparedMark| one.differs && !rests.held.contains(&one.key);
+    let is_due = |one: &&ComparedMark| one.differs && !rests.resting.contains(&one.key);
     let of_write = |one: &&ComparedMark| due.remove.is_none() || due.removes(&one.key);
     let parts: Vec<_> = compared
         .iter()

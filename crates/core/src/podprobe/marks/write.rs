@@ -162,14 +162,14 @@ pub(in crate::podprobe) fn compare_marks(
 pub(in crate::podprobe) fn diff_marks(
     pod: &IndexedPod,
     wants: &Wants,
-    is_held: impl Fn(&Mark) -> bool,
+    is_resting: impl Fn(&Mark) -> bool,
     is_fenced: bool,
     now: Timestamp,
 ) -> Option<DueMarks> {
     let [labels, annotations] = pairs_of(pod, wants);
-    let labels = labels.diff_pairs(|key| is_held(&Mark::Label(key.clone())));
-    let annotations = annotations.diff_pairs(|key| is_held(&Mark::Annotation(key.clone())));
-    let conditions = conditions_difference(wants, pod, &is_held, now);
+    let labels = labels.diff_pairs(|key| is_resting(&Mark::Label(key.clone())));
+    let annotations = annotations.diff_pairs(|key| is_resting(&Mark::Annotation(key.clone())));
+    let conditions = conditions_difference(wants, pod, &is_resting, now);
     let apply = labels.apply || annotations.apply || conditions.apply;
     let mut removals = [&labels.remove, &annotations.remove, &conditions.remove].into_iter();
     let remove = removals.any(|keys| !keys.is_empty());
@@ -226,7 +226,10 @@ impl ComparedPairs<'_> {
         (Purpose::of(want), need)
     }
 
-    fn diff_pairs(&self, is_held: impl Fn(&Arc<str>) -> bool) -> MarkChanges<Map<String, Value>> {
+    fn diff_pairs(
+        &self,
+        is_resting: impl Fn(&Arc<str>) -> bool,
+    ) -> MarkChanges<Map<String, Value>> {
         let mut difference = MarkChanges::<Map<String, Value>>::default();
         let mut released = Vec::new();
         for key in keys_to_compare(self.wants, self.ours) {
@@ -234,7 +237,7 @@ impl ComparedPairs<'_> {
             let owner = self.ours.get(key).copied();
             let need = match Need::of_pair(want, seen, owner) {
                 Need::Nothing => Need::Nothing,
-                _ if is_held(key) => Need::Nothing,
+                _ if is_resting(key) => Need::Nothing,
                 need => need,
             };
             let value = match (need, want) {
@@ -287,7 +290,7 @@ fn pairs_of<'a>(pod: &'a IndexedPod, wants: &'a Wants) -> [ComparedPairs<'a>; 2]
 fn conditions_difference(
     wants: &Wants,
     pod: &IndexedPod,
-    is_held: impl Fn(&Mark) -> bool,
+    is_resting: impl Fn(&Mark) -> bool,
     now: Timestamp,
 ) -> MarkChanges<Vec<Value>> {
     let mut difference = MarkChanges::<Vec<Value>>::default();
@@ -296,7 +299,7 @@ fn conditions_difference(
         let owner = pod.ours.conditions.get(kind).copied();
         let need = match Need::of_condition(want, seen, owner, now) {
             Need::Nothing => Need::Nothing,
-            _ if is_held(&Mark::Condition(kind.clone())) => Need::Nothing,
+            _ if is_resting(&Mark::Condition(kind.clone())) => Need::Nothing,
             need => need,
         };
         match (need, want, seen) {
