@@ -435,6 +435,15 @@ mod tests {
         assert_eq!(queue.deadline(Duration::ZERO), None);
     }
 
+    #[test]
+    fn a_key_that_has_to_run_does_so_at_once_whatever_it_runs_after() {
+        let now = Duration::from_secs(7);
+        for key in [Pod("calm", 1), Marker("calm"), Node] {
+            let deadline = marked(std::slice::from_ref(&key)).deadline(now);
+            assert_eq!(deadline, Some(now), "{key:?}");
+        }
+    }
+
     // PPM-20
     #[test]
     fn a_key_does_not_wait_for_others_that_never_end() {
@@ -484,7 +493,9 @@ mod tests {
         queue.rest(&pod, Duration::from_millis(1), begin);
         queue.mark(Marker("calm"));
         queue.mark(Node);
-        queue.mark(pod.clone());
+        for _ in 0..2 {
+            queue.mark(pod.clone());
+        }
         assert_eq!(queue.take_next(begin), None);
         assert!(queue.is_marked(&Marker("calm")));
         let rest_ends = queue.deadline(begin);

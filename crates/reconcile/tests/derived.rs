@@ -69,6 +69,8 @@ struct Derived {
     by_namespace: BTreeMap<String, usize>,
     terms: usize,
     shown: Vec<WatchAdvance>,
+    /// Whether anything was remembered of the lamp that ran last.
+    is_remembered: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -123,6 +125,7 @@ impl Feature for Lamps {
         match key {
             LampKey::Lamp(name) => {
                 plan.mark(LampKey::Namespace(name.namespace.clone()));
+                memory.is_remembered = plan.remembers(&LIGHT, name);
                 if let Some(lamp) = world.observed(name) {
                     light(lamp, plan);
                 }
@@ -419,10 +422,12 @@ fn a_part_that_is_undone_rests_alone_and_not_for_another_value() {
     lamps.observe_object(lamp("a", 1, &wants, &json!({})), Source::Watch);
     lamps.begin_term();
     assert_eq!(send(&mut lamps, at(0)), ["colour", "on"]);
+    assert!(!lamps.memory().is_remembered, "nothing was sent before");
     // Somebody takes the colour away each time.
     let on = json!({"on": "yes"});
     lamps.observe_object(lamp("a", 2, &wants, &on), Source::Watch);
     assert_eq!(send(&mut lamps, at(0)), ["colour"]);
+    assert!(lamps.memory().is_remembered);
     assert!(send(&mut lamps, at(0)).is_empty());
     let wants_off = json!({"colour": "red", "on": "no"});
     lamps.observe_object(lamp("a", 3, &wants_off, &on), Source::Watch);

@@ -311,7 +311,10 @@ fn people_are_told_when_a_write_is_done_and_when_it_is_refused() {
         body["metadata"],
         json!({"generateName": "b-", "namespace": "church"})
     );
-    assert_eq!(body["regarding"]["uid"], "u");
+    let bell = json!({
+        "apiVersion": "v1", "kind": "ConfigMap", "namespace": "church", "name": "b", "uid": "u",
+    });
+    assert_eq!(body["regarding"], bell);
     assert_eq!(body["eventTime"], "2026-11-01T12:00:00.000000Z");
     let mut tower = Tower::new();
     tower.show(&[("wake", "0")]);

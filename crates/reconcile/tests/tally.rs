@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::ConfigMap;
 use leadsman_reconcile::{
-    Change, Class, Feature, Key, Now, ObjectName, Plan, Purpose, Reconciler, ResourceVersion,
-    RightScope, Source, Store, Stored, Watch, WriteId, WriteKind, WriteVerb,
+    Change, Class, Feature, Key, Now, ObjectName, Plan, Precedence, Purpose, Reconciler,
+    ResourceVersion, RightScope, Source, Store, Stored, Watch, WriteId, WriteKind, WriteVerb,
 };
 use serde_json::{Value, json};
 
@@ -84,6 +84,13 @@ enum TallyKey {
 impl Key for TallyKey {
     fn namespace(&self) -> &'static str {
         ""
+    }
+
+    fn runs_after(&self) -> Precedence {
+        match self {
+            Self::Total => Precedence::Of(Duration::from_secs(9)),
+            Self::Item(_) => Precedence::None,
+        }
     }
 }
 
@@ -298,4 +305,42 @@ fn an_object_that_no_list_shows_is_known_from_a_reply_that_is_older_than_the_lis
     assert_eq!(known, ["hidden"]);
     assert!(reconciler.world().store.is_listed());
     assert_eq!(reconciler.world().store.known_until(), listed);
+}
+
+#[test]
+fn a_key_that_waits_for_all_others_runs_when_its_write_has_its_turn() {
+    let (mut reconciler, _) = tally();
+    reconciler.begin_term();
+    let show = |reconciler: &mut Reconciler<Tally>, name: &str| {
+        let item = item(name, &json!({"colour": "red"}), "1");
+        reconciler.observe_object(item, Source::Watch);
+    };
+    show(&mut reconciler, "a");
+    reconciler.run_keys(at(0));
+    show(&mut reconciler, "b");
+    reconciler.update_world(|_, mark| mark(TallyKey::Total));
+    let write = reconciler.take_due(&total(), at(0)).expect("it is due");
+    assert_eq!(write.body()["data"]["count"], 1, "the other key has not run");
+}
+
+#[test]
+fn a_kind_that_comes_or_goes_has_every_key_run() {
+    let (mut reconciler, _) = tally();
+    reconciler.begin_term();
+    reconciler.observe_object(item("a", &json!({"colour": "red"}), "1"), Source::Watch);
+    let (listed, unserved) = (ResourceVersion::from(2), ResourceVersion::UNKNOWN);
+    let lists = [
+        (["a"].as_slice(), listed, false),
+        (&[], unserved, true),
+        (&[], unserved, false),
+        (&["a"], listed, true),
+        (&["a"], listed, false),
+    ];
+    for (number, (names, version, has_to_run)) in lists.into_iter().enumerate() {
+        reconciler.run_keys(at(0));
+        let names = names.iter().map(|name| named(name)).collect();
+        reconciler.observe_list::<ConfigMap>(&names, version, false, at(0));
+        let deadline = reconciler.take_effects(at(0)).deadline;
+        assert_eq!(deadline.is_some(), has_to_run, "list {number}");
+    }
 }
