@@ -432,6 +432,7 @@ mod tests {
             Node,
         ];
         assert_eq!(taken, expected);
+        assert!(!keys.iter().any(|key| queue.is_marked(key)));
         assert_eq!(queue.deadline(Duration::ZERO), None);
     }
 

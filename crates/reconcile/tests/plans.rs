@@ -126,6 +126,7 @@ impl Feature for Bells {
         }
         if rings {
             let write = plan.patch(&RING, name(), &json!({"data": {"rang": "yes"}}));
+            write.measured_since(rings_at);
             write.tell_when_done(bell.notice("Rang", "it has rung"));
             let bell = bell.notice("Silent", "");
             write.tell_when_refused(move |refusal| Notice {
@@ -289,7 +290,11 @@ fn a_key_wakes_by_the_time_of_day_wherever_the_clock_is_set() {
     tower.pass(0);
     assert!(tower.labels().is_empty());
     tower.now.wall = "2026-11-01T18:00:00Z".parse().unwrap();
-    assert_eq!(tower.labels(), ["ring"]);
+    let [(_, ring)] = &tower.due()[..] else {
+        panic!("it rings and does nothing else");
+    };
+    assert_eq!(ring.kind().label, "ring");
+    assert_eq!(ring.since(), Some(tower.now.wall));
     // Nothing wakes for a time that is not asked for any more.
     tower.show(&[]);
     assert!(tower.labels().is_empty());
@@ -348,14 +353,39 @@ fn an_object_is_told_of_so_often_and_no_more() {
     for number in 0..100 {
         tower.show(&[("state", &number.to_string())]);
         told += tower.notes().len();
+        if number == 0 {
+            tower.pass(10);
+        }
     }
     assert_eq!(told, 25);
-    tower.pass(301);
+    tower.pass(291);
     for state in ["x", "y"] {
         tower.show(&[("state", state)]);
         told += tower.notes().len();
     }
     assert_eq!(told, 26, "one more in five minutes");
+}
+
+#[test]
+fn what_waits_in_a_namespace_counts_until_it_is_told() {
+    let mut tower = Tower::new();
+    let mut told = 0;
+    // Each hour an object may be told of twelve times more.
+    for number in 0..300 {
+        tower.show(&[("state", &number.to_string())]);
+        told += tower.notes().len();
+        tower.pass(3_600);
+    }
+    assert_eq!(told, 300, "more than the 250 that may wait at once");
+}
+
+#[test]
+fn a_process_that_begins_to_write_tells_of_the_state_that_it_finds() {
+    let mut tower = Tower::new();
+    tower.show(&[("state", "cracked")]);
+    assert_eq!(tower.notes(), ["cracked"]);
+    tower.bells.begin_term();
+    assert_eq!(tower.notes(), ["cracked"]);
 }
 
 #[test]

@@ -320,7 +320,11 @@ fn a_key_that_waits_for_all_others_runs_when_its_write_has_its_turn() {
     show(&mut reconciler, "b");
     reconciler.update_world(|_, mark| mark(TallyKey::Total));
     let write = reconciler.take_due(&total(), at(0)).expect("it is due");
-    assert_eq!(write.body()["data"]["count"], 1, "the other key has not run");
+    assert_eq!(
+        write.body()["data"]["count"],
+        1,
+        "the other key has not run"
+    );
 }
 
 #[test]

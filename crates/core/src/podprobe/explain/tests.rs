@@ -150,6 +150,11 @@ fn nothing_is_in_the_way_of_a_pod_that_is_marked_as_it_should_be() {
     scene.pod["spec"]["containers"][0]["startupProbe"] = json!({});
     scene.pod["status"]["containerStatuses"][0]["started"] = json!(false);
 })]
+#[case::startup_probe_that_has_passed("ThresholdNotReached", &["due within"], |scene: &mut Scene| {
+    scene.unmarked();
+    scene.markers[0]["metadata"]["creationTimestamp"] = json!("2026-01-01T00:59:50Z");
+    scene.pod["spec"]["containers"][0]["startupProbe"] = json!({});
+})]
 #[case::startup_probe_after_a_restart("StartupProbe", &["startup probe of container game-server has not passed"], |scene: &mut Scene| {
     scene.unmarked();
     scene.pod["spec"]["containers"][0]["startupProbe"] = json!({});

@@ -336,6 +336,17 @@ fn what_was_wrong_before_is_a_warning_and_what_is_new_is_refused() {
         ["spec.containers[1].resources.limits[cpu]"],
         "{judgement:#?}"
     );
+    // The same elsewhere is new, whatever has been mended.
+    let edit = json!({"spec": {
+        "containers": [{"name": "old", "image": "log:1"}],
+        "initContainers": [{"name": "more", "image": "log:1", "resources": {"limits": {"cpu": "much"}}}],
+    }});
+    let judgement = judge(&wire(&with(wrong(), &edit)), Some(&before), &alone());
+    assert_eq!(
+        paths(&judgement),
+        ["spec.initContainers[0].resources.limits[cpu]"],
+        "{judgement:#?}"
+    );
 }
 
 // SCS-78

@@ -186,6 +186,7 @@ fn a_name_that_no_label_can_have_is_refused(#[case] name: &str) {
 #[case(json!({"containers": [{"name": "a", "image": "b", "transferEnv": [{"envName": "X", "sourceContainerNameFrom": {"fieldRef": {"apiVersion": "v2", "fieldPath": "metadata.labels['x']"}}}]}]}), &["spec.containers[0].transferEnv[0].sourceContainerNameFrom.fieldRef.apiVersion"])]
 #[case(json!({"containers": [{"name": "a", "image": "b", "upgradeStrategy": {"upgradeType": "Warm"}}]}), &["spec.containers[0].upgradeStrategy.upgradeType"])]
 #[case(json!({"containers": [{"name": "a", "image": "b", "upgradeStrategy": {"upgradeType": "HotUpgrade"}}]}), &["spec.containers[0].upgradeStrategy.hotUpgradeEmptyImage"])]
+#[case(json!({"containers": [{"name": "a".repeat(61), "image": "b", "upgradeStrategy": {"upgradeType": "HotUpgrade", "hotUpgradeEmptyImage": "e"}}]}), &[])]
 #[case(json!({"containers": [{"name": "a".repeat(62), "image": "b", "upgradeStrategy": {"upgradeType": "HotUpgrade", "hotUpgradeEmptyImage": "e"}}]}), &["spec.containers[0].name"])]
 #[case(json!({"containers": [{"name": "a", "image": "b", "upgradeStrategy": {"upgradeType": "HotUpgrade", "hotUpgradeEmptyImage": "e"}}, {"name": "a-2", "image": "b"}]}), &["spec.containers[1].name"])]
 #[case(json!({"containers": [{"name": "a", "image": "b", "ports": [{"containerPort": 80, "hostPort": 80}], "upgradeStrategy": {"upgradeType": "HotUpgrade", "hotUpgradeEmptyImage": "e"}}]}), &["spec.containers[0].ports"])]

@@ -179,6 +179,28 @@ fn execs_are_bounded_and_none_is_forgotten() {
     assert_eq!(sim.node.count_execs(), (0, 0));
 }
 
+// PRB-5
+#[test]
+fn more_commands_than_usual_begin_at_once_where_each_keeps_its_period_only_so() {
+    let mut sim = Sim::new();
+    // Three in each tenth of a second, where two are usual.
+    let names: Vec<String> = (0..25).map(|n| format!("m#p{n}")).collect();
+    let probes = names.iter().map(|name| (name.as_str(), exec_probe()));
+    sim.plan_and_show(&probes.collect::<Vec<_>>());
+    sim.set_container(Some(("a", running_state())));
+    sim.pass_time_with_results(5 * SECOND, true, "");
+    let mut begun: BTreeMap<String, u32> = BTreeMap::new();
+    sim.pass_time_doing(10 * SECOND, |sim| {
+        while let Some((id, run)) = sim.runs.pop_first() {
+            *begun.entry(run.key.id.to_string()).or_default() += 1;
+            sim.runs.insert(id, run);
+            sim.finish_run(id, Ok(outcome_of(true, "")));
+        }
+    });
+    assert_eq!(begun.len(), names.len());
+    assert!(begun.values().all(|runs| *runs >= 9), "{begun:?}");
+}
+
 /// Runs of four pods of one namespace hang for a minute, each with so many probes, beside a pod of another namespace
 /// with one, and one of a third that comes later: when the runs of these two began.
 fn runs_beside_a_hostile_namespace(

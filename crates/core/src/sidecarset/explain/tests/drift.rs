@@ -96,6 +96,7 @@ fn edited(edit: &Value) -> Vec<String> {
 #[case(json!({"/containers/0/env": []}), &[r#"containers[log].env[LEVEL]: {"name":"LEVEL","value":"info"} > -"#])]
 #[case(json!({"/containers/0/resources": {"limits": {"cpu": "1"}}}), &[])]
 #[case(json!({"/containers/0/resources": {"limits": {"cpu": "2"}}}), &[r#"containers[log].resources.limits.cpu: "1" > "2""#])]
+#[case(json!({"/containers/0/resources": {"limits": {"memory": "1Gi"}}}), &[r#"containers[log].resources.limits.cpu: "1" > -"#, r#"containers[log].resources.limits.memory: - > "1Gi""#])]
 #[case(json!({"/containers/0/command": ["run"]}), &[r#"containers[log].command: - > ["run"]"#])]
 #[case(json!({"/volumes": [{"name": "logs", "hostPath": {"path": "/l"}}]}), &["volumes[logs]: - > -"])]
 #[case(json!({"/patchPodMetadata/0/annotations": {"team": "b"}}), &[r#"annotations[team]: "a" > "b""#])]
@@ -181,6 +182,8 @@ fn drift_tells_what_each_pod_takes() {
     let mut pod = created(&known(vec![former.clone()]), &json!({}));
     let image = json!([{"name": "log", "image": "i:2"}]);
     let volume = json!([{"name": "log", "image": "i:1", "volumeMounts": [{"name": "v", "mountPath": "/v"}]}]);
+    let mut image_and_volume = volume.clone();
+    image_and_volume[0]["image"] = json!("i:2");
     let both = json!({"containers": image, "imagePullSecrets": [{"name": "s"}]});
     let now = "2026-11-22T01:58:33Z".parse().unwrap();
     for (spec, expected) in [
@@ -193,6 +196,11 @@ fn drift_tells_what_each_pod_takes() {
         ),
         (
             json!({"containers": volume, "volumes": [{"name": "v"}]}),
+            DriftRemedy::Recreation,
+        ),
+        // Another image takes a re-creation too where an upgrade is impossible.
+        (
+            json!({"containers": image_and_volume, "volumes": [{"name": "v"}]}),
             DriftRemedy::Recreation,
         ),
     ] {

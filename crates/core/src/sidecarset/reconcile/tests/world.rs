@@ -23,7 +23,7 @@ use crate::sidecarset::metadata::Whitelist;
 use crate::sidecarset::pod::PodState;
 use crate::sidecarset::reconcile::writes::{SET_HASHES, SET_STATUS, UPGRADE_POD, WRITES};
 use crate::sidecarset::reconcile::{
-    Config, Inspection, Lack, Publisher, SetKey, SetTotals, SetWorld, SidecarSets,
+    Config, Inspection, Lack, Publisher, SetKey, SetSums, SetTotals, SetWorld, SidecarSets,
 };
 use crate::sidecarset::render::{RenderOptions, inject_sets};
 use crate::sidecarset::revision::{SET_LABEL, SetRevision};
@@ -73,14 +73,16 @@ pub(super) enum Shown {
 
 /// Keeps what was published last.
 #[derive(Clone, Default)]
-pub(super) struct LastSnapshot(Arc<Mutex<Option<Arc<Snapshot>>>>);
+pub(super) struct LastSnapshot(Arc<Mutex<(Option<Arc<Snapshot>>, SetTotals)>>);
 
 impl Publisher for LastSnapshot {
     fn publish_snapshot(&mut self, snapshot: Arc<Snapshot>) {
-        *self.0.lock().unwrap() = Some(snapshot);
+        self.0.lock().unwrap().0 = Some(snapshot);
     }
 
-    fn publish_totals(&mut self, _: &SetTotals) {}
+    fn publish_totals(&mut self, totals: &SetTotals) {
+        self.0.lock().unwrap().1 = *totals;
+    }
 }
 
 pub(super) struct World {
@@ -293,7 +295,12 @@ impl World {
 
     /// What has changed since it was asked last of what webhooks answer by.
     pub(super) fn take_changed_snapshot(&mut self) -> Option<Arc<Snapshot>> {
-        self.last.0.lock().unwrap().take()
+        self.last.0.lock().unwrap().0.take()
+    }
+
+    /// The sums over the pods of all sets, as they were published last.
+    pub(super) fn sums(&self) -> SetSums {
+        self.last.0.lock().unwrap().1.pods
     }
 
     /// What is known of sets and pods.

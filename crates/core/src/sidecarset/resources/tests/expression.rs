@@ -45,6 +45,7 @@ pub(super) fn evaluate(resource: ResourceKind, expression: &str, own: &str) -> S
 #[case("max(40m, 20)", "0", "20")]
 #[case("min(40m, 20m)", "0", "20m")]
 #[case("1e3 + 500", "0", "1500")]
+#[case("1e+3 + 500", "0", "1500")]
 #[case("1.5e2 * 2", "0", "300")]
 #[case(" max(\t10 ,\n 20 ) ", "0", "20")]
 // From the left, and the sign before all else.

@@ -14,6 +14,7 @@ fn pods_that_cannot_be_upgraded_say_so_and_the_set_names_pod_and_field() {
     assert_eq!(world.condition(0).unwrap()["message"], "{\"log\":false}");
     let (status, reason, message) = world.reason("log");
     assert_eq!((status, reason), ("True", "NotUpgradablePods"));
+    assert_eq!(world.sums().not_upgradable, 2);
     assert!(
         message.contains("2 pods")
             && message.contains("shop/web-00, first in containers[log-side].env"),
@@ -170,6 +171,20 @@ fn a_deleted_set_changes_no_pod_but_its_condition() {
     assert_eq!(world.revisions(), []);
 }
 
+// SCS-79
+#[test]
+fn a_set_that_waits_for_its_finalizers_upgrades_nothing() {
+    let mut world = world(2);
+    world.change(&set_key("log"), |set| {
+        set["metadata"]["deletionTimestamp"] = json!("2026-01-03T00:00:00Z");
+        set["metadata"]["finalizers"] = json!(["example.com/last"]);
+        set["spec"]["containers"][0]["image"] = json!("i:2");
+    });
+    world.deliver_all();
+    world.settle();
+    assert_eq!(world.upgraded(), [] as [&str; 0]);
+}
+
 // SCS-7, SDF-48
 #[test]
 fn a_set_made_anew_takes_over_no_pods_unless_it_says_so() {
@@ -185,6 +200,7 @@ fn a_set_made_anew_takes_over_no_pods_unless_it_says_so() {
     assert_eq!(world.counts("log"), [2, 0, 2]);
     let (status, reason, message) = world.reason("log");
     assert_eq!((status, reason), ("True", "FormerPods"));
+    assert_eq!(world.sums().former, 2);
     assert!(message.contains(ADOPT_PODS), "{message}");
     world.change(&set_key("log"), |set| {
         set["metadata"]["annotations"][ADOPT_PODS] = json!("true");

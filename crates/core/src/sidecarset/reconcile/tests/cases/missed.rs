@@ -16,6 +16,7 @@ fn pods_that_no_webhook_saw_are_counted_and_named() {
         "{message}"
     );
     assert_eq!(world.events().last().unwrap().0, "NotInjected");
+    assert_eq!((world.sums().counts.matched, world.sums().lacking), (1, 1));
     let lack = world.inspect().inspect_pod(&pod_name(1))[0].lack.clone();
     assert_eq!(lack, Some(Lack::Missed));
     // A restart knows it too, and has nothing to write.
@@ -94,9 +95,11 @@ fn pods_are_missed_as_long_as_the_set_selects_them_and_since_it_was_in_force() {
     let lacking = |world: &World| world.lacking("log").len();
     assert_eq!(lacking(&world), 1);
     let since = world.status("log")["inForce"]["since"].clone();
-    // Another leader has found it in force later.
+    let created = world.objects[&pod_key(1)]["metadata"]["creationTimestamp"].clone();
+    // Another leader has found it in force later, or when the pod was created.
     world.pass(10);
-    for (now, missed) in [(json!(world.now().wall.to_string()), 0), (since, 1)] {
+    let later = json!(world.now().wall.to_string());
+    for (now, missed) in [(later, 0), (created, 0), (since, 1)] {
         world.change(&set_key("log"), |set| {
             set["status"]["inForce"]["since"] = now;
         });
@@ -104,7 +107,14 @@ fn pods_are_missed_as_long_as_the_set_selects_them_and_since_it_was_in_force() {
         assert_eq!(lacking(&world), missed);
     }
     let selector = "/spec/selector/matchLabels/app";
+    // This one was there before the set selected it.
+    world.create_pod(2, false);
+    world.change(&pod_key(2), |pod| {
+        pod["metadata"]["labels"]["app"] = json!("other");
+    });
+    world.settle();
     world.edit("log", selector, &json!("other"));
+    world.settle();
     assert_eq!(lacking(&world), 0);
 }
 

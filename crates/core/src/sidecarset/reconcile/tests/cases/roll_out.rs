@@ -175,6 +175,7 @@ fn a_pod_whose_write_is_refused_holds_up_no_other() {
     assert_eq!(world.counts("log"), [3, 2, 3]);
     let (status, reason, message) = world.reason("log");
     assert_eq!((status, reason), ("False", "WriteRefused"));
+    assert_eq!(world.sums().refused, 1);
     assert!(
         message.contains("forbids it") && message.contains(&format!("shop/web-0{first}")),
         "{message}"
