@@ -107,13 +107,21 @@ impl Feature for Crew {
     const CLASSES: &'static [Class] = &[Class::new("crew")];
     type Key = Ships;
     type World = Ship;
-    type Memory = ();
+    /// The hands that may have been enrolled by a request whose answer was lost.
+    type Memory = Vec<String>;
 
     fn keys(&self, _: &Ship) -> Vec<Ships> {
         vec![Ships]
     }
 
-    fn reconcile(&self, _: &Ships, world: &Ship, (): &mut (), plan: &mut Plan<'_, Self>) {
+    fn reconcile(
+        &self,
+        _: &Ships,
+        world: &Ship,
+        unsure: &mut Vec<String>,
+        plan: &mut Plan<'_, Self>,
+    ) {
+        unsure.clear();
         let hands = &world.hands;
         let fit = |hand: &&Arc<Hand>| !hand.is_hurt;
         let there: Vec<_> = hands.find_in(SHIP, SHIP).filter(fit).collect();
@@ -148,6 +156,9 @@ impl Feature for Crew {
         let free = free.filter(|hand| !hands.is_coming(&hand.name));
         for hand in again.chain(free.take(missing)) {
             let name = hand.name.clone();
+            if plan.is_fate_unknown(&ENROL, &name) {
+                unsure.push(name.name.clone());
+            }
             plan.create(&ENROL, name, Purpose::of(()), || json!({}))
                 .assuming::<ConfigMap>(move || Assumption::Created(Arc::new(hand.clone())));
         }
@@ -581,6 +592,19 @@ fn a_creation_whose_answer_was_lost_has_its_place_until_it_can_no_longer_come() 
 }
 
 #[test]
+fn a_run_is_told_that_an_answer_was_lost_until_the_next_one_comes() {
+    let mut sea = Sea::new(1);
+    assert!(sea.crew.memory().is_empty());
+    sea.answer(0, Answer::Lost);
+    sea.crew.run_keys(sea.time());
+    assert_eq!(sea.crew.memory(), &["h0"]);
+    sea.turn();
+    sea.answer(0, Answer::NotDone);
+    sea.crew.run_keys(sea.time());
+    assert!(sea.crew.memory().is_empty());
+}
+
+#[test]
 fn a_creation_whose_answer_was_lost_is_over_once_what_it_has_made_is_seen() {
     // Nothing is sent again before that, or what is sent again meets it, or is refused for now.
     for again in [None, Some(Answer::Done), Some(Answer::NotDone)] {
@@ -617,6 +641,26 @@ fn of_two_creations_without_an_answer_one_may_come_after_the_other() {
     sea.step(&Step::Arrive(0));
     sea.settle();
     assert_eq!(sea.hands.keys().collect::<Vec<_>>(), ["h0"]);
+}
+
+#[test]
+fn what_is_assumed_of_a_change_without_an_answer_ends_when_the_watch_shows_it() {
+    let mut sea = Sea::new(1);
+    sea.answer(0, Answer::Done);
+    sea.step(&Step::Watch(usize::MAX));
+    assert_eq!(sea.labels(), [("swear", "h0")]);
+    let name = Hand::new(0).name;
+    assert!(sea.crew.world().hands.is_under_way(&name));
+    sea.answer(0, Answer::DoneAndLost);
+    assert!(!sea.crew.world().hands.is_under_way(&name));
+    sea.step(&Step::Watch(usize::MAX));
+    assert_eq!(sea.labels(), []);
+    sea.change("h0", |hand| hand.has_sworn = false);
+    sea.watch(usize::MAX);
+    let assumed = sea.crew.world().hands.assumed(&name);
+    assert!(!assumed.expect("it is there").has_sworn);
+    sea.turn();
+    assert_eq!(sea.labels(), [("swear", "h0")]);
 }
 
 #[test]

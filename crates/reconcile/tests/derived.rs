@@ -397,6 +397,24 @@ fn send(lamps: &mut Reconciler<Lamps>, now: Now) -> Vec<String> {
 }
 
 #[test]
+fn nothing_is_remembered_of_a_write_that_stood_for_long() {
+    let mut lamps = Reconciler::new(Lamps, || Duration::ZERO);
+    lamps.begin_term();
+    let red = json!({"colour": "red"});
+    lamps.observe_object(lamp("a", 1, &red, &json!({})), Source::Watch);
+    assert_eq!(send(&mut lamps, at(0)), ["colour"]);
+    let mut remembers_at = |version: u64, seconds| {
+        lamps.run_keys(at(seconds));
+        let has = json!({"colour": "red", "edit": version.to_string()});
+        lamps.observe_object(lamp("a", version, &red, &has), Source::Watch);
+        lamps.run_keys(at(seconds));
+        lamps.memory().is_remembered
+    };
+    assert!(remembers_at(2, 1));
+    assert!(!remembers_at(3, 3_600));
+}
+
+#[test]
 fn a_write_waits_while_another_kind_of_its_object_is_under_way() {
     let mut lamps = Reconciler::new(Lamps, || Duration::ZERO);
     lamps.begin_term();

@@ -158,4 +158,20 @@ mod tests {
         let known = Verdict::from_wire(&wire, Some(&verdict), strings).unwrap();
         assert!(Arc::ptr_eq(&known.message, &verdict.message));
     }
+
+    // DEF-23
+    #[test]
+    fn as_many_values_are_read_as_an_output_has_and_none_of_more() {
+        let bytes = limits::OUTPUT_VALUES_BYTES / limits::OUTPUT_VALUES;
+        for (count, more, is_read) in [(0, 0, true), (1, 0, false), (0, 1, false)] {
+            let value = |n: usize| "x".repeat(bytes + usize::from(n == 0) * more);
+            let values = (0..limits::OUTPUT_VALUES + count).map(|n| (format!("v{n}"), value(n)));
+            let wire = ContainerProbeState {
+                values: Some(values.collect()),
+                ..ContainerProbeState::new("m#p", "Succeeded")
+            };
+            let values = read_values(&wire, None);
+            assert_eq!(values.is_some(), is_read, "{count} {more}");
+        }
+    }
 }
