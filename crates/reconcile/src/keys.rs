@@ -448,9 +448,14 @@ mod tests {
     // PPM-20
     #[test]
     fn a_key_does_not_wait_for_others_that_never_end() {
-        let mut queue = marked(&[Node, Pod("busy", 1), Pod("busy", 2)]);
-        let late = Duration::from_secs(1);
-        assert_eq!(queue.take_next(late / 2), Some(Pod("busy", 1)));
+        let mut queue = KeyQueue::default();
+        queue.set_now(Duration::from_secs(7));
+        for key in [Node, Pod("busy", 1), Pod("busy", 2)] {
+            queue.mark(key);
+        }
+        let late = Duration::from_secs(8);
+        let soon = Duration::from_millis(7_500);
+        assert_eq!(queue.take_next(soon), Some(Pod("busy", 1)));
         assert_eq!(queue.take_next(late), Some(Node));
         assert_eq!(take_all(&mut queue, late), [Pod("busy", 2)]);
     }
@@ -487,21 +492,37 @@ mod tests {
     }
 
     #[test]
+    fn a_queue_that_is_cleared_has_nothing_to_do_and_no_rests() {
+        let keys = [Node, Marker("calm"), Pod("calm", 1), Pod("calm", 2)];
+        let mut queue = marked(&keys);
+        let now = Duration::from_secs(1);
+        let pod = queue.take_next(now).expect("it is marked");
+        queue.rest(&pod, Duration::from_millis(1), now);
+        queue.clear();
+        assert_eq!(queue.deadline(now), None);
+        queue.mark(pod.clone());
+        assert_eq!(take_all(&mut queue, now), [pod]);
+    }
+
+    #[test]
     fn a_key_waits_also_for_those_that_rest_and_have_to_run() {
         let (begin, end) = (Duration::ZERO, Duration::from_millis(500));
-        let mut queue = marked(&[Pod("calm", 1)]);
-        let pod = queue.take_next(begin).expect("it is marked");
-        queue.rest(&pod, Duration::from_millis(1), begin);
-        queue.mark(Marker("calm"));
-        queue.mark(Node);
-        for _ in 0..2 {
-            queue.mark(pod.clone());
+        // Another event changes nothing.
+        for events in 1..=2 {
+            let mut queue = marked(&[Pod("calm", 1)]);
+            let pod = queue.take_next(begin).expect("it is marked");
+            queue.rest(&pod, Duration::from_millis(1), begin);
+            queue.mark(Marker("calm"));
+            queue.mark(Node);
+            for _ in 0..events {
+                queue.mark(pod.clone());
+            }
+            assert_eq!(queue.take_next(begin), None);
+            assert!(queue.is_marked(&Marker("calm")));
+            let rest_ends = queue.deadline(begin);
+            assert_eq!(rest_ends, Some(Duration::from_millis(100)));
+            assert_eq!(take_all(&mut queue, end), [pod, Marker("calm"), Node]);
         }
-        assert_eq!(queue.take_next(begin), None);
-        assert!(queue.is_marked(&Marker("calm")));
-        let rest_ends = queue.deadline(begin);
-        assert_eq!(rest_ends, Some(Duration::from_millis(100)));
-        assert_eq!(take_all(&mut queue, end), [pod, Marker("calm"), Node]);
     }
 
     #[test]

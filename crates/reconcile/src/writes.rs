@@ -438,14 +438,17 @@ impl Done {
 mod tests {
     use super::*;
 
-    /// What became of a write whose object was gone (false) or that was carried out (true), once after the other.
-    fn fate_after(answers: &[bool]) -> Option<String> {
-        let (mut histories, purpose) = (Histories::default(), Purpose::of("red"));
+    fn id() -> WriteId {
         let name = Arc::new(ObjectName {
             namespace: "shop".to_owned(),
             name: "a".to_owned(),
         });
-        let id = WriteId { kind: 0, name };
+        WriteId { kind: 0, name }
+    }
+
+    /// What became of a write whose object was gone (false) or that was carried out (true), once after the other.
+    fn fate_after(answers: &[bool]) -> Option<String> {
+        let (mut histories, purpose, id) = (Histories::default(), Purpose::of("red"), id());
         for is_carried_out in answers {
             histories.begin(&id, purpose, Box::default());
             if *is_carried_out {
@@ -468,5 +471,52 @@ mod tests {
         assert_eq!(fate_after(&[true; 2]).as_deref(), Some("Undone(2)"));
         let twice = fate_after(&[true, false, true]);
         assert_eq!(twice.as_deref(), Some("Undone(2)"));
+    }
+
+    #[test]
+    fn a_write_of_another_purpose_begins_anew_and_so_does_one_after_a_while() {
+        let (mut histories, id) = (Histories::default(), id());
+        for (purpose, seconds, times) in [
+            ("red", 0, 1),
+            ("red", 1, 2),
+            ("blue", 1, 1),
+            ("red", 1, 1),
+            ("red", 2, 2),
+            ("red", 2 + QUIET.as_secs(), 1),
+        ] {
+            let purpose = Purpose::of(purpose);
+            histories.begin(&id, purpose, Box::default());
+            histories.end_done(&id, Duration::from_secs(seconds));
+            let rest = histories.rest(0, &id.name, purpose);
+            let fate = rest.map(|rest| rest.fate);
+            assert_eq!(fate, Some(Fate::Undone(times)), "{seconds}");
+        }
+        assert_eq!(histories.rest(0, &id.name, Purpose::of("blue")), None);
+    }
+
+    #[test]
+    fn so_many_refusals_are_known_and_each_until_its_end() {
+        let (mut histories, id) = (Histories::default(), id());
+        let purpose = |n: usize| Purpose::of(n);
+        let known = |histories: &Histories| {
+            let rests = (0..=MOST).map(|n| histories.rest(0, &id.name, purpose(n)));
+            rests.map(|rest| rest.is_some()).collect::<Vec<_>>()
+        };
+        let mut refuse = |n: usize, now: Duration| {
+            histories.begin(&id, purpose(n), Box::default());
+            histories.end_refused(&id, Refusal::Forbidden(n.to_string()), now);
+            known(&histories)
+        };
+        for n in 0..MOST - 1 {
+            refuse(n, Duration::ZERO);
+        }
+        let mut expected = vec![true; MOST + 1];
+        expected[MOST] = false;
+        assert_eq!(refuse(MOST - 1, Duration::ZERO), expected);
+        (expected[0], expected[MOST]) = (false, true);
+        assert_eq!(refuse(MOST, Duration::ZERO), expected);
+        let last = refuse(0, REFUSED);
+        assert_eq!(last.iter().filter(|is_known| **is_known).count(), 1);
+        assert!(last[0]);
     }
 }

@@ -262,6 +262,21 @@ impl Tower {
 }
 
 #[test]
+fn a_write_needs_the_right_of_its_verb() {
+    for (verb, right) in [
+        (WriteVerb::Create, "create"),
+        (WriteVerb::DryRun, "create"),
+        (WriteVerb::MergePatch, "patch"),
+        (WriteVerb::StrategicPatch, "patch"),
+        (WriteVerb::Apply("manager"), "patch"),
+        (WriteVerb::Replace, "update"),
+        (WriteVerb::Delete, "delete"),
+    ] {
+        assert_eq!(verb.right(), right, "{verb:?}");
+    }
+}
+
+#[test]
 fn a_key_wakes_by_the_monotonic_clock() {
     let mut tower = Tower::new();
     tower.show(&[("wake", "30")]);

@@ -348,3 +348,14 @@ fn a_kind_that_comes_or_goes_has_every_key_run() {
         assert_eq!(deadline.is_some(), has_to_run, "list {number}");
     }
 }
+
+#[test]
+fn every_key_runs_when_it_is_known_what_the_api_server_keeps() {
+    let (mut reconciler, _) = tally();
+    reconciler.begin_term();
+    reconciler.observe_object(item("a", &json!({"colour": "red"}), "1"), Source::Watch);
+    reconciler.run_keys(at(0));
+    assert!(reconciler.take_effects(at(0)).deadline.is_none());
+    reconciler.note_fields_kept::<ConfigMap>(true);
+    assert!(reconciler.take_effects(at(0)).deadline.is_some());
+}
