@@ -327,6 +327,20 @@ fn a_pod_of_the_pinned_revision_is_as_it_is_meant(#[case] namespace: &str) {
 }
 
 #[test]
+fn a_pod_that_one_set_injected_is_explained_for_both() {
+    let cluster = Cluster::default().set("log", &json!({}));
+    let cluster = cluster.pod("a", &json!({})).set("mesh", &json!({}));
+    let now = "2026-11-22T01:58:33Z".parse().unwrap();
+    let objects = cluster.objects();
+    let (sets, _) = objects.parse();
+    let pods = [PodObject::read(cluster.pods[0].clone()).unwrap()];
+    let observed = objects.observe(vec![pods[0].wire.clone()], now);
+    let explained = explain(&pods[0], &sets, &observed.inspect(), Some(&pods), now);
+    let told = explained.iter().map(|one| (&*one.set, one.injected));
+    assert_eq!(told.collect::<Vec<_>>(), [("log", true), ("mesh", false)]);
+}
+
+#[test]
 fn the_page_of_kubectl_explains_every_cause() {
     let page = include_str!("../../../../../../docs/kubectl.md");
     let not_injected = words_of_tables(page, "| reason | seen when the pod has no sidecars");
