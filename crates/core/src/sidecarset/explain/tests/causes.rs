@@ -64,6 +64,7 @@ fn what_a_pod_lacks_of_what_its_set_says_is_told() {
 #[case(json!({"injectionStrategy": {"paused": true}}), json!({}), SetReason::InjectionPaused, "paused")]
 #[case(json!({"containers": [{"name": "log", "image": ""}]}), json!({}), SetReason::InvalidSpec, "spec.containers[0].image")]
 #[case(json!({}), json!({"/metadata/creationTimestamp": "2025-01-01T00:00:00Z"}), SetReason::CreatedBefore, "older than the set")]
+#[case(json!({}), json!({"/metadata/creationTimestamp": TIMES[0]}), SetReason::NotInForce, "before every replica of the webhook knew the set")]
 #[case(json!({}), json!({"/metadata/creationTimestamp": "2026-01-01T00:00:30Z"}), SetReason::NotInForce, "before every replica of the webhook knew the set")]
 #[case(json!({}), json!({}), SetReason::Missed, "no webhook answered; create the pod again")]
 #[case(json!({"containers": [{"name": "main", "image": "i"}]}), json!({}), SetReason::OwnContainer, "rename one of the two")]
