@@ -22,6 +22,26 @@ fn a_mount_that_needs_privileges_is_shared_without_what_needs_them() {
     }
 }
 
+// SCS-78
+#[test]
+fn each_volume_of_the_sets_is_added_and_one_that_two_have_is_added_once() {
+    let spec = |name: &str, volumes: [&str; 2]| {
+        let mounts = volumes.map(|one| json!({"name": one, "mountPath": format!("/{one}")}));
+        json!({
+            "containers": [{"name": name, "image": "i:1", "volumeMounts": mounts}],
+            "volumes": volumes.map(|one| json!({"name": one, "emptyDir": {}})),
+        })
+    };
+    let sets = [
+        set("a", "2026-01-01T00:00:00Z", &spec("a", ["logs", "work"])),
+        set("b", "2026-01-02T00:00:00Z", &spec("b", ["work", "cache"])),
+    ];
+    let injected = inject_all(&pod(), &sets, RenderOptions::default(), NOW);
+    let volumes = injected.additions.volumes.iter();
+    let names: Vec<_> = volumes.map(|one| text(one, "name").unwrap()).collect();
+    assert_eq!(names, ["logs", "work", "cache"]);
+}
+
 // SCS-19, SCS-21, SDF-1, SDF-10
 #[test]
 fn resources_are_computed_from_what_no_set_injects() {
