@@ -82,7 +82,8 @@ pub(crate) async fn a_start_reads_each_kind_once(_world: Arc<Installation>) -> R
     let rows = vec![
         manager("create leases", 1),
         manager("create nodepodprobes", NODES).once_each(),
-        statuses(2),
+        // Where these creations take longer than statuses are apart, one says how far they have come.
+        paced_statuses(),
     ];
     // A Lease that does not exist may have been deleted under a leader, so these are re-listed.
     let relisted = ["list podprobemarkers", "list nodepodprobes"];
