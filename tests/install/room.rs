@@ -54,7 +54,14 @@ pub(crate) async fn place_pods(room: &Room, over: Value) -> Result<()> {
 /// since.
 pub(crate) async fn marked_pods(release: &Arc<Release>, name: &str) -> Result<(Room, History)> {
     let room = Room::new(release, name).await?;
-    place_pods(&room, json!({})).await?;
+    mark_pods(&room).await?;
+    let history = History::of(&release.client, name).await?;
+    Ok((room, history))
+}
+
+/// Makes these pods in a namespace that is there already.
+pub(crate) async fn mark_pods(room: &Room) -> Result<()> {
+    place_pods(room, json!({})).await?;
     for pod in PODS {
         room.set(pod, "role=main").await?;
     }
@@ -62,8 +69,7 @@ pub(crate) async fn marked_pods(release: &Arc<Release>, name: &str) -> Result<(R
     for pod in PODS {
         room.scene.wait_for_marks(pod, is_main(true)).await?;
     }
-    let history = History::of(&release.client, name).await?;
-    Ok((room, history))
+    Ok(())
 }
 
 /// Switches a pod's role, and waits for the mark.

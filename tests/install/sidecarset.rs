@@ -12,8 +12,8 @@ use leadsman_testkit::images::SIDECAR;
 use leadsman_tests::{wait_for_answer, wait_for_object};
 use serde_json::{Value, json};
 
-use crate::room::{PODS, flip};
-use crate::{Room, install, marked_pods};
+use crate::room::{PODS, flip, mark_pods};
+use crate::{Room, install};
 
 /// The set, its only container, and the namespace of its pods.
 const NAME: &str = "gate-of-sets";
@@ -82,6 +82,20 @@ fn state(pod: &Pod) -> Value {
     json!({"image": image, "restarts": restarts.collect::<serde_json::Map<_, _>>()})
 }
 
+/// Waits until the API server reaches the webhook: a set may be in force before kube-proxy leads there.
+async fn wait_until_new_pods_are_injected(room: &Room) -> Result<()> {
+    let pod: Pod = serde_json::from_value(room.manifest("tried", json!({})))?;
+    let dry_run = PostParams {
+        dry_run: true,
+        ..PostParams::default()
+    };
+    wait_for_answer("a pod that would be injected", || async {
+        let made = room.scene.pods().create(&dry_run, &pod).await?;
+        Ok((!state(&made)["image"].is_null()).then_some(()))
+    })
+    .await
+}
+
 async fn states(room: &Room) -> Result<[Value; 2]> {
     let [first, second] = PODS;
     let pods = room.scene.pods();
@@ -127,7 +141,9 @@ async fn switch_off_and_on(
         let patch = Patch::Merge(json!({"spec": spec}));
         sets.patch(NAME, &PatchParams::default(), &patch).await
     };
-    let (room, _history) = marked_pods(release, NAME).await?;
+    let room = Room::new(release, NAME).await?;
+    wait_until_new_pods_are_injected(&room).await?;
+    mark_pods(&room).await?;
     wait_for_counts(sets, [2; 4]).await?;
     edit(json!({"containers": containers("2"), "updateStrategy": {"partition": 1}})).await?;
     wait_for_counts(sets, [2, 1, 2, 1]).await?;
@@ -163,6 +179,7 @@ async fn switch_off_and_on(
     install(release, on.clone()).await?;
     wait_for_counts(sets, [2; 4]).await?;
     wait_for_ours(release, OURS.len()).await?;
+    wait_until_new_pods_are_injected(&room).await?;
     let after = states(&room).await?;
     let expected = json!({"image": format!("{SIDECAR}:2"), "restarts": {"main": 0, NAME: 1}});
     ensure!(after == [expected.clone(), expected], "{after:?}");

@@ -12,6 +12,9 @@ use super::object_labels;
 /// Written by `cargo xtask manifests`; also a part of the kustomize base.
 const RENDERED: &str = include_str!("../../../../../kustomize/workloads.yaml");
 
+/// The name of the webhooks' port, of the Service and of the managers' container.
+const WEBHOOKS: &str = "webhooks";
+
 /// Deployment, DaemonSet and disruption budget, and the webhook's Service where a gate needs it.
 pub(super) fn workloads(
     namespace: &str,
@@ -33,12 +36,13 @@ pub(super) fn workloads(
     Ok(objects)
 }
 
-/// Gives a container its image, and the manager's its gates.
+/// Gives a container its image, and the manager's its gates and the port of what they serve.
 fn set_up(container: &mut Value, gates: Gates, image: Option<&str>) {
     if let Some(image) = image {
         container["image"] = json!(image);
     }
     let is_manager = container["name"] == "manager";
+    let serves_webhooks = gates.serve_webhooks();
     let gates = gates.to_string();
     if is_manager
         && !gates.is_empty()
@@ -46,9 +50,16 @@ fn set_up(container: &mut Value, gates: Gates, image: Option<&str>) {
     {
         args.push(json!(format!("--feature-gates={gates}")));
     }
+    if is_manager
+        && serves_webhooks
+        && let Some(ports) = container["ports"].as_array_mut()
+    {
+        ports.push(json!({"name": WEBHOOKS, "containerPort": WEBHOOK_PORT}));
+    }
 }
 
-/// The Service by which the API server calls the webhooks.
+/// The Service by which the API server calls the webhooks. It goes by the port's name: while an upgrade that switches the
+/// first gate with webhooks on is rolled out, the managers that it replaces are ready, and have no such port.
 fn webhook_service(namespace: &str) -> Value {
     json!({
         "apiVersion": "v1",
@@ -56,7 +67,7 @@ fn webhook_service(namespace: &str) -> Value {
         "metadata": {"name": SERVICE, "namespace": namespace, "labels": object_labels(Some("manager"))},
         "spec": {
             "selector": object_labels(Some("manager")),
-            "ports": [{"name": "webhooks", "port": 443, "targetPort": WEBHOOK_PORT}],
+            "ports": [{"name": WEBHOOKS, "port": 443, "targetPort": WEBHOOKS}],
         },
     })
 }
