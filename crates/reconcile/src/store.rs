@@ -412,3 +412,6 @@ fn has_word<K: Stored>(object: &K, wanted: &str) -> bool {
     object.words(&mut |word| is_found |= word == wanted);
     is_found
 }
+
+#[cfg(test)]
+mod tests;

@@ -439,11 +439,15 @@ mod tests {
     use super::*;
 
     fn id() -> WriteId {
+        id_of(0, "shop", "a")
+    }
+
+    fn id_of(kind: usize, namespace: &str, name: &str) -> WriteId {
         let name = Arc::new(ObjectName {
-            namespace: "shop".to_owned(),
-            name: "a".to_owned(),
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
         });
-        WriteId { kind: 0, name }
+        WriteId { kind, name }
     }
 
     /// What became of a write whose object was gone (false) or that was carried out (true), once after the other.
@@ -518,5 +522,81 @@ mod tests {
         let last = refuse(0, REFUSED);
         assert_eq!(last.iter().filter(|is_known| **is_known).count(), 1);
         assert!(last[0]);
+    }
+
+    #[test]
+    fn refused_writes_are_found_by_kind_and_namespace_until_they_are_over() {
+        let (mut histories, purpose) = (Histories::default(), Purpose::of("red"));
+        let refused = [
+            id_of(0, "shop", "a"),
+            id_of(0, "shop", "b"),
+            id_of(0, "zoo", "c"),
+            id_of(1, "shop", "d"),
+        ];
+        for id in &refused {
+            histories.begin(id, purpose, Box::default());
+            let refusal = Refusal::Forbidden(String::new());
+            histories.end_refused(id, refusal, Duration::ZERO);
+        }
+        let found = |histories: &Histories, kind, namespace| {
+            let names = histories.refused_in(kind, namespace);
+            names.map(|it| it.name.clone()).collect::<Vec<_>>()
+        };
+        assert_eq!(found(&histories, 0, "shop"), ["a", "b"]);
+        assert_eq!(found(&histories, 0, "zoo"), ["c"]);
+        assert_eq!(found(&histories, 1, "shop"), ["d"]);
+        assert!(found(&histories, 1, "zoo").is_empty());
+        histories.begin(&refused[0], purpose, Box::default());
+        histories.end_done(&refused[0], Duration::ZERO);
+        assert_eq!(found(&histories, 0, "shop"), ["b"]);
+        histories.forget(&refused[1]);
+        assert!(found(&histories, 0, "shop").is_empty());
+        histories.forget_past(&refused[2], REFUSED - Duration::from_nanos(1));
+        assert_eq!(found(&histories, 0, "zoo"), ["c"]);
+        histories.forget_past(&refused[2], REFUSED);
+        assert!(found(&histories, 0, "zoo").is_empty());
+    }
+
+    #[test]
+    fn what_is_not_over_is_not_forgotten() {
+        let (purpose, id, now) = (Purpose::of("red"), id(), Duration::ZERO);
+        let after = |prepare: fn(&mut Histories, &WriteId, Purpose)| {
+            let mut histories = Histories::default();
+            histories.begin(&id, purpose, Box::default());
+            prepare(&mut histories, &id, purpose);
+            histories.forget_past(&id, now);
+            histories
+        };
+        let under_way = after(|_, _, _| {});
+        assert!(under_way.is_under_way(&id));
+        let mut unknown = after(|histories, id, _| {
+            histories.end(id);
+            histories.set_unknown(id);
+        });
+        assert!(unknown.is_unknown(0, &id.name));
+        unknown.forget_unknown(&id, now);
+        assert!(!unknown.is_unknown(0, &id.name));
+        let refused = after(|histories, id, _| {
+            let refusal = Refusal::Forbidden(String::new());
+            histories.end_refused(id, refusal, Duration::ZERO);
+        });
+        assert!(refused.rest(0, &id.name, purpose).is_some());
+        let mut done = after(|histories, id, _| {
+            histories.end_done(id, Duration::ZERO);
+        });
+        assert!(done.rest(0, &id.name, purpose).is_some());
+        done.forget_past(&id, QUIET);
+        assert!(done.rest(0, &id.name, purpose).is_none());
+        let mut in_part = after(|histories, id, purpose| {
+            let part = WritePart {
+                part: Purpose::of("part"),
+                purpose,
+            };
+            histories.begin(id, purpose, Box::new([part]));
+            histories.end_done(id, Duration::ZERO);
+        });
+        assert!(in_part.get(0, &id.name).is_some());
+        in_part.forget_past(&id, QUIET);
+        assert!(in_part.get(0, &id.name).is_none());
     }
 }
