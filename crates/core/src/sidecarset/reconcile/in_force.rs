@@ -131,7 +131,7 @@ impl SidecarSets {
         let generation = stored.generation();
         let said = stored.status().and_then(|status| status.in_force.clone());
         let before = match (&memory.of, known.active_set()) {
-            // Pods that it selects only now were not missed before, so the time starts again.
+            // Pods that it selects only now, or that are older than it, were not missed before, so the time starts again.
             (Some((before, _)), Some(set)) if !selects_the_same(before, set) => None,
             (Some((_, restores)), _) if *restores != known.restores => said.clone(),
             (Some(_), _) => memory.in_force.clone(),
@@ -171,8 +171,10 @@ fn is_in_force_as_stored(stored: &StoredSet) -> bool {
     in_force.is_some_and(|in_force| in_force.generation == stored.generation())
 }
 
+/// Whether it is the same set, and not one that was made anew under its name, and selects the same pods for an injection.
 fn selects_the_same(before: &SidecarSet, after: &SidecarSet) -> bool {
-    before.selector == after.selector
+    before.created == after.created
+        && before.selector == after.selector
         && before.namespaces == after.namespaces
         && before.is_injection_paused == after.is_injection_paused
 }

@@ -210,6 +210,57 @@ fn a_set_made_anew_takes_over_no_pods_unless_it_says_so() {
     assert_eq!(world.reason("log").1, "InForce");
 }
 
+// SDF-48
+#[test]
+fn a_pod_that_a_set_upgraded_in_the_second_of_its_creation_is_its_own() {
+    for (is_upgraded, former) in [(false, 1), (true, 0)] {
+        let mut world = world(1);
+        world.delete(&set_key("log"));
+        world.settle();
+        world.pass(60);
+        let mut set = spec("log");
+        set["spec"]["containers"][0]["image"] = json!("i:2");
+        world.create(&set_key("log"), set);
+        let created = world.objects[&set_key("log")]["metadata"]["creationTimestamp"].clone();
+        if is_upgraded {
+            world.change(&pod_key(0), |pod| {
+                for key in [HASH, HASH_WITHOUT_IMAGE] {
+                    let entry = &mut pod["metadata"]["annotations"][key];
+                    let mut hash: Value = serde_json::from_str(entry.as_str().unwrap()).unwrap();
+                    hash["log"]["updateTimestamp"] = created.clone();
+                    *entry = json!(hash.to_string());
+                }
+            });
+        }
+        world.settle();
+        assert_eq!(world.sums().former, former, "{created}");
+    }
+}
+
+// SCS-78, SDF-19
+#[test]
+fn a_set_made_anew_while_the_watch_was_cut_is_the_younger_and_in_force_from_then_on() {
+    let mut world = world(1);
+    world.pass(60);
+    let mut other = spec("other");
+    other["spec"]["containers"][0]["name"] = json!("log-side");
+    world.create(&set_key("other"), other);
+    world.settle();
+    assert_eq!(world.reason("other").1, "Conflict");
+    world.pass(60);
+    world.delete(&set_key("log"));
+    world.create(&set_key("log"), spec("log"));
+    // A list shows the new one, and nothing that the old one was gone.
+    world.list();
+    world.settle();
+    let reasons = ["log", "other"].map(|set| world.reason(set).1);
+    assert_eq!(reasons, ["Conflict", "InForce"]);
+    let object = &world.objects[&set_key("log")];
+    let since = object["status"]["inForce"]["since"].as_str();
+    let created = object["metadata"]["creationTimestamp"].as_str();
+    assert!(since >= created && created.is_some(), "{object}");
+}
+
 // SDF-19, SDF-55, SCS-78
 #[test]
 fn of_two_sets_that_claim_the_same_the_newer_says_conflict_unless_they_are_disjoint() {
