@@ -153,6 +153,10 @@ fn who_makes_a_set_is_told_what_to_wait_for_unless_a_standing_rule_calls_for_all
 #[case::init(json!({}), json!({"containers": null, "initContainers": [{"name": "log", "image": "x:1"}]}), &["spec.containers[0].name"])]
 #[case::volume(json!({"spec": {"volumes": [{"name": "v"}]}}), json!({"volumes": [{"name": "v", "hostPath": {"path": "/"}}]}), &["spec.volumes[0]"])]
 #[case::annotation(patch("Overwrite", &json!({"allowed/a": "1"})), json!({"patchPodMetadata": [{"patchPolicy": "Overwrite", "annotations": {"allowed/a": "2"}}]}), &["spec.patchPodMetadata[0].annotations[allowed/a]"])]
+#[case::host_port(json!({"spec": {"containers": [
+        {"name": "log", "image": "log:1", "ports": [{"containerPort": 1, "hostPort": 79}]},
+        {"name": "mesh", "image": "m:1", "ports": [{"containerPort": 1, "hostPort": 80}]}]}}),
+    json!({"containers": [{"name": "x", "image": "x:1", "ports": [{"containerPort": 2, "hostPort": 80}]}]}), &["spec.containers[1].ports"])]
 #[case::other_pods(json!({}), json!({"selector": {"matchLabels": {"app": "other"}}, "containers": [{"name": "log", "image": "x:1"}]}), &[])]
 #[case::perhaps_the_same(json!({}), json!({"selector": {"matchLabels": {"tier": "1"}}, "containers": [{"name": "log", "image": "x:1"}]}), &["spec.containers[0].name"])]
 #[case::other_namespaces(json!({"spec": {"namespace": "a"}}), json!({"namespace": "b", "containers": [{"name": "log", "image": "x:1"}]}), &[])]

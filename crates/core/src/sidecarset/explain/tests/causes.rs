@@ -217,6 +217,26 @@ fn a_pod_that_is_upgraded_next_holds_its_place_already() {
     );
 }
 
+// SCS-50
+#[test]
+fn of_many_that_hold_places_a_few_are_named() {
+    for (places, words) in [
+        (3, "shop/c (is upgraded next); it is upgraded when"),
+        (
+            5,
+            "shop/c (is upgraded next) and 2 more; it is upgraded when",
+        ),
+    ] {
+        let mut cluster = Cluster::default().set("log", &json!({}));
+        for pod in ["f", "a", "b", "c", "d", "e"] {
+            cluster = cluster.pod(pod, &json!({}));
+        }
+        let mut edit = image_2();
+        edit["updateStrategy"] = json!({"maxUnavailable": places});
+        expect(&cluster.edit(&edit), SetReason::MaxUnavailable, words);
+    }
+}
+
 // SCS-48, SCS-49, SCS-50
 #[test]
 fn a_pod_of_a_set_that_spreads_its_pods_waits_for_those_of_its_order() {

@@ -34,6 +34,19 @@ fn containers_can_be_sorted_by_name() {
     assert_eq!(names(&injected.additions.apply(&pod())), ["y", "z", "app"]);
 }
 
+#[test]
+fn what_is_injected_has_the_variable_with_its_value() {
+    for (name, value, expected) in [
+        ("IS_INJECTED", "true", true),
+        ("IS_INJECTED", "false", false),
+        ("OTHER", "true", false),
+    ] {
+        let container = json!({"name": "side", "env": [{"name": name, "value": value}]});
+        let found = is_injected(container.as_object().unwrap());
+        assert_eq!(found, expected, "{container}");
+    }
+}
+
 // SCS-11
 #[test]
 fn an_injected_container_is_replaced_where_it_stands() {

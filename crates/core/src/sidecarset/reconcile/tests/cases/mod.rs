@@ -5,6 +5,7 @@ mod in_force;
 mod missed;
 mod revisions;
 mod roll_out;
+mod stored;
 
 use serde_json::{Value, json};
 

@@ -333,3 +333,20 @@ fn a_revision_whose_label_was_taken_away_is_found_by_its_name() {
         assert_eq!(world.revisions().len(), 1);
     }
 }
+
+// SCS-39
+#[test]
+fn a_webhook_knows_how_many_pods_a_set_has_that_pins_some() {
+    let mut world = world(1);
+    let first = world.revisions()[0].1.clone();
+    let pin = json!({"revision": {"revisionName": first, "policy": "Partial"}});
+    world.edit("log", "/spec/injectionStrategy", &pin);
+    world.edit("log", "/spec/updateStrategy", &json!({"partition": 1}));
+    world.settle();
+    world.take_changed_snapshot();
+    world.create_pod(1, true);
+    world.settle();
+    let snapshot = world.take_changed_snapshot().unwrap();
+    let matched: Vec<_> = snapshot.sets.iter().map(|it| it.history.matched).collect();
+    assert_eq!(matched, [2]);
+}
