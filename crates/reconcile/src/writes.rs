@@ -551,7 +551,7 @@ mod tests {
         assert_eq!(found(&histories, 0, "shop"), ["b"]);
         histories.forget(&refused[1]);
         assert!(found(&histories, 0, "shop").is_empty());
-        histories.forget_past(&refused[2], REFUSED - Duration::from_nanos(1));
+        histories.forget_past(&refused[2], REFUSED.saturating_sub(Duration::from_nanos(1)));
         assert_eq!(found(&histories, 0, "zoo"), ["c"]);
         histories.forget_past(&refused[2], REFUSED);
         assert!(found(&histories, 0, "zoo").is_empty());
